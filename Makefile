@@ -1,0 +1,49 @@
+# Everything a visitor needs, one word each. `make` alone lists it.
+# Kept to what GNU Make 3.81 understands, because that is what macOS ships.
+
+CARGO    ?= cargo
+ARGS     ?=
+DATA_DIR ?= .flash-sale
+TARGET   := $(or $(CARGO_TARGET_DIR),target)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test bench fmt lint ci clean-data
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+setup: ## install what the program needs (asks nothing; does nothing when all is there)
+	@scripts/setup.sh run
+
+run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the settings)
+	@scripts/setup.sh run
+	$(CARGO) build --release --locked
+	@exec $(TARGET)/release/flash-sale serve $(ARGS)
+
+test: ## run every test (ARGS="-- name" picks some of them)
+	@scripts/setup.sh test
+	$(CARGO) test --locked $(ARGS)
+	python3 scripts/check_imports.py --self-test
+	python3 scripts/check_imports.py
+
+bench: ## measure the purchase path, as ratios taken in one run
+	@scripts/setup.sh run
+	$(CARGO) bench --locked --bench bench -- $(ARGS)
+
+fmt: ## format the Rust code
+	$(CARGO) fmt
+
+lint: ## what CI would complain about, without the tests
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	python3 scripts/check_imports.py
+
+ci: ## all that CI runs, from a clean checkout
+	@bash .ci/run
+
+clean-data: ## forget every sale and order of the embedded servers (stop them first)
+	@pid=$$(head -n 1 "$(DATA_DIR)/pg/postmaster.pid" 2>/dev/null || true); \
+	if [ -n "$$pid" ] && kill -0 "$$pid" 2>/dev/null; then \
+	  echo "the Postgres of $(DATA_DIR) is still running; stop flash-sale first" >&2; exit 1; \
+	fi
+	rm -rf "$(DATA_DIR)"

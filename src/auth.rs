@@ -1,0 +1,283 @@
+//! Who is asking: signed user tokens and the operator's token.
+//!
+//! A user token is a JWT (HS256), so a server needs no session store: the signature is the session.
+//! It carries `sub` (the user's uuid), `name` and `exp` (unix seconds), and nothing else is trusted.
+
+use crate::domain::UserId;
+use jsonwebtoken::{
+    Algorithm, DecodingKey, EncodingKey, Header, Validation, crypto,
+    dangerous::insecure_decode_claims, decode, encode,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use subtle::ConstantTimeEq;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// The secret that signs user tokens is shorter than [`TokenSigner::LEAST_SECRET`] bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the token secret has {0} bytes; it needs at least {least}", least = TokenSigner::LEAST_SECRET)]
+pub struct SecretTooShort(pub usize);
+
+/// What a valid token says about its bearer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub user_id: UserId,
+    pub name: String,
+    /// Whole seconds, as the token holds it.
+    pub expires_at: OffsetDateTime,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    sub: Uuid,
+    name: String,
+    exp: i64,
+}
+
+/// Mints and verifies user tokens.
+pub struct TokenSigner {
+    sign: EncodingKey,
+    verify: DecodingKey,
+    validation: Validation,
+    header: Header,
+    /// What every token minted here starts with: the encoded header and its dot.
+    own_header: String,
+}
+
+impl TokenSigner {
+    /// HS256 is as strong as its key; RFC 7518 §3.2 asks for at least the size of the hash.
+    pub const LEAST_SECRET: usize = 32;
+
+    pub fn new(secret: &[u8]) -> Result<Self, SecretTooShort> {
+        if secret.len() < Self::LEAST_SECRET {
+            return Err(SecretTooShort(secret.len()));
+        }
+        let mut validation = Validation::new(Algorithm::HS256);
+        validation.leeway = 0;
+        validation.reject_tokens_expiring_in_less_than = 0;
+        validation.set_required_spec_claims(&["sub", "exp"]);
+        let mut signer = Self {
+            sign: EncodingKey::from_secret(secret),
+            verify: DecodingKey::from_secret(secret),
+            validation,
+            header: Header::new(Algorithm::HS256),
+            own_header: String::new(),
+        };
+        let sample = signer.mint(UserId::from_bytes([0; 16]), "", OffsetDateTime::UNIX_EPOCH);
+        signer.own_header = sample
+            .split_inclusive('.')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        Ok(signer)
+    }
+
+    /// A token that says who its bearer is until `expires_at` (whole seconds count).
+    pub fn mint(&self, user_id: UserId, name: &str, expires_at: OffsetDateTime) -> String {
+        let claims = Claims {
+            sub: user_id.uuid(),
+            name: name.to_owned(),
+            exp: expires_at.unix_timestamp(),
+        };
+        encode(&self.header, &claims, &self.sign)
+            .expect("three plain claims always encode under an HMAC key")
+    }
+
+    /// `None` for whatever is not a token of ours that is valid now.
+    ///
+    /// Runs for every purchase. A token with exactly our header needs no parsing of it, and no
+    /// second reading of its claims; any other spelling of an HS256 header takes the general way.
+    pub fn verify(&self, token: &str) -> Option<Identity> {
+        let claims = if token.starts_with(&self.own_header) {
+            let (message, signature) = token.rsplit_once('.')?;
+            if !crypto::verify(
+                signature,
+                message.as_bytes(),
+                &self.verify,
+                Algorithm::HS256,
+            )
+            .ok()?
+            {
+                return None;
+            }
+            // "Insecure" because it checks nothing: the signature has just been checked.
+            insecure_decode_claims::<Claims>(token).ok()?
+        } else {
+            decode::<Claims>(token, &self.verify, &self.validation)
+                .ok()?
+                .claims
+        };
+        let expires_at = OffsetDateTime::from_unix_timestamp(claims.exp).ok()?;
+        if expires_at <= OffsetDateTime::now_utc() {
+            return None;
+        }
+        Some(Identity {
+            user_id: UserId::from_uuid(claims.sub),
+            name: claims.name,
+            expires_at,
+        })
+    }
+}
+
+impl fmt::Debug for TokenSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenSigner(secret)")
+    }
+}
+
+/// The token that opens the admin routes.
+///
+/// Only its hash is kept, and hashes are compared in constant time: neither the length nor a common
+/// prefix of a guess shows in the time an answer takes.
+#[derive(Clone)]
+pub struct AdminToken {
+    hash: [u8; 32],
+}
+
+impl AdminToken {
+    pub fn new(token: &str) -> Self {
+        Self {
+            hash: Sha256::digest(token.as_bytes()).into(),
+        }
+    }
+
+    pub fn matches(&self, presented: &[u8]) -> bool {
+        let presented: [u8; 32] = Sha256::digest(presented).into();
+        self.hash.ct_eq(&presented).into()
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use time::Duration;
+
+    const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+    fn signer() -> TokenSigner {
+        TokenSigner::new(SECRET).expect("32 bytes")
+    }
+
+    fn in_an_hour() -> OffsetDateTime {
+        OffsetDateTime::now_utc() + Duration::HOUR
+    }
+
+    #[test]
+    fn a_token_says_what_it_was_minted_with() {
+        let (user, expires_at) = (
+            UserId::random(),
+            in_an_hour().replace_nanosecond(0).expect("zero"),
+        );
+        let token = signer().mint(user, "Ada", expires_at);
+        assert_eq!(
+            signer().verify(&token),
+            Some(Identity {
+                user_id: user,
+                name: "Ada".to_owned(),
+                expires_at
+            })
+        );
+    }
+
+    #[test]
+    fn a_short_secret_is_refused() {
+        assert_eq!(
+            TokenSigner::new(&SECRET[1..]).err(),
+            Some(SecretTooShort(31))
+        );
+    }
+
+    #[test]
+    fn another_secret_does_not_verify() {
+        let other = TokenSigner::new(b"another secret, also of 32 bytes").expect("32 bytes");
+        assert_eq!(
+            signer().verify(&other.mint(UserId::random(), "Eve", in_an_hour())),
+            None
+        );
+    }
+
+    #[test]
+    fn an_expired_token_is_refused_without_leeway() {
+        let now = OffsetDateTime::now_utc();
+        for past in [
+            now,
+            now - Duration::SECOND,
+            now - Duration::DAY,
+            OffsetDateTime::UNIX_EPOCH,
+        ] {
+            assert_eq!(
+                signer().verify(&signer().mint(UserId::random(), "late", past)),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn another_spelling_of_the_header_is_verified_too_but_only_hs256() {
+        let claims = Claims {
+            sub: Uuid::new_v4(),
+            name: "k6".to_owned(),
+            exp: in_an_hour().unix_timestamp(),
+        };
+        let key = EncodingKey::from_secret(SECRET);
+        let with = |header: Header| encode(&header, &claims, &key).expect("encodes");
+        let bare = Header {
+            typ: None,
+            ..Header::new(Algorithm::HS256)
+        };
+        assert_eq!(
+            signer()
+                .verify(&with(bare))
+                .map(|found| found.user_id.uuid()),
+            Some(claims.sub)
+        );
+        assert_eq!(signer().verify(&with(Header::new(Algorithm::HS512))), None);
+        // {"alg":"none"}, unsigned
+        let body = with(Header::new(Algorithm::HS256))
+            .split('.')
+            .nth(1)
+            .expect("claims")
+            .to_owned();
+        assert_eq!(
+            signer().verify(&format!("eyJhbGciOiJub25lIn0.{body}.")),
+            None
+        );
+    }
+
+    #[test]
+    fn only_the_admin_token_matches() {
+        let token = AdminToken::new("open sesame");
+        assert!(token.matches(b"open sesame"));
+        for wrong in ["", "open", "open sesame ", "Open sesame"] {
+            assert!(!token.matches(wrong.as_bytes()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_string_is_a_token_or_a_panic(text in ".*", tail in "[A-Za-z0-9_.-]{0,80}") {
+            let signer = signer();
+            prop_assert_eq!(signer.verify(&text), None);
+            prop_assert_eq!(signer.verify(&format!("{}{}", signer.own_header, tail)), None);
+        }
+
+        #[test]
+        fn a_changed_byte_is_refused(at in any::<prop::sample::Index>(), with in "[A-Za-z0-9_.-]") {
+            let signer = signer();
+            let mut token = signer.mint(UserId::random(), "Ada", in_an_hour());
+            let at = at.index(token.len());
+            prop_assume!(token[at..=at] != with);
+            token.replace_range(at..=at, &with);
+            prop_assert_eq!(signer.verify(&token), None);
+        }
+    }
+}

@@ -1,0 +1,581 @@
+//! The commands of the program, one function each. Exit codes: 0 done, 1 the answer is bad news
+//! (an invariant is broken), 2 it could not be done.
+
+use crate::{
+    app::{self, AppError, Front, Role, Running, Stores},
+    auth::{AdminToken, TokenSigner},
+    config::{SaleSettings, ServeSettings, StoreSettings},
+    domain::{SaleId, UserId},
+    http, postgres,
+    sale::{Audit, NewSale, Shop},
+    telemetry, worker,
+};
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    io::{self, BufWriter, IsTerminal, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+use time::OffsetDateTime;
+use tokio::net::TcpListener;
+
+/// A flash-sale backend: browse a sale, hammer it with k6, learn how overselling is prevented.
+///
+/// Without any setting, `flash-sale serve` starts a private Postgres and a private Redis, makes a demo
+/// catalogue, and serves it on http://127.0.0.1:8080. Settings are flags and environment variables of
+/// the same name; a `.env` file is read.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the API, the pages and the order writer in one process
+    Serve {
+        #[command(flatten)]
+        serve: Box<ServeSettings>,
+        #[command(flatten)]
+        sale: SaleSettings,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Run only the order writer, recovery, expiry and release loops
+    Worker {
+        #[command(flatten)]
+        sale: SaleSettings,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Bring the schema up to date
+    Migrate {
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Create the demo catalogue; running it again changes nothing
+    Seed {
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Mint user tokens for load tests: a JSON array of {"user_id","token"}
+    Tokens {
+        #[command(flatten)]
+        tokens: TokensArgs,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Judge every invariant from what Postgres and Redis hold. Exits 0 if all hold, 1 if one is
+    /// broken, 2 if it could not look
+    Audit {
+        /// Only this sale
+        #[arg(long, value_name = "ID")]
+        sale: Option<SaleId>,
+        /// Print the verdicts as a JSON array
+        #[arg(long)]
+        json: bool,
+        /// Wait up to this many seconds for the backlog and the outbox to be empty, so that both
+        /// sides can be compared
+        #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+        wait: u64,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Rebuild Redis from Postgres and what the order logs still hold
+    Rebuild {
+        /// Only this sale
+        #[arg(long, value_name = "ID")]
+        sale: Option<SaleId>,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+    /// Print the OpenAPI document
+    Openapi,
+    /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
+    #[command(hide = true)]
+    Health {
+        #[arg(default_value = "http://127.0.0.1:8080/readyz")]
+        url: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct TokensArgs {
+    /// How many users
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    users: u64,
+    /// Write here instead of to stdout
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How long they are valid
+    #[arg(long, value_name = "HOURS", default_value_t = 24 * 7, value_parser = clap::value_parser!(u32).range(1..=87_600))]
+    hours: u32,
+    /// The secret of the server they are for. When embedded, the one in DATA_DIR
+    #[arg(
+        long,
+        env = "TOKEN_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
+    token_secret: Option<String>,
+}
+
+/// Runs one command and says how it went.
+pub async fn run(cli: Cli) -> ExitCode {
+    let outcome = match cli.command {
+        Command::Serve { serve, sale, store } => serve_command(*serve, sale, *store).await,
+        Command::Worker { sale, store } => worker_command(sale, *store).await,
+        Command::Migrate { store } => migrate(*store).await,
+        Command::Seed { store } => seed_command(*store).await,
+        Command::Tokens { tokens, store } => mint_tokens(&tokens, &store),
+        Command::Audit {
+            sale,
+            json,
+            wait,
+            store,
+        } => audit(sale, json, wait, *store).await,
+        Command::Rebuild { sale, store } => rebuild(sale, *store).await,
+        Command::Openapi => print_openapi(),
+        Command::Health { url } => return health(&url),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("flash-sale: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start_logs(store: &StoreSettings) {
+    telemetry::init_logs(&store.rust_log, store.log_format);
+}
+
+async fn serve_command(
+    settings: ServeSettings,
+    sale: SaleSettings,
+    store: StoreSettings,
+) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    telemetry::metrics(); // before the first measurement
+    // The signal is caught from the start, so that an early Ctrl-C also stops the children.
+    let shutdown = shutdown_signal()?;
+    let listener = TcpListener::bind(settings.listen_addr)
+        .await
+        .map_err(|source| AppError::Io {
+            action: format!("listen on {}", settings.listen_addr),
+            source,
+        })?;
+    let address = listener.local_addr().map_err(|source| AppError::Io {
+        action: "read the listening address".into(),
+        source,
+    })?;
+    let tokens =
+        TokenSigner::new(app::token_secret(settings.token_secret.as_deref(), &store)?.as_bytes())?;
+    let admin = app::admin_token(settings.admin_token.as_deref(), &store)?;
+
+    let stores = Stores::open(&store).await?;
+    let served = async {
+        postgres::migrate(&stores.postgres).await?;
+        let role = if settings.no_writer {
+            Role::ServerWithoutWriter
+        } else {
+            Role::Server
+        };
+        let running = Running::start(&stores, &sale, role);
+        if stores.are_embedded() {
+            running.gate_opened(Duration::from_secs(20)).await;
+            seed(&running.shop).await?;
+        } else if !running.gate_opened(Duration::from_secs(5)).await {
+            tracing::warn!("redis is not usable yet: purchases answer 503 until it is");
+        }
+        if let Some((token, true)) = &admin {
+            eprintln!(
+                "admin token (printed once, kept in {}): {token}",
+                store.data_dir.join("admin_token").display()
+            );
+        }
+        println!("flash-sale ready on http://{address}");
+        let _ = io::stdout().flush();
+        let front = Front {
+            tokens,
+            admin: admin.map(|(token, _)| AdminToken::new(&token)),
+            rate_limit: settings.rate_limit.is_on(),
+            trust_proxy: settings.trust_proxy.is_on(),
+        };
+        app::serve(running, listener, front, shutdown).await
+    }
+    .await;
+    stores.close().await;
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    telemetry::metrics();
+    let shutdown = shutdown_signal()?;
+    let stores = Stores::join(&store).await?;
+    postgres::migrate(&stores.postgres).await?;
+    let running = Running::start(&stores, &sale, Role::Worker);
+    println!("flash-sale worker ready");
+    let _ = io::stdout().flush();
+    shutdown.await;
+    running.stop().await;
+    stores.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Resolves at SIGTERM or SIGINT.
+fn shutdown_signal() -> Result<impl Future<Output = ()> + Send + 'static, AppError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let catch = |kind| {
+        signal(kind).map_err(|source| AppError::Io {
+            action: "catch signals".into(),
+            source,
+        })
+    };
+    let (mut terminate, mut interrupt) = (
+        catch(SignalKind::terminate())?,
+        catch(SignalKind::interrupt())?,
+    );
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+async fn migrate(store: StoreSettings) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    let stores = Stores::join(&store).await?;
+    let migrated = postgres::migrate(&stores.postgres).await;
+    stores.close().await;
+    migrated?;
+    println!("the schema is up to date");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn seed_command(store: StoreSettings) -> Result<ExitCode, AppError> {
+    let (stores, running) = open_for_command(&store).await?;
+    let seeded = seed(&running.shop).await;
+    running.stop().await;
+    stores.close().await;
+    println!("{} demo sales are there", seeded?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The stores of a command that acts once, brought up to date.
+async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
+    start_logs(store);
+    let stores = Stores::join(store).await?;
+    postgres::migrate(&stores.postgres).await?;
+    let sale = SaleSettings {
+        backlog_limit: 1_000_000,
+        batch_limit: 512,
+    };
+    let running = Running::start(&stores, &sale, Role::Command);
+    Ok((stores, running))
+}
+
+/// The demo catalogue. Idempotent: each sale carries a name. Answers how many there are.
+pub async fn seed(shop: &Arc<Shop>) -> Result<usize, AppError> {
+    let now = OffsetDateTime::now_utc();
+    let demo =
+        |seed_key, title: &str, description: &str, image: &str, price, original, stock| NewSale {
+            title: title.to_owned(),
+            description: Some(description.to_owned()),
+            image_url: Some(format!("/static/img/{image}.svg")),
+            price_cents: price,
+            original_price_cents: Some(original),
+            stock,
+            closes_at: Some(now + time::Duration::days(365)),
+            payment_timeout_secs: Some(300),
+            seed_key: Some(seed_key),
+            ..NewSale::default()
+        };
+    let catalogue = [
+        demo(
+            "demo-headphones",
+            "Aurora headphones",
+            "Noise cancelling, 40 hours on one charge. Open now.",
+            "headphones",
+            7_900,
+            19_900,
+            500,
+        ),
+        NewSale {
+            opens_at: Some(now + time::Duration::minutes(2)),
+            ..demo(
+                "demo-console",
+                "Orbit game console",
+                "Opens two minutes after the first start: watch the countdown.",
+                "console",
+                24_900,
+                49_900,
+                100,
+            )
+        },
+        demo(
+            "demo-ten-phones",
+            "Ten phones",
+            "Ten phones for everybody: the classic. One each.",
+            "phone",
+            100,
+            99_900,
+            10,
+        ),
+        demo(
+            "demo-load",
+            "Sneakers for a load test",
+            "100,000 pairs, so that k6 has something to buy.",
+            "sneakers",
+            4_900,
+            12_900,
+            100_000,
+        ),
+    ];
+    let count = catalogue.len();
+    for sale in catalogue {
+        shop.create_sale(sale).await?;
+    }
+    Ok(count)
+}
+
+fn mint_tokens(args: &TokensArgs, store: &StoreSettings) -> Result<ExitCode, AppError> {
+    let signer =
+        TokenSigner::new(app::token_secret(args.token_secret.as_deref(), store)?.as_bytes())?;
+    let expires_at = OffsetDateTime::now_utc() + time::Duration::hours(i64::from(args.hours));
+    let sink: Box<dyn Write> = match &args.out {
+        Some(file) => Box::new(std::fs::File::create(file).map_err(|source| AppError::Io {
+            action: format!("write {}", file.display()),
+            source,
+        })?),
+        None => Box::new(io::stdout().lock()),
+    };
+    let progress = if io::stderr().is_terminal() {
+        ProgressBar::new(args.users)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) =
+        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} tokens, {per_sec}")
+    {
+        progress.set_style(style);
+    }
+    let written = write_tokens(
+        BufWriter::with_capacity(1 << 20, sink),
+        args.users,
+        &signer,
+        expires_at,
+        &progress,
+    );
+    progress.finish_and_clear();
+    match written {
+        // A reader that has had enough (`| head`) is not an error.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(source) => Err(AppError::Io {
+            action: "write tokens".into(),
+            source,
+        }),
+        Ok(()) => {
+            if args.out.is_some() {
+                eprintln!("{} tokens, valid until {expires_at}", args.users);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Streams the array, so that a million users need no memory.
+fn write_tokens(
+    mut out: impl Write,
+    users: u64,
+    signer: &TokenSigner,
+    expires_at: OffsetDateTime,
+    progress: &ProgressBar,
+) -> io::Result<()> {
+    out.write_all(b"[")?;
+    for number in 0..users {
+        let user = UserId::random();
+        let separator = if number == 0 { "" } else { ",\n" };
+        let token = signer.mint(user, "load", expires_at);
+        // Neither needs escaping: a UUID and a JWT.
+        write!(
+            out,
+            "{separator}{{\"user_id\":\"{user}\",\"token\":\"{token}\"}}"
+        )?;
+        if number % 1_024 == 0 {
+            progress.set_position(number);
+        }
+    }
+    out.write_all(b"]\n")?;
+    out.flush()
+}
+
+async fn audit(
+    sale: Option<SaleId>,
+    json: bool,
+    wait: u64,
+    store: StoreSettings,
+) -> Result<ExitCode, AppError> {
+    let (stores, running) = open_for_command(&store).await?;
+    let audits = audit_all(&running.shop, sale, Duration::from_secs(wait)).await;
+    running.stop().await;
+    stores.close().await;
+    let audits = audits?;
+    let ok = audits.iter().all(|audit| audit.ok);
+    if json {
+        let text = serde_json::to_string_pretty(&audits).map_err(|error| AppError::Io {
+            action: "print the audit".into(),
+            source: io::Error::other(error),
+        })?;
+        println!("{text}");
+    } else {
+        print_audits(&audits);
+    }
+    Ok(if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+async fn audit_all(
+    shop: &Arc<Shop>,
+    only: Option<SaleId>,
+    patience: Duration,
+) -> Result<Vec<Audit>, AppError> {
+    shop.refresh_catalogue().await?;
+    let mut ids: Vec<SaleId> = match only {
+        Some(id) => vec![id],
+        None => shop
+            .board
+            .listings()
+            .iter()
+            .map(|listing| listing.id)
+            .collect(),
+    };
+    ids.sort();
+    let deadline = tokio::time::Instant::now() + patience;
+    let mut audits = Vec::new();
+    for id in ids {
+        loop {
+            let audit = shop.audit(id).await?;
+            if audit.quiescent || tokio::time::Instant::now() >= deadline {
+                audits.push(audit);
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(audits)
+}
+
+fn print_audits(audits: &[Audit]) {
+    println!(
+        "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  verdict",
+        "sale", "stock", "remaining", "live", "paid", "cancelled", "expired", "rejected", "backlog"
+    );
+    for audit in audits {
+        let verdict = match (audit.ok, audit.quiescent) {
+            (true, true) => "ok",
+            (true, false) => "ok so far (orders are under way: I3 and I4 not compared)",
+            (false, _) => "BROKEN",
+        };
+        println!(
+            "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  {verdict}",
+            audit.sale_id.to_string(),
+            audit.stock,
+            audit.remaining,
+            audit.live,
+            audit.paid,
+            audit.cancelled,
+            audit.expired,
+            audit.rejected,
+            audit.backlog
+        );
+        for problem in &audit.problems {
+            println!("       - {problem}");
+        }
+    }
+    let broken = audits.iter().filter(|audit| !audit.ok).count();
+    if broken == 0 {
+        println!("audit: ok ({} sales)", audits.len());
+    } else {
+        println!("audit: BROKEN ({broken} of {} sales)", audits.len());
+    }
+}
+
+async fn rebuild(sale: Option<SaleId>, store: StoreSettings) -> Result<ExitCode, AppError> {
+    let (stores, running) = open_for_command(&store).await?;
+    let rebuilt = worker::rebuild::by_hand(&running.shop, sale).await;
+    running.stop().await;
+    stores.close().await;
+    match (rebuilt?, sale) {
+        (0, Some(id)) => {
+            eprintln!("flash-sale: there is no sale {id}");
+            Ok(ExitCode::from(2))
+        }
+        (count, _) => {
+            println!("{count} sales are rebuilt");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn print_openapi() -> Result<ExitCode, AppError> {
+    let text = http::openapi()
+        .to_pretty_json()
+        .map_err(|error| AppError::Io {
+            action: "print the OpenAPI document".into(),
+            source: io::Error::other(error),
+        })?;
+    println!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A plain GET by hand: a container image needs no curl, and one request no HTTP client.
+fn health(url: &str) -> ExitCode {
+    match status_of(url) {
+        Ok(200) => ExitCode::SUCCESS,
+        Ok(status) => {
+            eprintln!("{url} answered {status}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{url}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn status_of(url: &str) -> io::Result<u16> {
+    let malformed = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "expected http://host:port/path",
+        )
+    };
+    let rest = url.strip_prefix("http://").ok_or_else(malformed)?;
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let address = host.to_socket_addrs()?.next().ok_or_else(malformed)?;
+    let limit = Duration::from_secs(3);
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    write!(
+        stream,
+        "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut head = [0; 12]; // "HTTP/1.1 200"
+    stream.read_exact(&mut head)?;
+    std::str::from_utf8(&head[9..])
+        .ok()
+        .and_then(|status| status.parse().ok())
+        .ok_or_else(malformed)
+}

@@ -1,0 +1,149 @@
+//! Settings: flags and environment variables of the same name. `--help` is their documentation.
+
+use crate::embedded::RedisFsync;
+use clap::{Args, ValueEnum};
+use std::{net::SocketAddr, path::PathBuf};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fsync {
+    /// Before every answer: an accepted order survives a power cut.
+    Always,
+    /// Once a second: a power cut can lose the orders of the last second.
+    Everysec,
+}
+
+impl From<Fsync> for RedisFsync {
+    fn from(fsync: Fsync) -> Self {
+        match fsync {
+            Fsync::Always => Self::Always,
+            Fsync::Everysec => Self::EverySec,
+        }
+    }
+}
+
+/// Where the data lives: what every command needs to know.
+#[derive(Debug, Clone, Args)]
+pub struct StoreSettings {
+    /// Postgres to use, like postgres://user:password@host/database. Leave it and REDIS_URL unset to
+    /// run embedded: a private Postgres and a private Redis in DATA_DIR
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Redis to use, like redis://host:6379 or redis+unix:///path/to/socket. Must keep its data
+    /// (appendonly yes, maxmemory-policy noeviction)
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
+    pub redis_url: Option<String>,
+
+    /// Put before every Redis key, so that several deployments can share a Redis
+    #[arg(long, env = "REDIS_PREFIX", default_value = "", value_name = "TEXT")]
+    pub redis_prefix: String,
+
+    /// The embedded servers' data and the generated secrets
+    #[arg(
+        long,
+        env = "DATA_DIR",
+        default_value = ".flash-sale",
+        value_name = "DIR"
+    )]
+    pub data_dir: PathBuf,
+
+    /// Embedded Redis only: when an accepted order reaches the disk
+    #[arg(long, env = "REDIS_FSYNC", value_enum, default_value_t = Fsync::Always, value_name = "WHEN")]
+    pub redis_fsync: Fsync,
+
+    /// Connections to Postgres
+    #[arg(long, env = "POSTGRES_CONNECTIONS", default_value_t = 16, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(4..=500))]
+    pub postgres_connections: u32,
+
+    /// What to log, in the syntax of tracing's EnvFilter: a level, or target=level, comma-separated
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
+    pub rust_log: String,
+
+    /// How to log
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// How the sale is run.
+#[derive(Debug, Clone, Args)]
+pub struct SaleSettings {
+    /// The most accepted orders of one sale that may wait to be written to Postgres; beyond it buyers
+    /// get 503 before any stock is taken
+    #[arg(long, env = "BACKLOG_LIMIT", default_value_t = 1_000_000, value_name = "ORDERS",
+          value_parser = clap::value_parser!(i64).range(1..))]
+    pub backlog_limit: i64,
+
+    /// The most buyers that one call of the admission script judges
+    #[arg(long, env = "BATCH_LIMIT", default_value_t = 512, value_name = "BUYERS",
+          value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub batch_limit: u16,
+}
+
+/// What only a server needs.
+#[derive(Debug, Clone, Args)]
+pub struct ServeSettings {
+    /// Where to listen; port 0 takes a free one, and the ready line prints it
+    #[arg(
+        long,
+        env = "LISTEN_ADDR",
+        default_value = "127.0.0.1:8080",
+        value_name = "ADDR"
+    )]
+    pub listen_addr: SocketAddr,
+
+    /// Signs shoppers' tokens; at least 32 bytes. Generated into DATA_DIR when embedded
+    #[arg(
+        long,
+        env = "TOKEN_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
+    pub token_secret: Option<String>,
+
+    /// Opens the admin routes. Generated into DATA_DIR and printed once when embedded; otherwise unset
+    /// means that admin routes answer 404
+    #[arg(
+        long,
+        env = "ADMIN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    pub admin_token: Option<String>,
+
+    /// Limits per user and per address; turn them off for load tests from one address
+    #[arg(long, env = "RATE_LIMIT", value_enum, default_value_t = Switch::On, value_name = "on|off")]
+    pub rate_limit: Switch,
+
+    /// Behind a proxy that sets X-Forwarded-For: take its last element as the client's address. Off
+    /// unless there is such a proxy, since clients can send the header too
+    #[arg(long, env = "TRUST_PROXY", value_enum, default_value_t = Switch::Off, value_name = "on|off")]
+    pub trust_proxy: Switch,
+
+    /// The lab of deliberately broken strategies (on when embedded, else off). It is not built yet:
+    /// its routes answer 404 either way
+    #[arg(long, env = "LAB", value_enum, value_name = "on|off")]
+    pub lab: Option<Switch>,
+
+    /// Only take orders; a `flash-sale worker` or another instance writes them to Postgres
+    #[arg(long)]
+    pub no_writer: bool,
+}

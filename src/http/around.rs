@@ -1,0 +1,91 @@
+//! Around the API: is it alive, is it ready, what does it measure.
+
+use super::{App, body, error::Problem, openapi::refusals};
+use axum::{
+    extract::State,
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Whether this instance should get requests, and what each of its dependencies says.
+///
+/// Only `ok` or `down`: the words of a failing dependency name hosts and go to the log.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Readiness)]
+pub struct ReadinessBody {
+    ready: bool,
+    /// On its way out: it finishes what it has.
+    draining: bool,
+    #[schema(example = "ok")]
+    postgres: &'static str,
+    #[schema(example = "ok")]
+    redis: &'static str,
+    /// Whether purchases are judged.
+    #[schema(example = "ok")]
+    gate: &'static str,
+}
+
+refusals!(ReadyRefusals: RATE_LIMITED);
+
+/// Whether the process lives; asks nothing else.
+#[utoipa::path(
+    get, path = "/healthz", tag = "around", operation_id = "healthz",
+    responses((status = 200, description = "It lives", body = str, content_type = "text/plain")),
+)]
+pub async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether it should get requests.
+#[utoipa::path(
+    get, path = "/readyz", tag = "around", operation_id = "readyz",
+    responses(
+        (status = 200, description = "Ready", body = ReadinessBody),
+        (status = 503, description = "A dependency is down, or it is draining", body = ReadinessBody),
+        ReadyRefusals
+    ),
+)]
+pub async fn readyz(State(app): State<App>) -> Result<Response, Problem> {
+    let readiness = app.shop.readiness().await;
+    let draining = app.draining.is_cancelled();
+    let [postgres, redis, gate] = [
+        ("postgres", readiness.postgres),
+        ("redis", readiness.redis),
+        ("gate", readiness.gate),
+    ]
+    .map(|(dependency, state)| match state {
+        Ok(()) => "ok",
+        Err(why) => {
+            tracing::warn!(dependency, why, "not ready");
+            "down"
+        }
+    });
+    let ready = !draining && [postgres, redis, gate] == ["ok"; 3];
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    body::json(
+        status,
+        &ReadinessBody {
+            ready,
+            draining,
+            postgres,
+            redis,
+            gate,
+        },
+    )
+}
+
+/// What it measures, for Prometheus.
+#[utoipa::path(
+    get, path = "/metrics", tag = "around", operation_id = "metrics",
+    responses((status = 200, description = "Prometheus text format", body = str, content_type = "text/plain")),
+)]
+pub async fn metrics(State(app): State<App>) -> Response {
+    let text_format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(CONTENT_TYPE, text_format)], (app.metrics)()).into_response()
+}

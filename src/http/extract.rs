@@ -1,0 +1,410 @@
+//! What a request says about itself: who is asking, which sale or order, which slice of a list.
+//!
+//! Extractors run in the order of a handler's arguments and the first refusal is the answer. So a
+//! handler that names [`Shopper`] or [`Admin`] first tells strangers nothing else.
+
+use super::{
+    App,
+    body::shortened,
+    error::{
+        CROSS_ORIGIN, Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED,
+    },
+    limits::Address,
+};
+use crate::{
+    auth::Identity,
+    domain::{IdempotencyKey, OrderId, SaleId, UserId},
+    sale::Page,
+};
+use axum::{
+    extract::{FromRequestParts, Path, Query},
+    http::{
+        HeaderMap, Uri,
+        header::{AUTHORIZATION, HOST, ORIGIN},
+        request::Parts,
+    },
+};
+use axum_extra::extract::CookieJar;
+use serde::de::DeserializeOwned;
+use std::str::FromStr;
+
+/// The cookie that holds a browser's token.
+pub const SESSION_COOKIE: &str = "session";
+
+// ---- who is asking ----------------------------------------------------------------------------
+
+/// A shopper with a valid token.
+pub struct Shopper(pub Identity);
+
+impl FromRequestParts<App> for Shopper {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        // A header that is there decides, even if a cookie would do: nobody sends both by accident.
+        let identity = if parts.headers.contains_key(AUTHORIZATION) {
+            bearer(&parts.headers).and_then(|token| app.tokens.verify(token))
+        } else {
+            let cookies = CookieJar::from_headers(&parts.headers);
+            let identity = cookies
+                .get(SESSION_COOKIE)
+                .and_then(|cookie| app.tokens.verify(cookie.value()));
+            if identity.is_some() && !parts.method.is_safe() {
+                refuse_cross_origin(parts)?;
+            }
+            identity
+        };
+        identity.map(Self).ok_or(Problem::new(&UNAUTHENTICATED))
+    }
+}
+
+/// A shopper about to change something, within their limit.
+pub struct PacedShopper(pub UserId);
+
+impl FromRequestParts<App> for PacedShopper {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Shopper(Identity { user_id, .. }) = Shopper::from_request_parts(parts, app).await?;
+        if let Some(limits) = &app.limits {
+            limits.check_user(user_id)?;
+        }
+        Ok(Self(user_id))
+    }
+}
+
+/// Somebody who knows the admin token. Without one there is no admin API: 404.
+pub struct Admin;
+
+impl FromRequestParts<App> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Some(admin) = &app.admin else {
+            return Err(Problem::new(&NOT_FOUND));
+        };
+        let limits = app.limits.as_deref().map(|limits| {
+            (
+                limits,
+                Address::of(&parts.extensions, &parts.headers, app.trust_proxy),
+            )
+        });
+        if let Some((limits, address)) = limits {
+            limits.check_admin(address)?;
+        }
+        if bearer(&parts.headers).is_some_and(|token| admin.matches(token.as_bytes())) {
+            return Ok(Self);
+        }
+        if let Some((limits, address)) = limits {
+            limits.admin_failed(address)?;
+        }
+        Err(Problem::new(&UNAUTHENTICATED))
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`; the scheme's case does not matter (RFC 9110 §11.1).
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// 403 for a request that a page of another site made this browser send.
+///
+/// Browsers say so in `Sec-Fetch-Site`, or at least name the page's `Origin` with every POST. A
+/// client that sends neither is no browser, and its cookie is not being abused by a page.
+pub fn refuse_cross_origin(parts: &Parts) -> Result<(), Problem> {
+    let text = |name: &str| {
+        parts
+            .headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or("(not text)"))
+    };
+    let same = match (text("sec-fetch-site"), text(ORIGIN.as_str())) {
+        // "none": the user's own doing, such as a typed address.
+        (Some(site), _) => matches!(site, "same-origin" | "none"),
+        (None, Some(origin)) => {
+            host(&parts.headers, &parts.uri).is_some_and(|host| is_origin_of(origin, host))
+        }
+        (None, None) => true,
+    };
+    if same {
+        Ok(())
+    } else {
+        Err(Problem::new(&CROSS_ORIGIN))
+    }
+}
+
+fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    // HTTP/2 has the authority in the URI.
+    headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .or_else(|| uri.authority().map(|host| host.as_str()))
+}
+
+/// Only the authority counts: a proxy may have taken the TLS off, so the scheme is not known here.
+fn is_origin_of(origin: &str, host: &str) -> bool {
+    let authority = origin
+        .strip_prefix("https://")
+        .or_else(|| origin.strip_prefix("http://"));
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+}
+
+// ---- which one --------------------------------------------------------------------------------
+
+/// An id that a path can name.
+pub trait Named: FromStr {
+    /// What is said when there is no such thing, which goes for a malformed id too.
+    const MISSING: &'static Kind;
+}
+
+impl Named for SaleId {
+    const MISSING: &'static Kind = &SALE_NOT_FOUND;
+}
+
+impl Named for OrderId {
+    const MISSING: &'static Kind = &ORDER_NOT_FOUND;
+}
+
+/// The `{id}` of the path.
+pub struct Id<T>(pub T);
+
+impl<T: Named, S: Send + Sync> FromRequestParts<S> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let found = Path::<String>::from_request_parts(parts, state).await;
+        let id = found.ok().and_then(|Path(text)| text.parse().ok());
+        id.map(Self).ok_or(Problem::new(T::MISSING))
+    }
+}
+
+// ---- which slice ------------------------------------------------------------------------------
+
+/// The query string; an unknown or malformed parameter is 422, not ignored.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(rejection) => Err(Problem::invalid(shortened(rejection.body_text()))),
+        }
+    }
+}
+
+/// A page of orders out of the query's `limit` and `after`.
+pub fn page(
+    limit: Option<u16>,
+    after: Option<OrderId>,
+    usual: u16,
+    most: u16,
+) -> Result<Page, Problem> {
+    let limit = limit.unwrap_or(usual);
+    if limit == 0 || limit > most {
+        return Err(Problem::invalid(format!("limit: must be from 1 to {most}")));
+    }
+    Ok(Page { limit, after })
+}
+
+/// `Idempotency-Key`, if there is one.
+pub struct RetryKey(pub Option<IdempotencyKey>);
+
+impl<S: Send + Sync> FromRequestParts<S> for RetryKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let mut keys = parts.headers.get_all("idempotency-key").iter();
+        let Some(key) = keys.next() else {
+            return Ok(Self(None));
+        };
+        match IdempotencyKey::parse(key.as_bytes()) {
+            Some(key) if keys.next().is_none() => Ok(Self(Some(key))),
+            _ => Err(Problem::invalid(
+                "Idempotency-Key: must be one value of 1 to 64 printable ASCII characters",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::testing;
+    use axum::http::{Method, Request, StatusCode};
+    use time::{Duration, OffsetDateTime};
+
+    fn parts(method: Method, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder()
+            .method(method)
+            .uri("/")
+            .header("host", "shop.example:8080");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a request").into_parts().0
+    }
+
+    async fn who(
+        app: &App,
+        method: Method,
+        headers: &[(&str, &str)],
+    ) -> Result<UserId, &'static str> {
+        let found = Shopper::from_request_parts(&mut parts(method, headers), app).await;
+        found
+            .map(|Shopper(identity)| identity.user_id)
+            .map_err(|problem| problem.kind().code)
+    }
+
+    #[tokio::test]
+    async fn a_shopper_comes_by_header_or_by_cookie() {
+        let app = testing::app();
+        let user = UserId::random();
+        let token = app
+            .tokens
+            .mint(user, "Ada", OffsetDateTime::now_utc() + Duration::HOUR);
+        let (header, cookie) = (format!("Bearer {token}"), format!("a=b; session={token}"));
+
+        assert_eq!(
+            who(&app, Method::POST, &[("authorization", &header)]).await,
+            Ok(user)
+        );
+        assert_eq!(
+            who(
+                &app,
+                Method::GET,
+                &[("authorization", &header.replace("Bearer", "bearer"))]
+            )
+            .await,
+            Ok(user)
+        );
+        assert_eq!(
+            who(&app, Method::GET, &[("cookie", &cookie)]).await,
+            Ok(user)
+        );
+        for headers in [
+            &[][..],
+            &[("authorization", "Bearer nonsense")],
+            &[("authorization", "Basic YTpi")],
+            &[("authorization", token.as_str())],
+            &[("cookie", "session=nonsense")],
+            // The header decides.
+            &[("authorization", "Bearer nonsense"), ("cookie", &cookie)],
+        ] {
+            assert_eq!(
+                who(&app, Method::GET, headers).await,
+                Err("unauthenticated"),
+                "{headers:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cookie_counts_only_for_this_sites_own_pages() {
+        let app = testing::app();
+        let user = UserId::random();
+        let token = app
+            .tokens
+            .mint(user, "Ada", OffsetDateTime::now_utc() + Duration::HOUR);
+        let (header, cookie) = (format!("Bearer {token}"), format!("session={token}"));
+        let with = |name: &'static str, value: &'static str| {
+            [("cookie", cookie.clone()), (name, value.to_owned())]
+        };
+        let ask = async |method: Method, headers: [(&str, String); 2]| {
+            let headers: Vec<_> = headers
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
+            who(&app, method, &headers).await
+        };
+        for (name, value, expected) in [
+            ("sec-fetch-site", "same-origin", Ok(user)),
+            ("sec-fetch-site", "none", Ok(user)),
+            ("sec-fetch-site", "same-site", Err("cross_origin")),
+            ("sec-fetch-site", "cross-site", Err("cross_origin")),
+            ("origin", "http://shop.example:8080", Ok(user)),
+            ("origin", "https://SHOP.example:8080", Ok(user)),
+            ("origin", "http://shop.example", Err("cross_origin")),
+            ("origin", "http://evil.example:8080", Err("cross_origin")),
+            ("origin", "null", Err("cross_origin")),
+            ("accept", "*/*", Ok(user)),
+        ] {
+            for method in [Method::POST, Method::PATCH, Method::DELETE] {
+                assert_eq!(
+                    ask(method, with(name, value)).await,
+                    expected,
+                    "{name}: {value}"
+                );
+            }
+            assert_eq!(ask(Method::GET, with(name, value)).await, Ok(user));
+        }
+        // A bearer token is nothing a browser sends by itself.
+        let by_header = [
+            ("authorization", header),
+            ("sec-fetch-site", "cross-site".to_owned()),
+        ];
+        assert_eq!(ask(Method::POST, by_header).await, Ok(user));
+    }
+
+    #[tokio::test]
+    async fn the_admin_api_is_hidden_shut_or_open() {
+        let ask = async |app: &App, value: &str| {
+            let found = Admin::from_request_parts(
+                &mut parts(Method::GET, &[("authorization", value)]),
+                app,
+            )
+            .await;
+            found.map(|_| ()).map_err(|problem| problem.kind().status)
+        };
+        let app = testing::app();
+        assert_eq!(
+            ask(&app, &format!("Bearer {}", testing::ADMIN)).await,
+            Ok(())
+        );
+        assert_eq!(
+            ask(&app, "Bearer wrong").await,
+            Err(StatusCode::UNAUTHORIZED)
+        );
+        assert_eq!(ask(&app, "").await, Err(StatusCode::UNAUTHORIZED));
+        let hidden = testing::app_with(|state| state.admin = None);
+        assert_eq!(
+            ask(&hidden, &format!("Bearer {}", testing::ADMIN)).await,
+            Err(StatusCode::NOT_FOUND)
+        );
+    }
+
+    #[test]
+    fn a_page_has_its_bounds() {
+        assert_eq!(
+            page(None, None, 20, 100).map(|page| page.limit).ok(),
+            Some(20)
+        );
+        assert_eq!(
+            page(Some(100), None, 20, 100).map(|page| page.limit).ok(),
+            Some(100)
+        );
+        assert!(page(Some(0), None, 20, 100).is_err());
+        assert!(page(Some(101), None, 20, 100).is_err());
+    }
+
+    #[tokio::test]
+    async fn an_idempotency_key_is_good_or_refused() {
+        let ask = async |headers: &[(&str, &str)]| {
+            let found = RetryKey::from_request_parts(&mut parts(Method::POST, headers), &()).await;
+            found
+                .map(|RetryKey(key)| key.is_some())
+                .map_err(|problem| problem.kind().code)
+        };
+        let long = "k".repeat(65);
+        assert_eq!(ask(&[]).await, Ok(false));
+        assert_eq!(ask(&[("idempotency-key", "my key")]).await, Ok(true));
+        assert_eq!(ask(&[("idempotency-key", "")]).await, Err("invalid"));
+        assert_eq!(ask(&[("idempotency-key", &long)]).await, Err("invalid"));
+        assert_eq!(
+            ask(&[("idempotency-key", "a"), ("idempotency-key", "a")]).await,
+            Err("invalid")
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! What happens around every request: it gets an id, is counted and timed, and is held to the
+//! widest limit. One middleware, so that a purchase pays for one.
+
+use super::{App, HttpState, body, error::Problem, limits::Address};
+use arc_swap::ArcSwap;
+use axum::{
+    body::{Body, HttpBody},
+    extract::{MatchedPath, Request, State},
+    http::{HeaderName, HeaderValue, Method, StatusCode},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use metrics::{Counter, Histogram};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+use tower_http::request_id::{MakeRequestId, RequestId};
+
+// ---- ids --------------------------------------------------------------------------------------
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const LONGEST_ID: usize = 64;
+
+/// Numbers the requests of this process; the prefix tells processes apart. No clock and no random
+/// bytes per request.
+#[derive(Clone)]
+pub struct RequestIds {
+    prefix: u32,
+    next: Arc<AtomicU64>,
+}
+
+impl RequestIds {
+    pub fn new() -> Self {
+        let [a, b, c, d, ..] = *uuid::Uuid::new_v4().as_bytes();
+        Self {
+            prefix: u32::from_be_bytes([a, b, c, d]),
+            next: Arc::new(AtomicU64::new(0)),
+        }
+    }
+}
+
+impl MakeRequestId for RequestIds {
+    fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
+        let id = format!("{:08x}-{:x}", self.prefix, self.next.fetch_add(1, Relaxed));
+        HeaderValue::from_maybe_shared(axum::body::Bytes::from(id))
+            .ok()
+            .map(RequestId::new)
+    }
+}
+
+/// Drops an incoming id that is not plain: it goes into logs and back to the client.
+pub fn drop_strange_id(mut request: Request) -> Request {
+    let mut ids = request.headers().get_all(X_REQUEST_ID).iter();
+    if let Some(id) = ids.next() {
+        if !is_plain(id.as_bytes()) || ids.next().is_some() {
+            request.headers_mut().remove(X_REQUEST_ID);
+        }
+    }
+    request
+}
+
+fn is_plain(id: &[u8]) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(plain)
+}
+
+// ---- the middleware ---------------------------------------------------------------------------
+
+/// What the middleware needs.
+#[derive(Clone)]
+pub struct Frame(Arc<(App, Meters)>);
+
+impl Frame {
+    pub fn new(app: App) -> Self {
+        Self(Arc::new((app, Meters::default())))
+    }
+}
+
+pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Next) -> Response {
+    let (app, meters) = &*inner;
+    let began = Instant::now();
+    let method = method_index(request.method());
+    let meter = meters.of(request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("unmatched", MatchedPath::as_str));
+    let response = match admit(app, request).await {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    let elapsed = began.elapsed();
+    meter.count(method, response.status());
+    meter.seconds.record(elapsed);
+    tracing::debug!(
+        method = METHODS[method],
+        route = meter.route,
+        status = response.status().as_u16(),
+        micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+        "answered"
+    );
+    response
+}
+
+async fn admit(app: &HttpState, request: Request) -> Result<Request, Problem> {
+    if let Some(limits) = &app.limits {
+        let path = request.uri().path();
+        // Besides the API, whatever asks a dependency or renders something large.
+        if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
+            limits.check_address(Address::of(
+                request.extensions(),
+                request.headers(),
+                app.trust_proxy,
+            ))?;
+        }
+    }
+    // Handlers of these methods read what they want themselves; the others want nothing, and what
+    // is sent regardless has to be within bounds too.
+    if request.body().is_end_stream()
+        || matches!(
+            *request.method(),
+            Method::POST | Method::PATCH | Method::PUT
+        )
+    {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    body::read(body).await?;
+    Ok(Request::from_parts(parts, Body::empty()))
+}
+
+// ---- the meters -------------------------------------------------------------------------------
+
+const METHODS: [&str; 7] = ["GET", "POST", "PATCH", "HEAD", "DELETE", "OPTIONS", "other"];
+/// The statuses that this program answers; another one is counted as 0.
+const STATUSES: [u16; 22] = [
+    200, 201, 202, 204, 303, 304, 307, 308, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429,
+    500, 503, 0,
+];
+
+/// A client can send any method, and every label value is kept for ever.
+fn method_index(method: &Method) -> usize {
+    METHODS
+        .iter()
+        .position(|known| *known == method.as_str())
+        .unwrap_or(METHODS.len() - 1)
+}
+
+/// A route's metrics, looked up in the recorder once: a request only increments.
+struct Meter {
+    route: String,
+    seconds: Histogram,
+    requests: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
+}
+
+impl Meter {
+    fn new(route: &str) -> Self {
+        Self {
+            route: route.to_owned(),
+            seconds: metrics::histogram!("flash_sale_http_request_seconds", "route" => route.to_owned()),
+            requests: Default::default(),
+        }
+    }
+
+    fn count(&self, method: usize, status: StatusCode) {
+        let status = STATUSES
+            .iter()
+            .position(|known| *known == status.as_u16())
+            .unwrap_or(STATUSES.len() - 1);
+        let counter = self.requests[method][status].get_or_init(|| {
+            metrics::counter!(
+                "flash_sale_http_requests_total",
+                "route" => self.route.clone(), "method" => METHODS[method], "status" => STATUSES[status].to_string()
+            )
+        });
+        counter.increment(1);
+    }
+}
+
+/// The meters of all routes seen so far. Routes are few and stay, so the map is copied when one is
+/// added and read without a lock.
+#[derive(Default)]
+pub struct Meters {
+    by_route: ArcSwap<HashMap<String, Arc<Meter>>>,
+}
+
+impl Meters {
+    fn of(&self, route: &str) -> Arc<Meter> {
+        if let Some(meter) = self.by_route.load().get(route) {
+            return meter.clone();
+        }
+        self.by_route.rcu(|known| {
+            let mut known = HashMap::clone(known);
+            known
+                .entry(route.to_owned())
+                .or_insert_with(|| Arc::new(Meter::new(route)));
+            known
+        });
+        self.by_route
+            .load()
+            .get(route)
+            .cloned()
+            .unwrap_or_else(|| Arc::new(Meter::new(route)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_ids_are_plain_and_differ() {
+        let mut ids = RequestIds::new();
+        let mut one = || {
+            let id = ids
+                .make_request_id(&Request::new(Body::empty()))
+                .expect("an id");
+            id.into_header_value().to_str().expect("ascii").to_owned()
+        };
+        let (first, second) = (one(), one());
+        assert!(is_plain(first.as_bytes()), "{first}");
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_route_has_one_meter() {
+        let meters = Meters::default();
+        let meter = meters.of("/a");
+        assert!(Arc::ptr_eq(&meter, &meters.of("/a")));
+        assert_eq!(meters.of("/b").route, "/b");
+        assert_eq!(
+            METHODS[method_index(&Method::from_bytes(b"BREW").expect("a method"))],
+            "other"
+        );
+        meter.count(method_index(&Method::GET), StatusCode::IM_A_TEAPOT);
+    }
+}

@@ -1,0 +1,274 @@
+//! How often somebody may ask: GCRA limiters (`governor`), in this process' memory.
+//!
+//! They keep one shopper or one address from crowding out the others; they do not ration the sale
+//! (the gate does). With several instances each counts for itself. A key that has been quiet for as
+//! long as its burst takes to refill is as good as new and is forgotten by [`Limits::upkeep`], so
+//! memory holds a minute's worth of callers. With limits off none of this runs.
+
+use super::error::Problem;
+use crate::domain::UserId;
+use axum::{
+    extract::ConnectInfo,
+    http::{Extensions, HeaderMap},
+};
+use dashmap::DashMap;
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
+use std::{
+    hash::Hash,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Where a request comes from, as far as limits go. One customer gets a whole IPv6 /64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Address {
+    V4([u8; 4]),
+    V6Net([u8; 8]),
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Self::V4(ip.octets()),
+            IpAddr::V6(ip) => {
+                let [a, b, c, d, e, f, g, h, ..] = ip.octets();
+                Self::V6Net([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+impl Address {
+    /// The peer's address. Behind a proxy (`trust_proxy`) it is the last element of
+    /// X-Forwarded-For: that one the proxy wrote itself, what stands before it anyone can claim.
+    pub fn of(extensions: &Extensions, headers: &HeaderMap, trust_proxy: bool) -> Self {
+        let forwarded = if trust_proxy {
+            last_forwarded(headers)
+        } else {
+            None
+        };
+        let peer = || {
+            extensions
+                .get::<ConnectInfo<SocketAddr>>()
+                .map(|ConnectInfo(peer)| peer.ip())
+        };
+        // Without connect info (a router driven by a test) everybody is one.
+        forwarded.or_else(peer).map_or(Self::V4([0; 4]), Self::from)
+    }
+}
+
+fn last_forwarded(headers: &HeaderMap) -> Option<IpAddr> {
+    let last = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .next_back()?
+        .to_str()
+        .ok()?
+        .rsplit(',')
+        .next()?
+        .trim();
+    // Some proxies add the port.
+    last.parse()
+        .ok()
+        .or_else(|| last.parse::<SocketAddr>().ok().map(|address| address.ip()))
+}
+
+/// The limiters, with their figures in [`Limits::new`].
+pub struct Limits {
+    /// Purchases, payments and cancellations of one user.
+    user: DefaultKeyedRateLimiter<UserId>,
+    /// New sessions from one address.
+    session: DefaultKeyedRateLimiter<Address>,
+    /// Everything under /api from one address: wide, many shoppers may share it.
+    address: DefaultKeyedRateLimiter<Address>,
+    /// Wrong admin tokens from one address.
+    admin: DefaultKeyedRateLimiter<Address>,
+    /// Addresses that spent their wrong admin tokens: until then not even the right one counts, or
+    /// the answer to a guess would still tell.
+    admin_shut: DashMap<Address, Instant>,
+}
+
+impl Limits {
+    pub fn new() -> Self {
+        Self {
+            user: RateLimiter::keyed(quota(10, 20)),
+            session: RateLimiter::keyed(quota(10, 60)),
+            address: RateLimiter::keyed(quota(500, 1_000)),
+            admin: RateLimiter::keyed(quota(5, 10)),
+            admin_shut: DashMap::new(),
+        }
+    }
+
+    pub fn check_user(&self, user: UserId) -> Result<(), Problem> {
+        check(&self.user, &user)
+    }
+
+    pub fn check_session(&self, address: Address) -> Result<(), Problem> {
+        check(&self.session, &address)
+    }
+
+    pub fn check_address(&self, address: Address) -> Result<(), Problem> {
+        check(&self.address, &address)
+    }
+
+    /// Before an admin token is looked at.
+    pub fn check_admin(&self, address: Address) -> Result<(), Problem> {
+        let Some(until) = self.admin_shut.get(&address).map(|until| *until) else {
+            return Ok(());
+        };
+        match until.checked_duration_since(Instant::now()) {
+            Some(wait) if !wait.is_zero() => Err(Problem::rate_limited(wait)),
+            _ => Ok(()),
+        }
+    }
+
+    /// After an admin token turned out to be wrong.
+    pub fn admin_failed(&self, address: Address) -> Result<(), Problem> {
+        wait_for(&self.admin, &address).map_or(Ok(()), |wait| {
+            self.admin_shut.insert(address, Instant::now() + wait);
+            Err(Problem::rate_limited(wait))
+        })
+    }
+
+    /// Forgets who has been quiet, every minute, for ever.
+    pub async fn upkeep(self: Arc<Self>) {
+        let mut minute = tokio::time::interval(Duration::from_secs(60));
+        minute.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            minute.tick().await;
+            self.forget_quiet();
+        }
+    }
+
+    fn forget_quiet(&self) {
+        forget(&self.user);
+        forget(&self.session);
+        forget(&self.address);
+        forget(&self.admin);
+        let now = Instant::now();
+        self.admin_shut.retain(|_, until| *until > now);
+        self.admin_shut.shrink_to_fit();
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn quota(per_second: u32, burst: u32) -> Quota {
+    let (Some(rate), Some(burst)) = (NonZeroU32::new(per_second), NonZeroU32::new(burst)) else {
+        panic!("a limit of nothing");
+    };
+    Quota::per_second(rate).allow_burst(burst)
+}
+
+fn check<K: Hash + Eq + Clone>(
+    limiter: &DefaultKeyedRateLimiter<K>,
+    key: &K,
+) -> Result<(), Problem> {
+    wait_for(limiter, key).map_or(Ok(()), |wait| Err(Problem::rate_limited(wait)))
+}
+
+fn wait_for<K: Hash + Eq + Clone>(
+    limiter: &DefaultKeyedRateLimiter<K>,
+    key: &K,
+) -> Option<Duration> {
+    let too_early = limiter.check_key(key).err()?;
+    Some(too_early.wait_time_from(limiter.clock().now()))
+}
+
+fn forget<K: Hash + Eq + Clone>(limiter: &DefaultKeyedRateLimiter<K>) {
+    limiter.retain_recent();
+    limiter.shrink_to_fit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn address(text: &str) -> Address {
+        Address::from(text.parse::<IpAddr>().expect("an address"))
+    }
+
+    /// How many of `tries` pass. A slow machine may refill a few in between.
+    fn passes(tries: usize, check: impl Fn() -> Result<(), Problem>) -> usize {
+        (0..tries).filter(|_| check().is_ok()).count()
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_it_drips() {
+        let limits = Limits::new();
+        let (one, other) = (UserId::random(), UserId::random());
+        assert!((20..25).contains(&passes(100, || limits.check_user(one))));
+        assert!(limits.check_user(other).is_ok());
+        let refused = (0..10)
+            .find_map(|_| limits.check_user(one).err())
+            .expect("a refusal");
+        assert_eq!(refused.kind().code, "rate_limited");
+        assert!((60..70).contains(&passes(300, || limits.check_session(address("10.0.0.1")))));
+        assert!(
+            (1_000..1_400).contains(&passes(3_000, || limits.check_address(address("10.0.0.1"))))
+        );
+    }
+
+    #[test]
+    fn wrong_admin_tokens_shut_the_address_out_for_a_moment() {
+        let limits = Limits::new();
+        let (guesser, operator) = (address("10.0.0.1"), address("10.0.0.2"));
+        assert!(limits.check_admin(guesser).is_ok());
+        assert!((10..13).contains(&passes(50, || limits.admin_failed(guesser))));
+        assert!(limits.check_admin(guesser).is_err());
+        assert!(limits.check_admin(operator).is_ok());
+        std::thread::sleep(Duration::from_millis(250));
+        assert!(limits.check_admin(guesser).is_ok());
+    }
+
+    #[test]
+    fn the_quiet_are_forgotten() {
+        let limits = Limits::new();
+        for last in 0..=255 {
+            limits
+                .check_address(Address::V4([10, 0, 0, last]))
+                .expect("the first request passes");
+        }
+        assert_eq!(limits.address.len(), 256);
+        std::thread::sleep(Duration::from_millis(20));
+        limits.forget_quiet();
+        assert_eq!(limits.address.len(), 0);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_address() {
+        assert_eq!(address("2001:db8:0:1::1"), address("2001:db8:0:1:ffff::2"));
+        assert_ne!(address("2001:db8:0:1::1"), address("2001:db8:0:2::1"));
+        assert_eq!(address("::ffff:10.0.0.1"), address("10.0.0.1"));
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_can_say_who_is_asking_and_only_its_own_word_counts() {
+        let mut extensions = Extensions::new();
+        extensions.insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 5000))));
+        let of = |forwarded: &[&'static str], trust_proxy| {
+            let mut headers = HeaderMap::new();
+            for value in forwarded {
+                headers.append("x-forwarded-for", HeaderValue::from_static(value));
+            }
+            Address::of(&extensions, &headers, trust_proxy)
+        };
+        let peer = address("127.0.0.1");
+        assert_eq!(of(&["1.2.3.4"], false), peer);
+        assert_eq!(of(&[], true), peer);
+        assert_eq!(of(&["unknown"], true), peer);
+        assert_eq!(of(&["6.6.6.6, 1.2.3.4"], true), address("1.2.3.4"));
+        assert_eq!(
+            of(&["6.6.6.6", "5.5.5.5, 1.2.3.4:5678"], true),
+            address("1.2.3.4")
+        );
+        assert_eq!(of(&["[2001:db8::1]:443"], true), address("2001:db8::9"));
+    }
+}

@@ -1,0 +1,303 @@
+//! Buying, and what becomes of an order.
+
+use super::{
+    App,
+    body::{self, NoBody},
+    error::Problem,
+    extract::{Id, PacedShopper, Params, RetryKey, Shopper, page},
+    openapi::refusals,
+};
+use crate::domain::{Admission, Order, OrderId, OrderStatus, SaleId};
+use axum::{
+    extract::State,
+    http::{
+        HeaderValue, StatusCode,
+        header::{HeaderName, LOCATION},
+    },
+    response::Response,
+};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+
+/// An order as its owner sees it. Times are null until they happen.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Order)]
+pub struct OrderBody<'a> {
+    order_id: OrderId,
+    sale_id: SaleId,
+    sale_title: &'a str,
+    status: OrderStatus,
+    /// In the currency's minor unit.
+    price_cents: i64,
+    #[schema(example = "USD")]
+    currency: &'a str,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Until when it can be paid.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pay_by: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    paid_at: Option<OffsetDateTime>,
+    /// When it was cancelled, expired or rejected.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    closed_at: Option<OffsetDateTime>,
+}
+
+impl<'a> From<&'a Order> for OrderBody<'a> {
+    fn from(order: &'a Order) -> Self {
+        Self {
+            order_id: order.id,
+            sale_id: order.sale_id,
+            sale_title: &order.sale_title,
+            status: order.status,
+            price_cents: order.price_cents,
+            currency: &order.currency,
+            created_at: order.created_at,
+            pay_by: order.pay_by,
+            paid_at: order.paid_at,
+            closed_at: order.closed_at,
+        }
+    }
+}
+
+/// Orders, newest first.
+#[derive(Serialize, ToSchema)]
+pub struct Orders<'a> {
+    orders: Vec<OrderBody<'a>>,
+}
+
+/// A purchase that was accepted: it will become an order to pay, or an explicit `rejected`.
+#[derive(Serialize, ToSchema)]
+pub struct Purchased {
+    order_id: OrderId,
+    sale_id: SaleId,
+    /// Always `queued`: for this order's first answer it has not been written down yet.
+    status: OrderStatus,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OrdersParams {
+    /// 1 to 100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u16>,
+    /// Only orders older than this one.
+    after: Option<OrderId>,
+}
+
+refusals!(PurchaseRefusals:
+    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, SOLD_OUT, ALREADY_ORDERED,
+    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+);
+refusals!(ListRefusals: UNAUTHENTICATED, INVALID, RATE_LIMITED, UNAVAILABLE);
+refusals!(ReadRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
+refusals!(PayRefusals:
+    UNAUTHENTICATED, CROSS_ORIGIN, ORDER_NOT_FOUND, NOT_PAYABLE, STILL_QUEUED, PAYMENT_DECLINED,
+    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+);
+refusals!(CancelRefusals:
+    UNAUTHENTICATED, CROSS_ORIGIN, ORDER_NOT_FOUND, NOT_CANCELLABLE, STILL_QUEUED,
+    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+);
+
+const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Buy one unit.
+///
+/// A retry with the same `Idempotency-Key` gets the first answer, marked `Idempotent-Replayed: true`.
+#[utoipa::path(
+    post, path = "/api/v1/sales/{id}/orders", tag = "shopping", operation_id = "purchase",
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", max_length = 64),
+    ),
+    responses(
+        (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a moment", body = Purchased,
+         headers(("Location" = String, description = "The order"), ("Idempotent-Replayed" = String, description = "`true` for a replay"))),
+        PurchaseRefusals
+    ),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn purchase(
+    State(app): State<App>,
+    PacedShopper(user): PacedShopper,
+    Id(sale): Id<SaleId>,
+    RetryKey(key): RetryKey,
+    NoBody: NoBody,
+) -> Result<Response, Problem> {
+    match app.shop.purchase(sale, user, key).await? {
+        Admission::Accepted { order_id, replayed } => Ok(accepted(sale, order_id, replayed)),
+        refusal => {
+            Err(Problem::of_refusal(refusal, app.shop.now()).expect("only Accepted is no refusal"))
+        }
+    }
+}
+
+/// The answer to an accepted purchase, written by hand: it is the hottest 202 of the house, and its
+/// members are two numbers and a constant.
+fn accepted(sale_id: SaleId, order_id: OrderId, replayed: bool) -> Response {
+    let mut body = Vec::with_capacity(96);
+    let mut location = Vec::with_capacity(40);
+    // Writing to a Vec cannot fail.
+    let _ = write!(
+        body,
+        r#"{{"order_id":"{order_id}","sale_id":"{sale_id}","status":"queued"}}"#
+    );
+    let _ = write!(location, "/api/v1/orders/{order_id}");
+    let mut response = body::json_bytes(StatusCode::ACCEPTED, body);
+    let headers = response.headers_mut();
+    if let Ok(location) = HeaderValue::from_maybe_shared(axum::body::Bytes::from(location)) {
+        headers.insert(LOCATION, location);
+    }
+    if replayed {
+        headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// My orders, newest first.
+#[utoipa::path(
+    get, path = "/api/v1/orders", tag = "shopping", operation_id = "list_orders",
+    params(OrdersParams),
+    responses((status = 200, description = "The caller's own orders", body = Orders), ListRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn list(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Params(OrdersParams { limit, after }): Params<OrdersParams>,
+) -> Result<Response, Problem> {
+    let orders = app
+        .shop
+        .orders(shopper.user_id, page(limit, after, 20, 100)?)
+        .await?;
+    body::json(
+        StatusCode::OK,
+        &Orders {
+            orders: orders.iter().map(OrderBody::from).collect(),
+        },
+    )
+}
+
+/// One of my orders.
+#[utoipa::path(
+    get, path = "/api/v1/orders/{id}", tag = "shopping", operation_id = "get_order",
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "The order", body = OrderBody), ReadRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn read(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Id(order): Id<OrderId>,
+) -> Result<Response, Problem> {
+    let order = app.shop.order(shopper.user_id, order).await?;
+    body::json(StatusCode::OK, &OrderBody::from(&order))
+}
+
+/// Pay an order. Paying a paid order again changes nothing and answers the same.
+#[utoipa::path(
+    post, path = "/api/v1/orders/{id}/pay", tag = "shopping", operation_id = "pay_order",
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "The paid order", body = OrderBody), PayRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn pay(
+    State(app): State<App>,
+    PacedShopper(user): PacedShopper,
+    Id(order): Id<OrderId>,
+    NoBody: NoBody,
+) -> Result<Response, Problem> {
+    let order = app.shop.pay(user, order).await?;
+    body::json(StatusCode::OK, &OrderBody::from(&order))
+}
+
+/// Cancel an order that is not paid; its unit can be bought again at once.
+#[utoipa::path(
+    post, path = "/api/v1/orders/{id}/cancel", tag = "shopping", operation_id = "cancel_order",
+    params(("id" = OrderId, Path, description = "The order")),
+    responses((status = 200, description = "The cancelled order", body = OrderBody), CancelRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn cancel(
+    State(app): State<App>,
+    PacedShopper(user): PacedShopper,
+    Id(order): Id<OrderId>,
+    NoBody: NoBody,
+) -> Result<Response, Problem> {
+    let order = app.shop.cancel(user, order).await?;
+    body::json(StatusCode::OK, &OrderBody::from(&order))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use time::macros::datetime;
+
+    async fn json_of(response: Response) -> Value {
+        let bytes = axum::body::to_bytes(response.into_body(), 4096)
+            .await
+            .expect("a body");
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn the_answer_written_by_hand_is_the_documented_one() {
+        let (sale_id, order_id) = (SaleId::from_i64(7), OrderId::from_i64(i64::MAX));
+        let response = accepted(sale_id, order_id, true);
+        assert_eq!(response.status(), 202);
+        assert_eq!(response.headers()["content-type"], "application/json");
+        assert_eq!(
+            response.headers()["location"],
+            "/api/v1/orders/9223372036854775807"
+        );
+        assert_eq!(response.headers()["idempotent-replayed"], "true");
+        let documented = Purchased {
+            order_id,
+            sale_id,
+            status: OrderStatus::Queued,
+        };
+        assert_eq!(
+            json_of(response).await,
+            serde_json::to_value(documented).expect("JSON")
+        );
+        assert!(
+            !accepted(sale_id, order_id, false)
+                .headers()
+                .contains_key("idempotent-replayed")
+        );
+    }
+
+    #[test]
+    fn an_order_is_written_as_the_contract_has_it() {
+        let order = Order {
+            id: OrderId::from_i64(5),
+            sale_id: SaleId::from_i64(7),
+            sale_title: "Phone".to_owned(),
+            user_id: crate::domain::UserId::random(),
+            status: OrderStatus::PendingPayment,
+            price_cents: 19_900,
+            currency: "USD".to_owned(),
+            created_at: datetime!(2026-11-20 10:00:00.25 UTC),
+            pay_by: Some(datetime!(2026-11-20 10:10 UTC)),
+            paid_at: None,
+            closed_at: None,
+        };
+        let expected = json!({
+            "order_id": "5", "sale_id": "7", "sale_title": "Phone", "status": "pending_payment",
+            "price_cents": 19_900, "currency": "USD", "created_at": "2026-11-20T10:00:00.25Z",
+            "pay_by": "2026-11-20T10:10:00Z", "paid_at": null, "closed_at": null,
+        });
+        assert_eq!(
+            serde_json::to_value(OrderBody::from(&order)).expect("JSON"),
+            expected
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Sessions: a name and a signed token. There are no accounts; whoever asks is a new shopper.
+
+use super::{
+    App,
+    body::{self, OptionalJson},
+    error::Problem,
+    extract::{SESSION_COOKIE, Shopper, refuse_cross_origin},
+    limits::Address,
+    openapi::refusals,
+};
+use crate::domain::UserId;
+use axum::{
+    extract::{FromRequestParts, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE, request::Parts},
+    response::Response,
+};
+use axum_extra::extract::cookie::{Cookie, SameSite};
+use serde::{Deserialize, Serialize};
+use time::{Duration, OffsetDateTime};
+use utoipa::ToSchema;
+
+/// How long a token is valid.
+const LIFE: Duration = Duration::days(7);
+const LONGEST_NAME: usize = 40;
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSession {
+    /// 1 to 40 characters; a guest's name is made up if absent.
+    #[schema(max_length = 40)]
+    name: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct OpenedSession<'a> {
+    user_id: UserId,
+    name: &'a str,
+    /// For `Authorization: Bearer`; browsers get it as a cookie too.
+    token: &'a str,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Session<'a> {
+    user_id: UserId,
+    name: &'a str,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+}
+
+refusals!(OpenRefusals: CROSS_ORIGIN, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED);
+refusals!(ReadRefusals: UNAUTHENTICATED, RATE_LIMITED);
+
+/// A request that may open a session: from this site or no browser, and not too many from there.
+///
+/// Another site must not be able to swap a visitor's session for a fresh one.
+pub struct Newcomer;
+
+impl FromRequestParts<App> for Newcomer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        if let Some(limits) = &app.limits {
+            limits.check_session(Address::of(
+                &parts.extensions,
+                &parts.headers,
+                app.trust_proxy,
+            ))?;
+        }
+        refuse_cross_origin(parts)?;
+        Ok(Self)
+    }
+}
+
+/// Open a session.
+#[utoipa::path(
+    post, path = "/api/v1/session", tag = "shopping", operation_id = "open_session",
+    request_body(content = Option<NewSession>, description = "May be left out"),
+    responses(
+        (status = 201, description = "The session; its token is also set as the `session` cookie", body = OpenedSession,
+         headers(("Set-Cookie" = String, description = "session=TOKEN; HttpOnly; SameSite=Lax"))),
+        OpenRefusals
+    ),
+)]
+pub async fn open(
+    State(app): State<App>,
+    _: Newcomer,
+    headers: HeaderMap,
+    OptionalJson(wanted): OptionalJson<NewSession>,
+) -> Result<Response, Problem> {
+    let user_id = UserId::random();
+    let name = match wanted.name {
+        Some(name) => checked_name(&name)?,
+        None => guest_name(user_id),
+    };
+    let expires_at = OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .expect("0 is a nanosecond")
+        + LIFE;
+    let token = app.tokens.mint(user_id, &name, expires_at);
+
+    let opened = OpenedSession {
+        user_id,
+        name: &name,
+        token: &token,
+        expires_at,
+    };
+    let mut response = body::json(StatusCode::CREATED, &opened)?;
+    let over_tls = app.trust_proxy
+        && headers
+            .get("x-forwarded-proto")
+            .is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"));
+    if let Ok(cookie) = HeaderValue::try_from(session_cookie(&token, over_tls)) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    Ok(response)
+}
+
+/// Whose session this is.
+#[utoipa::path(
+    get, path = "/api/v1/session", tag = "shopping", operation_id = "get_session",
+    responses((status = 200, description = "The caller's session", body = Session), ReadRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn read(Shopper(shopper): Shopper) -> Result<Response, Problem> {
+    let session = Session {
+        user_id: shopper.user_id,
+        name: &shopper.name,
+        expires_at: shopper.expires_at,
+    };
+    body::json(StatusCode::OK, &session)
+}
+
+fn checked_name(name: &str) -> Result<String, Problem> {
+    let name = name.trim();
+    if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control)
+    {
+        return Err(Problem::invalid(
+            "name: must be 1 to 40 characters, without control characters",
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+fn guest_name(user_id: UserId) -> String {
+    let [a, b, ..] = user_id.as_bytes();
+    format!("guest-{a:02x}{b:02x}")
+}
+
+/// HttpOnly: no script can read it. Lax: other sites' pages cannot send it with a POST. `Secure`
+/// only when the browser is known to be on TLS, or it would not come back at all.
+fn session_cookie(token: &str, over_tls: bool) -> String {
+    Cookie::build((SESSION_COOKIE, token))
+        .path("/")
+        .http_only(true)
+        .same_site(SameSite::Lax)
+        .max_age(LIFE)
+        .secure(over_tls)
+        .build()
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_trimmed_and_checked() {
+        assert_eq!(checked_name("  Ada L. ").ok().as_deref(), Some("Ada L."));
+        assert!(checked_name(&"名".repeat(40)).is_ok());
+        for bad in ["", "   ", "a\nb", "a\u{0}b", &"x".repeat(41)] {
+            assert!(checked_name(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(guest_name(UserId::from_bytes([0xab; 16])), "guest-abab");
+    }
+
+    #[test]
+    fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
+        let plain = session_cookie("t.o.k", false);
+        for part in [
+            "session=t.o.k",
+            "HttpOnly",
+            "SameSite=Lax",
+            "Path=/",
+            "Max-Age=604800",
+        ] {
+            assert!(plain.contains(part), "{plain}");
+        }
+        assert!(!plain.contains("Secure"));
+        assert!(session_cookie("t.o.k", true).contains("Secure"));
+    }
+}

@@ -1,0 +1,53 @@
+//! A server whose shop leads nowhere, for tests of what needs none: its pools never connect.
+
+use super::{App, HttpState, Streams};
+use crate::{
+    auth::{AdminToken, TokenSigner},
+    sale::{Shop, ShopSettings, payment::SimulatedPayments},
+};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+pub const ADMIN: &str = "open sesame";
+
+fn shop() -> Shop {
+    let settings = ShopSettings {
+        high_water: 1,
+        batch_limit: 1,
+        own_writer: false,
+    };
+    let postgres = crate::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1);
+    let redis = crate::redis::Redis::new("redis://127.0.0.1:1", "").expect("an address");
+    Shop::new(
+        postgres,
+        Arc::new(redis),
+        Arc::new(SimulatedPayments),
+        tokio::sync::mpsc::channel(1).0,
+        settings,
+    )
+}
+
+pub fn state() -> HttpState {
+    HttpState {
+        shop: Arc::new(shop()),
+        tokens: Arc::new(
+            TokenSigner::new(b"a secret of at least 32 bytes....").expect("long enough"),
+        ),
+        admin: Some(AdminToken::new(ADMIN)),
+        limits: None,
+        metrics: Arc::new(String::new),
+        streams: Streams::default(),
+        draining: CancellationToken::new(),
+        trust_proxy: false,
+    }
+}
+
+pub fn app() -> App {
+    Arc::new(state())
+}
+
+pub fn app_with(change: impl FnOnce(&mut HttpState)) -> App {
+    let mut state = state();
+    change(&mut state);
+    Arc::new(state)
+}

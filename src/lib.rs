@@ -1,0 +1,44 @@
+//! A flash sale: many people, few things, one moment.
+//!
+//! The modules in reading order, which is also the order in which they may import: each only what
+//! stands below it (`scripts/check_imports.py` holds them to it). A purchase reads
+//! `http::orders` → `sale` → `sale::gate` → `redis/scripts/admit.lua` → `sale::log` →
+//! `worker::writer` → `migrations/`.
+
+/// The commands of the program.
+pub mod commands;
+
+/// The composition root: settings → services → shop → router and workers.
+pub mod app;
+
+/// HTTP: routes, extractors, errors, event streams, pages.
+pub mod http;
+
+/// The loops behind the purchase path: writing accepted orders, recovering what a dead process left,
+/// expiring, refreshing what is shown, rebuilding Redis.
+pub mod worker;
+
+/// What a shopper and an operator can do: the admission gate, the id generator, the life of an
+/// order, the catalogue, the audit.
+pub mod sale;
+
+/// Redis: connections, keys, and the Lua scripts with their typed wrappers.
+pub mod redis;
+
+/// Postgres: the pool and the schema.
+pub mod postgres;
+
+/// Who somebody is: signed user tokens, the operator's token.
+pub mod auth;
+
+/// Private Postgres and Redis as child processes, for a first minute without set-up.
+pub mod embedded;
+
+/// Logs and metrics.
+pub mod telemetry;
+
+/// Settings: flags, environment, `.env`.
+pub mod config;
+
+/// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
+pub mod domain;

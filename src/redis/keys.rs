@@ -1,0 +1,106 @@
+//! Every Redis key the program uses, built in one place.
+//!
+//! All keys of a sale carry the hash tag `{sale:ID}`, so that a Redis Cluster keeps them on one
+//! slot and one script may touch them together.
+//!
+//! | key | type | holds |
+//! |---|---|---|
+//! | `{sale:ID}` | hash | the live epoch: window, stock, what remains, how many orders wait |
+//! | `{sale:ID}:log` | stream | accepted orders that are not yet committed in Postgres |
+//! | `{sale:ID}:EPOCH:buyers:SHARD` | hash | user → their orders, 17 bytes each |
+//! | `{ids}:clock` | hash | floor and day of the id generator |
+//! | `{ids}:yyyymmdd` | integer | how many order numbers that UTC day has leased |
+//! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
+
+use crate::domain::{SaleId, UserId};
+use std::sync::Arc;
+use time::Date;
+
+/// A buyer hash of at most this many entries stays a listpack with Redis' default
+/// `hash-max-listpack-entries` of 128 (31 bytes a buyer instead of about 100); half of it leaves
+/// room for uneven hashing.
+pub const BUYERS_PER_SHARD: i64 = 64;
+
+/// Into how many hashes the buyers of a sale with this stock are spread.
+pub fn shards_for(stock: i64) -> i32 {
+    let shards = (stock.max(1) / BUYERS_PER_SHARD).max(1);
+    i32::try_from(shards).unwrap_or(i32::MAX)
+}
+
+/// Builds keys below one prefix, which lets several deployments (or tests) share a Redis.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    prefix: Arc<str>,
+}
+
+impl Keys {
+    pub fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.into(),
+        }
+    }
+
+    pub fn state(&self, sale: SaleId) -> String {
+        format!("{}{{sale:{sale}}}", self.prefix)
+    }
+
+    pub fn log(&self, sale: SaleId) -> String {
+        format!("{}{{sale:{sale}}}:log", self.prefix)
+    }
+
+    pub fn shard(&self, sale: SaleId, epoch: i64, shard: i32) -> String {
+        format!("{}{{sale:{sale}}}:{epoch}:buyers:{shard}", self.prefix)
+    }
+
+    pub fn id_clock(&self) -> String {
+        format!("{}{{ids}}:clock", self.prefix)
+    }
+
+    pub fn id_counter(&self, day: Date) -> String {
+        let (year, month, day) = day.to_calendar_date();
+        format!(
+            "{}{{ids}}:{year:04}{:02}{day:02}",
+            self.prefix,
+            u8::from(month)
+        )
+    }
+
+    pub fn changes(&self) -> String {
+        format!("{}changes", self.prefix)
+    }
+}
+
+/// The shard of a user: Fibonacci hashing of the last 8 bytes, which are random in a v4 UUID.
+pub fn shard_of(user: UserId, shards: i32) -> i32 {
+    let [.., a, b, c, d, e, f, g, h] = *user.as_bytes();
+    let mixed = u64::from_be_bytes([a, b, c, d, e, f, g, h]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The high half of a 32 × 32 bit product maps evenly onto 0..shards without a division.
+    let shards = u64::from(shards.max(1).unsigned_abs());
+    (((mixed >> 32) * shards) >> 32) as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_shard_is_in_range(bytes: [u8; 16], shards in 1..=100_000) {
+            let shard = shard_of(UserId::from_bytes(bytes), shards);
+            prop_assert!((0..shards).contains(&shard));
+        }
+    }
+
+    #[test]
+    fn random_users_spread_evenly() {
+        let mut counts = [0u32; 100];
+        for _ in 0..6_400 {
+            counts[shard_of(UserId::random(), 100) as usize] += 1;
+        }
+        assert!(
+            counts.iter().all(|&count| (20..128).contains(&count)),
+            "{counts:?}"
+        );
+    }
+}

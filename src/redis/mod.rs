@@ -1,0 +1,204 @@
+//! Redis: the connections, the keys, and the scripts with their typed wrappers.
+//!
+//! Two ways to talk to it. Ordinary work borrows from the deadpool-redis pool, which pings at every
+//! checkout. The purchase path holds one long-lived multiplexed connection taken out of the pool
+//! ([`Redis::hot`]): no ping, no waiting for a free one, and batches travel on one socket in order.
+//!
+//! **Incarnations.** Every connection is tied to the Redis process that it reached, by that
+//! process' `run_id`, read when the connection is made: a process cannot be replaced under a live
+//! connection. The hot connection is handed out only while its `run_id` is the one that Postgres
+//! has approved ([`Redis::approve`]); after a restart or a failover the gate is therefore shut until
+//! a rebuild has looked at what survived.
+
+pub mod keys;
+pub mod scripts;
+
+use arc_swap::ArcSwapOption;
+use deadpool_redis::{Manager, Pool, PoolConfig, Runtime, Timeouts};
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Mutex;
+
+pub use keys::Keys;
+
+/// How long one command on the hot connection or from the pool may take. A waiting buyer's answer is
+/// bounded by this.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
+
+/// Why no hot connection could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HotError {
+    /// The live Redis process is not (yet) the one that Postgres has approved.
+    #[error("redis {run_id} is not approved yet")]
+    NotApproved { run_id: String },
+    #[error("redis pool: {0}")]
+    Pool(#[from] deadpool_redis::PoolError),
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+}
+
+/// A long-lived connection, and the process it leads to.
+#[derive(Clone)]
+struct Hot {
+    connection: MultiplexedConnection,
+    run_id: String,
+}
+
+/// All connections to one Redis.
+pub struct Redis {
+    pool: Pool,
+    client: redis::Client,
+    pub keys: Keys,
+    hot: ArcSwapOption<Hot>,
+    /// One reconnect at a time; the others wait for its result.
+    reconnecting: Mutex<()>,
+    approved: ArcSwapOption<String>,
+}
+
+impl Redis {
+    /// Prepares the pool; connects to nothing yet.
+    pub fn new(url: &str, prefix: &str) -> Result<Self, redis::RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT));
+        let client = redis::Client::open(url)?;
+        let manager = Manager::new_with_config(url, config)?;
+        let mut limits = PoolConfig::new(16);
+        limits.timeouts = Timeouts {
+            wait: Some(Duration::from_secs(2)),
+            create: Some(CONNECT_TIMEOUT),
+            recycle: Some(RESPONSE_TIMEOUT),
+        };
+        let pool = Pool::builder(manager)
+            .config(limits)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
+        Ok(Self {
+            pool,
+            client,
+            keys: Keys::new(prefix),
+            hot: ArcSwapOption::empty(),
+            reconnecting: Mutex::new(()),
+            approved: ArcSwapOption::empty(),
+        })
+    }
+
+    /// A pooled connection for ordinary work.
+    pub async fn pooled(&self) -> Result<deadpool_redis::Connection, redis::RedisError> {
+        self.pool.get().await.map_err(pool_error)
+    }
+
+    pub fn pool_status(&self) -> deadpool_redis::Status {
+        self.pool.status()
+    }
+
+    /// A connection of its own that receives what is published on the channel of changes.
+    pub async fn subscribe(&self) -> Result<redis::aio::PubSub, redis::RedisError> {
+        let mut subscriber = tokio::time::timeout(CONNECT_TIMEOUT, self.client.get_async_pubsub())
+            .await
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+        subscriber.subscribe(self.keys.changes()).await?;
+        Ok(subscriber)
+    }
+
+    /// The shared hot connection, reconnecting if there is none. Only to an approved process.
+    pub async fn hot(&self) -> Result<MultiplexedConnection, HotError> {
+        if let Some(connection) = self.approved_hot() {
+            return Ok(connection);
+        }
+        let _one_at_a_time = self.reconnecting.lock().await;
+        if self.hot.load().is_none() {
+            let mut connection = deadpool_redis::Connection::take(self.pool.get().await?);
+            let run_id = run_id(&mut connection).await?;
+            self.hot.store(Some(Arc::new(Hot { connection, run_id })));
+        }
+        self.approved_hot()
+            .ok_or_else(|| match self.hot.load_full() {
+                Some(hot) => HotError::NotApproved {
+                    run_id: hot.run_id.clone(),
+                },
+                None => HotError::NotApproved {
+                    run_id: "unknown".into(),
+                },
+            })
+    }
+
+    fn approved_hot(&self) -> Option<MultiplexedConnection> {
+        let hot = self.hot.load();
+        let hot = hot.as_ref()?;
+        let approved = self.approved.load();
+        (**approved.as_ref()? == hot.run_id).then(|| hot.connection.clone())
+    }
+
+    /// Whether purchases can be judged at this moment, as far as is known without asking.
+    pub fn gate_is_open(&self) -> bool {
+        self.approved_hot().is_some()
+    }
+
+    /// Lets go of the hot connection after an error on it; the next use reconnects.
+    pub fn drop_hot(&self) {
+        self.hot.store(None);
+    }
+
+    /// Opens the gate to the Redis process with this `run_id`; Postgres has approved it.
+    pub fn approve(&self, run_id: &str) {
+        if self.approved.load().as_deref().map(String::as_str) != Some(run_id) {
+            self.approved.store(Some(Arc::new(run_id.to_owned())));
+        }
+    }
+
+    /// Shuts the gate until the next [`Redis::approve`].
+    pub fn disapprove(&self) {
+        self.approved.store(None);
+    }
+
+    pub fn approved_run_id(&self) -> Option<Arc<String>> {
+        self.approved.load_full()
+    }
+
+    /// The `run_id` of the process that a fresh checkout reaches.
+    pub async fn live_run_id(&self) -> Result<String, redis::RedisError> {
+        let mut connection = self.pooled().await?;
+        run_id(&mut *connection).await
+    }
+
+    /// Tells every instance that a sale changed. Best effort: they also poll.
+    pub async fn announce(&self, sale: crate::domain::SaleId) {
+        let announced = async {
+            let mut connection = self.pooled().await?;
+            redis::cmd("PUBLISH")
+                .arg(self.keys.changes())
+                .arg(sale.get())
+                .exec_async(&mut *connection)
+                .await
+        };
+        if let Err(error) = announced.await {
+            tracing::debug!(%error, %sale, "could not announce a change");
+        }
+    }
+}
+
+fn pool_error(error: deadpool_redis::PoolError) -> redis::RedisError {
+    match error {
+        deadpool_redis::PoolError::Backend(error) => error,
+        other => std::io::Error::new(std::io::ErrorKind::TimedOut, other.to_string()).into(),
+    }
+}
+
+async fn run_id(connection: &mut MultiplexedConnection) -> Result<String, redis::RedisError> {
+    let info: String = redis::cmd("INFO")
+        .arg("server")
+        .query_async(connection)
+        .await?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("run_id:"))
+        .map(|id| id.trim().to_owned())
+        .ok_or_else(|| {
+            redis::RedisError::from((
+                redis::ErrorKind::UnexpectedReturnType,
+                "INFO without run_id",
+            ))
+        })
+}

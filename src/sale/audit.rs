@@ -1,0 +1,386 @@
+//! The audit: every invariant of a sale, computed from what Postgres and Redis hold, not from what
+//! the program believes.
+//!
+//! Redis is read before and after Postgres. Only if nothing changed in between, nothing waits in the
+//! log and nothing waits in the outbox, the two sides are of one moment (`quiescent`), and then the
+//! strict comparisons are made: conservation (I4) and that each side knows exactly the other's
+//! orders (I3). What must be true in every snapshot (I1, I2) is judged always.
+
+use crate::{
+    domain::{OrderId, OrderStatus, Sale, SaleId, UserId},
+    redis::scripts::record,
+    sale::{Shop, ShopError, catalogue::sale_columns},
+};
+use futures_util::TryStreamExt;
+use serde::Serialize;
+use sqlx::{AssertSqlSafe, Connection};
+use std::collections::{HashMap, HashSet};
+use utoipa::ToSchema;
+
+/// The verdict on one sale. Counts are orders.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Audit {
+    pub sale_id: SaleId,
+    /// `false` as soon as one invariant is broken.
+    pub ok: bool,
+    /// Whether both sides could be compared as of one moment.
+    pub quiescent: bool,
+    pub stock: i64,
+    /// Units left by Redis' count; by Postgres' if Redis does not hold the sale (any more).
+    pub remaining: i64,
+    /// Pending payment or paid.
+    pub live: i64,
+    pub pending_payment: i64,
+    pub paid: i64,
+    pub cancelled: i64,
+    pub expired: i64,
+    pub rejected: i64,
+    /// Accepted and not yet in Postgres.
+    pub backlog: i64,
+    /// max(0, live − stock).
+    pub oversold: i64,
+    /// Users with more live orders than the sale allows.
+    pub duplicate_users: i64,
+    /// Whether stock = remaining + held + paid on both sides; null while not quiescent.
+    pub conserved: Option<bool>,
+    pub redis: RedisSide,
+    pub postgres: PostgresSide,
+    /// What is broken, in words.
+    pub problems: Vec<String>,
+}
+
+/// What Redis holds; nulls if it does not hold the sale.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct RedisSide {
+    pub remaining: Option<i64>,
+    /// Users with a live order.
+    pub buyers: Option<i64>,
+    /// Entries in the log (each holds the orders of one batch).
+    pub stream: Option<i64>,
+    pub epoch: Option<i64>,
+    /// Whether the live Redis process is the one that Postgres has approved.
+    pub run_id_approved: bool,
+}
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PostgresSide {
+    /// The guarded counter; equals `live`.
+    pub taken: i64,
+    pub epoch: i64,
+}
+
+/// One look at Redis.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct RedisLook {
+    /// epoch, stock, remaining, pending, change, shards
+    state: Option<[i64; 6]>,
+    stream: i64,
+    run_id: String,
+}
+
+/// One snapshot of Postgres.
+struct PostgresLook {
+    sale: Sale,
+    taken: i64,
+    counts: HashMap<OrderStatus, i64>,
+    duplicate_users: i64,
+    outbox: i64,
+    approved_run_id: Option<String>,
+    live: HashMap<OrderId, UserId>,
+}
+
+/// The most problems of one kind that are told apart; the rest is counted.
+const EXAMPLES: usize = 3;
+
+impl Shop {
+    /// Audits one sale. Reads all its live orders and buyers: seconds for a million.
+    pub async fn audit(&self, id: SaleId) -> Result<Audit, ShopError> {
+        let before = self.look_at_redis(id).await?;
+        let postgres = self
+            .look_at_postgres(id)
+            .await?
+            .ok_or(ShopError::SaleNotFound)?;
+        let buyers = self.look_at_buyers(&postgres.sale, before.state).await?;
+        let after = self.look_at_redis(id).await?;
+        let quiet = before == after;
+        Ok(judge(id, quiet, &after, &buyers, &postgres))
+    }
+
+    async fn look_at_redis(&self, id: SaleId) -> Result<RedisLook, ShopError> {
+        let keys = &self.redis.keys;
+        let mut connection = self.redis.pooled().await?;
+        let (state, stream): (Vec<Option<i64>>, i64) = redis::pipe()
+            .cmd("HMGET")
+            .arg(keys.state(id))
+            .arg(&["epoch", "stock", "remaining", "pending", "change", "shards"])
+            .cmd("XLEN")
+            .arg(keys.log(id))
+            .query_async(&mut *connection)
+            .await?;
+        let state: Option<Vec<i64>> = state.into_iter().collect();
+        Ok(RedisLook {
+            state: state.and_then(|fields| fields.try_into().ok()),
+            stream,
+            run_id: self.redis.live_run_id().await?,
+        })
+    }
+
+    /// Every user's live orders in Redis.
+    async fn look_at_buyers(
+        &self,
+        sale: &Sale,
+        state: Option<[i64; 6]>,
+    ) -> Result<Vec<(UserId, OrderId)>, ShopError> {
+        let Some([epoch, .., shards]) = state else {
+            return Ok(Vec::new());
+        };
+        let mut connection = self.redis.pooled().await?;
+        let shards: Vec<i32> = (0..i32::try_from(shards).unwrap_or(0)).collect();
+        let mut buyers = Vec::new();
+        for some in shards.chunks(256) {
+            let mut pipeline = redis::Pipeline::with_capacity(some.len());
+            for shard in some {
+                pipeline.hgetall(self.redis.keys.shard(sale.id, epoch, *shard));
+            }
+            let hashes: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
+                pipeline.query_async(&mut *connection).await?;
+            for (user, orders) in hashes.into_iter().flatten() {
+                let Ok(user) = <[u8; 16]>::try_from(user) else {
+                    continue;
+                };
+                let live = record::decode(&orders).filter(|held| !held.returned);
+                buyers.extend(live.map(|held| (UserId::from_bytes(user), held.order_id)));
+            }
+        }
+        Ok(buyers)
+    }
+
+    /// All of Postgres' side in one snapshot.
+    async fn look_at_postgres(&self, id: SaleId) -> Result<Option<PostgresLook>, ShopError> {
+        let mut connection = self.postgres.acquire().await?;
+        let mut snapshot = connection
+            .begin_with("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await?;
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "SELECT ",
+            sale_columns!(),
+            " FROM sales WHERE id = $1"
+        ))
+        .bind(id)
+        .fetch_optional(&mut *snapshot)
+        .await?;
+        let Some(sale) = sale else { return Ok(None) };
+        let taken: i32 = sqlx::query_scalar("SELECT taken FROM sales WHERE id = $1")
+            .bind(id)
+            .fetch_one(&mut *snapshot)
+            .await?;
+        let counts: Vec<(OrderStatus, i64)> = sqlx::query_as(
+            "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status",
+        )
+        .bind(id)
+        .fetch_all(&mut *snapshot)
+        .await?;
+        let live_condition = "sale_id = $1 AND status IN ('pending_payment', 'paid')";
+        let duplicate_users: i64 = sqlx::query_scalar(AssertSqlSafe(format!(
+            "SELECT count(*) FROM (SELECT 1 FROM orders WHERE {live_condition}
+             GROUP BY user_id HAVING count(*) > $2) AS over_limit"
+        )))
+        .bind(id)
+        .bind(i64::from(sale.per_user_limit))
+        .fetch_one(&mut *snapshot)
+        .await?;
+        let outbox: i64 = sqlx::query_scalar("SELECT count(*) FROM releases WHERE sale_id = $1")
+            .bind(id)
+            .fetch_one(&mut *snapshot)
+            .await?;
+        let approved_run_id: Option<String> =
+            sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
+                .fetch_optional(&mut *snapshot)
+                .await?;
+        let live = sqlx::query_as::<_, (OrderId, UserId)>(AssertSqlSafe(format!(
+            "SELECT id, user_id FROM orders WHERE {live_condition}"
+        )))
+        .bind(id)
+        .fetch(&mut *snapshot)
+        .try_collect()
+        .await?;
+        snapshot.rollback().await?;
+        Ok(Some(PostgresLook {
+            sale,
+            taken: i64::from(taken),
+            counts: counts.into_iter().collect(),
+            duplicate_users,
+            outbox,
+            approved_run_id,
+            live,
+        }))
+    }
+}
+
+fn judge(
+    id: SaleId,
+    quiet: bool,
+    redis: &RedisLook,
+    buyers: &[(UserId, OrderId)],
+    postgres: &PostgresLook,
+) -> Audit {
+    let count = |status| postgres.counts.get(&status).copied().unwrap_or(0);
+    let (pending_payment, paid) = (count(OrderStatus::PendingPayment), count(OrderStatus::Paid));
+    let live = pending_payment + paid;
+    let stock = i64::from(postgres.sale.stock);
+    let backlog = redis.state.map_or(0, |[_, _, _, pending, ..]| pending);
+    let remaining = redis
+        .state
+        .map_or(stock - postgres.taken, |[_, _, remaining, ..]| remaining);
+    let approved = postgres.approved_run_id.as_deref() == Some(redis.run_id.as_str());
+    let quiescent = quiet && backlog == 0 && redis.stream == 0 && postgres.outbox == 0;
+
+    let mut problems = Vec::new();
+    let mut problem = |broken: bool, words: String| {
+        if broken {
+            problems.push(words);
+        }
+    };
+    problem(
+        live > stock,
+        format!("I1 broken: {live} live orders on a stock of {stock}"),
+    );
+    problem(
+        postgres.duplicate_users > 0,
+        format!(
+            "I2 broken: {} users hold more live orders than the sale allows",
+            postgres.duplicate_users
+        ),
+    );
+    problem(
+        postgres.taken != live,
+        format!(
+            "I4 broken in postgres: the counter says {} taken, {live} orders are live",
+            postgres.taken
+        ),
+    );
+    if let Some([_, _, remaining, pending, ..]) = redis.state {
+        problem(
+            remaining < 0,
+            format!("I1 broken in redis: {remaining} units remain"),
+        );
+        problem(
+            quiet && pending < 0 || quiet && (pending == 0) != (redis.stream == 0),
+            format!(
+                "I3 broken: {pending} orders are counted as waiting, but the log has {} entries",
+                redis.stream
+            ),
+        );
+    }
+
+    let mut conserved = None;
+    if quiescent {
+        let in_postgres = postgres.taken == live;
+        let mut in_redis = true;
+        if let Some([epoch, redis_stock, remaining, ..]) = redis.state {
+            let held = i64::try_from(buyers.len()).unwrap_or(i64::MAX);
+            in_redis = redis_stock == remaining + held
+                && redis_stock == stock
+                && remaining == stock - live;
+            problem(
+                epoch != postgres.sale.epoch,
+                format!(
+                    "redis has epoch {epoch}, postgres epoch {}",
+                    postgres.sale.epoch
+                ),
+            );
+            problem(
+                redis_stock != remaining + held,
+                format!(
+                    "I4 broken in redis: a stock of {redis_stock} is not {remaining} remaining + {held} held"
+                ),
+            );
+            problem(
+                redis_stock != stock,
+                format!("I4 broken: redis knows a stock of {redis_stock}, postgres of {stock}"),
+            );
+            problem(
+                remaining != stock - live,
+                format!(
+                    "I4 broken: {remaining} remain in redis, but {stock} in stock - {live} live orders is {}",
+                    stock - live
+                ),
+            );
+            compare_orders(buyers, &postgres.live, &mut problem);
+        }
+        conserved = Some(in_postgres && in_redis);
+    }
+    Audit {
+        sale_id: id,
+        ok: problems.is_empty(),
+        quiescent,
+        stock,
+        remaining,
+        live,
+        pending_payment,
+        paid,
+        cancelled: count(OrderStatus::Cancelled),
+        expired: count(OrderStatus::Expired),
+        rejected: count(OrderStatus::Rejected),
+        backlog,
+        oversold: (live - stock).max(0),
+        duplicate_users: postgres.duplicate_users,
+        conserved,
+        redis: RedisSide {
+            remaining: redis.state.map(|[_, _, remaining, ..]| remaining),
+            buyers: redis.state.map(|_| {
+                let users: HashSet<&UserId> = buyers.iter().map(|(user, _)| user).collect();
+                i64::try_from(users.len()).unwrap_or(i64::MAX)
+            }),
+            stream: redis.state.map(|_| redis.stream),
+            epoch: redis.state.map(|[epoch, ..]| epoch),
+            run_id_approved: approved,
+        },
+        postgres: PostgresSide {
+            taken: postgres.taken,
+            epoch: postgres.sale.epoch,
+        },
+        problems,
+    }
+}
+
+/// I3: with nothing under way, Redis' buyers and Postgres' live orders are the same orders.
+fn compare_orders(
+    buyers: &[(UserId, OrderId)],
+    live: &HashMap<OrderId, UserId>,
+    problem: &mut impl FnMut(bool, String),
+) {
+    let examples = |orders: &[OrderId]| {
+        let some: Vec<String> = orders
+            .iter()
+            .take(EXAMPLES)
+            .map(OrderId::to_string)
+            .collect();
+        format!("{} (for example {})", orders.len(), some.join(", "))
+    };
+    let lost: Vec<OrderId> = buyers
+        .iter()
+        .filter(|(user, id)| live.get(id) != Some(user))
+        .map(|(_, id)| *id)
+        .collect();
+    problem(
+        !lost.is_empty(),
+        format!(
+            "I3 broken: accepted orders that are neither live in postgres nor waiting: {}",
+            examples(&lost)
+        ),
+    );
+    let known: HashSet<&OrderId> = buyers.iter().map(|(_, id)| id).collect();
+    let extra: Vec<OrderId> = live
+        .keys()
+        .filter(|id| !known.contains(id))
+        .copied()
+        .collect();
+    problem(
+        !extra.is_empty(),
+        format!(
+            "I3 broken: live orders in postgres that redis never accepted: {}",
+            examples(&extra)
+        ),
+    );
+}

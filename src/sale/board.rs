@@ -1,0 +1,545 @@
+//! What this process knows of every sale without asking: the operator's row, what is left, and who
+//! has bought.
+//!
+//! The board is a cache and never decides that somebody may buy. It only refuses, and only when
+//! being out of date is safe:
+//! - *not open*: when even the latest that Redis' clock can read is before `opens_at`;
+//! - *ended*: when even the earliest that it can read is past `closes_at`;
+//! - *sold out* and *paused*: as last heard. A returned unit or a resume is heard at once by the
+//!   instance that does it, by a published message elsewhere, by the next poll at the latest.
+//!
+//! And only to people of whom it knows that they have not bought: a second attempt must be told
+//! `already_ordered`, a retry with its `Idempotency-Key` its first answer, which only Redis knows.
+//! [`KnownBuyers`] therefore counts which admissions it has seen; while some are missing, everybody
+//! is sent to Redis.
+//!
+//! On a crash nothing is lost: a new process starts empty and asks.
+
+use crate::{
+    domain::{Admission, Sale, SaleId, SaleState, SaleView, UserId},
+    sale::gate::Waiting,
+};
+use arc_swap::ArcSwap;
+use dashmap::{DashMap, DashSet};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use time::OffsetDateTime;
+use tokio::sync::{mpsc, watch};
+
+/// A sale that was used this recently is polled often.
+const WARM: Duration = Duration::from_secs(5);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks can leave the value half-changed, so a poisoned one is still good.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Redis' clock, estimated from its last reading and this machine's monotonic clock. A step of this
+/// machine's wall clock does not touch it.
+pub struct RedisClock {
+    reading: ArcSwap<Reading>,
+}
+
+struct Reading {
+    ms: i64,
+    /// The reading was taken somewhere between these two.
+    asked: Instant,
+    answered: Instant,
+}
+
+impl RedisClock {
+    fn new() -> Self {
+        // Until Redis is asked, this machine's clock is the best guess.
+        let now = Instant::now();
+        let ms = i64::try_from(OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000)
+            .unwrap_or(0);
+        Self {
+            reading: ArcSwap::from_pointee(Reading {
+                ms,
+                asked: now,
+                answered: now,
+            }),
+        }
+    }
+
+    /// Takes in that Redis' clock read `ms` between `asked` and now.
+    pub fn read(&self, ms: i64, asked: Instant) {
+        self.reading.store(Arc::new(Reading {
+            ms,
+            asked,
+            answered: Instant::now(),
+        }));
+    }
+
+    /// The latest that Redis' clock can show now, Unix ms.
+    fn latest_ms(&self) -> i64 {
+        let reading = self.reading.load();
+        reading.ms + elapsed_ms(reading.asked) + 1
+    }
+
+    /// The earliest that Redis' clock can show now, Unix ms.
+    fn earliest_ms(&self) -> i64 {
+        let reading = self.reading.load();
+        reading.ms + elapsed_ms(reading.answered)
+    }
+
+    pub fn now(&self) -> OffsetDateTime {
+        from_ms(self.earliest_ms())
+    }
+}
+
+fn elapsed_ms(since: Instant) -> i64 {
+    i64::try_from(since.elapsed().as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+/// A time from Redis, Unix ms.
+pub fn from_ms(ms: i64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// The part of a sale that changes while it sells, as its event stream carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SalePulse {
+    pub remaining: i64,
+    pub state: SaleState,
+    pub server_time: OffsetDateTime,
+}
+
+/// A reading of a sale's Redis state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub epoch: i64,
+    pub version: i64,
+    pub stock: i64,
+    pub remaining: i64,
+    /// Orders admitted in this epoch.
+    pub admitted: i64,
+    /// Orders waiting in the log.
+    pub pending: i64,
+    /// Orders readings of one epoch.
+    pub change: i64,
+}
+
+/// Which users have bought, as far as this process has seen.
+///
+/// Holds 8 bytes of each user id (the random half of a v4 UUID). A stranger who collides, and a user
+/// whose order was cancelled since, are sent to Redis: slower, never wrong.
+pub struct KnownBuyers {
+    users: DashSet<u64>,
+    /// How many admissions of `epoch` the set covers, counted from the first without a gap.
+    covered: Mutex<Covered>,
+    loading: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Covered {
+    epoch: i64,
+    admissions: i64,
+    loaded_at: Option<Instant>,
+}
+
+fn head(user: UserId) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = *user.as_bytes();
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+impl KnownBuyers {
+    fn new() -> Self {
+        Self {
+            users: DashSet::new(),
+            covered: Mutex::new(Covered {
+                epoch: 0,
+                admissions: 0,
+                loaded_at: None,
+            }),
+            loading: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes in a batch of `new` users that brought the epoch's admissions to `admitted`.
+    pub fn saw(&self, epoch: i64, admitted: i64, new: impl ExactSizeIterator<Item = UserId>) {
+        let count = i64::try_from(new.len()).unwrap_or(i64::MAX);
+        for user in new {
+            self.users.insert(head(user));
+        }
+        let mut covered = lock(&self.covered);
+        // The first epoch begins with nobody; a later one with whom the rebuild found.
+        if covered.epoch == 0 && epoch == 1 {
+            *covered = Covered {
+                epoch,
+                admissions: 0,
+                loaded_at: None,
+            };
+        }
+        if covered.epoch == epoch && covered.admissions + count == admitted {
+            covered.admissions = admitted;
+        }
+    }
+
+    /// Takes in a complete list, read after `admitted` had been seen in `epoch`.
+    pub fn loaded(&self, epoch: i64, admitted: i64, users: impl Iterator<Item = UserId>) {
+        for user in users {
+            self.users.insert(head(user));
+        }
+        let mut covered = lock(&self.covered);
+        if covered.epoch != epoch || covered.admissions < admitted {
+            *covered = Covered {
+                epoch,
+                admissions: admitted,
+                loaded_at: Some(Instant::now()),
+            };
+        }
+        covered.loaded_at = Some(Instant::now());
+    }
+
+    fn cover(&self, epoch: i64, admitted: i64) -> bool {
+        let covered = lock(&self.covered);
+        (covered.epoch == epoch && covered.admissions >= admitted) || (epoch == 1 && admitted == 0)
+    }
+
+    fn contains(&self, user: UserId) -> bool {
+        self.users.contains(&head(user))
+    }
+
+    /// Claims the right to load the list, at most once a second. Give it back with
+    /// [`KnownBuyers::end_loading`].
+    pub fn begin_loading(&self, epoch: i64, admitted: i64) -> bool {
+        let recently = lock(&self.covered)
+            .loaded_at
+            .is_some_and(|at| at.elapsed() < Duration::from_secs(1));
+        !recently && !self.cover(epoch, admitted) && !self.loading.swap(true, Relaxed)
+    }
+
+    pub fn end_loading(&self) {
+        self.loading.store(false, Relaxed);
+    }
+}
+
+/// One sale as this process knows it.
+pub struct Listing {
+    pub id: SaleId,
+    sale: ArcSwap<Sale>,
+    tally: Mutex<Option<Tally>>,
+    /// Copies of the tally for the purchase path, which must not wait for a lock.
+    remaining: AtomicI64,
+    present: AtomicBool,
+    admitted: AtomicI64,
+    epoch: AtomicI64,
+    /// Milliseconds since `born` when a client last asked for it.
+    used: AtomicI64,
+    born: Instant,
+    pub buyers: KnownBuyers,
+    pulse: watch::Sender<SalePulse>,
+    pub(super) gate: OnceLock<mpsc::Sender<Waiting>>,
+}
+
+impl Listing {
+    fn new(sale: Sale) -> Self {
+        let pulse = SalePulse {
+            remaining: i64::from(sale.stock),
+            state: SaleState::Scheduled,
+            server_time: OffsetDateTime::UNIX_EPOCH,
+        };
+        Self {
+            id: sale.id,
+            remaining: AtomicI64::new(i64::from(sale.stock)),
+            sale: ArcSwap::from_pointee(sale),
+            tally: Mutex::new(None),
+            present: AtomicBool::new(false),
+            admitted: AtomicI64::new(0),
+            epoch: AtomicI64::new(0),
+            used: AtomicI64::new(i64::MIN),
+            born: Instant::now(),
+            buyers: KnownBuyers::new(),
+            pulse: watch::channel(pulse).0,
+            gate: OnceLock::new(),
+        }
+    }
+
+    pub fn sale(&self) -> Arc<Sale> {
+        self.sale.load_full()
+    }
+
+    /// Takes in the operator's row unless a newer one is known.
+    pub fn learn(&self, sale: Sale) {
+        self.sale.rcu(|known| {
+            let newer = (sale.epoch, sale.version) >= (known.epoch, known.version);
+            if newer {
+                Arc::new(sale.clone())
+            } else {
+                known.clone()
+            }
+        });
+    }
+
+    /// Takes in a reading of the Redis state; `None`: there is none. Older readings are ignored.
+    pub fn tell(&self, reading: Option<Tally>) {
+        let mut tally = lock(&self.tally);
+        if let (Some(new), Some(known)) = (reading, *tally)
+            && (new.epoch, new.change) < (known.epoch, known.change)
+        {
+            return;
+        }
+        *tally = reading;
+        self.present.store(reading.is_some(), Relaxed);
+        if let Some(new) = reading {
+            self.epoch.store(new.epoch, Relaxed);
+            self.admitted.store(new.admitted, Relaxed);
+            self.remaining.store(new.remaining, Relaxed);
+        }
+    }
+
+    /// Takes in what an admission or a release saw, which is less than a full reading.
+    pub fn tell_remaining(&self, epoch: i64, change: i64, remaining: i64, admitted: Option<i64>) {
+        let mut tally = lock(&self.tally);
+        let Some(known) = tally.as_mut() else { return };
+        if known.epoch != epoch || change < known.change {
+            return;
+        }
+        known.change = change;
+        known.remaining = remaining;
+        self.remaining.store(remaining, Relaxed);
+        if let Some(admitted) = admitted {
+            known.admitted = admitted;
+            self.admitted.store(admitted, Relaxed);
+        }
+    }
+
+    pub fn tally(&self) -> Option<Tally> {
+        *lock(&self.tally)
+    }
+
+    /// Whether Redis had this sale when last looked.
+    pub fn is_present(&self) -> bool {
+        self.present.load(Relaxed)
+    }
+
+    pub fn view(&self, now: OffsetDateTime) -> SaleView {
+        let sale = self.sale();
+        let remaining = self.remaining.load(Relaxed).max(0);
+        SaleView {
+            state: sale.state(now, remaining),
+            sale,
+            remaining,
+            server_time: now,
+        }
+    }
+
+    /// Notes that a client is interested, so that it is polled often for a while.
+    pub fn touch(&self) {
+        self.used.store(elapsed_ms(self.born), Relaxed);
+    }
+
+    pub fn is_warm(&self) -> bool {
+        let idle = elapsed_ms(self.born).saturating_sub(self.used.load(Relaxed));
+        idle < i64::try_from(WARM.as_millis()).unwrap_or(i64::MAX)
+            || self.pulse.receiver_count() > 0
+    }
+
+    pub fn subscribe(&self, now: OffsetDateTime) -> watch::Receiver<SalePulse> {
+        self.pulsate(now);
+        let mut receiver = self.pulse.subscribe();
+        receiver.mark_changed();
+        receiver
+    }
+
+    /// Tells subscribers if something changed.
+    pub fn pulsate(&self, now: OffsetDateTime) {
+        let view = self.view(now);
+        self.pulse.send_if_modified(|pulse| {
+            let changed = (pulse.remaining, pulse.state) != (view.remaining, view.state);
+            let first = pulse.server_time == OffsetDateTime::UNIX_EPOCH;
+            *pulse = SalePulse {
+                remaining: view.remaining,
+                state: view.state,
+                server_time: view.server_time,
+            };
+            changed || first
+        });
+    }
+
+    /// Whether operators have ended it so long ago that Redis no longer keeps it.
+    pub fn is_retired(&self, now: OffsetDateTime) -> bool {
+        now > self.sale.load().closes_at + RETIREMENT
+    }
+
+    /// A refusal that needs nobody's word but this process', if one can be given safely. See the
+    /// module's text.
+    pub fn refuse_locally(&self, clock: &RedisClock, user: UserId) -> Option<Admission> {
+        let sale = self.sale.load();
+        if !sale.closed && !sale.paused && clock.latest_ms() < unix_ms(sale.opens_at) {
+            // Nobody can have bought yet.
+            return Some(Admission::NotOpen {
+                opens_at: sale.opens_at,
+            });
+        }
+        let refusal = if sale.closed || clock.earliest_ms() >= unix_ms(sale.closes_at) {
+            Admission::Ended
+        } else if sale.paused {
+            Admission::Paused
+        } else if self.remaining.load(Relaxed) <= 0 {
+            Admission::SoldOut
+        } else {
+            return None;
+        };
+        self.touch();
+        if !self.present.load(Relaxed) {
+            // Long retired, or Redis is being rebuilt, in which case only an ended sale is certain.
+            return (refusal == Admission::Ended && self.is_retired(clock.now()))
+                .then_some(refusal);
+        }
+        let known = self
+            .buyers
+            .cover(self.epoch.load(Relaxed), self.admitted.load(Relaxed));
+        (known && !self.buyers.contains(user)).then_some(refusal)
+    }
+}
+
+/// How long after its end a sale stays in Redis, for the last payments, returns and retries.
+pub const RETIREMENT: time::Duration = time::Duration::hours(24);
+
+fn unix_ms(time: OffsetDateTime) -> i64 {
+    i64::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+/// All sales that this process knows.
+pub struct Board {
+    pub clock: RedisClock,
+    listings: DashMap<SaleId, Arc<Listing>>,
+}
+
+impl Board {
+    pub fn new() -> Self {
+        Self {
+            clock: RedisClock::new(),
+            listings: DashMap::new(),
+        }
+    }
+
+    pub fn get(&self, id: SaleId) -> Option<Arc<Listing>> {
+        self.listings.get(&id).map(|listing| listing.clone())
+    }
+
+    pub fn listings(&self) -> Vec<Arc<Listing>> {
+        self.listings
+            .iter()
+            .map(|entry| entry.value().clone())
+            .collect()
+    }
+
+    /// Takes in a row from Postgres and returns its listing.
+    pub fn learn(&self, sale: Sale) -> Arc<Listing> {
+        let listing = self
+            .listings
+            .entry(sale.id)
+            .or_insert_with(|| Arc::new(Listing::new(sale.clone())))
+            .clone();
+        listing.learn(sale);
+        listing
+    }
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::macros::datetime;
+
+    fn sale() -> Sale {
+        Sale {
+            id: SaleId::from_i64(1),
+            title: "phone".into(),
+            description: String::new(),
+            image_url: String::new(),
+            currency: "USD".into(),
+            price_cents: 1,
+            original_price_cents: None,
+            stock: 10,
+            per_user_limit: 1,
+            opens_at: datetime!(2020-01-01 00:00 UTC),
+            closes_at: datetime!(2090-01-01 00:00 UTC),
+            payment_timeout_secs: 60,
+            paused: false,
+            closed: false,
+            epoch: 1,
+            version: 1,
+            buyer_shards: 1,
+        }
+    }
+
+    fn tally(remaining: i64, admitted: i64, change: i64) -> Option<Tally> {
+        Some(Tally {
+            epoch: 1,
+            version: 1,
+            stock: 10,
+            remaining,
+            admitted,
+            pending: 0,
+            change,
+        })
+    }
+
+    #[test]
+    fn an_open_sale_is_never_refused_locally() {
+        let (listing, clock) = (Listing::new(sale()), RedisClock::new());
+        listing.tell(tally(1, 9, 9));
+        assert_eq!(listing.refuse_locally(&clock, UserId::random()), None);
+    }
+
+    #[test]
+    fn sold_out_is_only_said_to_strangers_once_every_buyer_is_known() {
+        let (listing, clock) = (Listing::new(sale()), RedisClock::new());
+        let winners: Vec<UserId> = (0..10).map(|_| UserId::random()).collect();
+        listing.tell(tally(0, 10, 10));
+        assert_eq!(
+            listing.refuse_locally(&clock, UserId::random()),
+            None,
+            "ten buyers are unknown"
+        );
+        listing.buyers.saw(1, 10, winners.iter().copied());
+        assert_eq!(
+            listing.refuse_locally(&clock, UserId::random()),
+            Some(Admission::SoldOut)
+        );
+        assert_eq!(
+            listing.refuse_locally(&clock, winners[3]),
+            None,
+            "a winner must hear of their order"
+        );
+    }
+
+    #[test]
+    fn a_gap_in_the_admissions_seen_is_not_covered_until_the_list_is_loaded() {
+        let (listing, clock) = (Listing::new(sale()), RedisClock::new());
+        let (theirs, ours) = (UserId::random(), UserId::random());
+        listing.tell(tally(0, 2, 2));
+        listing.buyers.saw(1, 2, [ours].into_iter());
+        assert_eq!(listing.refuse_locally(&clock, theirs), None);
+        listing.buyers.loaded(1, 2, [ours, theirs].into_iter());
+        assert_eq!(listing.refuse_locally(&clock, theirs), None);
+        assert_eq!(
+            listing.refuse_locally(&clock, UserId::random()),
+            Some(Admission::SoldOut)
+        );
+    }
+
+    #[test]
+    fn an_older_reading_does_not_undo_a_newer_one() {
+        let listing = Listing::new(sale());
+        listing.tell(tally(0, 10, 10));
+        listing.tell_remaining(1, 11, 1, None); // a unit came back
+        listing.tell_remaining(1, 10, 0, Some(10)); // the answer of the batch before, arriving late
+        assert_eq!(listing.tally().map(|tally| tally.remaining), Some(1));
+    }
+}

@@ -1,0 +1,571 @@
+//! The operator's side of a sale: creating it, changing it, pausing, closing, restocking; and
+//! loading what other instances did.
+//!
+//! Postgres is written first with a new `version`, then the change is projected into Redis, whose
+//! script takes only newer versions. So it does not matter who projects, how often, or in which
+//! order. Pausing and closing take effect on every instance with the projection, since no instance
+//! can sell without the script.
+//!
+//! On a crash between the two, Redis is a version behind; every instance's refresh notices and
+//! projects again. Taking units away is the one change that Redis decides first: see
+//! [`Shop::take_stock`].
+
+use crate::{
+    domain::{Sale, SaleId, SaleView},
+    redis::{
+        keys::shards_for,
+        scripts::{self, Fenced, Installed, Projected},
+    },
+    sale::{
+        Shop, ShopError,
+        board::{Listing, Tally},
+    },
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use time::OffsetDateTime;
+
+pub const MAX_STOCK: i64 = 100_000_000;
+const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
+const MAX_PER_USER: i64 = 100;
+const MAX_PAYMENT_TIMEOUT_SECS: i64 = 604_800;
+const DEFAULT_PAYMENT_TIMEOUT_SECS: i64 = 900;
+const DEFAULT_DURATION: time::Duration = time::Duration::DAY;
+
+/// The columns of [`Sale`].
+macro_rules! sale_columns {
+    () => {
+        "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
+         per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards"
+    };
+}
+pub(crate) use sale_columns;
+
+/// A sale to create; what is `None` gets a default. Validated by [`Shop::create_sale`].
+#[derive(Debug, Clone, Default)]
+pub struct NewSale {
+    pub title: String,
+    pub description: Option<String>,
+    pub image_url: Option<String>,
+    pub currency: Option<String>,
+    pub price_cents: i64,
+    pub original_price_cents: Option<i64>,
+    pub stock: i64,
+    pub per_user_limit: Option<i64>,
+    pub opens_at: Option<OffsetDateTime>,
+    pub closes_at: Option<OffsetDateTime>,
+    pub payment_timeout_secs: Option<i64>,
+    /// Creating a second sale of the same name returns the first (the demo catalogue).
+    pub seed_key: Option<&'static str>,
+}
+
+/// Changes of a sale; `None` leaves a member as it is.
+#[derive(Debug, Clone, Default)]
+pub struct SaleChange {
+    pub title: Option<String>,
+    pub description: Option<String>,
+    pub image_url: Option<String>,
+    pub closes_at: Option<OffsetDateTime>,
+    pub payment_timeout_secs: Option<i64>,
+}
+
+fn invalid(field: &'static str, why: impl Into<String>) -> ShopError {
+    ShopError::Invalid {
+        field,
+        why: why.into(),
+    }
+}
+
+fn check_text(field: &'static str, text: &str, least: usize, most: usize) -> Result<(), ShopError> {
+    let length = text.chars().count();
+    if length < least || length > most {
+        return Err(invalid(
+            field,
+            format!("must be {least} to {most} characters long"),
+        ));
+    }
+    if text.chars().any(|c| c.is_control() && c != '\n') {
+        return Err(invalid(field, "must not contain control characters"));
+    }
+    Ok(())
+}
+
+/// An image is a path on this site or an http(s) address; anything else (`javascript:`, `data:`)
+/// has no business on a page.
+fn check_image_url(url: &str) -> Result<(), ShopError> {
+    check_text("image_url", url, 0, 500)?;
+    let local = url.starts_with('/') && !url.starts_with("//");
+    if url.is_empty() || local || url.starts_with("https://") || url.starts_with("http://") {
+        return Ok(());
+    }
+    Err(invalid(
+        "image_url",
+        "must be a path that starts with / or an http(s) URL",
+    ))
+}
+
+fn check_range(field: &'static str, value: i64, least: i64, most: i64) -> Result<(), ShopError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(field, format!("must be from {least} to {most}")))
+}
+
+fn check_year(field: &'static str, time: OffsetDateTime) -> Result<(), ShopError> {
+    if (2000..=9000).contains(&time.year()) {
+        return Ok(());
+    }
+    Err(invalid(field, "must lie between the years 2000 and 9000"))
+}
+
+fn narrow<T: TryFrom<i64>>(field: &'static str, value: i64) -> Result<T, ShopError> {
+    T::try_from(value).map_err(|_| invalid(field, "is out of range"))
+}
+
+impl Shop {
+    /// Creates a sale and opens it in Redis: buyable as soon as this answers, if its time has come.
+    pub async fn create_sale(&self, new: NewSale) -> Result<SaleView, ShopError> {
+        check_text("title", new.title.trim(), 1, 200)?;
+        let description = new.description.unwrap_or_default();
+        check_text("description", &description, 0, 4_000)?;
+        let image_url = new.image_url.unwrap_or_default();
+        check_image_url(&image_url)?;
+        let currency = new.currency.unwrap_or_else(|| "USD".to_owned());
+        if currency.len() != 3 || !currency.bytes().all(|byte| byte.is_ascii_uppercase()) {
+            return Err(invalid(
+                "currency",
+                "must be three capital letters, like USD",
+            ));
+        }
+        check_range("price_cents", new.price_cents, 0, MAX_PRICE_CENTS)?;
+        if let Some(original) = new.original_price_cents {
+            check_range(
+                "original_price_cents",
+                original,
+                new.price_cents,
+                MAX_PRICE_CENTS,
+            )?;
+        }
+        check_range("stock", new.stock, 1, MAX_STOCK)?;
+        let per_user_limit = new.per_user_limit.unwrap_or(1);
+        check_range("per_user_limit", per_user_limit, 1, MAX_PER_USER)?;
+        let timeout = new
+            .payment_timeout_secs
+            .unwrap_or(DEFAULT_PAYMENT_TIMEOUT_SECS);
+        check_range("payment_timeout_secs", timeout, 1, MAX_PAYMENT_TIMEOUT_SECS)?;
+
+        // "Now" is Redis' now, the clock that will judge the window.
+        let now = self.redis_time().await?;
+        let opens_at = new.opens_at.unwrap_or(now);
+        check_year("opens_at", opens_at)?;
+        let closes_at = new
+            .closes_at
+            .unwrap_or_else(|| opens_at.max(now) + DEFAULT_DURATION);
+        check_year("closes_at", closes_at)?;
+        if closes_at <= opens_at {
+            return Err(invalid("closes_at", "must be later than opens_at"));
+        }
+
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
+                                per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+             ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
+             RETURNING ",
+            sale_columns!()
+        ))
+        .bind(new.title.trim())
+        .bind(&description)
+        .bind(&image_url)
+        .bind(&currency)
+        .bind(new.price_cents)
+        .bind(new.original_price_cents)
+        .bind(narrow::<i32>("stock", new.stock)?)
+        .bind(narrow::<i16>("per_user_limit", per_user_limit)?)
+        .bind(opens_at)
+        .bind(closes_at)
+        .bind(narrow::<i32>("payment_timeout_secs", timeout)?)
+        .bind(shards_for(new.stock))
+        .bind(new.seed_key)
+        .fetch_optional(&self.postgres)
+        .await?;
+        let sale = match (sale, new.seed_key) {
+            (Some(sale), _) => sale,
+            (None, Some(key)) => {
+                let id = sqlx::query_scalar("SELECT id FROM sales WHERE seed_key = $1")
+                    .bind(key)
+                    .fetch_one(&self.postgres)
+                    .await?;
+                return self.sale(id).await;
+            }
+            (None, None) => return Err(ShopError::SaleNotFound),
+        };
+        let id = sale.id;
+        self.board.learn(sale.clone());
+        let mut connection = self.redis.pooled().await?;
+        match scripts::install(
+            &mut *connection,
+            &self.redis.keys,
+            &sale,
+            i64::from(sale.stock),
+            0,
+        )
+        .await?
+        {
+            Installed::Open | Installed::Newer => {}
+            // A log from before: this id was used in a database that Redis has outlived.
+            Installed::LogNotEmpty => self.rebuild_bell.notify_one(),
+        }
+        let listing = self.refresh(id).await?;
+        self.redis.announce(id).await;
+        Ok(listing.view(self.now()))
+    }
+
+    pub async fn change_sale(&self, id: SaleId, change: SaleChange) -> Result<SaleView, ShopError> {
+        let title = change.title.map(|title| title.trim().to_owned());
+        if let Some(title) = &title {
+            check_text("title", title, 1, 200)?;
+        }
+        if let Some(description) = &change.description {
+            check_text("description", description, 0, 4_000)?;
+        }
+        if let Some(image_url) = &change.image_url {
+            check_image_url(image_url)?;
+        }
+        if let Some(timeout) = change.payment_timeout_secs {
+            check_range("payment_timeout_secs", timeout, 1, MAX_PAYMENT_TIMEOUT_SECS)?;
+        }
+        if let Some(closes_at) = change.closes_at {
+            check_year("closes_at", closes_at)?;
+            let listing = self.refresh(id).await?;
+            let sale = listing.sale();
+            if closes_at <= sale.opens_at {
+                return Err(invalid("closes_at", "must be later than opens_at"));
+            }
+            if sale.closed {
+                return Err(invalid("closes_at", "the sale was closed, which is final"));
+            }
+        }
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET
+                 title = COALESCE($2, title), description = COALESCE($3, description),
+                 image_url = COALESCE($4, image_url), closes_at = COALESCE($5, closes_at),
+                 payment_timeout_secs = COALESCE($6, payment_timeout_secs), version = version + 1
+             WHERE id = $1 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(id)
+        .bind(title)
+        .bind(change.description)
+        .bind(change.image_url)
+        .bind(change.closes_at)
+        .bind(
+            change
+                .payment_timeout_secs
+                .map(|secs| narrow::<i32>("payment_timeout_secs", secs))
+                .transpose()?,
+        )
+        .fetch_optional(&self.postgres)
+        .await?;
+        self.publish(sale).await
+    }
+
+    /// Pauses a sale on every instance: no order is accepted after this answers.
+    pub async fn pause_sale(&self, id: SaleId) -> Result<SaleView, ShopError> {
+        self.set_flags(id, Some(true), false).await
+    }
+
+    pub async fn resume_sale(&self, id: SaleId) -> Result<SaleView, ShopError> {
+        self.set_flags(id, Some(false), false).await
+    }
+
+    /// Ends a sale for good, on every instance: no order is accepted after this answers.
+    pub async fn close_sale(&self, id: SaleId) -> Result<SaleView, ShopError> {
+        self.set_flags(id, None, true).await
+    }
+
+    async fn set_flags(
+        &self,
+        id: SaleId,
+        paused: Option<bool>,
+        close: bool,
+    ) -> Result<SaleView, ShopError> {
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET paused = COALESCE($2, paused), closed = closed OR $3, version = version + 1
+             WHERE id = $1 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(id)
+        .bind(paused)
+        .bind(close)
+        .fetch_optional(&self.postgres)
+        .await?;
+        self.publish(sale).await
+    }
+
+    /// Adds units, or takes away at most what remains.
+    pub async fn add_stock(&self, id: SaleId, add: i64) -> Result<SaleView, ShopError> {
+        if add == 0 {
+            return Err(invalid("add", "must not be zero"));
+        }
+        check_range("add", add, -MAX_STOCK, MAX_STOCK)?;
+        if add < 0 {
+            return self.take_stock(id, -add).await;
+        }
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET stock = stock + $2, version = version + 1
+             WHERE id = $1 AND stock + $2::bigint <= $3 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(id)
+        .bind(narrow::<i32>("add", add)?)
+        .bind(MAX_STOCK)
+        .fetch_optional(&self.postgres)
+        .await?;
+        if sale.is_none() && self.refresh(id).await.is_ok() {
+            return Err(invalid(
+                "add",
+                format!("the stock would exceed {MAX_STOCK}"),
+            ));
+        }
+        self.publish(sale).await
+    }
+
+    /// Takes units away. Redis decides, because only it knows what remains, so the steps are:
+    /// claim a version in Postgres, take the units in Redis under the next one, then lower the stock
+    /// in Postgres if nobody else has changed the sale meanwhile. A crash after the second step
+    /// leaves Redis with less than Postgres names; the refresh loop gives the units back.
+    async fn take_stock(&self, id: SaleId, take: i64) -> Result<SaleView, ShopError> {
+        let claimed: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET version = version + 1 WHERE id = $1 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(id)
+        .fetch_optional(&self.postgres)
+        .await?;
+        let mut sale = claimed.ok_or(ShopError::SaleNotFound)?;
+        let unchanged = sale.clone();
+        let left = i64::from(sale.stock) - take;
+        sale.stock = i32::try_from(left)
+            .ok()
+            .filter(|left| *left >= 0)
+            .ok_or_else(|| {
+                let remaining = self
+                    .board
+                    .get(id)
+                    .map_or(0, |listing| listing.view(self.now()).remaining);
+                ShopError::NotEnoughRemaining { remaining }
+            })?;
+        match self.project(&sale).await? {
+            Projected::Applied => {}
+            Projected::Short { remaining } => {
+                self.project(&unchanged).await?; // Redis learns of the claimed version
+                return Err(ShopError::NotEnoughRemaining { remaining });
+            }
+            Projected::Unchanged => return Err(conflict()),
+            Projected::Fenced(_) => return Err(self.state_missing()),
+        }
+        let lowered: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET stock = $3, version = version + 1 WHERE id = $1 AND version = $2 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(id)
+        .bind(unchanged.version)
+        .bind(sale.stock)
+        .fetch_optional(&self.postgres)
+        .await?;
+        if lowered.is_none() {
+            // Somebody changed the sale in between; their projection has already restored the units.
+            return Err(conflict());
+        }
+        self.publish(lowered).await
+    }
+
+    /// Brings a committed change to Redis and tells everybody.
+    async fn publish(&self, sale: Option<Sale>) -> Result<SaleView, ShopError> {
+        let sale = sale.ok_or(ShopError::SaleNotFound)?;
+        let id = sale.id;
+        let listing = self.board.learn(sale.clone());
+        match self.project(&sale).await? {
+            Projected::Applied | Projected::Unchanged => {}
+            // A sale that is over and gone from Redis has nothing left to stop.
+            Projected::Fenced(Fenced::Absent) if listing.is_retired(self.now()) => {}
+            Projected::Fenced(_) => return Err(self.state_missing()),
+            Projected::Short { .. } => {
+                // Only possible if the stock was lowered behind Redis' back.
+                tracing::error!(sale = %id, "postgres has less stock than redis has sold");
+                return Err(conflict());
+            }
+        }
+        let listing = self.refresh(id).await?;
+        self.redis.announce(id).await;
+        Ok(listing.view(self.now()))
+    }
+
+    async fn project(&self, sale: &Sale) -> Result<Projected, ShopError> {
+        let mut connection = self.redis.pooled().await?;
+        Ok(scripts::project(&mut *connection, &self.redis.keys, sale).await?)
+    }
+
+    fn state_missing(&self) -> ShopError {
+        self.rebuild_bell.notify_one();
+        ShopError::Unavailable {
+            what: "the change is stored and takes effect when redis has been rebuilt",
+            retry_after: Duration::from_secs(1),
+        }
+    }
+
+    async fn redis_time(&self) -> Result<OffsetDateTime, ShopError> {
+        let mut connection = self.redis.pooled().await?;
+        let asked = Instant::now();
+        let (seconds, micros): (i64, i64) =
+            redis::cmd("TIME").query_async(&mut *connection).await?;
+        self.board
+            .clock
+            .read(seconds * 1_000 + micros / 1_000, asked);
+        // Whole milliseconds, as the script compares them: "opens now" must not lie ahead of it.
+        Ok(crate::sale::board::from_ms(
+            seconds * 1_000 + micros / 1_000,
+        ))
+    }
+
+    /// The sale on the board, or loaded onto it.
+    pub async fn listing(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
+        match self.board.get(id) {
+            Some(listing) => Ok(listing),
+            None => self.refresh(id).await,
+        }
+    }
+
+    /// Loads one sale from Postgres and Redis onto the board.
+    pub async fn refresh(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
+        let sale: Option<Sale> = sqlx::query_as(concat!(
+            "SELECT ",
+            sale_columns!(),
+            " FROM sales WHERE id = $1"
+        ))
+        .bind(id)
+        .fetch_optional(&self.postgres)
+        .await?;
+        let listing = self.board.learn(sale.ok_or(ShopError::SaleNotFound)?);
+        self.read_tallies(std::slice::from_ref(&listing)).await?;
+        Ok(listing)
+    }
+
+    /// Loads every sale's row from Postgres onto the board.
+    pub async fn refresh_catalogue(&self) -> Result<(), ShopError> {
+        let sales: Vec<Sale> = sqlx::query_as(concat!("SELECT ", sale_columns!(), " FROM sales"))
+            .fetch_all(&self.postgres)
+            .await?;
+        for sale in sales {
+            self.board.learn(sale);
+        }
+        Ok(())
+    }
+
+    /// Reads the Redis state of these sales in one round trip, and tells their subscribers.
+    pub async fn read_tallies(&self, listings: &[Arc<Listing>]) -> Result<(), ShopError> {
+        let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
+        pipeline.cmd("TIME");
+        for listing in listings {
+            pipeline
+                .cmd("HMGET")
+                .arg(self.redis.keys.state(listing.id))
+                .arg(&TALLY_FIELDS);
+        }
+        let mut connection = self.redis.pooled().await?;
+        let asked = Instant::now();
+        let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
+        let mut replies = replies.into_iter();
+        let time: (i64, i64) = redis::from_redis_value(replies.next().unwrap_or(redis::Value::Nil))
+            .map_err(redis::RedisError::from)?;
+        self.board
+            .clock
+            .read(time.0 * 1_000 + time.1 / 1_000, asked);
+        let now = self.now();
+        for (listing, reply) in listings.iter().zip(replies) {
+            let fields: Vec<Option<i64>> =
+                redis::from_redis_value(reply).map_err(redis::RedisError::from)?;
+            let fields: Option<Vec<i64>> = fields.into_iter().collect();
+            listing.tell(fields.as_deref().and_then(Tally::from_fields));
+            listing.pulsate(now);
+        }
+        Ok(())
+    }
+
+    /// Repairs Redis where it is behind Postgres (a projection that did not arrive) or has units
+    /// taken away that Postgres still names (a crash in [`Shop::take_stock`]). `seen` remembers
+    /// suspects between calls: only a difference that outlives one call is repaired, so that a
+    /// change under way is left alone.
+    pub async fn reconcile(&self, seen: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
+        let mut suspects = Vec::new();
+        for listing in self.board.listings() {
+            let (sale, Some(tally)) = (listing.sale(), listing.tally()) else {
+                continue;
+            };
+            if tally.epoch != sale.epoch {
+                continue; // the rebuild's business
+            }
+            let behind = tally.version < sale.version;
+            let short = tally.version == sale.version && tally.stock != i64::from(sale.stock);
+            if !(behind || short) {
+                continue;
+            }
+            suspects.push((sale.id, sale.version));
+            if !seen.contains(&(sale.id, sale.version)) {
+                continue;
+            }
+            tracing::warn!(sale = %sale.id, "repairing redis' copy of a sale");
+            let claimed: Option<Sale> = sqlx::query_as(concat!(
+                "UPDATE sales SET version = version + 1 WHERE id = $1 AND version = $2 RETURNING ",
+                sale_columns!()
+            ))
+            .bind(sale.id)
+            .bind(sale.version)
+            .fetch_optional(&self.postgres)
+            .await?;
+            if let Some(sale) = claimed {
+                self.publish(Some(sale)).await?;
+            }
+        }
+        *seen = suspects;
+        Ok(())
+    }
+}
+
+const TALLY_FIELDS: [&str; 7] = [
+    "epoch",
+    "version",
+    "stock",
+    "remaining",
+    "admitted",
+    "pending",
+    "change",
+];
+
+impl Tally {
+    /// From the values of `TALLY_FIELDS`, in that order.
+    fn from_fields(fields: &[i64]) -> Option<Self> {
+        let [epoch, version, stock, remaining, admitted, pending, change] = *fields else {
+            return None;
+        };
+        Some(Self {
+            epoch,
+            version,
+            stock,
+            remaining,
+            admitted,
+            pending,
+            change,
+        })
+    }
+}
+
+fn conflict() -> ShopError {
+    ShopError::Unavailable {
+        what: "the sale was changed by somebody else at the same moment",
+        retry_after: Duration::from_secs(1),
+    }
+}

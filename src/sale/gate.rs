@@ -1,0 +1,486 @@
+//! The admission gate: one task per sale that carries everybody who waits at this moment to Redis in
+//! one script call, and their verdicts back. It is group commit for a stock counter: the more people
+//! wait, the more share one round trip, one log append and one fsync.
+//!
+//! ```text
+//! handler ─▶ bounded queue ─▶ batch (≤ batch_limit) ─▶ admit.lua ─▶ verdicts ─▶ handlers
+//!                                                           └─▶ accepted orders ─▶ writer's channel
+//! ```
+//!
+//! One batch is in flight at a time; the next one fills meanwhile. Buyers are judged in the order in
+//! which they joined the queue.
+//!
+//! **When something fails.** A batch whose reply is lost is asked again with the same order ids, and
+//! the script recognises an attempt that it has accepted already. When that does not succeed within
+//! [`PATIENCE`], everybody in it gets 503. Whether such an order exists is then not known here and
+//! not guessed: if it does, the log has it, and the buyer's retry names it.
+//!
+//! On a crash the queue is lost, nobody in it was answered, and what was accepted is in the log.
+
+use crate::{
+    domain::{Admission, IdempotencyKey, OrderId, SaleId, UserId},
+    redis::{
+        HotError, Redis,
+        scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
+    },
+    sale::{
+        Shop, ShopError,
+        board::{Listing, RedisClock},
+        ids::IdError,
+        log::{AcceptedBatch, AcceptedOrder},
+    },
+};
+use metrics::{Counter, Histogram, counter, histogram};
+use std::{
+    sync::{Arc, LazyLock, Weak},
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most buyers of one sale that may wait for a batch; beyond it they get 503 at once.
+const QUEUE: usize = 65_536;
+
+/// How long a batch is retried, and how long a buyer may wait for their batch to begin.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pause between two attempts of a batch.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+const SHUT: &str = "purchases are briefly suspended while the stock is checked";
+const OVERLOADED: &str = "too many people are waiting for this sale";
+const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
+const NO_ANSWER: &str = "the stock could not be asked in time; if the purchase went through, a retry will name its order";
+
+/// How long clients are asked to wait before they try again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+type Answer = Result<Admission, &'static str>;
+
+/// A buyer in the queue.
+pub struct Waiting {
+    user: UserId,
+    key: Option<IdempotencyKey>,
+    since: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+struct GateMetrics {
+    accepted: Counter,
+    replayed: Counter,
+    already_ordered: Counter,
+    sold_out: Counter,
+    not_open: Counter,
+    paused: Counter,
+    ended: Counter,
+    unavailable: Counter,
+    batch_size: Histogram,
+    seconds: Histogram,
+    not_handed_off: Counter,
+}
+
+static METRICS: LazyLock<GateMetrics> = LazyLock::new(|| {
+    let verdict =
+        |verdict: &'static str| counter!("flash_sale_admissions_total", "verdict" => verdict);
+    GateMetrics {
+        accepted: verdict("accepted"),
+        replayed: verdict("replayed"),
+        already_ordered: verdict("already_ordered"),
+        sold_out: verdict("sold_out"),
+        not_open: verdict("not_open"),
+        paused: verdict("paused"),
+        ended: verdict("ended"),
+        unavailable: verdict("unavailable"),
+        batch_size: histogram!("flash_sale_admission_batch_size"),
+        seconds: histogram!("flash_sale_gate_seconds"),
+        not_handed_off: counter!("flash_sale_handoff_overflow_total"),
+    }
+});
+
+impl GateMetrics {
+    fn of(&self, answer: &Answer) -> &Counter {
+        match answer {
+            Ok(Admission::Accepted {
+                replayed: false, ..
+            }) => &self.accepted,
+            Ok(Admission::Accepted { replayed: true, .. }) => &self.replayed,
+            Ok(Admission::AlreadyOrdered { .. }) => &self.already_ordered,
+            Ok(Admission::SoldOut) => &self.sold_out,
+            Ok(Admission::NotOpen { .. }) => &self.not_open,
+            Ok(Admission::Paused) => &self.paused,
+            Ok(Admission::Ended) => &self.ended,
+            Err(_) => &self.unavailable,
+        }
+    }
+}
+
+/// Counts a refusal that was given without the gate.
+pub fn count_local(refusal: &Admission) {
+    METRICS.of(&Ok(*refusal)).increment(1);
+}
+
+/// Joins the sale's queue and waits for the verdict.
+pub async fn ask(
+    shop: &Arc<Shop>,
+    listing: &Arc<Listing>,
+    user: UserId,
+    key: Option<IdempotencyKey>,
+) -> Result<Admission, ShopError> {
+    let queue = listing.gate.get_or_init(|| open(shop, listing));
+    let (answer, verdict) = oneshot::channel();
+    let joined = queue.try_send(Waiting {
+        user,
+        key,
+        since: Instant::now(),
+        answer,
+    });
+    let answered = match joined {
+        Ok(()) => verdict.await.unwrap_or(Err(NO_ANSWER)),
+        Err(_) => {
+            METRICS.unavailable.increment(1);
+            Err(OVERLOADED)
+        }
+    };
+    answered.map_err(|what| ShopError::Unavailable {
+        what,
+        retry_after: RETRY_AFTER,
+    })
+}
+
+/// Starts the task of a sale's gate; it ends with the shop.
+fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(run(Arc::downgrade(shop), listing.clone(), receiver));
+    sender
+}
+
+async fn run(shop: Weak<Shop>, listing: Arc<Listing>, mut queue: mpsc::Receiver<Waiting>) {
+    let mut waiting = Vec::new();
+    let mut spare = SpareIds::default();
+    loop {
+        // Only as many are taken out as one batch may carry.
+        let limit = shop.upgrade().map_or(1, |shop| shop.settings.batch_limit);
+        if queue.recv_many(&mut waiting, limit).await == 0 {
+            return;
+        }
+        let Some(shop) = shop.upgrade() else { return };
+        let began = Instant::now();
+        // Who has hung up is not sold anything; who has waited too long has been told to come back
+        // by their own client, most likely.
+        waiting.retain(|buyer| !buyer.answer.is_closed());
+        let (mut waiting, late): (Vec<_>, Vec<_>) = waiting
+            .drain(..)
+            .partition(|buyer| began.duration_since(buyer.since) < PATIENCE);
+        refuse(late, OVERLOADED);
+        if waiting.is_empty() {
+            continue;
+        }
+        listing.touch();
+        METRICS.batch_size.record(waiting.len() as f64);
+        match judge(&shop, &listing, &waiting, &mut spare).await {
+            Ok(answers) => {
+                for (buyer, answer) in waiting.drain(..).zip(answers) {
+                    METRICS.of(&answer).increment(1);
+                    // A receiver that has gone is a client that hung up: its order stands.
+                    let _ = buyer.answer.send(answer);
+                }
+            }
+            Err(why) => refuse(waiting, why),
+        }
+        METRICS.seconds.record(began.elapsed().as_secs_f64());
+    }
+}
+
+fn refuse(waiting: Vec<Waiting>, why: &'static str) {
+    METRICS.unavailable.increment(waiting.len() as u64);
+    for buyer in waiting {
+        let _ = buyer.answer.send(Err(why));
+    }
+}
+
+/// Ids that were offered and not used: nobody was accepted under them, and the script said so.
+/// Keeping them saves the day's numbers (and a lease) when a crowd is refused.
+#[derive(Default)]
+struct SpareIds {
+    ids: Vec<OrderId>,
+    since: Option<Instant>,
+}
+
+impl SpareIds {
+    /// Ids stay close to the time of their order.
+    const LIFE: Duration = Duration::from_secs(1);
+
+    fn take(&mut self, count: usize) -> Vec<OrderId> {
+        if self.since.is_none_or(|since| since.elapsed() > Self::LIFE) {
+            self.ids.clear();
+        }
+        let left = self.ids.len().saturating_sub(count);
+        self.ids.split_off(left)
+    }
+
+    fn give_back(&mut self, unused: impl Iterator<Item = OrderId>) {
+        if self.ids.is_empty() {
+            self.since = Some(Instant::now());
+        }
+        self.ids.extend(unused);
+    }
+}
+
+/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The outer error is for everybody
+/// in the batch.
+async fn judge(
+    shop: &Arc<Shop>,
+    listing: &Arc<Listing>,
+    waiting: &[Waiting],
+    spare: &mut SpareIds,
+) -> Result<Vec<Answer>, &'static str> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut ids = spare.take(waiting.len());
+    let mut reloaded = false;
+    loop {
+        match attempt(shop, listing, waiting, &mut ids).await {
+            Ok((asked, admitted, epoch)) => {
+                shop.board.clock.read(admitted.now_ms, asked);
+                let unused = admitted
+                    .verdicts
+                    .iter()
+                    .zip(&ids)
+                    .filter_map(|(verdict, id)| {
+                        let used =
+                            matches!(verdict, Judged::Accepted { .. } | Judged::AcceptedBefore);
+                        (!used).then_some(*id)
+                    });
+                spare.give_back(unused);
+                return Ok(conclude(shop, listing, waiting, &ids, admitted, epoch));
+            }
+            // Another instance may have rebuilt this sale, or created it a moment ago: look again,
+            // once, before calling for a rebuild.
+            Err(Failure::Fenced(_)) if !reloaded => {
+                reloaded = true;
+                if shop.refresh(listing.id).await.is_err() {
+                    return Err(SHUT);
+                }
+            }
+            Err(Failure::Fenced(fenced)) => {
+                tracing::warn!(sale = %listing.id, ?fenced, "redis has not the state that postgres names");
+                shop.rebuild_bell.notify_one();
+                return Err(SHUT);
+            }
+            Err(Failure::Shut) => {
+                shop.rebuild_bell.notify_one();
+                return Err(SHUT);
+            }
+            Err(Failure::Broken(error)) => {
+                shop.redis.drop_hot();
+                if Instant::now() + RETRY_PAUSE >= deadline {
+                    tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
+                    return Err(NO_ANSWER);
+                }
+                tracing::debug!(sale = %listing.id, %error, "asking again");
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Why one attempt of a batch brought no verdicts.
+enum Failure {
+    /// Redis does not hold the epoch that this process believes in.
+    Fenced(Fenced),
+    /// The live Redis process is not approved.
+    Shut,
+    /// No connection, no reply, or no ids. The batch may or may not have been judged.
+    Broken(String),
+}
+
+impl From<redis::RedisError> for Failure {
+    fn from(error: redis::RedisError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+async fn attempt(
+    shop: &Shop,
+    listing: &Listing,
+    waiting: &[Waiting],
+    ids: &mut Vec<OrderId>,
+) -> Result<(Instant, Admitted, i64), Failure> {
+    let mut connection = match shop.redis.hot().await {
+        Ok(connection) => connection,
+        Err(HotError::NotApproved { .. }) => return Err(Failure::Shut),
+        Err(error) => return Err(Failure::Broken(error.to_string())),
+    };
+    let missing = waiting.len() - ids.len();
+    shop.ids
+        .take(&mut connection, missing, ids)
+        .await
+        .map_err(|error| match error {
+            IdError::Redis(error) => Failure::from(error),
+            other => Failure::Broken(other.to_string()),
+        })?;
+    let buyers: Vec<Buyer> = waiting
+        .iter()
+        .zip(ids.iter())
+        .map(|(buyer, order_id)| Buyer {
+            user: buyer.user,
+            order_id: *order_id,
+            key: buyer.key,
+        })
+        .collect();
+    let sale = listing.sale();
+    let options = AdmitOptions {
+        high_water: shop.settings.high_water,
+        own_writer: shop.settings.own_writer,
+        late: false,
+    };
+    let asked = Instant::now();
+    scripts::admit(
+        &mut connection,
+        &shop.redis.keys,
+        sale.id,
+        sale.epoch,
+        sale.buyer_shards,
+        options,
+        &buyers,
+    )
+    .await?
+    .map(|admitted| (asked, admitted, sale.epoch))
+    .map_err(Failure::Fenced)
+}
+
+/// Turns verdicts into answers, tells the board, and hands what was accepted to the writer.
+fn conclude(
+    shop: &Arc<Shop>,
+    listing: &Arc<Listing>,
+    waiting: &[Waiting],
+    ids: &[OrderId],
+    admitted: Admitted,
+    epoch: i64,
+) -> Vec<Answer> {
+    let sale = listing.sale();
+    let mut accepted = Vec::new();
+    let answers = waiting
+        .iter()
+        .zip(ids)
+        .zip(&admitted.verdicts)
+        .map(|((buyer, id), verdict)| {
+            Ok(match *verdict {
+                Judged::Accepted { slot } => {
+                    accepted.push(AcceptedOrder {
+                        id: *id,
+                        user: buyer.user,
+                        slot,
+                        key: buyer.key,
+                    });
+                    Admission::Accepted {
+                        order_id: *id,
+                        replayed: false,
+                    }
+                }
+                Judged::AcceptedBefore => Admission::Accepted {
+                    order_id: *id,
+                    replayed: false,
+                },
+                Judged::Replay(order_id) => Admission::Accepted {
+                    order_id,
+                    replayed: true,
+                },
+                Judged::AlreadyOrdered(order_id) => Admission::AlreadyOrdered { order_id },
+                Judged::SoldOut => Admission::SoldOut,
+                Judged::NotOpen => Admission::NotOpen {
+                    opens_at: sale.opens_at,
+                },
+                Judged::Paused => Admission::Paused,
+                Judged::Ended => Admission::Ended,
+                Judged::BacklogFull => return Err(BACKLOG_FULL),
+            })
+        })
+        .collect();
+    listing.buyers.saw(
+        epoch,
+        admitted.admitted,
+        accepted.iter().map(|order| order.user),
+    );
+    listing.tell_remaining(
+        epoch,
+        admitted.change,
+        admitted.remaining,
+        Some(admitted.admitted),
+    );
+    if let Some(entry) = admitted.entry {
+        let batch = AcceptedBatch {
+            sale: sale.id,
+            epoch,
+            entry,
+            created_ms: admitted.now_ms,
+            own_writer: shop.settings.own_writer,
+            orders: accepted,
+        };
+        if shop.settings.own_writer && shop.handoff.try_send(batch).is_err() {
+            // The log has it; the recovery pass writes it once it is older than the grace period.
+            METRICS.not_handed_off.increment(1);
+        }
+    }
+    answers
+}
+
+/// Admits orders of an older epoch into the live one, under their own ids. The caller gets the
+/// verdict of each and, if any was accepted, the batch to write.
+pub async fn readmit(
+    redis: &Redis,
+    clock: &RedisClock,
+    sale: (SaleId, i64, i32),
+    high_water: i64,
+    orders: &[AcceptedOrder],
+) -> Result<Result<(Vec<Judged>, Option<AcceptedBatch>), Fenced>, redis::RedisError> {
+    let (id, epoch, shards) = sale;
+    let mut connection = redis.pooled().await?;
+    let buyers: Vec<Buyer> = orders
+        .iter()
+        .map(|order| Buyer {
+            user: order.user,
+            order_id: order.id,
+            key: order.key,
+        })
+        .collect();
+    let options = AdmitOptions {
+        high_water,
+        own_writer: true,
+        late: true,
+    };
+    let asked = Instant::now();
+    let admitted = match scripts::admit(
+        &mut *connection,
+        &redis.keys,
+        id,
+        epoch,
+        shards,
+        options,
+        &buyers,
+    )
+    .await?
+    {
+        Ok(admitted) => admitted,
+        Err(fenced) => return Ok(Err(fenced)),
+    };
+    clock.read(admitted.now_ms, asked);
+    let accepted = orders
+        .iter()
+        .zip(&admitted.verdicts)
+        .filter_map(|(order, verdict)| match verdict {
+            Judged::Accepted { slot } => Some(AcceptedOrder {
+                slot: *slot,
+                ..*order
+            }),
+            _ => None,
+        })
+        .collect();
+    let batch = admitted.entry.map(|entry| AcceptedBatch {
+        sale: id,
+        epoch,
+        entry,
+        created_ms: admitted.now_ms,
+        own_writer: true,
+        orders: accepted,
+    });
+    Ok(Ok((admitted.verdicts, batch)))
+}

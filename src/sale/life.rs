@@ -1,0 +1,103 @@
+//! The life of an order after it was written: paying, cancelling, expiring.
+//!
+//! Races between the three have one winner, the statement that finds the order pending (see
+//! [`orders`]); the losers read what it became and answer accordingly.
+
+use crate::{
+    domain::{Order, OrderId, OrderStatus, UserId},
+    sale::{Shop, ShopError, orders},
+};
+use std::{sync::Arc, time::Duration};
+
+/// When a client that was too early for its queued order should come back.
+const STILL_QUEUED_RETRY: Duration = Duration::from_secs(1);
+
+/// Counts orders that came to this status.
+pub fn count(status: OrderStatus, orders: u64) {
+    metrics::counter!("flash_sale_orders_total", "status" => status.as_str()).increment(orders);
+}
+
+impl Shop {
+    /// Pays the caller's order. Paying a paid one again is the same answer.
+    pub async fn pay(self: &Arc<Self>, user: UserId, id: OrderId) -> Result<Order, ShopError> {
+        let order = self.order(user, id).await?;
+        match order.status {
+            OrderStatus::PendingPayment => {}
+            OrderStatus::Paid => return Ok(order),
+            OrderStatus::Queued => {
+                return Err(ShopError::StillQueued {
+                    retry_after: STILL_QUEUED_RETRY,
+                });
+            }
+            status => return Err(ShopError::NotPayable { status }),
+        }
+        // In a task of its own: a client that hangs up must not leave a charge without its record.
+        let shop = self.clone();
+        tokio::spawn(async move { shop.charge_and_mark(user, order).await })
+            .await
+            .map_err(|_| ShopError::Unavailable {
+                what: "the payment was interrupted",
+                retry_after: STILL_QUEUED_RETRY,
+            })?
+    }
+
+    async fn charge_and_mark(&self, user: UserId, order: Order) -> Result<Order, ShopError> {
+        let charge =
+            self.payments
+                .charge(&order)
+                .await
+                .map_err(|declined| ShopError::PaymentDeclined {
+                    reason: declined.reason,
+                })?;
+        let won = orders::mark_paid(&self.postgres, user, order.id, &charge.reference).await?;
+        if won {
+            count(OrderStatus::Paid, 1);
+        } else {
+            self.expire_if_due(order.id).await?;
+        }
+        let after = self.order(user, order.id).await?;
+        self.watch.tell(&after);
+        match after.status {
+            OrderStatus::Paid => Ok(after),
+            status => {
+                self.payments.refund(&order, &charge).await;
+                Err(ShopError::NotPayable { status })
+            }
+        }
+    }
+
+    /// Cancels the caller's order; its unit is buyable when this answers. Cancelling again is the
+    /// same answer.
+    pub async fn cancel(self: &Arc<Self>, user: UserId, id: OrderId) -> Result<Order, ShopError> {
+        if orders::mark_cancelled(&self.postgres, user, id).await? {
+            count(OrderStatus::Cancelled, 1);
+            self.release_now().await;
+        } else {
+            self.expire_if_due(id).await?;
+        }
+        let order = self.order(user, id).await?;
+        self.watch.tell(&order);
+        match order.status {
+            OrderStatus::Cancelled => Ok(order),
+            status => Err(ShopError::NotCancellable { status }),
+        }
+    }
+
+    /// Expires one order now if its time is over, rather than when the sweeper comes by: whoever asks
+    /// is told what it is.
+    async fn expire_if_due(&self, id: OrderId) -> Result<(), ShopError> {
+        if orders::expire_due(&self.postgres, Some(id), 1).await? > 0 {
+            count(OrderStatus::Expired, 1);
+            self.release_now().await;
+        }
+        Ok(())
+    }
+
+    /// Brings the outbox to Redis at once. Best effort: the release worker does it otherwise.
+    async fn release_now(&self) {
+        if let Err(error) = self.release_step().await {
+            tracing::debug!(%error, "the release worker will return the unit");
+            self.release_bell.notify_one();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The sale's order log: a Redis stream with one entry for every batch that had winners.
+//!
+//! An entry is appended by the admission script in the same atomic step that takes the stock, and
+//! deleted after its orders are committed in Postgres. Between the two it is the only durable copy
+//! of what was promised. Fields: `m` = "epoch created_ms own_writer", `o` = the orders, 33 bytes
+//! each: user (16), order id (8), idempotency key (8), slot (1).
+//!
+//! On a crash the entries stay; a recovery pass of any instance writes them.
+
+use crate::{
+    domain::{IdempotencyKey, OrderId, SaleId, UserId},
+    redis::Keys,
+};
+use redis::{RedisError, aio::ConnectionLike, streams::StreamRangeReply};
+
+const ORDER_LEN: usize = 33;
+
+/// An order that Redis has accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptedOrder {
+    pub id: OrderId,
+    pub user: UserId,
+    /// Which of the user's `per_user_limit` places it takes.
+    pub slot: u8,
+    pub key: Option<IdempotencyKey>,
+}
+
+/// The orders of one log entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcceptedBatch {
+    pub sale: SaleId,
+    pub epoch: i64,
+    /// The stream id, to acknowledge it with.
+    pub entry: String,
+    /// Redis time of the admission, Unix ms.
+    pub created_ms: i64,
+    /// Whether the instance that accepted it also writes it; otherwise any worker may at once.
+    pub own_writer: bool,
+    pub orders: Vec<AcceptedOrder>,
+}
+
+/// An entry that could not be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("log entry {entry} of sale {sale} cannot be read: {why}")]
+pub struct Unreadable {
+    pub sale: SaleId,
+    pub entry: String,
+    pub why: &'static str,
+}
+
+impl AcceptedBatch {
+    /// Reads an entry's two fields. Total over any bytes.
+    pub fn decode(
+        sale: SaleId,
+        entry: &str,
+        meta: &[u8],
+        orders: &[u8],
+    ) -> Result<Self, Unreadable> {
+        let unreadable = |why| Unreadable {
+            sale,
+            entry: entry.to_owned(),
+            why,
+        };
+        let meta = std::str::from_utf8(meta).map_err(|_| unreadable("its header is not text"))?;
+        let mut parts = meta.split(' ').map(str::parse::<i64>);
+        let (Some(Ok(epoch)), Some(Ok(created_ms)), Some(Ok(own @ (0 | 1))), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(unreadable("its header is not three numbers"));
+        };
+        if orders.is_empty() || !orders.len().is_multiple_of(ORDER_LEN) {
+            return Err(unreadable("its orders are not 33 bytes each"));
+        }
+        let orders = orders.chunks_exact(ORDER_LEN).map(|order| {
+            let number = |bytes: &[u8]| {
+                bytes
+                    .iter()
+                    .fold(0u64, |n, byte| (n << 8) | u64::from(*byte))
+                    .cast_signed()
+            };
+            let mut user = [0; 16];
+            user.copy_from_slice(&order[..16]);
+            let key = number(&order[24..32]);
+            AcceptedOrder {
+                id: OrderId::from_i64(number(&order[16..24])),
+                user: UserId::from_bytes(user),
+                slot: order[32],
+                key: (key != 0).then(|| IdempotencyKey::from_stored(key)),
+            }
+        });
+        Ok(Self {
+            sale,
+            epoch,
+            entry: entry.to_owned(),
+            created_ms,
+            own_writer: own == 1,
+            orders: orders.collect(),
+        })
+    }
+}
+
+/// Reads up to `count` entries of a sale's log after `after` (empty: from the start), oldest first.
+pub async fn read(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+    after: &str,
+    count: usize,
+) -> Result<Vec<Result<AcceptedBatch, Unreadable>>, RedisError> {
+    let start = if after.is_empty() {
+        "-".to_owned()
+    } else {
+        format!("({after}")
+    };
+    let reply: StreamRangeReply = redis::cmd("XRANGE")
+        .arg(keys.log(sale))
+        .arg(start)
+        .arg("+")
+        .arg("COUNT")
+        .arg(count)
+        .query_async(connection)
+        .await?;
+    let field = |entry: &redis::streams::StreamId, name: &str| {
+        entry.get::<Vec<u8>>(name).unwrap_or_default()
+    };
+    Ok(reply
+        .ids
+        .iter()
+        .map(|entry| AcceptedBatch::decode(sale, &entry.id, &field(entry, "m"), &field(entry, "o")))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_entry_is_read_or_refused_without_a_panic(meta: Vec<u8>, orders: Vec<u8>) {
+            let sale = SaleId::from_i64(1);
+            if let Ok(batch) = AcceptedBatch::decode(sale, "1-1", &meta, &orders) {
+                prop_assert_eq!(batch.orders.len() * ORDER_LEN, orders.len());
+            }
+        }
+
+        #[test]
+        fn a_well_formed_entry_is_read(epoch in 1i64.., ms in 0i64.., own: bool, user: [u8; 16], id in 1..=i64::MAX, key: i64, slot in 0u8..100) {
+            let mut order = user.to_vec();
+            order.extend(id.to_be_bytes());
+            order.extend(key.to_be_bytes());
+            order.push(slot);
+            let meta = format!("{epoch} {ms} {}", u8::from(own));
+            let batch = AcceptedBatch::decode(SaleId::from_i64(1), "1-1", meta.as_bytes(), &order).expect("well-formed");
+            let expected = AcceptedOrder {
+                id: OrderId::from_i64(id),
+                user: UserId::from_bytes(user),
+                slot,
+                key: (key != 0).then(|| IdempotencyKey::from_stored(key)),
+            };
+            prop_assert_eq!((batch.epoch, batch.created_ms, batch.own_writer), (epoch, ms, own));
+            prop_assert_eq!(batch.orders, vec![expected]);
+        }
+    }
+}

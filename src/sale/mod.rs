@@ -1,0 +1,281 @@
+//! The sale: what a shopper and an operator can do, and the path of a purchase.
+//!
+//! A purchase reads top to bottom: [`Shop::purchase`] looks at the [`board`] (what this process
+//! knows of the sale), joins the sale's [`gate`] (one script call for everybody who waits), and is
+//! handed on as an [`log::AcceptedBatch`] to the writer, which uses [`orders`].
+
+pub mod audit;
+pub mod board;
+pub mod catalogue;
+pub mod gate;
+pub mod ids;
+pub mod life;
+pub mod log;
+pub mod orders;
+pub mod payment;
+pub mod queued;
+pub mod releases;
+pub mod watch;
+
+use crate::{
+    domain::{
+        Admission, IdempotencyKey, Order, OrderId, OrderStatus, SaleId, SaleState, SaleView, UserId,
+    },
+    redis::Redis,
+};
+use board::Board;
+use ids::IdGenerator;
+use log::AcceptedBatch;
+use payment::PaymentProvider;
+use sqlx::PgPool;
+use std::{sync::Arc, time::Duration};
+use time::OffsetDateTime;
+use tokio::sync::{Notify, mpsc};
+use watch::OrderWatch;
+
+pub use audit::Audit;
+pub use board::SalePulse;
+pub use catalogue::{NewSale, SaleChange};
+
+/// Everything that can keep a use case from an ordinary answer. Knows nothing of HTTP.
+#[derive(Debug, thiserror::Error)]
+pub enum ShopError {
+    #[error("no such sale")]
+    SaleNotFound,
+    #[error("no such order")]
+    OrderNotFound,
+    /// `field` is the request member at fault.
+    #[error("{field}: {why}")]
+    Invalid { field: &'static str, why: String },
+    /// A dependency did not answer in time, the gate is shut, or a queue is full. Nothing was
+    /// decided, or a retry will find what was.
+    #[error("{what}")]
+    Unavailable {
+        what: &'static str,
+        retry_after: Duration,
+    },
+    #[error("the order is {}", .status.as_str())]
+    NotPayable { status: OrderStatus },
+    #[error("the order is still queued")]
+    StillQueued { retry_after: Duration },
+    #[error("the payment was declined: {reason}")]
+    PaymentDeclined { reason: String },
+    #[error("the order is {}", .status.as_str())]
+    NotCancellable { status: OrderStatus },
+    #[error("only {remaining} units remain")]
+    NotEnoughRemaining { remaining: i64 },
+    #[error("postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+}
+
+/// A slice of a listing, newest first.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    pub limit: u16,
+    /// Only orders older than this one.
+    pub after: Option<OrderId>,
+}
+
+/// Each dependency's state; `Err` says what is wrong.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    pub postgres: Result<(), String>,
+    pub redis: Result<(), String>,
+    /// Whether purchases are judged: the live Redis is the one that Postgres has approved.
+    pub gate: Result<(), String>,
+}
+
+/// What the shop needs to be told; see `config.rs` for the defaults.
+#[derive(Debug, Clone, Copy)]
+pub struct ShopSettings {
+    /// The most accepted orders of a sale that may wait to be written; beyond it buyers get 503.
+    pub high_water: i64,
+    /// The most buyers that one script call judges.
+    pub batch_limit: usize,
+    /// Whether this process writes the orders it accepts.
+    pub own_writer: bool,
+}
+
+/// The use cases. One per process, shared by the handlers and the workers.
+pub struct Shop {
+    pub postgres: PgPool,
+    pub redis: Arc<Redis>,
+    pub ids: IdGenerator,
+    pub board: Board,
+    pub watch: OrderWatch,
+    pub settings: ShopSettings,
+    payments: Arc<dyn PaymentProvider>,
+    /// Where the gates hand accepted orders to the writer. Bounded; when it is full (or there is no
+    /// writer here) the log still holds them.
+    handoff: mpsc::Sender<AcceptedBatch>,
+    /// Rung when a unit waits in the outbox.
+    pub release_bell: Notify,
+    /// Rung when Redis does not have what it should have.
+    pub rebuild_bell: Notify,
+}
+
+impl Shop {
+    pub fn new(
+        postgres: PgPool,
+        redis: Arc<Redis>,
+        payments: Arc<dyn PaymentProvider>,
+        handoff: mpsc::Sender<AcceptedBatch>,
+        settings: ShopSettings,
+    ) -> Self {
+        Self {
+            ids: IdGenerator::new(redis.clone(), postgres.clone()),
+            board: Board::new(),
+            watch: OrderWatch::new(),
+            postgres,
+            redis,
+            settings,
+            payments,
+            handoff,
+            release_bell: Notify::new(),
+            rebuild_bell: Notify::new(),
+        }
+    }
+
+    /// Redis time as this process estimates it, from the monotonic clock.
+    pub fn now(&self) -> OffsetDateTime {
+        self.board.clock.now()
+    }
+
+    /// One purchase. Bounded in time: an answer, or [`ShopError::Unavailable`].
+    ///
+    /// An unavailable purchase may have been accepted (the reply was lost): a retry names the order.
+    pub async fn purchase(
+        self: &Arc<Self>,
+        sale: SaleId,
+        user: UserId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Admission, ShopError> {
+        let listing = self.listing(sale).await?;
+        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user) {
+            gate::count_local(&refusal);
+            return Ok(refusal);
+        }
+        gate::ask(self, &listing, user, key).await
+    }
+
+    /// Every sale from memory, open ones first, then by opening time.
+    pub fn sales(&self, state: Option<SaleState>) -> Vec<SaleView> {
+        let now = self.now();
+        let mut views: Vec<SaleView> = self
+            .board
+            .listings()
+            .iter()
+            .map(|listing| listing.view(now))
+            .collect();
+        views.retain(|view| state.is_none_or(|wanted| view.state == wanted));
+        views.sort_by_key(|view| {
+            (
+                view.state != SaleState::Open,
+                view.sale.opens_at,
+                view.sale.id,
+            )
+        });
+        views
+    }
+
+    /// One sale from memory; an unknown one is looked up once.
+    pub async fn sale(&self, id: SaleId) -> Result<SaleView, ShopError> {
+        let listing = self.listing(id).await?;
+        listing.touch();
+        Ok(listing.view(self.now()))
+    }
+
+    /// Yields at once and then on every change, at most 5 a second.
+    pub async fn watch_sale(
+        &self,
+        id: SaleId,
+    ) -> Result<tokio::sync::watch::Receiver<SalePulse>, ShopError> {
+        let listing = self.listing(id).await?;
+        listing.touch();
+        Ok(listing.subscribe(self.now()))
+    }
+
+    /// The caller's order, queued ones included.
+    pub async fn order(&self, user: UserId, id: OrderId) -> Result<Order, ShopError> {
+        if let Some(order) = orders::of_user(&self.postgres, user, id).await? {
+            return Ok(order);
+        }
+        let queued = self
+            .find_queued(user, id)
+            .await?
+            .ok_or(ShopError::OrderNotFound)?;
+        // It may have been written between the two looks; what Postgres says is newer.
+        Ok(orders::of_user(&self.postgres, user, id)
+            .await?
+            .unwrap_or(queued))
+    }
+
+    /// The caller's orders, newest first, queued ones included.
+    pub async fn orders(&self, user: UserId, page: Page) -> Result<Vec<Order>, ShopError> {
+        // Redis first: an order that is written in between is seen by the second look.
+        let queued = self.queued_orders(user).await?;
+        let mut found = orders::list_of_user(&self.postgres, user, page).await?;
+        for order in queued {
+            let inside = page.after.is_none_or(|after| order.id < after);
+            if inside && !found.iter().any(|written| written.id == order.id) {
+                // Older pages of written orders must not lose it to a gap: only ids that Postgres
+                // does not have at all are queued.
+                if orders::of_user(&self.postgres, user, order.id)
+                    .await?
+                    .is_none()
+                {
+                    found.push(order);
+                }
+            }
+        }
+        found.sort_by_key(|order| std::cmp::Reverse(order.id));
+        found.truncate(usize::from(page.limit));
+        Ok(found)
+    }
+
+    /// Yields at once and then on every change of the order.
+    pub async fn watch_order(
+        &self,
+        user: UserId,
+        id: OrderId,
+    ) -> Result<tokio::sync::watch::Receiver<Order>, ShopError> {
+        let order = self.order(user, id).await?;
+        Ok(self.watch.subscribe(order))
+    }
+
+    /// Orders of a sale for an operator, newest first.
+    pub async fn sale_orders(
+        &self,
+        sale: SaleId,
+        status: Option<OrderStatus>,
+        page: Page,
+    ) -> Result<Vec<Order>, ShopError> {
+        self.listing(sale).await?;
+        Ok(orders::list_of_sale(&self.postgres, sale, status, page).await?)
+    }
+
+    /// Asks each dependency; bounded to a second.
+    pub async fn readiness(&self) -> Readiness {
+        async fn within<T, E: std::fmt::Display>(
+            asked: impl Future<Output = Result<T, E>>,
+        ) -> Result<(), String> {
+            match tokio::time::timeout(Duration::from_secs(1), asked).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("no answer within a second".to_owned()),
+            }
+        }
+        let (postgres, redis) = tokio::join!(
+            within(sqlx::query("SELECT 1").execute(&self.postgres)),
+            within(self.redis.live_run_id()),
+        );
+        let gate = within(self.redis.hot()).await;
+        Readiness {
+            postgres,
+            redis,
+            gate,
+        }
+    }
+}

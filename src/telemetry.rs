@@ -1,0 +1,51 @@
+//! Logs and metrics.
+
+use crate::config::LogFormat;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::OnceLock;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging to stderr; `filter` is in the syntax of `RUST_LOG`. The first call counts.
+pub fn init_logs(filter: &str, format: LogFormat) {
+    // Postgres says at every start that the schema exists; `filter` may ask for it.
+    let quiet = "sqlx::postgres::notice=warn";
+    let filter =
+        EnvFilter::try_new(format!("{quiet},{filter}")).unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A second call (several servers in one test process) keeps the first.
+    let _ = match format {
+        LogFormat::Text => logs.try_init(),
+        LogFormat::Json => logs.json().try_init(),
+    };
+}
+
+/// Seconds, from a fast purchase to a client's patience.
+const SECONDS: [f64; 14] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// The process' metrics recorder, installed on first use. The handle renders them as Prometheus text.
+pub fn metrics() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            let builder = PrometheusBuilder::new()
+                .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+                .and_then(|builder| {
+                    builder.set_buckets_for_metric(
+                        Matcher::Full("flash_sale_admission_batch_size".to_owned()),
+                        &BATCH_SIZES,
+                    )
+                })
+                .unwrap_or_else(|_| PrometheusBuilder::new()); // only empty buckets are refused
+            let recorder = builder.build_recorder();
+            let handle = recorder.handle();
+            // Someone else's recorder (a test's) stays; ours then renders nothing.
+            let _ = metrics::set_global_recorder(recorder);
+            handle
+        })
+        .clone()
+}

@@ -1,0 +1,122 @@
+//! The loops behind the purchase path. Each has a `step` that does one round and can be called from
+//! a test; [`Pace`] runs it on a timer and when its bell rings. All are idempotent and may run on
+//! any number of instances.
+//!
+//! | loop | does |
+//! |---|---|
+//! | [`writer`] | accepted orders from the channel into Postgres |
+//! | [`recovery`] | accepted orders that a dead, slow or writerless process left in the log |
+//! | [`expiry`] | orders whose time to pay is over |
+//! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
+//! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
+//!
+//! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
+//! step each and need no more than a [`Pace`].
+
+pub mod expiry;
+pub mod rebuild;
+pub mod recovery;
+pub mod refresh;
+pub mod writer;
+
+use crate::sale::Shop;
+use std::{fmt::Display, sync::Arc, time::Duration};
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The rhythm of a loop: `while pace.rest(step().await).await {}` runs a step now, then every `pause`
+/// or when `bell` rings, until `stop`. A failing step is logged once per streak and tried again after
+/// the pause.
+pub struct Pace<'a> {
+    name: &'static str,
+    pause: Duration,
+    bell: Option<&'a Notify>,
+    stop: CancellationToken,
+    failing: bool,
+}
+
+impl<'a> Pace<'a> {
+    pub fn new(
+        name: &'static str,
+        pause: Duration,
+        bell: Option<&'a Notify>,
+        stop: &CancellationToken,
+    ) -> Self {
+        Self {
+            name,
+            pause,
+            bell,
+            stop: stop.clone(),
+            failing: false,
+        }
+    }
+
+    /// Waits for the next round; `false` when it is time to stop.
+    pub async fn rest<T, E: Display>(&mut self, outcome: Result<T, E>) -> bool {
+        match outcome {
+            Ok(_) if self.failing => {
+                self.failing = false;
+                tracing::info!(worker = self.name, "works again");
+            }
+            Ok(_) => {}
+            Err(error) if self.failing => {
+                tracing::debug!(worker = self.name, %error, "still failing")
+            }
+            Err(error) => {
+                self.failing = true;
+                tracing::warn!(worker = self.name, %error, "failed, will retry");
+            }
+        }
+        let rung = async {
+            match self.bell {
+                Some(bell) => bell.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(self.pause) => true,
+            () = rung => true,
+        }
+    }
+}
+
+/// Starts the loops that every serving process needs to know what is going on.
+pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
+    refresh::spawn(shop, tasks, stop);
+    rebuild::spawn(shop, tasks, stop);
+    let (shop, stop) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new(
+            "order watch",
+            Duration::from_millis(250),
+            Some(&shop.watch.bell),
+            &stop,
+        );
+        while pace.rest(shop.watch.step(&shop.postgres).await).await {}
+    });
+}
+
+/// Starts the loops that write: recovery, expiry and releases.
+pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (recovering, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("recovery", Duration::from_millis(100), None, &stopped);
+        while pace.rest(recovery::step(&recovering).await).await {}
+    });
+    let (expiring, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("expiry", Duration::from_millis(250), None, &stopped);
+        while pace.rest(expiry::step(&expiring).await).await {}
+    });
+    let (shop, stop) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new(
+            "releases",
+            Duration::from_millis(250),
+            Some(&shop.release_bell),
+            &stop,
+        );
+        while pace.rest(shop.release_all().await).await {}
+    });
+}

@@ -1,0 +1,106 @@
+//! The recovery pass: writes what stayed in the logs.
+//!
+//! An entry of an instance that writes its own orders is left alone for [`GRACE`], in which that
+//! instance normally writes and deletes it; an entry of one without a writer (`--no-writer`) is
+//! everybody's at once. Two passes may take the same entry: writing and acknowledging are
+//! idempotent.
+
+use crate::sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch};
+use std::{sync::Arc, time::Duration};
+
+/// How old another writer's entry must be before it counts as left behind. Longer than a writer's
+/// slowest ordinary batch, so that orders are rarely written twice.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// Entries that are read at a time.
+const CHUNK: usize = 64;
+
+/// About how many orders one transaction writes.
+const ORDERS: usize = 2_000;
+
+/// One pass over all sales that have a backlog. Answers how many orders it settled.
+pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
+    let mut settled = 0;
+    for listing in shop.board.listings() {
+        let waiting = listing.tally().is_some_and(|tally| tally.pending > 0);
+        if waiting {
+            settled += drain(shop, &listing, GRACE).await?;
+        }
+    }
+    if settled > 0 {
+        tracing::debug!(orders = settled, "recovered from the log");
+        metrics::counter!("flash_sale_recovered_orders_total").increment(settled as u64);
+    }
+    Ok(settled)
+}
+
+/// Writes the entries of one sale's log that are older than `grace` or have no writer of their own.
+async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<usize, ShopError> {
+    let mut settled = 0;
+    let mut after = String::new();
+    loop {
+        let entries = {
+            let mut connection = shop.redis.pooled().await?;
+            log::read(
+                &mut *connection,
+                &shop.redis.keys,
+                listing.id,
+                &after,
+                CHUNK,
+            )
+            .await?
+        };
+        let full = entries.len() == CHUNK;
+        let latest = shop.now().unix_timestamp_nanos() / 1_000_000 - grace.as_millis() as i128;
+        let mut due: Vec<AcceptedBatch> = Vec::new();
+        let mut young = false;
+        for entry in entries {
+            match entry {
+                Ok(batch) => {
+                    after.clone_from(&batch.entry);
+                    if !batch.own_writer || i128::from(batch.created_ms) <= latest {
+                        due.push(batch);
+                    } else {
+                        young = true;
+                    }
+                }
+                Err(unreadable) => {
+                    tracing::error!(error = %unreadable, "cannot be recovered");
+                    after = unreadable.entry;
+                }
+            }
+        }
+        for batches in chunks_of_orders(&due) {
+            super::writer::persist(shop, batches).await?;
+            settled += batches
+                .iter()
+                .map(|batch| batch.orders.len())
+                .sum::<usize>();
+        }
+        // Entries are in the order of their admission: behind a young one all are young, unless some
+        // instances have no writer, whose entries the next pass finds.
+        if !full || (young && due.is_empty()) {
+            return Ok(settled);
+        }
+    }
+}
+
+/// Splits batches into runs of about `ORDERS` orders.
+pub(super) fn chunks_of_orders(
+    batches: &[AcceptedBatch],
+) -> impl Iterator<Item = &[AcceptedBatch]> {
+    let mut rest = batches;
+    std::iter::from_fn(move || {
+        let mut orders = 0;
+        let end = rest
+            .iter()
+            .position(|batch| {
+                orders += batch.orders.len();
+                orders >= ORDERS
+            })
+            .map_or(rest.len(), |last| last + 1);
+        let (run, after) = rest.split_at(end);
+        rest = after;
+        (!run.is_empty()).then_some(run)
+    })
+}

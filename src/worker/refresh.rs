@@ -1,0 +1,163 @@
+//! Keeps the board fresh: tallies from Redis, rows from Postgres, published changes.
+//!
+//! Sales that somebody looks at or buys from are read every [`WARM_PAUSE`], all in one round trip, so
+//! that the cost of a subscriber is a write and not a query; the others every [`COLD_PAUSE`].
+
+use crate::{
+    domain::SaleId,
+    sale::{Shop, ShopError, board::Listing},
+    worker::Pace,
+};
+use futures_util::StreamExt;
+use metrics::gauge;
+use std::{sync::Arc, time::Duration};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// At most 5 events a second for a subscriber, and how stale "sold out" can be on an instance that
+/// missed a message.
+const WARM_PAUSE: Duration = Duration::from_millis(200);
+const COLD_PAUSE: Duration = Duration::from_secs(1);
+
+pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (warm, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("warm tallies", WARM_PAUSE, None, &stopped);
+        while pace.rest(read_warm(&warm).await).await {}
+    });
+    let (cold, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut suspects = Vec::new();
+        let mut pace = Pace::new("catalogue", COLD_PAUSE, None, &stopped);
+        while pace.rest(read_all(&cold, &mut suspects).await).await {}
+    });
+    let (shop, stop) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("published changes", COLD_PAUSE, None, &stop);
+        while pace.rest(listen(&shop, &stop).await).await {}
+    });
+}
+
+async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
+    shop.refresh_catalogue().await?;
+    shop.read_tallies(&shop.board.listings()).await?;
+    report(shop);
+    shop.reconcile(suspects).await
+}
+
+async fn read_warm(shop: &Arc<Shop>) -> Result<(), ShopError> {
+    let warm: Vec<Arc<Listing>> = shop
+        .board
+        .listings()
+        .into_iter()
+        .filter(|listing| listing.is_warm())
+        .collect();
+    if warm.is_empty() {
+        return Ok(());
+    }
+    shop.read_tallies(&warm).await?;
+    for listing in warm {
+        load_buyers_if_over(shop, &listing);
+    }
+    Ok(())
+}
+
+/// Once nobody new can buy, learns who has bought, so that the others can be refused here.
+fn load_buyers_if_over(shop: &Arc<Shop>, listing: &Arc<Listing>) {
+    let Some(tally) = listing.tally() else { return };
+    let selling = listing.view(shop.now()).state == crate::domain::SaleState::Open;
+    if selling || !listing.buyers.begin_loading(tally.epoch, tally.admitted) {
+        return;
+    }
+    let (shop, listing) = (shop.clone(), listing.clone());
+    tokio::spawn(async move {
+        if let Err(error) = load_buyers(&shop, &listing, tally.epoch, tally.admitted).await {
+            tracing::debug!(%error, sale = %listing.id, "could not load the buyers");
+        }
+        listing.buyers.end_loading();
+    });
+}
+
+async fn load_buyers(
+    shop: &Shop,
+    listing: &Listing,
+    epoch: i64,
+    admitted: i64,
+) -> Result<(), ShopError> {
+    let sale = listing.sale();
+    if sale.epoch != epoch {
+        return Ok(());
+    }
+    let shards: Vec<i32> = (0..sale.buyer_shards).collect();
+    let mut users = Vec::new();
+    for some in shards.chunks(256) {
+        let mut pipeline = redis::Pipeline::with_capacity(some.len());
+        for shard in some {
+            pipeline.hkeys(shop.redis.keys.shard(sale.id, epoch, *shard));
+        }
+        let mut connection = shop.redis.pooled().await?;
+        let found: Vec<Vec<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
+        users.extend(found.into_iter().flatten().filter_map(|user| {
+            <[u8; 16]>::try_from(user)
+                .ok()
+                .map(crate::domain::UserId::from_bytes)
+        }));
+    }
+    listing.buyers.loaded(epoch, admitted, users.into_iter());
+    Ok(())
+}
+
+/// Follows the channel of changes until it breaks.
+async fn listen(shop: &Arc<Shop>, stop: &CancellationToken) -> Result<(), ShopError> {
+    let mut subscriber = shop.redis.subscribe().await?;
+    // What was published while nobody listened.
+    let warm: Vec<_> = shop
+        .board
+        .listings()
+        .into_iter()
+        .filter(|listing| listing.is_warm())
+        .collect();
+    for listing in warm {
+        shop.refresh(listing.id).await?;
+    }
+    let mut messages = subscriber.on_message();
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let Some(message) = message else {
+            return Err(redis::RedisError::from(std::io::Error::from(
+                std::io::ErrorKind::ConnectionAborted,
+            ))
+            .into());
+        };
+        let Ok(id) = message.get_payload::<i64>() else {
+            continue;
+        };
+        match shop.refresh(SaleId::from_i64(id)).await {
+            Ok(_) | Err(ShopError::SaleNotFound) => {}
+            Err(error) => tracing::debug!(%error, sale = id, "could not follow a change"),
+        }
+    }
+}
+
+fn report(shop: &Shop) {
+    let pending: i64 = shop
+        .board
+        .listings()
+        .iter()
+        .filter_map(|listing| listing.tally())
+        .map(|tally| tally.pending)
+        .sum();
+    gauge!("flash_sale_backlog_orders").set(pending as f64);
+    let redis = shop.redis.pool_status();
+    gauge!("flash_sale_pool_connections", "pool" => "redis", "state" => "size")
+        .set(redis.size as f64);
+    gauge!("flash_sale_pool_connections", "pool" => "redis", "state" => "idle")
+        .set(redis.available as f64);
+    gauge!("flash_sale_pool_connections", "pool" => "postgres", "state" => "size")
+        .set(f64::from(shop.postgres.size()));
+    gauge!("flash_sale_pool_connections", "pool" => "postgres", "state" => "idle")
+        .set(shop.postgres.num_idle() as f64);
+    gauge!("flash_sale_gate_open").set(f64::from(u8::from(shop.redis.gate_is_open())));
+}

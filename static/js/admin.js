@@ -1,0 +1,276 @@
+// The operators' page: steer sales, look at orders, read the audit in words.
+
+import { call, poll } from './api.js';
+import { clock } from './clock.js';
+import { minorUnits, money, moment, number } from './format.js';
+import { errorWords, t } from './strings.js';
+import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.js';
+
+const KEPT = 'flash-sale.admin-token';
+const PAGE = 50;
+let token = sessionStorage.getItem(KEPT) ?? '';
+let polling, sales = [], inspected = null, last = null;
+
+const admin = (method, path, body) => call(method, `/api/v1/admin/sales${path}`, { body, bearer: token });
+const path = (sale, rest = '') => `/${encodeURIComponent(sale.id)}${rest}`;
+
+/** 401 and the 404 of a switched-off admin API need words of their own. */
+function words(problem) {
+  if (problem.status === 401) return t('error.admin_token');
+  if (problem.status === 404 && problem.code !== 'sale_not_found') return t('error.admin_off');
+  // A refusal of a value says which one: that is the server's sentence to say.
+  return problem.status === 422 && problem.detail ? problem.detail : errorWords(problem);
+}
+
+// ---- the gate ----------------------------------------------------------------------------------------------------
+
+/** No call asks only "is this token right", so read the orders of some sale; of one that cannot be, if there is none. */
+async function prove() {
+  ({ sales } = await call('GET', '/api/v1/sales'));
+  const id = sales[0]?.id ?? '0';
+  try {
+    await admin('GET', `/${encodeURIComponent(id)}/orders?limit=1`);
+  } catch (problem) {
+    if (problem.code !== 'sale_not_found') throw problem;
+  }
+}
+
+async function enter(event) {
+  event?.preventDefault();
+  if (event) token = $('#token').value.trim();
+  text($('#token-error'), '');
+  try {
+    await prove();
+  } catch (problem) {
+    if (problem.status === 401) leave();
+    $('#gate').hidden = false;
+    text($('#token-error'), words(problem));
+    $('#token').focus();
+    return;
+  }
+  sessionStorage.setItem(KEPT, token);
+  $('#token').value = '';
+  render(); // before the desk shows, so that nothing moves
+  $('#gate').hidden = true;
+  $('#desk').hidden = $('#leave').hidden = false;
+  polling = poll(refresh, () => 3000);
+}
+
+function leave() {
+  sessionStorage.removeItem(KEPT);
+  token = '';
+  polling?.stop();
+  inspected = null;
+  $('#gate').hidden = false;
+  $('#desk').hidden = $('#leave').hidden = $('#inspect').hidden = true;
+}
+
+function failed(problem) {
+  if (problem.status === 401) { leave(); return text($('#token-error'), words(problem)); }
+  toast(words(problem), 'bad');
+}
+
+// ---- the list of sales -------------------------------------------------------------------------------------------
+
+const rows = new Map();
+
+function row(sale) {
+  const cells = { badge: badge(sale.state), left: h('td', { class: 'num' }), opens: h('td') };
+  const button = (key, work, extra = {}) => h('button', { class: 'button small', type: 'button', onclick: work, ...extra }, t(key));
+  const named = (key) => ({ 'aria-label': `${t(key)}: ${sale.title}` });
+  cells.pause = button('admin.pause', () => steer(sale, 'pause'), named('admin.pause'));
+  cells.resume = button('admin.resume', () => steer(sale, 'resume'), named('admin.resume'));
+  cells.close = button('admin.close', () => close(sale), named('admin.close'));
+  cells.amount = h('input', { type: 'number', step: 1, value: 10, required: true, 'aria-label': t('admin.add_n', { title: sale.title }) });
+  cells.add = h('form', { class: 'add', onsubmit: (event) => { event.preventDefault(); addStock(sale, cells.amount.valueAsNumber); } },
+    cells.amount, h('button', { class: 'button small', ...named('admin.add') }, t('admin.add')));
+  const element = h('tr', {},
+    h('th', { scope: 'row' }, h('a', { href: `/sales/${encodeURIComponent(sale.id)}` }, sale.title), h('small', {}, sale.id)),
+    h('td', {}, cells.badge), cells.left, cells.opens,
+    h('td', {}, h('div', { class: 'steer' },
+      button('admin.inspect', () => inspect(sale), { 'aria-label': t('admin.inspect_of', { title: sale.title }) }),
+      cells.pause, cells.resume, cells.close, cells.add)));
+  return { element, cells };
+}
+
+function render() {
+  const body = $('#rows');
+  sales.forEach((sale, index) => {
+    if (!rows.has(sale.id)) rows.set(sale.id, row(sale));
+    const { element, cells } = rows.get(sale.id);
+    const state = stateAt(sale, clock.now());
+    cells.badge.className = `badge ${state}`;
+    text(cells.badge, t(`state.${state}`));
+    text(cells.left, `${number(sale.remaining)} / ${number(sale.stock)}`);
+    text(cells.opens, moment(sale.opens_at, clock.now()));
+    // `disabled` rather than hidden: the row keeps its shape while its sale changes
+    cells.pause.hidden = state === 'paused';
+    cells.resume.hidden = state !== 'paused';
+    cells.pause.disabled = cells.close.disabled = state === 'ended';
+    for (const control of cells.add.elements) control.disabled = state === 'ended';
+    if (body.children[index] !== element && !body.contains(document.activeElement)) body.insertBefore(element, body.children[index] ?? null);
+    else if (!element.isConnected) body.append(element);
+  });
+  $('#none').hidden = sales.length > 0;
+}
+
+async function refresh() {
+  try {
+    ({ sales } = await call('GET', '/api/v1/sales'));
+    banner('');
+  } catch (problem) {
+    banner(errorWords(problem));
+    throw problem;
+  }
+  render();
+}
+
+async function change(sale, work, done) {
+  try {
+    const changed = await work();
+    sales = sales.map((one) => (one.id === changed.id ? changed : one));
+    render();
+    toast(done, 'good');
+    if (inspected?.id === sale.id) audit();
+  } catch (problem) {
+    failed(problem);
+  }
+}
+
+/** Pause and resume take each other's place, so the focus goes along. */
+async function steer(sale, verb) {
+  await change(sale, () => admin('POST', path(sale, `/${verb}`)), t(`admin.done.${verb}`, sale));
+  if (document.activeElement !== document.body) return;
+  const { pause, resume } = rows.get(sale.id).cells;
+  (pause.hidden ? resume : pause).focus();
+}
+
+async function close(sale) {
+  if (!(await confirm(t('confirm.close'), t('confirm.close_more'), t('confirm.close_yes'), t('confirm.no')))) return;
+  change(sale, () => admin('POST', path(sale, '/close')), t('admin.done.close', sale));
+}
+
+function addStock(sale, add) {
+  if (!add) return;
+  change(sale, () => admin('POST', path(sale, '/stock'), { add }), t('admin.done.stock', { title: sale.title, n: add > 0 ? `+${add}` : add }));
+}
+
+// ---- one sale from inside ----------------------------------------------------------------------------------------
+
+function inspect(sale) {
+  inspected = sale;
+  $('#inspect').hidden = false;
+  text($('#inspect-title'), sale.title);
+  $('#filter').value = '';
+  $('#verdict').textContent = t('loading');
+  $('#verdict').className = 'verdict';
+  for (const list of [$('#invariants'), $('#figures')]) list.replaceChildren();
+  $('#problems').hidden = true;
+  $('#inspect-title').focus({ preventScroll: true });
+  $('#inspect').scrollIntoView({ block: 'start' });
+  audit();
+  orders();
+}
+
+/** The audit's fields as sentences: [what must hold, true | false | null for not yet known, how it stands]. */
+function invariants(a) {
+  const line = (name, holds, params = a) => [t(`audit.${name}`), holds, t(`audit.${name}_${holds ? 'yes' : holds === false ? 'no' : 'wait'}`, params)];
+  return [
+    line('oversold', a.oversold === 0),
+    line('duplicates', a.duplicate_users === 0, { ...a, n: a.duplicate_users }),
+    line('backlog', a.backlog === 0 ? true : null, { ...a, n: a.backlog }),
+    line('conserved', a.conserved ?? null),
+    line('epoch', a.redis && a.postgres ? a.redis.epoch === a.postgres.epoch : null, { redis: a.redis?.epoch, epoch: a.postgres?.epoch }),
+    line('run', a.redis?.run_id_approved ?? null),
+  ];
+}
+
+async function audit() {
+  const sale = inspected;
+  let a;
+  try {
+    a = await admin('GET', path(sale, '/audit'));
+  } catch (problem) {
+    return failed(problem);
+  }
+  if (sale !== inspected) return;
+  const verdict = !a.ok ? 'bad' : a.quiescent ? 'ok' : 'moving';
+  $('#verdict').className = `verdict ${verdict}`;
+  text($('#verdict'), `${t(`admin.audit_${verdict}`)}. ${t('admin.audit_at', { at: moment(clock.now(), clock.now()) })}`);
+  $('#invariants').replaceChildren(...invariants(a).map(([what, holds, how]) => {
+    const name = holds ? 'yes' : holds === false ? 'no' : 'wait';
+    return h('li', { class: name }, h('span', { class: 'mark' }, t(`verdict.${name}`)), h('strong', {}, what), h('span', {}, how));
+  }));
+  $('#problems').hidden = a.problems.length === 0;
+  $('#problems ul').replaceChildren(...a.problems.map((problem) => h('li', {}, typeof problem === 'string' ? problem : JSON.stringify(problem))));
+  $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected']
+    .map((name) => h('div', {}, h('dt', {}, t(`fig.${name}`)), h('dd', {}, number(a[name])))));
+}
+
+async function orders(after) {
+  const sale = inspected;
+  const query = new URLSearchParams({ limit: PAGE, ...($('#filter').value && { status: $('#filter').value }), ...(after && { after }) });
+  let page;
+  try {
+    ({ orders: page } = await admin('GET', path(sale, `/orders?${query}`)));
+  } catch (problem) {
+    return failed(problem);
+  }
+  if (sale !== inspected) return;
+  const now = clock.now();
+  const lines = page.map((order) => h('tr', {},
+    h('td', { class: 'number' }, order.order_id), h('td', { class: 'number' }, order.user_id),
+    h('td', {}, h('span', { class: `badge ${order.status}` }, t(`status.${order.status}`))),
+    h('td', { class: 'num' }, money(order.price_cents, order.currency)),
+    h('td', {}, moment(order.created_at, now)),
+    h('td', {}, order.paid_at || order.closed_at ? moment(order.paid_at ?? order.closed_at, now) : '')));
+  const body = $('#orders tbody');
+  if (after) body.append(...lines); else body.replaceChildren(...lines);
+  last = page.at(-1)?.order_id;
+  $('#more').hidden = page.length < PAGE;
+  $('#no-orders').hidden = body.children.length > 0;
+  $('#orders').hidden = body.children.length === 0;
+}
+
+// ---- a new sale --------------------------------------------------------------------------------------------------
+
+async function create(event) {
+  event.preventDefault();
+  const form = event.target;
+  const value = (name) => form.elements[name].value.trim();
+  const complain = (key, name) => { text($('#create-error'), t(key)); form.elements[name].focus(); };
+  text($('#create-error'), '');
+
+  const currency = value('currency');
+  const body = { title: value('title'), currency, stock: Number(value('stock')), per_user_limit: Number(value('per_user_limit')) };
+  for (const [field, name] of [['price_cents', 'price'], ['original_price_cents', 'original']]) {
+    if (!value(name)) continue;
+    body[field] = minorUnits(value(name), currency);
+    if (body[field] === null) return complain('admin.bad_amount', name);
+  }
+  for (const name of ['description', 'image_url']) if (value(name)) body[name] = value(name);
+  if (value('payment_timeout_secs')) body.payment_timeout_secs = Number(value('payment_timeout_secs'));
+  for (const name of ['opens_at', 'closes_at']) if (value(name)) body[name] = new Date(value(name)).toISOString();
+  if (body.closes_at && Date.parse(body.closes_at) <= (body.opens_at ? Date.parse(body.opens_at) : clock.now())) return complain('admin.bad_window', 'closes_at');
+
+  const submit = form.querySelector('button');
+  submit.disabled = true;
+  try {
+    const sale = await admin('POST', '', body);
+    toast(t('admin.created', sale), 'good');
+    form.reset();
+    polling.now();
+  } catch (problem) {
+    if (problem.status === 401) failed(problem); else text($('#create-error'), words(problem));
+  }
+  submit.disabled = false;
+}
+
+shell();
+$('#gate').addEventListener('submit', enter);
+$('#leave').addEventListener('click', () => { leave(); $('#token').focus(); });
+$('#create').addEventListener('submit', create);
+$('#audit-again').addEventListener('click', audit);
+$('#filter').addEventListener('change', () => orders());
+$('#more').addEventListener('click', () => orders(last));
+if (token) enter(); else $('#gate').hidden = false;

@@ -1,0 +1,141 @@
+// My orders: newest first, live while something can still change.
+
+import { poll } from './api.js';
+import { clock } from './clock.js';
+import { countdown } from './countdown.js';
+import { money, moment } from './format.js';
+import { followOrder, TERMINAL } from './order-feed.js';
+import { shop } from './session.js';
+import { errorWords, t } from './strings.js';
+import { $, banner, confirm, h, shell, text, toast } from './ui.js';
+
+const PAGE = 20;
+const FOLLOWED = 2; // event streams at once: HTTP/1.1 grants six connections in all
+const rows = new Map(); // order id → {order, element, …}, in no order
+let older = true;
+
+function row(order) {
+  const parts = {
+    status: h('span', { class: 'badge' }),
+    when: h('p', { class: 'muted small' }),
+    left: h('p', { class: 'left' }, h('span', {}, t('orders.pay_within')), ' '),
+    clock: h('span', { class: 'digits', role: 'timer' }),
+    pay: h('button', { class: 'button primary', type: 'button', onclick: () => act(order.order_id, 'pay') }, t('buy.pay')),
+    cancel: h('button', { class: 'button', type: 'button', onclick: () => cancel(order.order_id) }, t('buy.cancel')),
+  };
+  parts.left.append(parts.clock);
+  const title = `o-${order.order_id}`;
+  const element = h('li', { class: 'order', 'aria-labelledby': title },
+    h('div', {},
+      h('h3', { id: title }, h('a', { href: `/sales/${encodeURIComponent(order.sale_id)}` }, order.sale_title)),
+      h('p', { class: 'price' }, h('strong', {}, money(order.price_cents, order.currency))),
+      parts.when,
+      h('p', { class: 'muted small number' }, t('orders.number', { id: order.order_id }))),
+    h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel)));
+  return { element, parts, stop: () => {}, busy: false, order, feed: null };
+}
+
+function update(entry) {
+  const { order, parts, busy } = entry;
+  const payable = order.status === 'pending_payment';
+  const over = payable && order.pay_by && clock.now() >= Date.parse(order.pay_by);
+  parts.status.className = `badge ${order.status}`;
+  text(parts.status, t(`status.${order.status}`));
+  const now = clock.now();
+  text(parts.when, [
+    t('orders.created', { at: moment(order.created_at, now) }),
+    order.paid_at && t('orders.paid_at', { at: moment(order.paid_at, now) }),
+    !order.paid_at && order.closed_at && t('orders.closed_at', { at: moment(order.closed_at, now) }),
+  ].filter(Boolean).join(', '));
+  parts.left.hidden = !payable;
+  parts.pay.hidden = parts.cancel.hidden = !payable;
+  parts.pay.disabled = parts.cancel.disabled = busy || Boolean(over);
+  entry.stop();
+  entry.stop = payable && order.pay_by && !over
+    ? countdown(parts.clock, Date.parse(order.pay_by), () => { update(entry); polling.now(300 + Math.random() * 700); })
+    : () => {};
+}
+
+function take(order) {
+  const known = rows.get(order.order_id);
+  if (known && TERMINAL.includes(known.order.status)) return; // terminal never changes: later news can only be older
+  if (known && known.order.status === order.status && known.order.pay_by === order.pay_by) return;
+  const entry = known ?? row(order);
+  entry.order = order;
+  rows.set(order.order_id, entry);
+  update(entry);
+}
+
+const newestFirst = () => [...rows.values()].sort((a, b) => Date.parse(b.order.created_at) - Date.parse(a.order.created_at));
+
+/** Newest first; what waits for the buyer stands above the history. */
+function place() {
+  const sorted = newestFirst();
+  const open = sorted.filter((entry) => !TERMINAL.includes(entry.order.status));
+  for (const [list, entries] of [[$('#open'), open], [$('#history'), sorted.filter((entry) => !open.includes(entry))]]) {
+    const focused = document.activeElement;
+    entries.forEach(({ element }, index) => {
+      if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
+    });
+    if (focused !== document.activeElement) focused?.focus({ preventScroll: true });
+    list.parentElement.hidden = entries.length === 0;
+  }
+  $('#empty').hidden = rows.size > 0;
+  $('#more').hidden = !older || rows.size < PAGE;
+  for (const entry of open.slice(0, FOLLOWED)) {
+    entry.feed ??= followOrder(entry.order.order_id, (order) => { take(order); place(); });
+  }
+}
+
+async function act(id, verb) {
+  const entry = rows.get(id);
+  if (entry.busy) return;
+  entry.busy = true;
+  update(entry);
+  try {
+    take(await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`));
+  } catch (problem) {
+    toast(t(`notice.${problem.status ? problem.code : 'network'}`, {}, 'notice.other'), 'bad');
+    shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`).then((order) => { take(order); place(); }, () => {});
+  }
+  entry.busy = false;
+  update(entry);
+  const hadFocus = !entry.element.contains(document.activeElement) && document.activeElement === document.body;
+  place();
+  if (hadFocus) $('a', entry.element).focus({ preventScroll: true });
+  text($('#say'), `${entry.order.sale_title}: ${t(`status.${entry.order.status}`)}`);
+}
+
+async function cancel(id) {
+  if (await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'))) act(id, 'cancel');
+}
+
+async function refresh() {
+  try {
+    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}`);
+    orders.forEach(take);
+    if (orders.length < PAGE) older = false;
+    banner('');
+  } catch (problem) {
+    banner(problem.status ? errorWords(problem) : t('error.network'));
+    throw problem;
+  }
+  $('#loading').hidden = true;
+  place();
+}
+
+async function more() {
+  const oldest = encodeURIComponent(newestFirst().at(-1).order.order_id);
+  try {
+    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}&after=${oldest}`);
+    orders.forEach(take);
+    older = orders.length === PAGE;
+    place();
+  } catch (problem) {
+    toast(errorWords(problem), 'bad');
+  }
+}
+
+shell();
+$('#more').addEventListener('click', more);
+const polling = poll(refresh, () => ([...rows.values()].some((entry) => !TERMINAL.includes(entry.order.status)) ? 3000 : 12_000));

@@ -1,0 +1,213 @@
+// The sale page: joins the buy machine to the page, the API and the two event streams.
+
+import { backoff, call, poll } from './api.js';
+import { clock } from './clock.js';
+import { digits } from './countdown.js';
+import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
+import { view } from './buy-view.js';
+import { money, moment, number, percentOff } from './format.js';
+import { followOrder } from './order-feed.js';
+import { session, shop } from './session.js';
+import { follow } from './sse.js';
+import { t } from './strings.js';
+import { $, banner, confirm, shell, stateAt, stockBar, stockWords, text } from './ui.js';
+
+const SALE = `/api/v1/sales/${encodeURIComponent(decodeURIComponent(location.pathname.split('/')[2] ?? ''))}`;
+const REFRESH_MS = 30_000;
+const button = $('#buy');
+const second = $('#second');
+let sale, state, feed, ticking;
+
+// ---- events in, effects out --------------------------------------------------------------------------------------
+
+function dispatch(type, event = {}) {
+  const out = step(state, { ...event, type, now: clock.now(), random: Math.random() });
+  const before = state.name;
+  state = out.state;
+  out.effects.forEach((effect) => EFFECTS[effect.type](effect));
+  render(before !== state.name);
+  clearTimeout(ticking);
+  ticking = setTimeout(() => dispatch('tick'), nextTick(state, clock.now()) + 1);
+}
+
+const EFFECTS = {
+  async send({ key, delayMs }) {
+    await new Promise((resolve) => { setTimeout(resolve, delayMs); });
+    try {
+      const answer = await shop('POST', `${SALE}/orders`, { key });
+      dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
+    } catch (problem) {
+      if (!problem.status) return dispatch('failed');
+      const { code, retryAfterMs, extra } = problem;
+      const opensAt = extra.opens_at ? Date.parse(extra.opens_at) : undefined;
+      dispatch('refused', { code, retryAfterMs, opensAt, orderId: extra.order_id });
+    }
+  },
+  follow({ id }) {
+    feed?.close();
+    feed = followOrder(id, (order) => dispatch('order', { order: orderFacts(order) }));
+  },
+  pay: ({ id }) => act(id, 'pay'),
+  cancel: ({ id }) => act(id, 'cancel'),
+  async refresh_order({ id }) {
+    try { dispatch('order', { order: orderFacts(await shop('GET', `/api/v1/orders/${id}`)) }); } catch { /* the feed goes on */ }
+  },
+  refresh_sale: () => setTimeout(() => refreshSale().catch(() => {}), backoff(1)),
+};
+
+async function act(id, verb) {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      const order = await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`);
+      return dispatch('acted', { order: orderFacts(order) });
+    } catch (problem) {
+      // Both verbs may be repeated: a lost answer or an order not yet written down is simply asked again.
+      const again = problem.code === 'still_queued' || !problem.status;
+      if (!again || attempt === 3) return dispatch('action_failed', { code: problem.status ? problem.code : 'network' });
+      await new Promise((resolve) => { setTimeout(resolve, problem.retryAfterMs || backoff(attempt)); });
+    }
+  }
+}
+
+// ---- the sale and its news ---------------------------------------------------------------------------------------
+
+function learn(news) {
+  Object.assign(sale, news);
+  dispatch('sale', { facts: saleFacts(sale) });
+}
+
+/** The whole sale again: what events do not carry (stock, closing time, words) may have changed, and so may the clocks. */
+async function refreshSale() {
+  learn(await call('GET', SALE));
+  describe();
+}
+
+function watch() {
+  follow(`${SALE}/events`, {
+    onEvent(name, news) {
+      if (name !== 'sale') return;
+      clock.atLeast(news.server_time);
+      learn(news);
+      if (news.remaining > sale.stock) EFFECTS.refresh_sale(); // stock was added
+    },
+    onStatus(status) {
+      const link = $('#link');
+      link.className = `link ${status}`;
+      text(link, t(`link.${status}`));
+    },
+  });
+  poll(refreshSale, () => REFRESH_MS);
+}
+
+/** An order of ours from another tab or an earlier visit. */
+async function findOrders() {
+  const { orders } = await shop('GET', '/api/v1/orders');
+  const live = orders.filter((order) => order.sale_id === sale.id && ['queued', 'pending_payment', 'paid'].includes(order.status));
+  dispatch('found', { orders: live.map(orderFacts) });
+}
+
+// ---- the page ----------------------------------------------------------------------------------------------------
+
+function describe() {
+  const off = percentOff(sale.price_cents, sale.original_price_cents);
+  document.title = `${sale.title} · ${t('brand')}`;
+  text($('#title'), sale.title);
+  text($('#description'), sale.description ?? '');
+  text($('#price'), money(sale.price_cents, sale.currency));
+  text($('#before'), off ? money(sale.original_price_cents, sale.currency) : '');
+  text($('#off'), off ? t('off', { n: off }) : '');
+  $('#off').hidden = !off;
+  const image = $('#shot');
+  const url = sale.image_url || '/static/favicon.svg';
+  if (image.dataset.url !== url) {
+    image.addEventListener('error', () => { image.src = '/static/favicon.svg'; }, { once: true });
+    image.src = image.dataset.url = url;
+  }
+  const timeout = sale.payment_timeout_secs;
+  const time = timeout % 60 ? t('seconds', { n: timeout }) : t('minutes', { n: timeout / 60 });
+  text($('#fact-limit'), t('sale.limit', { n: sale.per_user_limit }));
+  text($('#fact-timeout'), t('sale.timeout', { time }));
+  text($('#fact-window'), t('sale.window', { from: moment(sale.opens_at, clock.now()), to: moment(sale.closes_at, clock.now()) }));
+  $('#page').removeAttribute('aria-busy');
+}
+
+function render(changed = true) {
+  const now = clock.now();
+  const shown = view(state, now);
+  const panel = $('#panel');
+  panel.dataset.tone = shown.tone;
+  panel.dataset.state = state.name;
+
+  text(button, t(...shown.button.label));
+  button.dataset.action = shown.button.action ?? '';
+  button.setAttribute('aria-disabled', String(!shown.button.action)); // not `disabled`: that would drop the focus
+  button.classList.toggle('busy', shown.button.busy);
+  button.classList.toggle('count', shown.button.label[0] === 'buy.count');
+
+  second.dataset.action = shown.second.action;
+  text(second, t(...shown.second.label));
+
+  text($('#clock-label'), t(shown.clock.label));
+  text($('#clock'), shown.clock.target === null ? '–' : digits(shown.clock.target - now));
+  if (changed || $('#say').dataset.key !== shown.say[0]) {
+    $('#say').dataset.key = shown.say[0];
+    text($('#say'), t(...shown.say));
+  }
+
+  const saleState = stateAt(sale, now);
+  $('#badge').className = `badge ${saleState}`;
+  text($('#badge'), t(`state.${saleState}`));
+  const { words, low } = stockWords(sale, saleState);
+  text($('#stock'), words);
+  $('#stock').classList.toggle('low', low);
+  stockBar($('#bar'), sale, low);
+  $('#units').textContent = t('sale.units', { n: number(sale.stock) });
+}
+
+/** One intent, one key. randomUUID would need https, and a demo is often shown over http on a local network. */
+function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+function press() {
+  if (!state) return;
+  if (button.dataset.action === 'pay') dispatch('pay');
+  else dispatch('buy', { key: newKey() }); // the machine ignores it where it does not count
+}
+
+async function pressSecond() {
+  if (second.dataset.action === 'orders') location.assign('/orders');
+  if (second.dataset.action !== 'cancel') return;
+  const sure = await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'));
+  if (sure) dispatch('cancel');
+}
+
+async function start() {
+  shell();
+  button.addEventListener('click', press);
+  button.addEventListener('keydown', (event) => { if (event.repeat) event.preventDefault(); });
+  second.addEventListener('click', pressSecond);
+  const loading = poll(async () => {
+    try {
+      sale = await call('GET', SALE);
+    } catch (problem) {
+      if (problem.status >= 400 && problem.status < 429) {
+        loading.stop();
+        $('#page').hidden = true;
+        $('#missing').hidden = false;
+        return;
+      }
+      banner(t(problem.status ? 'error.unavailable' : 'error.network'));
+      throw problem;
+    }
+    loading.stop();
+    banner('');
+    state = initial(saleFacts(sale), clock.now());
+    describe();
+    dispatch('tick');
+    watch();
+    const finding = poll(async () => { await session(); await findOrders(); finding.stop(); }, () => 5000);
+  }, () => 5000);
+}
+
+start();

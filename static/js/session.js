@@ -1,0 +1,47 @@
+// Who is shopping. The session itself is an HttpOnly cookie that no script can read; what is kept here is a marker that
+// there is one, so that a first visit opens a session at once instead of first being told 401.
+
+import { call } from './api.js';
+
+const MARKER = 'flash-sale.session';
+let current = null;
+
+function remember(session) {
+  try { localStorage.setItem(MARKER, session.expires_at ?? '1'); } catch { /* private mode: ask again next time */ }
+  return session;
+}
+
+function marked() {
+  try { return localStorage.getItem(MARKER) !== null; } catch { return true; }
+}
+
+const open = () => call('POST', '/api/v1/session', { body: {} }).then(remember);
+
+async function find() {
+  if (!marked()) return open();
+  try {
+    return remember(await call('GET', '/api/v1/session'));
+  } catch (problem) {
+    if (problem.status !== 401) throw problem;
+    return open();
+  }
+}
+
+/** The visitor's session; opened when there is none. A failure is not remembered: the next call tries again. */
+export function session() {
+  current ??= find().catch((problem) => { current = null; throw problem; });
+  return current;
+}
+
+/** A call on behalf of the shopper. A session that ran out meanwhile is replaced once. */
+export async function shop(method, path, options) {
+  await session();
+  try {
+    return await call(method, path, options);
+  } catch (problem) {
+    if (problem.status !== 401) throw problem;
+    current = open().catch((again) => { current = null; throw again; });
+    await current;
+    return call(method, path, options);
+  }
+}

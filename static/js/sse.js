@@ -1,0 +1,97 @@
+// Server-sent events over fetch. The browser's own EventSource reconnects after a fixed pause (every page in the same
+// second), gives up for ever on an error status, and hides heartbeats, so a dead connection looks alive. This reader
+// does none of that, and lets go of its connection while the page is hidden: HTTP/1.1 grants six per site.
+
+import { backoff, problemOf } from './api.js';
+
+const SILENCE_MS = 40_000; // heartbeats come every 15 s; this long without one and the line is dead
+const HIDDEN_MS = 10_000;
+
+/** Feeds text chunks, cut anywhere, and calls `emit(event, data)` for every complete event. */
+export function parser(emit) {
+  let rest = '', event = '', data = [];
+  return (chunk) => {
+    const lines = (rest + chunk).split(/\r\n|\n|\r(?!$)/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === '') {
+        if (data.length) emit(event || 'message', data.join('\n'));
+        event = ''; data = [];
+        continue;
+      }
+      const [, field, value] = /^([^:]*):? ?(.*)$/s.exec(line);
+      if (field === 'data') data.push(value);
+      if (field === 'event') event = value;
+    }
+  };
+}
+
+/**
+ * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live` or `reconnecting`;
+ * `onRefused(problem)` gets a 4xx that no retry will change, and ends the stream.
+ */
+export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {} }) {
+  let closed = false, attempt = 0, timer, hiddenTimer, abort = null;
+
+  async function connect() {
+    clearTimeout(timer);
+    if (closed || abort || document.hidden) return;
+    const mine = abort = new AbortController();
+    let watchdog, wait = 0;
+    const heard = () => { clearTimeout(watchdog); watchdog = setTimeout(() => mine.abort(), SILENCE_MS); };
+    try {
+      heard();
+      const response = await fetch(url, { headers: { accept: 'text/event-stream' }, cache: 'no-store', signal: mine.signal });
+      if (!response.ok) {
+        const problem = await problemOf(response);
+        if (problem.status < 500 && problem.status !== 429 && problem.status !== 408) { close(); return onRefused(problem); }
+        wait = problem.retryAfterMs;
+        throw problem;
+      }
+      const feed = parser((name, data) => {
+        if (attempt !== 0 || !mine.live) { attempt = 0; mine.live = true; onStatus('live'); }
+        onEvent(name, JSON.parse(data));
+      });
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done || closed) break;
+        heard();
+        feed(value);
+      }
+    } catch { /* lost: falls through to the reconnect */ } finally {
+      clearTimeout(watchdog);
+      if (abort === mine) abort = null;
+    }
+    if (closed || mine.signal.reason === 'hidden') return;
+    onStatus('reconnecting');
+    timer = setTimeout(connect, wait + backoff(attempt++));
+  }
+
+  function visibility() {
+    clearTimeout(hiddenTimer);
+    if (!document.hidden) return connect();
+    hiddenTimer = setTimeout(() => { abort?.abort('hidden'); abort = null; }, HIDDEN_MS);
+  }
+  const online = () => { clearTimeout(timer); timer = setTimeout(connect, Math.random() * 500); };
+
+  function close() {
+    closed = true;
+    clearTimeout(timer);
+    clearTimeout(hiddenTimer);
+    abort?.abort('closed');
+    document.removeEventListener('visibilitychange', visibility);
+    removeEventListener('online', online);
+    removeEventListener('pagehide', leave);
+    removeEventListener('pageshow', connect);
+  }
+  // A page put aside for the back button must not keep a connection; it comes back when it is shown again.
+  const leave = () => { abort?.abort('hidden'); abort = null; };
+
+  document.addEventListener('visibilitychange', visibility);
+  addEventListener('online', online);
+  addEventListener('pagehide', leave);
+  addEventListener('pageshow', connect);
+  connect();
+  return { close };
+}

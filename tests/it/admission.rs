@@ -1,0 +1,596 @@
+//! The admission path: crowds, double clicks, retries, and the script against a model of it.
+
+use crate::support::{
+    Servers,
+    app::{Options, TestApp, all_at_once},
+};
+use flash_sale::{
+    domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    redis::{
+        Keys,
+        scripts::{self, AdmitOptions, Buyer, Installed, Judged},
+    },
+};
+use proptest::{prelude::*, test_runner::TestRunner};
+use reqwest::StatusCode;
+use serde_json::json;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+use time::macros::datetime;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let shoppers: Vec<_> = (0..2_000).map(|_| app.shopper()).collect();
+    let replies = all_at_once(shoppers.iter().cloned().map(|shopper| {
+        let sale = sale.clone();
+        async move { shopper.buy(&sale).await }
+    }))
+    .await;
+
+    let winners: Vec<_> = shoppers
+        .iter()
+        .zip(&replies)
+        .filter(|(_, reply)| reply.status == StatusCode::ACCEPTED)
+        .collect();
+    assert_eq!(winners.len(), 10);
+    for reply in replies
+        .iter()
+        .filter(|reply| reply.status != StatusCode::ACCEPTED)
+    {
+        reply.assert_problem(409, "sold_out");
+    }
+    let ids: HashSet<&str> = winners
+        .iter()
+        .map(|(_, reply)| reply.text("order_id"))
+        .collect();
+    assert_eq!(ids.len(), 10, "order ids are unique");
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!(
+        (audit.live, audit.remaining, audit.postgres.taken),
+        (10, 0, 10)
+    );
+    for (shopper, reply) in winners {
+        let id = reply.text("order_id");
+        shopper.until(id, "pending_payment").await;
+        // Sold out or not: a winner who asks again hears of their own order.
+        let again = shopper.buy(&sale).await;
+        again.assert_problem(409, "already_ordered");
+        assert_eq!(again.text("order_id"), id);
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_user_clicking_five_hundred_times_has_one_order() {
+    let app = TestApp::start().await;
+    let sale = app.sale(100, json!({})).await;
+    let shopper = app.shopper();
+    let replies = all_at_once((0..500).map(|_| {
+        let (shopper, sale) = (shopper.clone(), sale.clone());
+        async move { shopper.buy(&sale).await }
+    }))
+    .await;
+    let accepted: Vec<_> = replies
+        .iter()
+        .filter(|reply| reply.status == StatusCode::ACCEPTED)
+        .collect();
+    assert_eq!(accepted.len(), 1);
+    for reply in replies
+        .iter()
+        .filter(|reply| reply.status != StatusCode::ACCEPTED)
+    {
+        reply.assert_problem(409, "already_ordered");
+        assert_eq!(reply.text("order_id"), accepted[0].text("order_id"));
+    }
+    assert_eq!(
+        app.assert_sound(&sale).await.remaining,
+        99,
+        "duplicates take no stock"
+    );
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_idempotency_key_from_many_tasks_is_one_order_and_one_answer() {
+    let app = TestApp::start().await;
+    let second = app.another(Options::default()).await;
+    let sale = app.sale(100, json!({"per_user_limit": 5})).await;
+    let shopper = app.shopper();
+    let elsewhere = second.as_shopper(&shopper);
+    let replies = all_at_once((0..200).map(|number| {
+        let shopper = if number % 2 == 0 {
+            shopper.clone()
+        } else {
+            elsewhere.clone()
+        };
+        let sale = sale.clone();
+        async move { shopper.buy_with_key(&sale, "the one key").await }
+    }))
+    .await;
+    let ids: HashSet<&str> = replies.iter().map(|reply| reply.text("order_id")).collect();
+    assert_eq!(ids.len(), 1);
+    let first_answers = replies
+        .iter()
+        .filter(|reply| reply.header("idempotent-replayed").is_empty())
+        .count();
+    assert_eq!(first_answers, 1, "all but one are marked as replays");
+    // Another key is another intent, up to the limit.
+    for number in 1..5 {
+        shopper
+            .buy_with_key(&sale, &format!("key {number}"))
+            .await
+            .assert(StatusCode::ACCEPTED);
+    }
+    shopper
+        .buy_with_key(&sale, "one too many")
+        .await
+        .assert_problem(409, "already_ordered");
+    let replay = shopper.buy_with_key(&sale, "the one key").await;
+    assert!(ids.contains(replay.text("order_id")));
+    assert_eq!(app.assert_sound(&sale).await.live, 5);
+    second.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_answered_as_the_first_time_even_when_all_is_over() {
+    let app = TestApp::start().await;
+    let sale = app.sale(1, json!({})).await;
+    let winner = app.shopper();
+    let first = winner.buy_with_key(&sale, "k").await;
+    first.assert(StatusCode::ACCEPTED);
+    let id = first.text("order_id").to_owned();
+    winner.until(&id, "pending_payment").await;
+
+    let same = async |when: &str| {
+        let replay = winner.buy_with_key(&sale, "k").await;
+        assert_eq!(
+            (replay.status, replay.text("order_id")),
+            (StatusCode::ACCEPTED, id.as_str()),
+            "{when}"
+        );
+        assert_eq!(replay.header("idempotent-replayed"), "true", "{when}");
+    };
+    app.shopper()
+        .buy(&sale)
+        .await
+        .assert_problem(409, "sold_out");
+    same("sold out").await;
+    winner.cancel(&id).await.assert(StatusCode::OK);
+    same("cancelled").await;
+    let path = format!("/api/v1/admin/sales/{sale}");
+    app.admin(reqwest::Method::POST, &format!("{path}/pause"), None)
+        .await
+        .assert(StatusCode::OK);
+    same("paused").await;
+    app.admin(reqwest::Method::POST, &format!("{path}/close"), None)
+        .await
+        .assert(StatusCode::OK);
+    same("closed").await;
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_instances_sell_one_stock_without_a_gap_or_a_double() {
+    let app = TestApp::start().await;
+    let (second, third) = (
+        app.another(Options::default()).await,
+        app.another(Options::default()).await,
+    );
+    let sale = app.sale(300, json!({})).await;
+    let instances = [&app, &second, &third];
+    let replies = all_at_once((0..900).map(|number| {
+        let (shopper, sale) = (instances[number % 3].shopper(), sale.clone());
+        async move { shopper.buy(&sale).await }
+    }))
+    .await;
+    let ids: HashSet<&str> = replies
+        .iter()
+        .filter(|reply| reply.status == StatusCode::ACCEPTED)
+        .map(|reply| reply.text("order_id"))
+        .collect();
+    assert_eq!(ids.len(), 300, "all of the stock sells, once");
+    assert_eq!(app.assert_sound(&sale).await.live, 300);
+    second.stop().await;
+    third.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_accepted_on_any_instance_after_a_pause_is_answered() {
+    let app = TestApp::start().await;
+    let second = app.another(Options::default()).await;
+    let sale = app.sale(100_000, json!({})).await;
+    let path = format!("/api/v1/admin/sales/{sale}");
+    for round in 0..5 {
+        let crowd = all_at_once((0..200).map(|number| {
+            let (shopper, sale) = (
+                if number % 2 == 0 {
+                    app.shopper()
+                } else {
+                    second.shopper()
+                },
+                sale.clone(),
+            );
+            async move { shopper.buy(&sale).await.status }
+        }));
+        let pause = async {
+            app.admin(reqwest::Method::POST, &format!("{path}/pause"), None)
+                .await
+                .assert(StatusCode::OK);
+            let admitted = app.audit(&sale).await.redis.buyers;
+            second
+                .shopper()
+                .buy(&sale)
+                .await
+                .assert_problem(409, "paused");
+            admitted
+        };
+        let (_, admitted) = tokio::join!(crowd, pause);
+        assert_eq!(
+            app.audit(&sale).await.redis.buyers,
+            admitted,
+            "round {round}"
+        );
+        app.admin(reqwest::Method::POST, &format!("{path}/resume"), None)
+            .await
+            .assert(StatusCode::OK);
+        app.shopper().must_buy(&sale).await;
+    }
+    app.assert_sound(&sale).await;
+    second.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_backlog_refuses_before_stock_is_taken() {
+    let options = Options {
+        role: flash_sale::app::Role::ServerWithoutWriter,
+        backlog_limit: 7,
+        ..Options::default()
+    };
+    let app = TestApp::start_with(options).await;
+    let sale = app.sale(100, json!({})).await;
+    let replies = all_at_once((0..50).map(|_| {
+        let (shopper, sale) = (app.shopper(), sale.clone());
+        async move { shopper.buy(&sale).await }
+    }))
+    .await;
+    let accepted = replies
+        .iter()
+        .filter(|reply| reply.status == StatusCode::ACCEPTED)
+        .count();
+    assert_eq!(accepted, 7);
+    for reply in replies
+        .iter()
+        .filter(|reply| reply.status != StatusCode::ACCEPTED)
+    {
+        reply.assert_problem(503, "unavailable");
+        assert!(!reply.header("retry-after").is_empty());
+    }
+    let audit = app.audit(&sale).await;
+    assert_eq!((audit.remaining, audit.backlog), (93, 7));
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_stops_the_script_before_it_writes_anything() {
+    let bench = ScriptBench::new("corrupt:", 10, 1).await;
+    let mut connection = bench.connection.clone();
+    let user = UserId::random();
+    let shard = bench.keys.shard(bench.sale.id, 1, 0);
+    let _: () = redis::cmd("SET")
+        .arg(&shard)
+        .arg("not a hash")
+        .query_async(&mut connection)
+        .await
+        .expect("SET");
+    let before = bench.state().await;
+    let buyers = [Buyer {
+        user,
+        order_id: OrderId::from_i64(1),
+        key: None,
+    }];
+    bench.try_admit(&buyers).await.expect_err("WRONGTYPE");
+    assert_eq!(bench.state().await, before, "no unit was taken");
+    let _: () = redis::cmd("DEL")
+        .arg(&shard)
+        .query_async(&mut connection)
+        .await
+        .expect("DEL");
+
+    let log = bench.keys.log(bench.sale.id);
+    let _: () = redis::cmd("SET")
+        .arg(&log)
+        .arg("not a stream")
+        .query_async(&mut connection)
+        .await
+        .expect("SET");
+    let outcome = bench.try_admit(&buyers).await.expect("an answer");
+    assert_eq!(outcome.expect_err("refused"), scripts::Fenced::Corrupt);
+    assert_eq!(bench.state().await, before, "no unit was taken");
+}
+
+#[tokio::test]
+async fn the_same_attempt_asked_twice_is_accepted_once() {
+    let bench = ScriptBench::new("twice:", 10, 1).await;
+    let buyers = [Buyer {
+        user: UserId::random(),
+        order_id: OrderId::from_i64(7),
+        key: None,
+    }];
+    assert_eq!(
+        bench.admit(&buyers).await,
+        vec![Judged::Accepted { slot: 0 }]
+    );
+    assert_eq!(bench.admit(&buyers).await, vec![Judged::AcceptedBefore]);
+    assert_eq!(bench.state().await["remaining"], 9);
+    assert_eq!(bench.state().await["pending"], 1);
+}
+
+/// One sale's keys in a real Redis, driven by the typed wrappers alone.
+struct ScriptBench {
+    keys: Keys,
+    sale: Sale,
+    connection: redis::aio::MultiplexedConnection,
+}
+
+impl ScriptBench {
+    async fn new(prefix: &str, stock: i32, limit: i16) -> Self {
+        let servers = Servers::shared().await;
+        let client = redis::Client::open(servers.redis.url()).expect("url");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("redis");
+        let keys = Keys::new(prefix);
+        let sale = Sale {
+            id: SaleId::from_i64(1),
+            title: "thing".into(),
+            description: String::new(),
+            image_url: String::new(),
+            currency: "USD".into(),
+            price_cents: 1,
+            original_price_cents: None,
+            stock,
+            per_user_limit: limit,
+            opens_at: datetime!(2020-01-01 00:00 UTC),
+            closes_at: datetime!(2090-01-01 00:00 UTC),
+            payment_timeout_secs: 60,
+            paused: false,
+            closed: false,
+            epoch: 1,
+            version: 1,
+            buyer_shards: 1,
+        };
+        let installed = scripts::install(&mut connection, &keys, &sale, i64::from(stock), 0)
+            .await
+            .expect("install");
+        assert_eq!(installed, Installed::Open);
+        Self {
+            keys,
+            sale,
+            connection,
+        }
+    }
+
+    async fn try_admit(
+        &self,
+        buyers: &[Buyer],
+    ) -> Result<Result<scripts::Admitted, scripts::Fenced>, redis::RedisError> {
+        let options = AdmitOptions {
+            high_water: 1_000_000,
+            own_writer: true,
+            late: false,
+        };
+        let mut connection = self.connection.clone();
+        scripts::admit(
+            &mut connection,
+            &self.keys,
+            self.sale.id,
+            1,
+            1,
+            options,
+            buyers,
+        )
+        .await
+    }
+
+    async fn admit(&self, buyers: &[Buyer]) -> Vec<Judged> {
+        self.try_admit(buyers)
+            .await
+            .expect("an answer")
+            .expect("judged")
+            .verdicts
+    }
+
+    async fn release(&self, orders: &[(UserId, OrderId)]) -> i64 {
+        let mut connection = self.connection.clone();
+        scripts::release(&mut connection, &self.keys, self.sale.id, 1, 1, orders)
+            .await
+            .expect("an answer")
+            .expect("released")
+            .returned
+    }
+
+    async fn state(&self) -> HashMap<String, i64> {
+        let mut connection = self.connection.clone();
+        redis::cmd("HGETALL")
+            .arg(self.keys.state(self.sale.id))
+            .query_async(&mut connection)
+            .await
+            .expect("HGETALL")
+    }
+}
+
+/// What admit.lua and release.lua should do, written the obvious way.
+struct Model {
+    remaining: i64,
+    limit: usize,
+    /// user → (order, key, live)
+    held: HashMap<u8, Vec<(i64, u64, bool)>>,
+}
+
+impl Model {
+    fn admit(&mut self, user: u8, order: i64, key: u64) -> Judged {
+        let held = self.held.entry(user).or_default();
+        if let Some(replayed) = held
+            .iter()
+            .find(|(_, stored, _)| key != 0 && *stored == key)
+        {
+            return Judged::Replay(OrderId::from_i64(replayed.0));
+        }
+        let live: Vec<_> = held.iter().filter(|(_, _, live)| *live).collect();
+        if live.len() >= self.limit {
+            return Judged::AlreadyOrdered(OrderId::from_i64(live[live.len() - 1].0));
+        }
+        if self.remaining == 0 {
+            return Judged::SoldOut;
+        }
+        self.remaining -= 1;
+        held.push((order, key, true));
+        Judged::Accepted { slot: 0 } // slots are compared apart
+    }
+
+    fn release(&mut self, user: u8, order: i64) -> i64 {
+        let held = self.held.entry(user).or_default();
+        let Some(found) = held.iter_mut().find(|(id, _, live)| *id == order && *live) else {
+            return 0;
+        };
+        found.2 = false;
+        self.remaining += 1;
+        // Spent orders are kept for their key's sake, the newest eight of them.
+        held.retain(|(_, key, live)| *live || *key != 0);
+        let spent = held.iter().filter(|(_, _, live)| !live).count();
+        let mut surplus = spent.saturating_sub(8);
+        held.retain(|(_, _, live)| {
+            let drop = !live && surplus > 0;
+            surplus -= usize::from(drop);
+            !drop
+        });
+        1
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// (user, key; 0 is none)
+    Batch(Vec<(u8, u8)>),
+    /// The nth order ever accepted.
+    Release(prop::sample::Index),
+}
+
+#[test]
+fn the_scripts_agree_with_a_model_on_any_sequence() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let batch = prop::collection::vec((0u8..4, 0u8..4), 1..12).prop_map(Step::Batch);
+    let step = prop_oneof![3 => batch, 2 => any::<prop::sample::Index>().prop_map(Step::Release)];
+    let strategy = (0i32..8, 1i16..4, prop::collection::vec(step, 1..40));
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let number = AtomicU64::new(0);
+    runner
+        .run(&strategy, |(stock, limit, steps)| {
+            let prefix = format!("model{}:", number.fetch_add(1, Relaxed));
+            runtime.block_on(agree(&prefix, stock, limit, steps))
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+async fn agree(
+    prefix: &str,
+    stock: i32,
+    limit: i16,
+    steps: Vec<Step>,
+) -> Result<(), TestCaseError> {
+    let bench = ScriptBench::new(prefix, stock, limit).await;
+    let users: Vec<UserId> = (0..4).map(|_| UserId::random()).collect();
+    let mut model = Model {
+        remaining: i64::from(stock),
+        limit: usize::try_from(limit).unwrap_or(1),
+        held: HashMap::new(),
+    };
+    let mut accepted: Vec<(u8, i64)> = Vec::new();
+    let mut next_order = 1;
+    for step in steps {
+        match step {
+            Step::Batch(clicks) => {
+                let buyers: Vec<Buyer> = clicks
+                    .iter()
+                    .map(|(user, key)| {
+                        let key = (*key != 0).then(|| IdempotencyKey::from_stored(i64::from(*key)));
+                        let order_id = OrderId::from_i64(next_order);
+                        next_order += 1;
+                        Buyer {
+                            user: users[usize::from(*user)],
+                            order_id,
+                            key,
+                        }
+                    })
+                    .collect();
+                let verdicts = bench.admit(&buyers).await;
+                for ((verdict, buyer), (user, key)) in verdicts.iter().zip(&buyers).zip(&clicks) {
+                    let expected = model.admit(*user, buyer.order_id.get(), u64::from(*key));
+                    let seen = match verdict {
+                        Judged::Accepted { .. } => Judged::Accepted { slot: 0 },
+                        other => *other,
+                    };
+                    prop_assert_eq!(seen, expected);
+                    if seen == (Judged::Accepted { slot: 0 }) {
+                        accepted.push((*user, buyer.order_id.get()));
+                    }
+                }
+            }
+            Step::Release(which) if !accepted.is_empty() => {
+                let (user, order) = accepted[which.index(accepted.len())];
+                let released = bench
+                    .release(&[(users[usize::from(user)], OrderId::from_i64(order))])
+                    .await;
+                prop_assert_eq!(released, model.release(user, order));
+            }
+            Step::Release(_) => {}
+        }
+        let state = bench.state().await;
+        prop_assert_eq!(state["remaining"], model.remaining);
+        let live: usize = model
+            .held
+            .values()
+            .flatten()
+            .filter(|(_, _, live)| *live)
+            .count();
+        prop_assert_eq!(
+            state["remaining"] + i64::try_from(live).unwrap_or(0),
+            i64::from(stock),
+            "conservation"
+        );
+    }
+    let mut connection = bench.connection.clone();
+    let shard = bench.keys.shard(bench.sale.id, 1, 0);
+    let records: HashMap<Vec<u8>, Vec<u8>> = redis::cmd("HGETALL")
+        .arg(shard)
+        .query_async(&mut connection)
+        .await
+        .expect("HGETALL");
+    for record in records.values() {
+        let slots: Vec<u8> = scripts::record::decode(record)
+            .filter(|held| !held.returned)
+            .map(|held| held.slot)
+            .collect();
+        let distinct: HashSet<&u8> = slots.iter().collect();
+        prop_assert_eq!(
+            distinct.len(),
+            slots.len(),
+            "live orders of a user take different slots"
+        );
+        prop_assert!(slots.iter().all(|slot| i16::from(*slot) < limit));
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! Black-box tests through the real router, on a private Postgres and a private Redis that this
+//! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
+
+mod admission;
+mod embedded;
+mod ids;
+mod recovery;
+mod support;

@@ -1,0 +1,435 @@
+//! The application under test: the real router and workers on a port of its own, and a client.
+
+use super::{Database, Servers};
+use flash_sale::{
+    app::{Front, Role, Running, Stores, serve},
+    auth::{AdminToken, TokenSigner},
+    config::SaleSettings,
+    domain::UserId,
+    redis::Redis,
+    sale::{Audit, Shop},
+};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use time::OffsetDateTime;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
+const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
+
+/// How long a test waits for something that should happen soon. Generous, because the machine may be
+/// busy; nothing that works waits for it to pass.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How an application differs from the ordinary one.
+#[derive(Clone)]
+pub struct Options {
+    pub role: Role,
+    pub rate_limit: bool,
+    pub trust_proxy: bool,
+    pub admin: bool,
+    pub backlog_limit: i64,
+    pub batch_limit: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            role: Role::Server,
+            rate_limit: false,
+            trust_proxy: false,
+            admin: true,
+            backlog_limit: 1_000_000,
+            batch_limit: 512,
+        }
+    }
+}
+
+/// One running application, with its own database and key prefix (or those of another, to be a second
+/// instance of it).
+pub struct TestApp {
+    pub shop: Arc<Shop>,
+    pub base: String,
+    pub client: reqwest::Client,
+    pub database: Database,
+    pub prefix: String,
+    pub redis_url: String,
+    tokens: TokenSigner,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl TestApp {
+    /// An ordinary instance on the shared servers.
+    pub async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    pub async fn start_with(options: Options) -> Self {
+        Self::start_on(Servers::shared().await, options).await
+    }
+
+    /// An instance with a fresh database and prefix on these servers.
+    pub async fn start_on(servers: &Servers, options: Options) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let prefix = format!("t{}:", NUMBER.fetch_add(1, Relaxed));
+        Self::launch(
+            servers.database().await,
+            servers.redis.url(),
+            prefix,
+            options,
+        )
+        .await
+    }
+
+    /// One more instance of the same deployment.
+    pub async fn another(&self, options: Options) -> Self {
+        Self::launch(
+            self.database.clone(),
+            self.redis_url.clone(),
+            self.prefix.clone(),
+            options,
+        )
+        .await
+    }
+
+    async fn launch(
+        database: Database,
+        redis_url: String,
+        prefix: String,
+        options: Options,
+    ) -> Self {
+        flash_sale::telemetry::metrics();
+        let redis = Redis::new(&redis_url, &prefix).expect("redis url");
+        let stores = Stores::existing(flash_sale::postgres::pool(database.options(), 10), redis);
+        let sale = SaleSettings {
+            backlog_limit: options.backlog_limit,
+            batch_limit: options.batch_limit,
+        };
+        let running = Running::start(&stores, &sale, options.role);
+        assert!(running.gate_opened(PATIENCE).await, "the gate opens");
+        let shop = running.shop.clone();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let front = Front {
+            tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
+            admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
+            rate_limit: options.rate_limit,
+            trust_proxy: options.trust_proxy,
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            let shutdown = async {
+                let _ = stopped.await;
+            };
+            serve(running, listener, front, shutdown)
+                .await
+                .expect("serves until it is stopped");
+            stores.close().await;
+        });
+        Self {
+            shop,
+            base,
+            client: reqwest::Client::new(),
+            database,
+            prefix,
+            redis_url,
+            tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
+            stop,
+            served,
+        }
+    }
+
+    /// Stops this instance as SIGTERM does; the database stays.
+    pub async fn stop(self) -> Database {
+        let _ = self.stop.send(());
+        self.served.await.expect("the application ends in order");
+        self.database
+    }
+
+    /// Stops it and removes what it leaves.
+    pub async fn finish(self) {
+        let (prefix, url) = (self.prefix.clone(), self.redis_url.clone());
+        self.stop().await.drop().await;
+        let client = redis::Client::open(url).expect("redis url");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("redis");
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
+            .arg(format!("{prefix}*"))
+            .query_async(&mut connection)
+            .await
+            .expect("KEYS");
+        for keys in keys.chunks(1_000) {
+            redis::cmd("UNLINK")
+                .arg(keys)
+                .exec_async(&mut connection)
+                .await
+                .expect("UNLINK");
+        }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    pub fn mint(&self, user: UserId) -> String {
+        self.tokens.mint(
+            user,
+            "tester",
+            OffsetDateTime::now_utc() + time::Duration::HOUR,
+        )
+    }
+
+    pub fn mint_until(&self, user: UserId, expires_at: OffsetDateTime) -> String {
+        self.tokens.mint(user, "tester", expires_at)
+    }
+
+    pub fn shopper(&self) -> Shopper {
+        let user = UserId::random();
+        Shopper {
+            user,
+            token: self.mint(user),
+            client: self.client.clone(),
+            base: self.base.clone(),
+        }
+    }
+
+    /// The same person at this instance.
+    pub fn as_shopper(&self, other: &Shopper) -> Shopper {
+        Shopper {
+            base: self.base.clone(),
+            client: self.client.clone(),
+            ..other.clone()
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        Reply::of(
+            self.client
+                .get(self.url(path))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
+    }
+
+    /// A call with the admin token.
+    pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
+        let mut request = self
+            .client
+            .request(method, self.url(path))
+            .bearer_auth(ADMIN_TOKEN);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Reply::of(request.send().await.expect("an answer")).await
+    }
+
+    /// Creates a sale; `members` are added to (or replace) a title, a price and the stock.
+    pub async fn sale(&self, stock: i64, members: Value) -> String {
+        let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
+        body.as_object_mut()
+            .expect("an object")
+            .extend(members.as_object().cloned().unwrap_or_default());
+        let reply = self
+            .admin(Method::POST, "/api/v1/admin/sales", Some(body))
+            .await;
+        reply.assert(StatusCode::CREATED);
+        reply.text("id").to_owned()
+    }
+
+    pub async fn audit(&self, sale: &str) -> Audit {
+        self.shop
+            .audit(sale.parse().expect("an id"))
+            .await
+            .expect("an audit")
+    }
+
+    /// The audit once nothing is under way.
+    pub async fn quiet_audit(&self, sale: &str) -> Audit {
+        eventually("the sale is quiescent", async || {
+            let audit = self.audit(sale).await;
+            audit.quiescent.then_some(audit)
+        })
+        .await
+    }
+
+    /// The quiet audit, which must find nothing wrong.
+    pub async fn assert_sound(&self, sale: &str) -> Audit {
+        let audit = self.quiet_audit(sale).await;
+        assert!(audit.ok && audit.conserved == Some(true), "{audit:#?}");
+        audit
+    }
+}
+
+/// Somebody with a token.
+#[derive(Clone)]
+pub struct Shopper {
+    pub user: UserId,
+    pub token: String,
+    client: reqwest::Client,
+    base: String,
+}
+
+impl Shopper {
+    pub async fn call(&self, method: Method, path: &str) -> Reply {
+        let request = self
+            .client
+            .request(method, format!("{}{path}", self.base))
+            .bearer_auth(&self.token);
+        Reply::of(request.send().await.expect("an answer")).await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.call(Method::GET, path).await
+    }
+
+    pub async fn post(&self, path: &str) -> Reply {
+        self.call(Method::POST, path).await
+    }
+
+    pub async fn buy(&self, sale: &str) -> Reply {
+        self.post(&format!("/api/v1/sales/{sale}/orders")).await
+    }
+
+    pub async fn buy_with_key(&self, sale: &str, key: &str) -> Reply {
+        let request = self
+            .client
+            .post(format!("{}/api/v1/sales/{sale}/orders", self.base))
+            .bearer_auth(&self.token)
+            .header("Idempotency-Key", key);
+        Reply::of(request.send().await.expect("an answer")).await
+    }
+
+    /// Buys, which must succeed; the order id.
+    pub async fn must_buy(&self, sale: &str) -> String {
+        let reply = self.buy(sale).await;
+        reply.assert(StatusCode::ACCEPTED);
+        reply.text("order_id").to_owned()
+    }
+
+    pub async fn order(&self, id: &str) -> Reply {
+        self.get(&format!("/api/v1/orders/{id}")).await
+    }
+
+    /// The order once it has this status.
+    pub async fn until(&self, id: &str, status: &str) -> Value {
+        eventually(&format!("order {id} is {status}"), async || {
+            let reply = self.order(id).await;
+            (reply.status == StatusCode::OK && reply.text("status") == status).then_some(reply.body)
+        })
+        .await
+    }
+
+    pub async fn pay(&self, id: &str) -> Reply {
+        self.post(&format!("/api/v1/orders/{id}/pay")).await
+    }
+
+    pub async fn cancel(&self, id: &str) -> Reply {
+        self.post(&format!("/api/v1/orders/{id}/cancel")).await
+    }
+}
+
+/// An answer, read whole.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+impl Reply {
+    pub async fn of(response: Response) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        assert!(
+            headers.contains_key("x-request-id"),
+            "every response carries a request id: {headers:?}"
+        );
+        let text = response.text().await.expect("a body");
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Self {
+            status,
+            headers,
+            body,
+        }
+    }
+
+    pub fn text(&self, member: &str) -> &str {
+        self.body[member]
+            .as_str()
+            .unwrap_or_else(|| panic!("no text member {member} in {:#}", self.body))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap_or(""))
+    }
+
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("")
+    }
+
+    #[track_caller]
+    pub fn assert(&self, status: StatusCode) {
+        assert_eq!(self.status, status, "{:#}", self.body);
+    }
+
+    /// A problem document (RFC 9457) of this status and code, whole.
+    #[track_caller]
+    pub fn assert_problem(&self, status: u16, code: &str) {
+        assert_eq!(
+            (self.status.as_u16(), self.code()),
+            (status, code),
+            "{:#}",
+            self.body
+        );
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        assert_eq!(self.body["status"], status);
+        for member in ["type", "title", "detail"] {
+            assert!(
+                self.body[member].is_string(),
+                "{member} is missing: {:#}",
+                self.body
+            );
+        }
+    }
+}
+
+/// Waits for something that is to happen, by looking again and again; panics after [`PATIENCE`].
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Runs `tasks` at once and returns their results in order.
+pub async fn all_at_once<T: Send + 'static>(
+    tasks: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let running: Vec<JoinHandle<T>> = tasks.map(tokio::spawn).collect();
+    let mut results = Vec::with_capacity(running.len());
+    for task in running {
+        results.push(task.await.expect("no panic"));
+    }
+    results
+}
