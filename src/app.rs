@@ -30,11 +30,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// Batches between the gates and the writer: at most `batch_limit` orders each.
 const HANDOFF_BATCHES: usize = 1_024;
 
-/// How long requests may take to finish once the program is told to stop, and then the writer. With
-/// the embedded servers' own end it stays below the 10 s that API.md promises.
-const REQUESTS_GRACE: Duration = Duration::from_secs(3);
-const WRITER_GRACE: Duration = Duration::from_secs(3);
-const LOOPS_GRACE: Duration = Duration::from_secs(1);
+/// How long requests may take to finish once the program is told to stop, then the writer, the loops,
+/// and the embedded servers. Together below 10 s.
+const REQUESTS_GRACE: Duration = Duration::from_secs(2);
+const WRITER_GRACE: Duration = Duration::from_millis(2_500);
+const LOOPS_GRACE: Duration = Duration::from_millis(500);
+const POOL_GRACE: Duration = Duration::from_millis(500);
+const SERVERS_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -91,8 +93,7 @@ impl Stores {
     pub async fn open(settings: &StoreSettings) -> Result<Self, AppError> {
         let (options, redis_url, embedded) = match (&settings.database_url, &settings.redis_url) {
             (Some(database), Some(redis)) => {
-                let options =
-                    PgConnectOptions::from_str(database).map_err(AppError::DatabaseUrl)?;
+                let options = postgres_options(database).map_err(AppError::DatabaseUrl)?;
                 (options, redis.clone(), None)
             }
             (None, None) => {
@@ -172,11 +173,23 @@ impl Stores {
     /// Closes connections and stops embedded servers.
     pub async fn close(self) {
         // Bounded: a connection in the hands of a stuck query must not hold up the end.
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.postgres.close()).await;
+        let _ = tokio::time::timeout(POOL_GRACE, self.postgres.close()).await;
         if let Some(embedded) = self.embedded {
-            embedded.stop().await;
+            // Longer than this and they are ended as a crash would: the next start recovers.
+            let _ = tokio::time::timeout(SERVERS_GRACE, embedded.stop()).await;
         }
     }
+}
+
+/// `sqlx` reads only what stands behind the scheme: an address of another kind of database would
+/// merely never answer.
+fn postgres_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(sqlx::Error::Configuration(
+            "it does not start with postgres://".into(),
+        ));
+    }
+    PgConnectOptions::from_str(url)
 }
 
 impl RunningServers {
@@ -189,13 +202,22 @@ impl RunningServers {
     }
 }
 
+/// Whether the servers are this program's own. Half a configuration is an error, and is called that
+/// before anything else is found missing.
+fn runs_embedded(store: &StoreSettings) -> Result<bool, AppError> {
+    match (&store.database_url, &store.redis_url) {
+        (None, None) => Ok(true),
+        (Some(_), Some(_)) => Ok(false),
+        (Some(_), None) => Err(AppError::HalfConfigured("DATABASE_URL")),
+        (None, Some(_)) => Err(AppError::HalfConfigured("REDIS_URL")),
+    }
+}
+
 /// The secret that signs tokens: configured, or kept in DATA_DIR when embedded.
 pub fn token_secret(configured: Option<&str>, store: &StoreSettings) -> Result<String, AppError> {
     match configured {
         Some(secret) => Ok(secret.to_owned()),
-        None if store.database_url.is_none() && store.redis_url.is_none() => {
-            Ok(kept_secret(&store.data_dir, "token_secret")?.0)
-        }
+        None if runs_embedded(store)? => Ok(kept_secret(&store.data_dir, "token_secret")?.0),
         None => Err(AppError::TokenSecretMissing),
     }
 }
@@ -208,9 +230,7 @@ pub fn admin_token(
     match configured {
         Some("") => Err(AppError::AdminTokenEmpty),
         Some(token) => Ok(Some((token.to_owned(), false))),
-        None if store.database_url.is_none() && store.redis_url.is_none() => {
-            kept_secret(&store.data_dir, "admin_token").map(Some)
-        }
+        None if runs_embedded(store)? => kept_secret(&store.data_dir, "admin_token").map(Some),
         None => Ok(None),
     }
 }

@@ -129,6 +129,10 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Serde would also take an array of the members' values for a struct.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::invalid("the body has to be a JSON object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| Problem::invalid(shortened(error.to_string())))
 }
 
@@ -211,6 +215,7 @@ mod tests {
             "",
             "{",
             "[]",
+            "[3]",
             "null",
             r#"{"units":"3"}"#,
             r#"{"units":3.5}"#,

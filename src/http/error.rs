@@ -293,6 +293,7 @@ impl From<ShopError> for Problem {
             ShopError::Redis(error) if redis_is_away(&error) => away("redis", &error),
             ShopError::Postgres(error) => internal("postgres", &error),
             ShopError::Redis(error) => internal("redis", &error),
+            ShopError::Ids(error) => internal("ids", &error),
         }
     }
 }

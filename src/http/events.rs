@@ -283,7 +283,6 @@ mod tests {
         let place = app
             .streams
             .take_place(Gauge::noop())
-            .ok()
             .expect("the only place");
         assert!(app.streams.take_place(Gauge::noop()).is_err());
 

@@ -34,8 +34,8 @@ pub struct RequestIds {
     next: Arc<AtomicU64>,
 }
 
-impl RequestIds {
-    pub fn new() -> Self {
+impl Default for RequestIds {
+    fn default() -> Self {
         let [a, b, c, d, ..] = *uuid::Uuid::new_v4().as_bytes();
         Self {
             prefix: u32::from_be_bytes([a, b, c, d]),
@@ -56,10 +56,11 @@ impl MakeRequestId for RequestIds {
 /// Drops an incoming id that is not plain: it goes into logs and back to the client.
 pub fn drop_strange_id(mut request: Request) -> Request {
     let mut ids = request.headers().get_all(X_REQUEST_ID).iter();
-    if let Some(id) = ids.next() {
-        if !is_plain(id.as_bytes()) || ids.next().is_some() {
-            request.headers_mut().remove(X_REQUEST_ID);
-        }
+    let strange = ids
+        .next()
+        .is_some_and(|id| !is_plain(id.as_bytes()) || ids.next().is_some());
+    if strange {
+        request.headers_mut().remove(X_REQUEST_ID);
     }
     request
 }
@@ -85,6 +86,9 @@ pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Ne
     let (app, meters) = &*inner;
     let began = Instant::now();
     let method = method_index(request.method());
+    let id = tracing::enabled!(tracing::Level::DEBUG)
+        .then(|| request.headers().get(X_REQUEST_ID).cloned())
+        .flatten();
     let meter = meters.of(request
         .extensions()
         .get::<MatchedPath>()
@@ -97,6 +101,7 @@ pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Ne
     meter.count(method, response.status());
     meter.seconds.record(elapsed);
     tracing::debug!(
+        ?id,
         method = METHODS[method],
         route = meter.route,
         status = response.status().as_u16(),
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn request_ids_are_plain_and_differ() {
-        let mut ids = RequestIds::new();
+        let mut ids = RequestIds::default();
         let mut one = || {
             let id = ids
                 .make_request_id(&Request::new(Body::empty()))

@@ -109,20 +109,18 @@ impl Redis {
             return Ok(connection);
         }
         let _one_at_a_time = self.reconnecting.lock().await;
-        if self.hot.load().is_none() {
-            let mut connection = deadpool_redis::Connection::take(self.pool.get().await?);
-            let run_id = run_id(&mut connection).await?;
-            self.hot.store(Some(Arc::new(Hot { connection, run_id })));
+        if let Some(connection) = self.approved_hot() {
+            return Ok(connection); // somebody else has just reconnected
         }
-        self.approved_hot()
-            .ok_or_else(|| match self.hot.load_full() {
-                Some(hot) => HotError::NotApproved {
-                    run_id: hot.run_id.clone(),
-                },
-                None => HotError::NotApproved {
-                    run_id: "unknown".into(),
-                },
-            })
+        // None, or one to a process that is not (or no longer) approved: only a new connection tells
+        // which process there is now.
+        let mut connection = deadpool_redis::Connection::take(self.pool.get().await?);
+        let run_id = run_id(&mut connection).await?;
+        self.hot.store(Some(Arc::new(Hot {
+            connection,
+            run_id: run_id.clone(),
+        })));
+        self.approved_hot().ok_or(HotError::NotApproved { run_id })
     }
 
     fn approved_hot(&self) -> Option<MultiplexedConnection> {

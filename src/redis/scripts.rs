@@ -343,17 +343,24 @@ pub async fn project(
     })
 }
 
-/// See `scripts/seal.lua`. Returns whether no newer epoch is live.
+/// The epoch that a seal ended; epoch 0 if there was none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sealed {
+    pub epoch: i64,
+    pub shards: i32,
+}
+
+/// See `scripts/seal.lua`. `None`: this or a newer epoch is live already.
 pub async fn seal(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
     new_epoch: i64,
-) -> Result<bool, RedisError> {
+) -> Result<Option<Sealed>, RedisError> {
     let mut command = evalsha(&SEAL, 1);
     command.arg(keys.state(sale)).arg(new_epoch);
-    let live: i64 = run(&SEAL, &command, connection).await?;
-    Ok(live >= 0)
+    let (epoch, shards): (i64, i32) = run(&SEAL, &command, connection).await?;
+    Ok((epoch >= 0).then_some(Sealed { epoch, shards }))
 }
 
 /// The outcome of opening an epoch.

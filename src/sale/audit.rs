@@ -9,7 +9,7 @@
 use crate::{
     domain::{OrderId, OrderStatus, Sale, SaleId, UserId},
     redis::scripts::record,
-    sale::{Shop, ShopError, catalogue::sale_columns},
+    sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns},
 };
 use futures_util::TryStreamExt;
 use serde::Serialize;
@@ -103,7 +103,8 @@ impl Shop {
         let buyers = self.look_at_buyers(&postgres.sale, before.state).await?;
         let after = self.look_at_redis(id).await?;
         let quiet = before == after;
-        Ok(judge(id, quiet, &after, &buyers, &postgres))
+        let retired = self.board.clock.now() > postgres.sale.closes_at + RETIREMENT;
+        Ok(judge(id, quiet, retired, &after, &buyers, &postgres))
     }
 
     async fn look_at_redis(&self, id: SaleId) -> Result<RedisLook, ShopError> {
@@ -220,6 +221,7 @@ impl Shop {
 fn judge(
     id: SaleId,
     quiet: bool,
+    retired: bool,
     redis: &RedisLook,
     buyers: &[(UserId, OrderId)],
     postgres: &PostgresLook,
@@ -233,7 +235,10 @@ fn judge(
         .state
         .map_or(stock - postgres.taken, |[_, _, remaining, ..]| remaining);
     let approved = postgres.approved_run_id.as_deref() == Some(redis.run_id.as_str());
-    let quiescent = quiet && backlog == 0 && redis.stream == 0 && postgres.outbox == 0;
+    // Without its Redis state a sale that should have one is being rebuilt: nothing to compare with.
+    let comparable = redis.state.is_some() || retired;
+    let quiescent =
+        quiet && comparable && backlog == 0 && redis.stream == 0 && postgres.outbox == 0;
 
     let mut problems = Vec::new();
     let mut problem = |broken: bool, words: String| {

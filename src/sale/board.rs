@@ -364,7 +364,7 @@ impl Listing {
         });
     }
 
-    /// Whether operators have ended it so long ago that Redis no longer keeps it.
+    /// Whether its window closed so long ago that a rebuild leaves it out.
     pub fn is_retired(&self, now: OffsetDateTime) -> bool {
         now > self.sale.load().closes_at + RETIREMENT
     }

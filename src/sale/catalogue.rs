@@ -214,9 +214,10 @@ impl Shop {
         )
         .await?
         {
-            Installed::Open | Installed::Newer => {}
-            // A log from before: this id was used in a database that Redis has outlived.
-            Installed::LogNotEmpty => self.rebuild_bell.notify_one(),
+            Installed::Open => {}
+            // Somebody was quicker to rebuild it; or the id was used before, in a database that this
+            // Redis has outlived, and a rebuild has to sort that out.
+            Installed::Newer | Installed::LogNotEmpty => self.rebuild_bell.notify_one(),
         }
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
@@ -368,12 +369,14 @@ impl Shop {
             Projected::Fenced(_) => return Err(self.state_missing()),
         }
         let lowered: Option<Sale> = sqlx::query_as(concat!(
-            "UPDATE sales SET stock = $3, version = version + 1 WHERE id = $1 AND version = $2 RETURNING ",
+            "UPDATE sales SET stock = $3, version = version + 1
+             WHERE id = $1 AND version = $2 AND epoch = $4 RETURNING ",
             sale_columns!()
         ))
         .bind(id)
         .bind(unchanged.version)
         .bind(sale.stock)
+        .bind(sale.epoch)
         .fetch_optional(&self.postgres)
         .await?;
         if lowered.is_none() {
@@ -468,7 +471,8 @@ impl Shop {
     /// Reads the Redis state of these sales in one round trip, and tells their subscribers.
     pub async fn read_tallies(&self, listings: &[Arc<Listing>]) -> Result<(), ShopError> {
         let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
-        pipeline.cmd("TIME");
+        // A key of the wrong type is that sale's trouble alone.
+        pipeline.ignore_errors().cmd("TIME");
         for listing in listings {
             pipeline
                 .cmd("HMGET")
@@ -486,8 +490,7 @@ impl Shop {
             .read(time.0 * 1_000 + time.1 / 1_000, asked);
         let now = self.now();
         for (listing, reply) in listings.iter().zip(replies) {
-            let fields: Vec<Option<i64>> =
-                redis::from_redis_value(reply).map_err(redis::RedisError::from)?;
+            let fields = redis::from_redis_value::<Vec<Option<i64>>>(reply).unwrap_or_default();
             let fields: Option<Vec<i64>> = fields.into_iter().collect();
             listing.tell(fields.as_deref().and_then(Tally::from_fields));
             listing.pulsate(now);

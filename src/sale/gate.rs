@@ -146,14 +146,14 @@ pub async fn ask(
     })
 }
 
-/// Starts the task of a sale's gate; it ends with the shop.
+/// Starts the task of a sale's gate; it ends when the sale leaves the board, or with the shop.
 fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(run(Arc::downgrade(shop), listing.clone(), receiver));
+    tokio::spawn(run(Arc::downgrade(shop), Arc::downgrade(listing), receiver));
     sender
 }
 
-async fn run(shop: Weak<Shop>, listing: Arc<Listing>, mut queue: mpsc::Receiver<Waiting>) {
+async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver<Waiting>) {
     let mut waiting = Vec::new();
     let mut spare = SpareIds::default();
     loop {
@@ -162,7 +162,10 @@ async fn run(shop: Weak<Shop>, listing: Arc<Listing>, mut queue: mpsc::Receiver<
         if queue.recv_many(&mut waiting, limit).await == 0 {
             return;
         }
-        let Some(shop) = shop.upgrade() else { return };
+        // The queue's sender is the listing's own, so holding that would keep this task alive for ever.
+        let (Some(shop), Some(listing)) = (shop.upgrade(), listing.upgrade()) else {
+            return;
+        };
         let began = Instant::now();
         // Who has hung up is not sold anything; who has waited too long has been told to come back
         // by their own client, most likely.
@@ -233,23 +236,31 @@ async fn judge(
     waiting: &[Waiting],
     spare: &mut SpareIds,
 ) -> Result<Vec<Answer>, &'static str> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut ids = spare.take(waiting.len());
-    let mut reloaded = false;
+    let (mut reloaded, mut unanswered) = (false, false);
     loop {
-        match attempt(shop, listing, waiting, &mut ids).await {
+        let attempted =
+            tokio::time::timeout_at(deadline, attempt(shop, listing, waiting, &mut ids));
+        match attempted
+            .await
+            .unwrap_or_else(|_| Err(Failure::Broken("no answer in time".into())))
+        {
             Ok((asked, admitted, epoch)) => {
                 shop.board.clock.read(admitted.now_ms, asked);
-                let unused = admitted
-                    .verdicts
-                    .iter()
-                    .zip(&ids)
-                    .filter_map(|(verdict, id)| {
-                        let used =
-                            matches!(verdict, Judged::Accepted { .. } | Judged::AcceptedBefore);
-                        (!used).then_some(*id)
-                    });
-                spare.give_back(unused);
+                // An attempt without an answer may still be on its way and use its ids later.
+                if !unanswered {
+                    let unused = admitted
+                        .verdicts
+                        .iter()
+                        .zip(&ids)
+                        .filter_map(|(verdict, id)| {
+                            let used =
+                                matches!(verdict, Judged::Accepted { .. } | Judged::AcceptedBefore);
+                            (!used).then_some(*id)
+                        });
+                    spare.give_back(unused);
+                }
                 return Ok(conclude(shop, listing, waiting, &ids, admitted, epoch));
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
@@ -269,9 +280,16 @@ async fn judge(
                 shop.rebuild_bell.notify_one();
                 return Err(SHUT);
             }
-            Err(Failure::Broken(error)) => {
+            Err(Failure::Refused(error)) => {
+                // Asking again in 20 ms would change nothing; but it may be another process by then.
                 shop.redis.drop_hot();
-                if Instant::now() + RETRY_PAUSE >= deadline {
+                tracing::warn!(sale = %listing.id, %error, "redis refuses a batch");
+                return Err(NO_ANSWER);
+            }
+            Err(Failure::Broken(error)) => {
+                unanswered = true;
+                shop.redis.drop_hot();
+                if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
                     return Err(NO_ANSWER);
                 }
@@ -288,13 +306,21 @@ enum Failure {
     Fenced(Fenced),
     /// The live Redis process is not approved.
     Shut,
+    /// Redis answered with an error (out of memory, read-only, a key of another type): the script
+    /// reads everything that can fail before it writes, so nobody was judged.
+    Refused(String),
     /// No connection, no reply, or no ids. The batch may or may not have been judged.
     Broken(String),
 }
 
 impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
-        Self::Broken(error.to_string())
+        match error.kind() {
+            redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => {
+                Self::Refused(error.to_string())
+            }
+            _ => Self::Broken(error.to_string()),
+        }
     }
 }
 

@@ -10,10 +10,11 @@
 //! - Seconds and day come from one reading of Redis' clock, in the script that leases, and a lease is
 //!   used for a second at most, with the second of that reading. So a number is only ever paired
 //!   with a second of the day whose counter it came from.
-//! - A lost counter (or the whole Redis) would hand out the day's numbers again. The lease script
-//!   notices that the counter or the clock's floor is gone and gives nothing out until Postgres has
-//!   set a floor: a second later than any it ever gave, than now, and than any stored order. Ids
-//!   after the loss carry later seconds than ids before it, even if the clock stepped back as well.
+//! - A lost or rolled back counter would hand out the day's numbers again. The lease script notices
+//!   that the counter or the clock's floor is gone and gives nothing out until Postgres has set a
+//!   floor; and before a Redis process is approved after a restart or a failover, a floor is set in
+//!   any case. A floor is a second later than any given before, than Redis' clock now, and than any
+//!   stored order, so ids after a loss carry later seconds than ids before it.
 //!
 //! On a crash the rest of a lease is lost: numbers are skipped, none is repeated.
 
@@ -127,6 +128,18 @@ impl IdGenerator {
         Ok(())
     }
 
+    /// Makes sure that no id repeats one from before a restart, a failover or a loss: forgets the
+    /// lease and raises the floor in Redis.
+    pub async fn start_over(&self) -> Result<(), IdError> {
+        let mut held = self.lease.lock().await;
+        *held = None;
+        let mut connection = self.redis.pooled().await?;
+        let (now, _micros): (i64, i64) = redis::cmd("TIME").query_async(&mut *connection).await?;
+        let floor = self.raise_floor(now).await?;
+        scripts::floor_ids(&mut *connection, &self.redis.keys, day_of(floor)?, floor).await?;
+        Ok(())
+    }
+
     /// Forgets the lease; called when Redis turned out to be another process than before.
     pub async fn discard_lease(&self) {
         *self.lease.lock().await = None;
@@ -168,7 +181,6 @@ impl IdGenerator {
 
     /// A second (Unix) later than `now` and than any that an id can carry already.
     async fn raise_floor(&self, now: i64) -> Result<i64, sqlx::Error> {
-        tracing::info!("redis has no id counter for today: taking a new floor from postgres");
         sqlx::query_scalar(
             "UPDATE id_clock SET second = GREATEST(
                  second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0)) + 1

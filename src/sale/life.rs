@@ -86,7 +86,7 @@ impl Shop {
     /// Expires one order now if its time is over, rather than when the sweeper comes by: whoever asks
     /// is told what it is.
     async fn expire_if_due(&self, id: OrderId) -> Result<(), ShopError> {
-        if orders::expire_due(&self.postgres, Some(id), 1).await? > 0 {
+        if orders::expire_if_due(&self.postgres, id).await? {
             count(OrderStatus::Expired, 1);
             self.release_now().await;
         }

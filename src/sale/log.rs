@@ -130,6 +130,22 @@ pub async fn read(
         .collect())
 }
 
+/// Puts a log that holds only unreadable entries aside under another key, whose name it returns.
+pub async fn set_aside(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+    epoch: i64,
+) -> Result<String, RedisError> {
+    let aside = keys.unreadable_log(sale, epoch);
+    redis::cmd("RENAME")
+        .arg(keys.log(sale))
+        .arg(&aside)
+        .exec_async(connection)
+        .await?;
+    Ok(aside)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,6 +68,18 @@ pub enum ShopError {
     Postgres(#[from] sqlx::Error),
     #[error("redis: {0}")]
     Redis(#[from] redis::RedisError),
+    #[error("ids: {0}")]
+    Ids(#[source] ids::IdError),
+}
+
+impl From<ids::IdError> for ShopError {
+    fn from(error: ids::IdError) -> Self {
+        match error {
+            ids::IdError::Redis(error) => Self::Redis(error),
+            ids::IdError::Postgres(error) => Self::Postgres(error),
+            other => Self::Ids(other),
+        }
+    }
 }
 
 /// A slice of a listing, newest first.
@@ -180,7 +192,7 @@ impl Shop {
         views
     }
 
-    /// One sale from memory; an unknown one is looked up once.
+    /// One sale from memory; one that is not known here is looked up.
     pub async fn sale(&self, id: SaleId) -> Result<SaleView, ShopError> {
         let listing = self.listing(id).await?;
         listing.touch();

@@ -325,27 +325,38 @@ pub async fn mark_cancelled(
     Ok(cancelled.rows_affected() == 1)
 }
 
-/// Expires up to `limit` orders whose time to pay is over, of any sale, or only `id`. Instances that
-/// sweep at once skip each other's rows. Returns how many.
-pub async fn expire_due(
-    postgres: &PgPool,
-    id: Option<OrderId>,
-    limit: i64,
-) -> Result<u64, sqlx::Error> {
+/// Expires up to `limit` orders whose time to pay is over, of any sale. Instances that sweep at once
+/// skip each other's rows. Returns how many.
+pub async fn expire_due(postgres: &PgPool, limit: i64) -> Result<u64, sqlx::Error> {
     let expired = sqlx::query(concat!(
         "WITH due AS (
-             SELECT id FROM orders
-             WHERE status = 'pending_payment' AND pay_by <= now() AND ($1::bigint IS NULL OR id = $1)
-             ORDER BY pay_by LIMIT $2 FOR UPDATE SKIP LOCKED
+             SELECT id FROM orders WHERE status = 'pending_payment' AND pay_by <= now()
+             ORDER BY pay_by LIMIT $1 FOR UPDATE SKIP LOCKED
          ), closed AS (
              UPDATE orders SET status = 'expired', closed_at = now() FROM due WHERE orders.id = due.id
              RETURNING orders.id, orders.sale_id, orders.user_id
          )",
         return_units!()
     ))
-    .bind(id)
     .bind(limit)
     .execute(postgres)
     .await?;
     Ok(expired.rows_affected())
+}
+
+/// Expires one order if its time to pay is over. Waits for whoever is changing it at this moment, so
+/// that the caller reads what it became and not what it was. Returns whether this call did it.
+pub async fn expire_if_due(postgres: &PgPool, id: OrderId) -> Result<bool, sqlx::Error> {
+    let expired = sqlx::query(concat!(
+        "WITH closed AS (
+             UPDATE orders SET status = 'expired', closed_at = now()
+             WHERE id = $1 AND status = 'pending_payment' AND pay_by <= now()
+             RETURNING id, sale_id, user_id
+         )",
+        return_units!()
+    ))
+    .bind(id)
+    .execute(postgres)
+    .await?;
+    Ok(expired.rows_affected() == 1)
 }

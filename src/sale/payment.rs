@@ -18,8 +18,10 @@ pub struct Declined {
 
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Takes money for an order and gives it back. Both must be idempotent for each order: a payment is
-/// retried after a crash between the charge and the row that records it.
+/// Takes money for an order and gives it back. Both must be idempotent for each order: a shopper who
+/// pays again after a crash between the charge and the row that records it is charged once. Nothing
+/// here gives back a charge whose order expires after such a crash; a real provider needs a
+/// reconciliation of its own.
 pub trait PaymentProvider: Send + Sync + 'static {
     fn charge<'a>(&'a self, order: &'a Order) -> Pending<'a, Result<Charge, Declined>>;
 

@@ -8,31 +8,43 @@ use crate::{
     redis::scripts::{self, Fenced},
     sale::{Shop, ShopError},
 };
-use std::collections::BTreeMap;
 
-/// The most units that one step returns.
+/// The most units of a sale that one step returns.
 const STEP: i64 = 1_000;
 
 impl Shop {
     /// Returns waiting units. Idempotent, safe to run on many instances. Answers how many rows left
-    /// the outbox; those of a sale that is being rebuilt stay for the next step.
+    /// the outbox; those of a sale that is being rebuilt stay for the next step, and hold up no other
+    /// sale's.
     pub async fn release_step(&self) -> Result<usize, ShopError> {
-        let waiting: Vec<(OrderId, SaleId, UserId)> = sqlx::query_as(
-            "SELECT order_id, sale_id, user_id FROM releases ORDER BY created_at LIMIT $1",
+        let sales: Vec<SaleId> = sqlx::query_scalar("SELECT DISTINCT sale_id FROM releases")
+            .fetch_all(&self.postgres)
+            .await?;
+        let (mut settled, mut failed) = (0, None);
+        for sale in sales {
+            match self.release_sale(sale).await {
+                Ok(count) => settled += count,
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if settled == 0 => Err(error),
+            _ => Ok(settled),
+        }
+    }
+
+    async fn release_sale(&self, sale: SaleId) -> Result<usize, ShopError> {
+        let orders: Vec<(UserId, OrderId)> = sqlx::query_as(
+            "SELECT user_id, order_id FROM releases WHERE sale_id = $1 ORDER BY order_id LIMIT $2",
         )
+        .bind(sale)
         .bind(STEP)
         .fetch_all(&self.postgres)
         .await?;
-        let mut by_sale: BTreeMap<SaleId, Vec<(UserId, OrderId)>> = BTreeMap::new();
-        for (order, sale, user) in waiting {
-            by_sale.entry(sale).or_default().push((user, order));
+        if orders.is_empty() || !self.return_units(sale, &orders).await? {
+            return Ok(0);
         }
-        let mut settled = Vec::new();
-        for (sale, orders) in by_sale {
-            if self.return_units(sale, &orders).await? {
-                settled.extend(orders.iter().map(|(_, order)| order.get()));
-            }
-        }
+        let settled: Vec<i64> = orders.iter().map(|(_, order)| order.get()).collect();
         sqlx::query("DELETE FROM releases WHERE order_id = ANY($1)")
             .bind(&settled)
             .execute(&self.postgres)

@@ -16,7 +16,7 @@ const BATCH: i64 = 500;
 pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
     let mut total = 0;
     loop {
-        let expired = orders::expire_due(&shop.postgres, None, BATCH).await?;
+        let expired = orders::expire_due(&shop.postgres, BATCH).await?;
         total += expired;
         if expired > 0 {
             life::count(OrderStatus::Expired, expired);

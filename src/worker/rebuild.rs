@@ -19,7 +19,7 @@ use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
     redis::{
         keys::{BUYERS_PER_SHARD, shard_of},
-        scripts::{self, Installed, record::Held},
+        scripts::{self, Installed, Sealed, record::Held},
     },
     sale::{
         Shop, ShopError,
@@ -140,17 +140,25 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
     }
     let sales = fence(shop, only.as_deref(), false).await?;
     let count = sales.len();
-    let buyers: Vec<usize> = stream::iter(sales)
-        .map(|sale| rebuild_sale(shop, sale))
-        .buffer_unordered(CONCURRENCY)
-        .try_collect()
-        .await?;
+    // One sale that cannot be rebuilt must not keep the others shut: it stays fenced by its epoch, and
+    // the next steps try it again.
+    let mut buyers = 0;
+    let mut rebuilt = stream::iter(sales)
+        .map(async |sale| (sale.id, rebuild_sale(shop, sale).await))
+        .buffer_unordered(CONCURRENCY);
+    while let Some((id, outcome)) = rebuilt.next().await {
+        match outcome {
+            Ok(restored) => buyers += restored,
+            Err(error) => tracing::error!(sale = %id, %error, "could not be rebuilt, will retry"),
+        }
+    }
+    drop(rebuilt);
     if only.is_none() {
         approve(shop, &live).await?;
     }
     tracing::info!(
         sales = count,
-        buyers = buyers.iter().sum::<usize>(),
+        buyers,
         ms = began.elapsed().as_millis() as u64,
         "redis is rebuilt from postgres"
     );
@@ -164,23 +172,34 @@ async fn fence(
     retired: bool,
 ) -> Result<Vec<Sale>, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
+    // Locked by id, as everywhere, so that writers and this cannot wait for each other.
+    let mut transaction = shop.postgres.begin().await?;
+    let ids: Vec<i64> = sqlx::query_scalar(
+        "SELECT id FROM sales
+         WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
+         ORDER BY id FOR NO KEY UPDATE",
+    )
+    .bind(ids)
+    .bind(retired)
+    .bind(RETIREMENT.as_seconds_f64())
+    .fetch_all(&mut *transaction)
+    .await?;
     let fenced = sqlx::query_as(concat!(
-        "UPDATE sales SET epoch = epoch + 1, buyer_shards = GREATEST(1, stock / $2)
-         WHERE ($3 OR closes_at > now() - make_interval(secs => $4)) AND ($1::bigint[] IS NULL OR id = ANY($1))
-         RETURNING ",
+        "UPDATE sales SET epoch = epoch + 1, buyer_shards = GREATEST(1, stock / $2) WHERE id = ANY($1) RETURNING ",
         sale_columns!()
     ))
     .bind(ids)
     .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX))
-    .bind(retired)
-    .bind(RETIREMENT.as_seconds_f64())
-    .fetch_all(&shop.postgres)
+    .fetch_all(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     Ok(fenced)
 }
 
 /// Step 6.
 async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
+    // The id counters may have been rolled back together with the rest.
+    shop.ids.start_over().await?;
     sqlx::query(
         "INSERT INTO redis_incarnation (run_id) VALUES ($1)
          ON CONFLICT ON CONSTRAINT redis_incarnation_pkey
@@ -189,7 +208,6 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
     .bind(run_id)
     .execute(&shop.postgres)
     .await?;
-    shop.ids.discard_lease().await;
     shop.redis.approve(run_id);
     Ok(())
 }
@@ -198,12 +216,13 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
 async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> {
     let keys = &shop.redis.keys;
     shop.board.learn(sale.clone());
-    {
+    let sealed = {
         let mut connection = shop.redis.pooled().await?;
-        if !scripts::seal(&mut *connection, keys, sale.id, sale.epoch).await? {
-            return Ok(0); // a newer rebuild has overtaken this one
-        }
-    }
+        scripts::seal(&mut *connection, keys, sale.id, sale.epoch).await?
+    };
+    let Some(old) = sealed else {
+        return Ok(0); // a newer rebuild has overtaken this one
+    };
     drain(shop, &sale).await?;
     let (taken, held) = live_orders(shop, &sale).await?;
     write_buyers(shop, &sale, &held).await?;
@@ -219,8 +238,11 @@ async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> 
             });
         }
     }
-    remove_old_buyers(&mut connection, keys, &sale).await?;
     drop(connection);
+    if let Err(error) = remove_old_buyers(shop, &sale, old).await {
+        // Keys that nobody reads any more: a waste, not a fault.
+        tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
+    }
     shop.refresh(sale.id).await?;
     Ok(held.values().map(Vec::len).sum())
 }
@@ -243,11 +265,16 @@ async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
                     epoch: sale.epoch,
                     ..batch
                 }),
-                Err(unreadable) => tracing::error!(error = %unreadable, "left in the log"),
+                Err(unreadable) => tracing::error!(error = %unreadable, "cannot be drained"),
             }
         }
         if batches.is_empty() {
-            return Ok(()); // install will say so
+            // Only unreadable entries are left: put the log aside as it is, for somebody to look at.
+            let mut connection = shop.redis.pooled().await?;
+            let aside =
+                log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
+            tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
+            return Ok(());
         }
         for some in chunks_of_orders(&batches) {
             writer::persist(shop, some).await?;
@@ -328,29 +355,23 @@ async fn write_buyers(
     Ok(())
 }
 
-/// Deletes the buyers of epochs that are over, those of half-done rebuilds included.
-async fn remove_old_buyers(
-    connection: &mut deadpool_redis::Connection,
-    keys: &crate::redis::Keys,
-    sale: &Sale,
-) -> Result<(), ShopError> {
-    let mut epoch = sale.epoch - 1;
-    // Backwards until an epoch has left nothing; a rebuild that died before it wrote buyers is
-    // stepped over.
-    let mut empty = 0;
-    while epoch > 0 && empty < 2 {
-        let mut pipeline = redis::Pipeline::new();
-        // A sale's shard count only changes between epochs, and only grows with the stock.
-        for shard in 0..sale.buyer_shards.max(1) {
-            pipeline.unlink(keys.shard(sale.id, epoch, shard));
-        }
-        let removed: Vec<i64> = pipeline.query_async(&mut **connection).await?;
-        empty = if removed.iter().sum::<i64>() == 0 {
-            empty + 1
-        } else {
-            0
-        };
-        epoch -= 1;
+/// Deletes the buyers of the epoch that was live, and of half-done rebuilds after it.
+async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Sealed) -> Result<(), ShopError> {
+    let live = (old.epoch > 0).then_some((old.epoch, old.shards));
+    let half_done = (old.epoch.max(0) + 1..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
+    let keys = live
+        .into_iter()
+        .chain(half_done)
+        .flat_map(|(epoch, shards)| {
+            (0..shards).map(move |shard| shop.redis.keys.shard(sale.id, epoch, shard))
+        });
+    let keys: Vec<String> = keys.collect();
+    for some in keys.chunks(1_024) {
+        let mut connection = shop.redis.pooled().await?;
+        redis::cmd("UNLINK")
+            .arg(some)
+            .exec_async(&mut *connection)
+            .await?;
     }
     Ok(())
 }

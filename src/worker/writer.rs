@@ -99,7 +99,8 @@ pub async fn persist(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
     }
     histogram!("flash_sale_writer_seconds").record(began.elapsed().as_secs_f64());
     shop.watch.bell.notify_one();
-    // The rows are committed: if this fails, a recovery pass acknowledges.
+    // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
+    // if it dies, a recovery pass does.
     acknowledge(shop, batches).await
 }
 

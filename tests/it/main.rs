@@ -2,7 +2,11 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 mod admission;
+mod audit;
+mod cli;
 mod embedded;
 mod ids;
+mod life;
+mod plans;
 mod recovery;
 mod support;

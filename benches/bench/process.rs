@@ -1,0 +1,213 @@
+//! The processes of a session: started here, ended here, whatever happens.
+//!
+//! A [`Process`] is ended when it is dropped (SIGTERM, then SIGKILL), so an error, a panic and Ctrl-C
+//! leave nothing behind; if this process itself is killed, Linux ends them. The [`Workspace`] is
+//! removed when it is dropped; declare it before the processes that use it.
+
+use crate::Error;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+/// A fresh cluster needs about a second.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// The program promises 10 s.
+const ENDED_WITHIN: Duration = Duration::from_secs(15);
+
+/// Cargo's build folder.
+pub fn target_dir() -> PathBuf {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    scratch.parent().unwrap_or(scratch).to_path_buf()
+}
+
+/// A folder that exists as long as this value.
+pub struct Workspace {
+    pub path: PathBuf,
+}
+
+impl Workspace {
+    pub fn create(parent: Option<&Path>) -> Result<Self, Error> {
+        let parent = parent.map_or_else(|| target_dir().join("bench"), Path::to_path_buf);
+        let path = parent.join(format!("run-{}", std::process::id()));
+        fs::create_dir_all(&path)
+            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        // The program reads `.env` from the nearest folder upwards: this one, which says nothing.
+        fs::write(path.join(".env"), "")?;
+        Ok(Self {
+            path: path.canonicalize()?,
+        })
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // Run by root, the program may have put a cluster elsewhere and left a link to it.
+        for data in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if let Ok(cluster) = fs::read_link(data.path().join("pg"))
+                && let Some(home) = cluster
+                    .parent()
+                    .filter(|home| home.starts_with("/var/lib/flash-sale"))
+            {
+                remove(home);
+            }
+        }
+        remove(&self.path);
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        eprintln!("bench: cannot remove {}: {error}", path.display());
+    }
+}
+
+pub struct Process {
+    name: &'static str,
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    /// The bare endpoint: this very binary with another task.
+    pub fn bare(workspace: &Workspace, secret: &str) -> Result<Self, Error> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("bare");
+        Self::start("bare", command, &[("TOKEN_SECRET", secret)], workspace)
+    }
+
+    /// `flash-sale serve`, embedded, with its data in `workspace/name`.
+    pub fn flash_sale(
+        name: &'static str,
+        workspace: &Workspace,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+        command.arg("serve");
+        let data_dir = Self::data_dir(workspace, name);
+        let data_dir = data_dir
+            .to_str()
+            .ok_or("the data folder's name is not UTF-8")?;
+        let own = [("DATA_DIR", data_dir), ("LISTEN_ADDR", "127.0.0.1:0")];
+        Self::start(name, command, &[&own, settings].concat(), workspace)
+    }
+
+    pub fn data_dir(workspace: &Workspace, name: &str) -> PathBuf {
+        workspace.path.join(name)
+    }
+
+    fn start(
+        name: &'static str,
+        mut command: Command,
+        settings: &[(&str, &str)],
+        workspace: &Workspace,
+    ) -> Result<Self, Error> {
+        let log = workspace.path.join(format!("{name}.log"));
+        // Nobody's settings but ours.
+        command.env_clear();
+        for kept in ["PATH", "HOME", "TMPDIR", "USER", "LANG", "LD_LIBRARY_PATH"] {
+            if let Some(value) = std::env::var_os(kept) {
+                command.env(kept, value);
+            }
+        }
+        command
+            .envs(settings.iter().copied())
+            .current_dir(&workspace.path)
+            .process_group(0) // Ctrl-C is ours to handle
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?);
+        end_with_this_process(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("cannot start {name}: {error}"))?;
+        let stdout = child.stdout.take();
+        // From here on an early return ends the child.
+        let mut process = Self {
+            name,
+            child,
+            address: ([127, 0, 0, 1], 0).into(),
+        };
+        let (found, address) = mpsc::channel();
+        std::thread::spawn(move || {
+            // To the end, so that the child never waits for a reader.
+            for line in BufReader::new(stdout?).lines().map_while(Result::ok) {
+                if let Some((_, address)) = line.split_once(" ready on http://") {
+                    found.send(address.parse::<SocketAddr>()).ok();
+                }
+            }
+            Some(())
+        });
+        match address.recv_timeout(READY_WITHIN) {
+            Ok(address) => process.address = address?,
+            Err(_) => {
+                let ended = process
+                    .child
+                    .try_wait()?
+                    .map(|status| format!(" ({status})"));
+                let said = fs::read_to_string(&log).unwrap_or_default();
+                let what = format!(
+                    "{name} did not get ready{}:\n{said}",
+                    ended.unwrap_or_default()
+                );
+                return Err(what.into());
+            }
+        }
+        Ok(process)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX));
+        for (signal, patience) in [
+            (Signal::SIGTERM, ENDED_WITHIN),
+            (Signal::SIGKILL, Duration::from_secs(5)),
+        ] {
+            // Not yet waited for, so the pid is still this child's.
+            if self.has_ended() {
+                return;
+            }
+            kill(pid, signal).ok();
+            let deadline = Instant::now() + patience;
+            while Instant::now() < deadline {
+                if self.has_ended() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        eprintln!("bench: {} (pid {pid}) could not be ended", self.name);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn end_with_this_process(command: &mut Command) {
+    // SAFETY: runs between fork and exec, where only async-signal-safe calls are allowed: it is one
+    // system call and allocates nothing.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_this_process(_: &mut Command) {}

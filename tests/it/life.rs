@@ -1,0 +1,729 @@
+//! The life of an order: paying, cancelling, expiring, being rejected. Every order ends once, and its
+//! unit comes back once and is buyable at once.
+
+use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, eventually};
+use flash_sale::app::Role;
+use futures_util::future::join_all;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+use std::collections::{BTreeMap, HashSet};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// A number from the application's database.
+async fn number(app: &TestApp, query: &str) -> i64 {
+    let mut connection = app.database.connect().await;
+    let found = sqlx::query_scalar(AssertSqlSafe(query))
+        .fetch_one(&mut connection)
+        .await
+        .expect("a number");
+    connection.close().await.expect("close");
+    found
+}
+
+async fn execute(app: &TestApp, statements: &str) {
+    let mut connection = app.database.connect().await;
+    connection
+        .execute(AssertSqlSafe(statements))
+        .await
+        .expect("executes");
+    connection.close().await.expect("close");
+}
+
+/// From now on the database notes every change of an order's status and every unit that enters the
+/// outbox, so that a test can count what happened and not only see how it ended.
+async fn keep_history(app: &TestApp) {
+    execute(
+        app,
+        "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
+         CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
+         CREATE FUNCTION note_release() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO history VALUES (NEW.order_id, 'released'); RETURN NULL; END $$;
+         CREATE TRIGGER note_status AFTER UPDATE OF status ON orders
+             FOR EACH ROW EXECUTE FUNCTION note_status();
+         CREATE TRIGGER note_release AFTER INSERT ON releases
+             FOR EACH ROW EXECUTE FUNCTION note_release();",
+    )
+    .await;
+}
+
+/// What happened to each order, sorted.
+async fn history(app: &TestApp) -> BTreeMap<String, Vec<String>> {
+    let mut connection = app.database.connect().await;
+    let events: Vec<(i64, String)> =
+        sqlx::query_as("SELECT order_id, event FROM history ORDER BY order_id, event")
+            .fetch_all(&mut connection)
+            .await
+            .expect("the history");
+    connection.close().await.expect("close");
+    let mut orders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (order, event) in events {
+        orders.entry(order.to_string()).or_default().push(event);
+    }
+    orders
+}
+
+/// A refusal that says what the order has become.
+#[track_caller]
+fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
+    reply.assert_problem(409, code);
+    assert_eq!(reply.text("order_status"), order_status);
+}
+
+/// An instance that takes orders, and neither writes nor expires any.
+fn without_writer() -> Options {
+    Options {
+        role: Role::ServerWithoutWriter,
+        ..Options::default()
+    }
+}
+
+/// Buys and waits until the order can be paid.
+async fn hold(shopper: &Shopper, sale: &str) -> String {
+    let id = shopper.must_buy(sale).await;
+    shopper.until(&id, "pending_payment").await;
+    id
+}
+
+fn time_of(order: &Value, member: &str) -> OffsetDateTime {
+    let text = order[member]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {member} in {order:#}"));
+    OffsetDateTime::parse(text, &Rfc3339).expect("RFC 3339")
+}
+
+/// Waits until Postgres' clock has passed the order's time to pay.
+async fn until_due(app: &TestApp, order: &str) {
+    eventually("the time to pay is over", async || {
+        let query = format!("SELECT (pay_by < now())::int::bigint FROM orders WHERE id = {order}");
+        (number(app, &query).await == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fifty_payments_at_once_are_one_payment() {
+    let app = TestApp::start().await;
+    let sale = app.sale(3, json!({"price_cents": 1_234})).await;
+    let shopper = app.shopper();
+    let id = hold(&shopper, &sale).await;
+
+    let replies = all_at_once((0..50).map(|_| {
+        let (shopper, id) = (shopper.clone(), id.clone());
+        async move { shopper.pay(&id).await }
+    }))
+    .await;
+    for reply in &replies {
+        reply.assert(StatusCode::OK);
+        assert_eq!(reply.text("status"), "paid");
+        assert_eq!(
+            reply.body, replies[0].body,
+            "every payment is answered with the same order"
+        );
+    }
+    let order = &replies[0].body;
+    assert_eq!(
+        (
+            order["order_id"].as_str(),
+            order["price_cents"].as_i64(),
+            &order["closed_at"]
+        ),
+        (Some(id.as_str()), Some(1_234), &Value::Null)
+    );
+    assert!(time_of(order, "paid_at") <= time_of(order, "pay_by"));
+    assert_eq!(
+        shopper.pay(&id).await.body,
+        *order,
+        "and later the same again"
+    );
+    assert_eq!(number(&app, "SELECT count(*) FROM payments").await, 1);
+    assert_eq!(
+        number(&app, "SELECT amount_cents FROM payments").await,
+        1_234
+    );
+
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!(
+        (audit.paid, audit.pending_payment, audit.remaining),
+        (1, 0, 2)
+    );
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_queued_order_is_neither_paid_nor_cancelled_yet() {
+    let app = TestApp::start_with(without_writer()).await;
+    let sale = app.sale(2, json!({})).await;
+    let shopper = app.shopper();
+    let id = shopper.must_buy(&sale).await;
+    let order = shopper.order(&id).await;
+    order.assert(StatusCode::OK);
+    assert_eq!(
+        (order.text("status"), &order.body["pay_by"]),
+        ("queued", &Value::Null)
+    );
+
+    let early = shopper.pay(&id).await;
+    early.assert_problem(409, "still_queued");
+    assert!(
+        early
+            .header("retry-after")
+            .parse::<u32>()
+            .is_ok_and(|seconds| seconds > 0)
+    );
+    assert_refused(&shopper.cancel(&id).await, "not_cancellable", "queued");
+
+    // As soon as anybody writes it, it can be paid.
+    let writer = app.another(Options::default()).await;
+    shopper.until(&id, "pending_payment").await;
+    shopper.pay(&id).await.assert(StatusCode::OK);
+    app.assert_sound(&sale).await;
+    writer.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
+    let app = TestApp::start().await;
+    keep_history(&app).await;
+    let sale = app.sale(1, json!({})).await;
+    let mut owner = app.shopper();
+    let mut ids = Vec::new();
+    // Ten times from hand to hand; nobody waits for anything between the cancel and the purchase.
+    ids.push(hold(&owner, &sale).await);
+    for _ in 0..10 {
+        let next = app.shopper();
+        next.buy(&sale).await.assert_problem(409, "sold_out");
+        let id = ids.last().expect("held").clone();
+        let reply = owner.cancel(&id).await;
+        reply.assert(StatusCode::OK);
+        assert_eq!(reply.text("status"), "cancelled");
+        time_of(&reply.body, "closed_at");
+        let bought = next.buy(&sale).await;
+        bought.assert(StatusCode::ACCEPTED);
+        // Cancelling again is the same answer and returns nothing.
+        assert_eq!(owner.cancel(&id).await.body, reply.body);
+        next.until(bought.text("order_id"), "pending_payment").await;
+        ids.push(bought.text("order_id").to_owned());
+        owner = next;
+    }
+
+    let last = ids.last().expect("held").clone();
+    let replies = all_at_once((0..20).map(|_| {
+        let (owner, last) = (owner.clone(), last.clone());
+        async move { owner.cancel(&last).await }
+    }))
+    .await;
+    assert!(
+        replies.iter().all(|reply| reply.status == StatusCode::OK),
+        "{replies:#?}"
+    );
+
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.cancelled, audit.remaining), (0, 11, 1));
+    let history = history(&app).await;
+    for id in &ids {
+        assert_eq!(history[id], ["cancelled", "released"]);
+    }
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_unit_cancelled_at_one_instance_is_buyable_at_the_other() {
+    let app = TestApp::start().await;
+    let other = app.another(Options::default()).await;
+    let sale = app.sale(1, json!({})).await;
+    let owner = app.shopper();
+    let id = hold(&owner, &sale).await;
+    // The other instance must have it as sold out in memory, not just be told so by Redis.
+    eventually("the other instance knows that it is sold out", async || {
+        other
+            .shopper()
+            .buy(&sale)
+            .await
+            .assert_problem(409, "sold_out");
+        (other
+            .get(&format!("/api/v1/sales/{sale}"))
+            .await
+            .text("state")
+            == "sold_out")
+            .then_some(())
+    })
+    .await;
+    owner.cancel(&id).await.assert(StatusCode::OK);
+    let next = other.shopper();
+    let bought = eventually("the unit is buyable at the other instance", async || {
+        let reply = next.buy(&sale).await;
+        (reply.status == StatusCode::ACCEPTED).then_some(reply)
+    })
+    .await;
+    next.until(bought.text("order_id"), "pending_payment").await;
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.cancelled, audit.remaining), (1, 1, 0));
+    other.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn unpaid_orders_expire_once_although_two_instances_sweep() {
+    const ORDERS: usize = 40;
+    let app = TestApp::start().await;
+    let other = app.another(Options::default()).await;
+    keep_history(&app).await;
+    let sale = app
+        .sale(ORDERS as i64, json!({"payment_timeout_secs": 1}))
+        .await;
+    let buyers: Vec<Shopper> = (0..ORDERS).map(|_| app.shopper()).collect();
+    let ids = all_at_once(buyers.clone().into_iter().map(|buyer| {
+        let sale = sale.clone();
+        async move { buyer.must_buy(&sale).await }
+    }))
+    .await;
+
+    // Nobody asks for an order: only the sweepers can end it.
+    eventually("all have expired and their units are back", async || {
+        let audit = app.audit(&sale).await;
+        (audit.expired == ORDERS as i64 && audit.quiescent).then_some(())
+    })
+    .await;
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.remaining), (0, ORDERS as i64));
+    let history = history(&app).await;
+    for id in &ids {
+        assert_eq!(history[id], ["expired", "released"]);
+    }
+
+    for (buyer, id) in buyers.iter().zip(&ids).take(5) {
+        let order = buyer.order(id).await;
+        assert_eq!(order.text("status"), "expired");
+        assert!(time_of(&order.body, "closed_at") >= time_of(&order.body, "pay_by"));
+        for instance in [&app, &other] {
+            let late = instance.as_shopper(buyer).pay(id).await;
+            assert_refused(&late, "not_payable", "expired");
+        }
+        assert_refused(&buyer.cancel(id).await, "not_cancellable", "expired");
+    }
+    assert_eq!(number(&app, "SELECT count(*) FROM payments").await, 0);
+
+    // All units are there again, for the same people too.
+    let again = all_at_once(buyers.into_iter().map(|buyer| {
+        let sale = sale.clone();
+        async move { buyer.buy(&sale).await.status }
+    }))
+    .await;
+    assert!(
+        again.iter().all(|status| *status == StatusCode::ACCEPTED),
+        "{again:?}"
+    );
+    other.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
+    let app = TestApp::start().await;
+    let sale = app.sale(2, json!({"payment_timeout_secs": 2})).await;
+    let (payer, canceller) = (app.shopper(), app.shopper());
+    let (paid_late, cancelled_late) = (hold(&payer, &sale).await, hold(&canceller, &sale).await);
+    // What remains takes orders but sweeps nothing.
+    let no_sweeper = app.another(without_writer()).await;
+    app.stop().await;
+    until_due(&no_sweeper, &paid_late).await;
+    until_due(&no_sweeper, &cancelled_late).await;
+
+    let payer = no_sweeper.as_shopper(&payer);
+    assert_refused(&payer.pay(&paid_late).await, "not_payable", "expired");
+    assert_eq!(payer.order(&paid_late).await.text("status"), "expired");
+    let canceller = no_sweeper.as_shopper(&canceller);
+    assert_refused(
+        &canceller.cancel(&cancelled_late).await,
+        "not_cancellable",
+        "expired",
+    );
+    assert_eq!(
+        canceller.order(&cancelled_late).await.text("status"),
+        "expired"
+    );
+
+    // Whoever noticed has also returned the unit.
+    for _ in 0..2 {
+        no_sweeper
+            .shopper()
+            .buy(&sale)
+            .await
+            .assert(StatusCode::ACCEPTED);
+    }
+    assert_eq!(
+        number(&no_sweeper, "SELECT count(*) FROM payments").await,
+        0
+    );
+    no_sweeper.finish().await;
+}
+
+/// Neither waits for the other in the database by luck: the sweeper is stopped in the middle of its
+/// transaction, and the answer must be what comes of it, not what was before.
+#[tokio::test]
+async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
+    let app = TestApp::start().await;
+    let sale = app.sale(1, json!({"payment_timeout_secs": 2})).await;
+    let shopper = app.shopper();
+    let id = hold(&shopper, &sale).await;
+    let no_sweeper = app.another(without_writer()).await;
+    app.stop().await;
+    until_due(&no_sweeper, &id).await;
+
+    let mut connection = no_sweeper.database.connect().await;
+    let mut sweep = connection.begin().await.expect("begin");
+    sweep
+        .execute(AssertSqlSafe(format!(
+            "UPDATE orders SET status = 'expired', closed_at = now() WHERE id = {id};
+             UPDATE sales SET taken = taken - 1 WHERE id = {sale};
+             INSERT INTO releases (order_id, sale_id, user_id)
+                 SELECT id, sale_id, user_id FROM orders WHERE id = {id};"
+        )))
+        .await
+        .expect("expires");
+    let shopper = no_sweeper.as_shopper(&shopper);
+    let finish = async {
+        eventually("both wait for the sweep", async || {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            (number(&no_sweeper, waiting).await == 2).then_some(())
+        })
+        .await;
+        sweep.commit().await.expect("commit");
+    };
+    let (paid, cancelled, ()) = tokio::join!(shopper.pay(&id), shopper.cancel(&id), finish);
+    assert_refused(&paid, "not_payable", "expired");
+    assert_refused(&cancelled, "not_cancellable", "expired");
+    connection.close().await.expect("close");
+    no_sweeper.finish().await;
+}
+
+#[tokio::test]
+async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
+    const ORDERS: usize = 60;
+    let app = TestApp::start().await;
+    let other = app.another(Options::default()).await;
+    keep_history(&app).await;
+    let sale = app
+        .sale(ORDERS as i64, json!({"payment_timeout_secs": 1}))
+        .await;
+
+    let outcomes = join_all((0..ORDERS).map(async |number| {
+        let payer = app.shopper();
+        let canceller = other.as_shopper(&payer);
+        let id = hold(&payer, &sale).await;
+        let order = payer.order(&id).await.body;
+        // From 500 ms before the deadline to 200 ms after it, a dozen milliseconds apart.
+        let offset = time::Duration::milliseconds(number as i64 * 12 - 500);
+        let start = time_of(&order, "pay_by") + offset - OffsetDateTime::now_utc();
+        tokio::time::sleep(start.try_into().unwrap_or_default()).await;
+        let (paid, cancelled) = tokio::join!(payer.pay(&id), canceller.cancel(&id));
+        (payer, id, paid, cancelled)
+    }))
+    .await;
+
+    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+    let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (shopper, id, paid, cancelled) in outcomes {
+        let expected_status = match (paid.status, cancelled.status) {
+            (StatusCode::OK, StatusCode::CONFLICT) => "paid",
+            (StatusCode::CONFLICT, StatusCode::OK) => "cancelled",
+            (StatusCode::CONFLICT, StatusCode::CONFLICT) => "expired",
+            other => panic!("both or neither answered: {other:?} {paid:#?} {cancelled:#?}"),
+        };
+        if expected_status != "paid" {
+            assert_refused(&paid, "not_payable", expected_status);
+        }
+        if expected_status != "cancelled" {
+            assert_refused(&cancelled, "not_cancellable", expected_status);
+        }
+        assert_eq!(shopper.order(&id).await.text("status"), expected_status);
+        *counts.entry(expected_status.to_owned()).or_default() += 1;
+        let mut events = vec![expected_status.to_owned()];
+        if expected_status != "paid" {
+            events.push("released".to_owned());
+        }
+        expected.insert(id, events);
+    }
+    println!("outcomes of {ORDERS} races: {counts:?}");
+
+    let audit = app.assert_sound(&sale).await;
+    let count = |status: &str| counts.get(status).copied().unwrap_or(0);
+    assert_eq!(
+        (audit.paid, audit.cancelled, audit.expired),
+        (count("paid"), count("cancelled"), count("expired"))
+    );
+    assert_eq!(audit.remaining, ORDERS as i64 - count("paid"));
+    // One transition each, and one release for whatever was not paid.
+    assert_eq!(history(&app).await, expected);
+    assert_eq!(
+        number(&app, "SELECT count(*) FROM payments").await,
+        count("paid")
+    );
+    other.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_paid_order_cannot_be_cancelled() {
+    let app = TestApp::start().await;
+    let sale = app.sale(1, json!({})).await;
+    let shopper = app.shopper();
+    let id = hold(&shopper, &sale).await;
+    let paid = shopper.pay(&id).await;
+    paid.assert(StatusCode::OK);
+    assert_refused(&shopper.cancel(&id).await, "not_cancellable", "paid");
+    assert_eq!(shopper.order(&id).await.body, paid.body);
+    app.shopper()
+        .buy(&sale)
+        .await
+        .assert_problem(409, "sold_out");
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.paid, audit.remaining), (1, 0));
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_order_cannot_be_paid_but_its_owner_may_buy_again() {
+    let app = TestApp::start().await;
+    let sale = app.sale(5, json!({})).await;
+    let shopper = app.shopper();
+    let first = hold(&shopper, &sale).await;
+    let refused = shopper.buy(&sale).await;
+    refused.assert_problem(409, "already_ordered");
+    assert_eq!(refused.text("order_id"), first);
+    shopper.cancel(&first).await.assert(StatusCode::OK);
+    assert_refused(&shopper.pay(&first).await, "not_payable", "cancelled");
+
+    let second = hold(&shopper, &sale).await;
+    assert_ne!(first, second);
+    let refused = shopper.buy(&sale).await;
+    refused.assert_problem(409, "already_ordered");
+    assert_eq!(refused.text("order_id"), second);
+    shopper.pay(&second).await.assert(StatusCode::OK);
+
+    let mine = shopper.get("/api/v1/orders").await;
+    let mine: Vec<(&str, &str)> = mine.body["orders"]
+        .as_array()
+        .expect("orders")
+        .iter()
+        .map(|order| {
+            let text = |member: &str| order[member].as_str().expect("text");
+            (text("order_id"), text("status"))
+        })
+        .collect();
+    assert_eq!(
+        mine,
+        [(second.as_str(), "paid"), (first.as_str(), "cancelled")],
+        "newest first"
+    );
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (1, 1, 4));
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_limit_of_three_is_three_live_orders() {
+    let app = TestApp::start().await;
+    let sale = app.sale(50, json!({"per_user_limit": 3})).await;
+    let shopper = app.shopper();
+    let replies = all_at_once((0..30).map(|_| {
+        let (shopper, sale) = (shopper.clone(), sale.clone());
+        async move { shopper.buy(&sale).await }
+    }))
+    .await;
+    let (accepted, refused): (Vec<_>, Vec<_>) = replies
+        .iter()
+        .partition(|reply| reply.status == StatusCode::ACCEPTED);
+    assert_eq!((accepted.len(), refused.len()), (3, 27));
+    let ids: HashSet<&str> = accepted
+        .iter()
+        .map(|reply| reply.text("order_id"))
+        .collect();
+    assert_eq!(ids.len(), 3);
+    for reply in refused {
+        reply.assert_problem(409, "already_ordered");
+        assert!(ids.contains(reply.text("order_id")));
+    }
+
+    // Any of the three places can be given up and taken again, while the others stay.
+    let mut ids: Vec<String> = ids.into_iter().map(str::to_owned).collect();
+    ids.sort();
+    for id in &ids {
+        shopper.until(id, "pending_payment").await;
+    }
+    for place in [1, 0, 2] {
+        shopper.cancel(&ids[place]).await.assert(StatusCode::OK);
+        ids[place] = hold(&shopper, &sale).await;
+        shopper
+            .buy(&sale)
+            .await
+            .assert_problem(409, "already_ordered");
+    }
+    for id in &ids {
+        shopper.pay(id).await.assert(StatusCode::OK);
+    }
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (3, 3, 47));
+    assert_eq!((audit.duplicate_users, audit.redis.buyers), (0, Some(1)));
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn nobody_sees_or_changes_an_order_of_somebody_else() {
+    let app = TestApp::start().await;
+    let sale = app.sale(2, json!({})).await;
+    let (owner, stranger) = (app.shopper(), app.shopper());
+    let id = hold(&owner, &sale).await;
+    let before = owner.order(&id).await.body;
+    stranger
+        .order(&id)
+        .await
+        .assert_problem(404, "order_not_found");
+    stranger
+        .pay(&id)
+        .await
+        .assert_problem(404, "order_not_found");
+    stranger
+        .cancel(&id)
+        .await
+        .assert_problem(404, "order_not_found");
+    stranger
+        .get(&format!("/api/v1/orders/{id}/events"))
+        .await
+        .assert_problem(404, "order_not_found");
+    assert_eq!(
+        stranger.get("/api/v1/orders").await.body,
+        json!({"orders": []})
+    );
+    assert_eq!(owner.order(&id).await.body, before);
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+/// Accepts `buyers` purchases that nobody writes yet, so that one recovery pass gets them in one
+/// batch.
+async fn accept_unwritten(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shopper, String)> {
+    all_at_once((0..buyers).map(|_| {
+        let (buyer, sale) = (app.shopper(), sale.to_owned());
+        async move {
+            let id = buyer.must_buy(&sale).await;
+            (buyer, id)
+        }
+    }))
+    .await
+}
+
+#[tokio::test]
+async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
+    let app = TestApp::start_with(without_writer()).await;
+    let sale = app.sale(100, json!({})).await;
+    let mut buyers = accept_unwritten(&app, &sale, 20).await;
+    // Postgres already has a live order of this user that Redis never heard of.
+    let (victim, rejected) = buyers.remove(7);
+    execute(
+        &app,
+        &format!(
+            "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+                 VALUES (1, {sale}, '{}', 0, 'pending_payment', 100, now(), now() + interval '1 hour');
+             UPDATE sales SET taken = taken + 1 WHERE id = {sale};",
+            victim.user
+        ),
+    )
+    .await;
+
+    let writer = app.another(Options::default()).await;
+    let order = victim.until(&rejected, "rejected").await;
+    assert_eq!(
+        (&order["pay_by"], &order["paid_at"]),
+        (&Value::Null, &Value::Null)
+    );
+    time_of(&order, "closed_at");
+    for (buyer, id) in &buyers {
+        buyer.until(id, "pending_payment").await;
+    }
+    assert_refused(&victim.pay(&rejected).await, "not_payable", "rejected");
+    assert_refused(
+        &victim.cancel(&rejected).await,
+        "not_cancellable",
+        "rejected",
+    );
+    let listed = victim.get("/api/v1/orders").await;
+    assert_eq!(
+        listed.body["orders"][0]["status"], "rejected",
+        "{:#}",
+        listed.body
+    );
+
+    // Its unit is back in Redis: 19 of the 20 accepted are held.
+    let audit = app.quiet_audit(&sale).await;
+    assert_eq!(
+        (audit.live, audit.rejected, audit.redis.remaining),
+        (20, 1, Some(81))
+    );
+    // Without the planted order everything is in balance, and the victim can buy.
+    execute(
+        &app,
+        &format!(
+            "DELETE FROM orders WHERE id = 1; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"
+        ),
+    )
+    .await;
+    app.assert_sound(&sale).await;
+    hold(&victim, &sale).await;
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.rejected, audit.remaining), (20, 1, 80));
+    writer.stop().await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
+    let app = TestApp::start_with(without_writer()).await;
+    let sale = app.sale(10, json!({})).await;
+    let buyers = accept_unwritten(&app, &sale, 10).await;
+    execute(
+        &app,
+        &format!("UPDATE sales SET stock = 3 WHERE id = {sale}"),
+    )
+    .await;
+    let writer = app.another(Options::default()).await;
+
+    let mut statuses: BTreeMap<String, i64> = BTreeMap::new();
+    for (buyer, id) in &buyers {
+        let status = eventually("the order is settled", async || {
+            let status = buyer.order(id).await.text("status").to_owned();
+            (status != "queued").then_some(status)
+        })
+        .await;
+        assert_eq!(app.audit(&sale).await.oversold, 0);
+        *statuses.entry(status).or_default() += 1;
+    }
+    assert_eq!(
+        statuses,
+        BTreeMap::from([
+            ("pending_payment".to_owned(), 3),
+            ("rejected".to_owned(), 7)
+        ])
+    );
+    // Redis is brought in line with the new stock by itself.
+    let audit = eventually("redis knows the stock", async || {
+        let audit = app.audit(&sale).await;
+        (audit.quiescent && audit.ok).then_some(audit)
+    })
+    .await;
+    assert_eq!(audit.conserved, Some(true));
+    assert_eq!(
+        (audit.stock, audit.live, audit.rejected, audit.remaining),
+        (3, 3, 7, 0)
+    );
+    app.shopper()
+        .buy(&sale)
+        .await
+        .assert_problem(409, "sold_out");
+    writer.stop().await;
+    app.finish().await;
+}

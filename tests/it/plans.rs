@@ -1,0 +1,341 @@
+//! The plans of the statements that run under load, taken from the very statements that the program
+//! prepares: they are read out of Postgres' own list of prepared statements after the program has
+//! run, and explained there. Nothing here repeats a query, so none can differ from the real one.
+//!
+//! Run with `--nocapture` to see the plans; `docs/indexes.md` quotes them.
+
+use crate::support::{
+    Servers,
+    app::{Options, TestApp},
+};
+use flash_sale::{
+    domain::{OrderId, UserId},
+    sale::{Page, orders},
+    worker,
+};
+use reqwest::StatusCode;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, pool::PoolConnection};
+
+/// A statement that the program has prepared on this connection.
+struct Prepared {
+    connection: usize,
+    name: String,
+    text: String,
+}
+
+/// Takes all connections, so that the program stands still, and lists every distinct statement that
+/// it has prepared.
+async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Prepared>) {
+    let mut connections = Vec::new();
+    for _ in 0..pool.options().get_max_connections() {
+        connections.push(pool.acquire().await.expect("a connection"));
+    }
+    let mut statements: Vec<Prepared> = Vec::new();
+    for (connection, session) in connections.iter_mut().enumerate() {
+        let known: Vec<(String, String)> =
+            sqlx::query_as("SELECT name, statement FROM pg_prepared_statements")
+                .persistent(false)
+                .fetch_all(&mut **session)
+                .await
+                .expect("pg_prepared_statements");
+        for (name, statement) in known {
+            let text = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+            if !statements.iter().any(|other| other.text == text) {
+                statements.push(Prepared {
+                    connection,
+                    name,
+                    text,
+                });
+            }
+        }
+    }
+    (connections, statements)
+}
+
+/// The plan of a prepared statement with these arguments, made for them or for any.
+async fn explain(
+    session: &mut PgConnection,
+    statement: &Prepared,
+    arguments: &str,
+    mode: &str,
+) -> String {
+    session
+        .execute(AssertSqlSafe(format!("SET plan_cache_mode = {mode}")))
+        .await
+        .expect("plan_cache_mode");
+    let call = format!(
+        "EXPLAIN (COSTS OFF) EXECUTE \"{}\" ({arguments})",
+        statement.name
+    );
+    let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(call.as_str()))
+        .persistent(false)
+        .fetch_all(session)
+        .await
+        .unwrap_or_else(|error| panic!("{call} of {}: {error}", statement.text));
+    lines.join("\n")
+}
+
+/// A statement that runs under load, by words that only it has.
+struct Case {
+    title: &'static str,
+    words: &'static [&'static str],
+    /// One text for every parameter; ORDER, USER and SALE are replaced.
+    arguments: &'static str,
+    /// The indexes that the plan for these arguments must use.
+    uses: &'static [&'static str],
+}
+
+const CASES: [Case; 15] = [
+    Case {
+        title: "A shopper's order (GET order, pay, cancel)",
+        words: &["SELECT o.id", "WHERE o.id = $1 AND o.user_id = $2"],
+        arguments: "ORDER, USER",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "My orders, newest first",
+        words: &["WHERE o.user_id = $1 AND o.id < $2 ORDER BY o.id DESC LIMIT"],
+        arguments: "USER, 9223372036854775807, 50",
+        uses: &["orders_by_user"],
+    },
+    Case {
+        title: "The orders that somebody follows (one query for all event streams)",
+        words: &["WHERE o.id = ANY($1)"],
+        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2]",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "Paying",
+        words: &["INSERT INTO payments"],
+        arguments: "ORDER, USER, 'reference'",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "Cancelling",
+        words: &["SET status = 'cancelled'"],
+        arguments: "ORDER, USER",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "The sweeper: what is due, of any sale",
+        words: &["SET status = 'expired'", "SKIP LOCKED"],
+        arguments: "500",
+        uses: &["orders_by_pay_by", "orders_pkey"],
+    },
+    Case {
+        title: "One order that is paid or cancelled after its time",
+        words: &["SET status = 'expired'", "WHERE id = $1"],
+        arguments: "ORDER",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "The outbox: which units to return",
+        words: &["SELECT order_id, sale_id, user_id FROM releases"],
+        arguments: "1000",
+        uses: &["Index Scan using releases_pkey"],
+    },
+    Case {
+        title: "The outbox: units that have been returned",
+        words: &["DELETE FROM releases"],
+        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2]",
+        uses: &["releases_pkey"],
+    },
+    Case {
+        title: "Writing accepted orders",
+        words: &["INSERT INTO orders", "UNNEST"],
+        arguments: "ARRAY[ORDER + 1], ARRAY[SALE], ARRAY[1], ARRAY[USER], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[now()]",
+        uses: &["Conflict Arbiter Indexes: orders_pkey"],
+    },
+    Case {
+        title: "Live orders of a sale, and those that answer replays (a rebuild)",
+        words: &["SELECT id, user_id, slot, idempotency_hash, status"],
+        arguments: "SALE",
+        uses: &["orders_one_live_per_user_slot", "orders_replayable"],
+    },
+    Case {
+        title: "Live orders of a sale (the audit)",
+        words: &["SELECT id, user_id FROM orders WHERE sale_id = $1 AND status IN"],
+        arguments: "SALE",
+        uses: &["orders_one_live_per_user_slot"],
+    },
+    Case {
+        title: "Users with too many live orders (the audit)",
+        words: &["HAVING count(*) > $2"],
+        arguments: "SALE, 1",
+        uses: &["orders_one_live_per_user_slot"],
+    },
+    Case {
+        title: "An operator's list of a sale's orders",
+        words: &["WHERE o.sale_id = $1 AND o.id < $2"],
+        arguments: "SALE, 9223372036854775807, NULL, 50",
+        uses: &["Index Scan Backward using orders_pkey"],
+    },
+    Case {
+        title: "A new floor for the id generator",
+        words: &["UPDATE id_clock"],
+        arguments: "0, 0",
+        uses: &["orders_pkey"],
+    },
+];
+
+/// Statements that do read the whole table, and may.
+const NOT_UNDER_LOAD: [&str; 1] = [
+    // The audit counts every order of a sale, closed ones too; nobody waits for it.
+    "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status",
+];
+
+/// 20 sales of 3,000 orders each, of 15,000 users, in every state. They ended long ago, so that
+/// nobody takes them for sales that Redis has lost.
+const FILL: &str = "
+    INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at, buyer_shards)
+    SELECT 'sale ' || n, 100, 5000, 2000, now() - interval '9 days', now() - interval '8 days', 78
+    FROM generate_series(1, 20) AS n;
+    INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, pay_by,
+                        paid_at, closed_at)
+    SELECT n::bigint << 20, s.id, md5((n % 15000)::text)::uuid, 0, d.status::order_status, 100,
+           CASE WHEN n % 7 = 0 THEN n END, now() - interval '1 hour',
+           now() + make_interval(secs => 3600 + n), CASE WHEN d.status = 'paid' THEN now() END,
+           CASE WHEN d.status IN ('cancelled', 'expired') THEN now() END
+    FROM generate_series(1, 60000) AS n
+    JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS number FROM sales WHERE title LIKE 'sale %') AS s
+      ON s.number = (n - 1) / 3000
+    CROSS JOIN LATERAL (SELECT (ARRAY['pending_payment', 'paid', 'paid', 'paid', 'cancelled', 'expired'])[1 + n % 6]
+                        AS status) AS d;
+    ANALYZE;";
+
+#[tokio::test]
+async fn statements_under_load_use_their_indexes() {
+    let app = TestApp::start_on(Servers::shared().await, Options::default()).await;
+    let mut connection = app.database.connect().await;
+    connection.execute(FILL).await.expect("fills the tables");
+    connection.close().await.expect("close");
+
+    // Run everything once, so that the program prepares its statements.
+    let sale = app.sale(100, json!({"payment_timeout_secs": 1})).await;
+    let (payer, canceller, idler) = (app.shopper(), app.shopper(), app.shopper());
+    let paid = payer.must_buy(&sale).await;
+    payer.until(&paid, "pending_payment").await;
+    payer.pay(&paid).await.assert(StatusCode::OK);
+    payer.cancel(&paid).await.assert(StatusCode::CONFLICT);
+    let cancelled = canceller.must_buy(&sale).await;
+    canceller.until(&cancelled, "pending_payment").await;
+    canceller.cancel(&cancelled).await.assert(StatusCode::OK);
+    let expired = idler.must_buy(&sale).await;
+    idler.until(&expired, "expired").await;
+    payer.get("/api/v1/orders").await.assert(StatusCode::OK);
+    let page = Page {
+        limit: 50,
+        after: None,
+    };
+    let sale_id = sale.parse().expect("an id");
+    app.shop
+        .sale_orders(sale_id, None, page)
+        .await
+        .expect("the operator's list");
+    orders::by_ids(&app.shop.postgres, &[1, 2])
+        .await
+        .expect("by ids");
+    app.audit(&sale).await;
+    worker::rebuild::by_hand(&app.shop, Some(sale_id))
+        .await
+        .expect("a rebuild");
+    app.shop.release_all().await.expect("releases");
+
+    // Arguments that exist, in a sale that is like the others.
+    let mut connection = app.database.connect().await;
+    let (order, user, sale_number): (OrderId, UserId, i64) = sqlx::query_as(
+        "SELECT id, user_id, sale_id FROM orders WHERE status = 'pending_payment' ORDER BY id OFFSET 5000 LIMIT 1",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .expect("an order");
+    connection.close().await.expect("close");
+    let with_values = |arguments: &str| {
+        arguments
+            .replace("ORDER", &format!("{order}::bigint"))
+            .replace("USER", &format!("'{user}'::uuid"))
+            .replace("SALE", &format!("{sale_number}::bigint"))
+    };
+
+    let (mut sessions, statements) = prepared(&app.shop.postgres).await;
+    let mut plans = String::new();
+    // The outbox is empty but for moments; a mass of expiries fills it.
+    let mut connection = app.database.connect().await;
+    connection
+        .execute(
+            "INSERT INTO releases (order_id, sale_id, user_id)
+                 SELECT id, sale_id, user_id FROM orders WHERE status = 'expired' ORDER BY created_at LIMIT 20000;
+             ANALYZE releases;",
+        )
+        .await
+        .expect("fills the outbox");
+
+    for case in &CASES {
+        let found: Vec<&Prepared> = statements
+            .iter()
+            .filter(|statement| {
+                case.words
+                    .iter()
+                    .all(|words| statement.text.contains(words))
+            })
+            .collect();
+        let [statement] = found[..] else {
+            panic!(
+                "{}: {} statements have {:?}",
+                case.title,
+                found.len(),
+                case.words
+            );
+        };
+        let session = &mut sessions[statement.connection];
+        let arguments = with_values(case.arguments);
+        let for_these = explain(session, statement, &arguments, "force_custom_plan").await;
+        let for_any = explain(session, statement, &arguments, "force_generic_plan").await;
+        plans += &format!(
+            "### {}\n\n```sql\n{}\n```\n\n```text\n{for_these}\n```\n\n",
+            case.title, statement.text
+        );
+        for index in case.uses {
+            assert!(
+                for_these.contains(index),
+                "{}: not {index:?} but\n{for_these}",
+                case.title
+            );
+        }
+        for plan in [for_these, for_any] {
+            assert!(
+                !plan.contains("Seq Scan on orders"),
+                "{}:\n{plan}",
+                case.title
+            );
+        }
+    }
+    println!("{plans}");
+    connection
+        .execute("DELETE FROM releases")
+        .await
+        .expect("empties the outbox");
+    connection.close().await.expect("close");
+
+    // A statement on orders that nobody has looked at here must not slip in.
+    for statement in &statements {
+        let on_orders = [" orders ", " orders)"]
+            .iter()
+            .any(|words| statement.text.contains(words));
+        let is_known = CASES.iter().any(|case| {
+            case.words
+                .iter()
+                .all(|words| statement.text.contains(words))
+        }) || NOT_UNDER_LOAD
+            .iter()
+            .any(|text| statement.text.contains(text));
+        assert!(
+            !on_orders || is_known,
+            "no plan is checked for: {}",
+            statement.text
+        );
+    }
+    drop(sessions);
+    app.finish().await;
+}
