@@ -23,8 +23,11 @@ run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the
 test: ## run every test (ARGS="-- name" picks some of them)
 	@scripts/setup.sh test
 	$(CARGO) test --locked $(ARGS)
+	scripts/pages_test.sh
 	python3 scripts/check_imports.py --self-test
 	python3 scripts/check_imports.py
+	python3 scripts/check_links.py --self-test
+	python3 scripts/check_links.py
 
 bench: ## measure the purchase path, as ratios taken in one run
 	@scripts/setup.sh run
@@ -37,6 +40,7 @@ lint: ## what CI would complain about, without the tests
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	python3 scripts/check_imports.py
+	python3 scripts/check_links.py
 
 ci: ## all that CI runs, from a clean checkout
 	@bash .ci/run

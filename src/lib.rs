@@ -31,14 +31,14 @@ pub mod postgres;
 /// Who somebody is: signed user tokens, the operator's token.
 pub mod auth;
 
-/// Private Postgres and Redis as child processes, for a first minute without set-up.
-pub mod embedded;
-
 /// Logs and metrics.
 pub mod telemetry;
 
 /// Settings: flags, environment, `.env`.
 pub mod config;
+
+/// Private Postgres and Redis as child processes, for a first minute without set-up.
+pub mod embedded;
 
 /// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
 pub mod domain;

@@ -29,10 +29,10 @@ struct Static;
 
 /// Everything comes from here, and nobody may frame it: an inline script does not run even if one
 /// got into a sale's title.
-const POLICY: &str = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; \
+const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri 'none'; \
                       frame-ancestors 'none'; form-action 'self'";
 /// Swagger UI styles its elements inline.
-const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; \
+const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' 'unsafe-inline'; \
                            object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
 
 /// The pages, their files, and `/docs` over the document at `/openapi.json`.

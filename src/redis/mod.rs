@@ -159,7 +159,7 @@ impl Redis {
     /// The `run_id` of the process that a fresh checkout reaches.
     pub async fn live_run_id(&self) -> Result<String, redis::RedisError> {
         let mut connection = self.pooled().await?;
-        run_id(&mut *connection).await
+        run_id(&mut connection).await
     }
 
     /// Tells every instance that a sale changed. Best effort: they also poll.

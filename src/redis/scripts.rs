@@ -139,6 +139,19 @@ pub struct AdmitOptions {
     pub late: bool,
 }
 
+/// outcome, time in ms, remaining, admitted, change, stream id, verdicts, ids, slots
+type AdmitReply = (
+    String,
+    i64,
+    i64,
+    i64,
+    i64,
+    String,
+    Vec<u8>,
+    Vec<u8>,
+    Vec<u8>,
+);
+
 /// See `scripts/admit.lua`.
 pub async fn admit(
     connection: &mut impl ConnectionLike,
@@ -162,17 +175,8 @@ pub async fn admit(
     for buyer in buyers {
         command.arg(&buyer.encode()[..]);
     }
-    let (outcome, now_ms, remaining, admitted, change, entry, letters, ids, slots): (
-        String,
-        i64,
-        i64,
-        i64,
-        i64,
-        String,
-        Vec<u8>,
-        Vec<u8>,
-        Vec<u8>,
-    ) = run(&ADMIT, &command, connection).await?;
+    let (outcome, now_ms, remaining, admitted, change, entry, letters, ids, slots): AdmitReply =
+        run(&ADMIT, &command, connection).await?;
     if outcome != "ok" {
         return Fenced::parse(&outcome).map(Err);
     }

@@ -270,7 +270,7 @@ fn judge(
             format!("I1 broken in redis: {remaining} units remain"),
         );
         problem(
-            quiet && pending < 0 || quiet && (pending == 0) != (redis.stream == 0),
+            quiet && (pending < 0 || (pending == 0) != (redis.stream == 0)),
             format!(
                 "I3 broken: {pending} orders are counted as waiting, but the log has {} entries",
                 redis.stream
