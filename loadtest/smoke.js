@@ -141,7 +141,7 @@ function refusals(sale, eve, annsOrder) {
   expect("someone else's order", order(annsOrder, { token: eve.token }), 404, 'order_not_found');
   expect('an order without a token', order(annsOrder), 401, 'unauthenticated');
   expectRefused('a malformed order id', order('12ab', { token: eve.token }));
-  expect('an unknown sale', call('GET', '/api/v1/sales/1', { name: `GET ${SALE}` }), 404, 'sale_not_found');
+  expect('an unknown sale', call('GET', '/api/v1/sales/9223372036854775807', { name: `GET ${SALE}` }), 404, 'sale_not_found');
   expectRefused('a malformed sale id', call('GET', '/api/v1/sales/12ab', { name: `GET ${SALE}` }));
 
   const orders = (options) =>

@@ -303,7 +303,7 @@ pub async fn seed(shop: &Arc<Shop>) -> Result<usize, AppError> {
         demo(
             "demo-headphones",
             "Aurora headphones",
-            "Noise cancelling, 40 hours on one charge. Open now.",
+            "Noise cancelling, 40 hours on one charge.",
             "headphones",
             7_900,
             19_900,

@@ -76,6 +76,8 @@ http.setResponseCallback(http.expectedStatuses({ min: 200, max: 499 }));
  * code or ''. (A copy, because k6's own response takes no new fields.)
  */
 export function call(method, path, { token, body, headers, name } = {}) {
+  // Opening a session also sets a cookie, which k6 would send from then on: then nobody would be without a token.
+  http.cookieJar().clear(BASE_URL);
   const text = body === undefined ? null : typeof body === 'string' ? body : JSON.stringify(body);
   const response = http.request(method, `${BASE_URL}${path}`, text, {
     headers: {

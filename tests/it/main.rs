@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod cli;
+mod contract;
 mod embedded;
 mod ids;
 mod life;

@@ -87,8 +87,8 @@ for i = 1, #ARGV - 4 do
   end
 
   if not verdict then
-    if held >= limit then verdict = 'D'
-    elseif shut then verdict = shut
+    if shut then verdict = shut
+    elseif held >= limit then verdict = 'D'
     elseif remaining <= 0 then verdict = 'S'
     elseif room <= 0 then verdict = 'B'
     else

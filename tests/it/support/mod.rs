@@ -10,7 +10,7 @@ use flash_sale::embedded::{
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -167,11 +167,4 @@ async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {
     PgConnection::connect_with(&options(address, database))
         .await
         .expect("postgres takes connections")
-}
-
-/// The servers' folder, for tests that look at files.
-impl Servers {
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
 }
