@@ -6,6 +6,7 @@
 
 use crate::Error;
 use nix::{
+    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -24,6 +25,8 @@ use std::{
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The program promises 10 s.
 const ENDED_WITHIN: Duration = Duration::from_secs(15);
+/// How much of a log is shown when something went wrong.
+const LOG_LINES: usize = 20;
 
 /// Cargo's build folder.
 pub fn target_dir() -> PathBuf {
@@ -39,6 +42,7 @@ pub struct Workspace {
 impl Workspace {
     pub fn create(parent: Option<&Path>) -> Result<Self, Error> {
         let parent = parent.map_or_else(|| target_dir().join("bench"), Path::to_path_buf);
+        remove_leftovers(&parent);
         let path = parent.join(format!("run-{}", std::process::id()));
         fs::create_dir_all(&path)
             .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
@@ -47,6 +51,19 @@ impl Workspace {
         Ok(Self {
             path: path.canonicalize()?,
         })
+    }
+
+    /// The last lines that each process wrote to stderr.
+    pub fn print_logs(&self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let file = entry.path();
+            let log = fs::read_to_string(&file).unwrap_or_default();
+            if file.extension().is_some_and(|extension| extension == "log") && !log.is_empty() {
+                let lines: Vec<&str> = log.lines().collect();
+                let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+                eprintln!("--- {}\n{}", file.display(), last.join("\n"));
+            }
+        }
     }
 }
 
@@ -63,6 +80,19 @@ impl Drop for Workspace {
             }
         }
         remove(&self.path);
+    }
+}
+
+/// The folders of sessions that were killed before they could remove them.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("run-"));
+        if let Some(pid) = pid.and_then(|pid| pid.parse().ok())
+            && kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)
+        {
+            drop(Workspace { path: entry.path() });
+        }
     }
 }
 

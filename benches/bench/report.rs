@@ -138,7 +138,7 @@ fn targets(results: &Results) -> Vec<(Scenario, f64, f64)> {
         .collect()
 }
 
-const HEADINGS: [&str; 13] = [
+const HEADINGS: [&str; 14] = [
     "",
     "× bare",
     "min–max",
@@ -151,6 +151,7 @@ const HEADINGS: [&str; 13] = [
     "postgres",
     "generator",
     "batch",
+    "rows/tx",
     "written after ms",
 ];
 
@@ -202,7 +203,7 @@ fn row<'a>(
     title: &str,
     ratios: Option<(f64, f64, f64)>,
     runs: impl Iterator<Item = &'a Run> + Clone,
-) -> [String; 13] {
+) -> [String; 14] {
     let all = latencies(runs.clone());
     let milliseconds = |quantile| format!("{:.2}", all.value_at_quantile(quantile) as f64 / 1e6);
     let cpu = median_cpu(runs.clone());
@@ -228,6 +229,7 @@ fn row<'a>(
         cpu(|cpu| cpu.postgres),
         cpu(|cpu| cpu.generator),
         some(median(runs.clone().filter_map(|run| run.batch_size)), 0),
+        some(median(runs.clone().filter_map(|run| run.write_size)), 0),
         some(
             median(runs.filter_map(|run| run.drain_seconds)).map(|seconds| seconds * 1e3),
             0,
@@ -235,7 +237,7 @@ fn row<'a>(
     ]
 }
 
-fn write_aligned(text: &mut String, rows: &[[String; 13]]) {
+fn write_aligned(text: &mut String, rows: &[[String; 14]]) {
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())
@@ -257,8 +259,8 @@ fn write_notes(text: &mut String, results: &Results) -> std::fmt::Result {
         writeln!(
             text,
             "\n× bare: requests/s over the mean of the bare runs before and after, median of the rounds. µs: CPU time a\n\
-             request, by process; a purchase's includes writing its order. batch: buyers in one script call. written\n\
-             after: from the last 202 until every order is in Postgres."
+             request, by process; a purchase's includes writing its order. batch: buyers in one script call.\n\
+             rows/tx: orders in one transaction. written after: from the last 202 until all are in Postgres."
         )?;
     }
     if let Some(ids) = &results.ids {
@@ -376,6 +378,7 @@ fn summary_json<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Value {
         "latency_us": latency_json(&latencies(runs.clone())),
         "cpu_us_per_request": cpu_json(median_cpu(runs.clone())),
         "batch_size": median(runs.clone().filter_map(|run| run.batch_size)),
+        "orders_per_transaction": median(runs.clone().filter_map(|run| run.write_size)),
         "drain_ms": median(runs.filter_map(|run| run.drain_seconds)).map(|seconds| seconds * 1e3),
     })
 }
@@ -395,6 +398,7 @@ fn run_json(run: &Run) -> Value {
         "latency_us": latency_json(&run.latency),
         "cpu_us_per_request": cpu_json(run.cpu),
         "batch_size": run.batch_size,
+        "orders_per_transaction": run.write_size,
         "drain_ms": run.drain_seconds.map(|seconds| seconds * 1e3),
         "unexpected": run.unexpected,
     })

@@ -29,6 +29,9 @@ const ADMIN_TOKEN: &str = "the benchmark's operator";
 /// How long accepted orders may take to be in Postgres after the last answer.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 
+/// Counts the orders that the writer has put into Postgres.
+const WRITTEN: &str = "flash_sale_writer_orders_total";
+
 /// Between two runs, so that none pays for what the last one left to do.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -42,6 +45,8 @@ pub struct Run {
     pub cpu: Option<Usage>,
     /// Buyers in one call of the admission script.
     pub batch_size: Option<f64>,
+    /// Orders in one transaction of the writer.
+    pub write_size: Option<f64>,
     /// From the last answer until every order was in Postgres.
     pub drain_seconds: Option<f64>,
     pub unexpected: BTreeMap<String, usize>,
@@ -55,6 +60,7 @@ impl Run {
             latency: outcome.latency,
             cpu: None,
             batch_size: None,
+            write_size: None,
             drain_seconds: None,
             unexpected: outcome.unexpected,
         }
@@ -104,11 +110,22 @@ pub struct Results {
 }
 
 pub async fn run(options: &Options) -> Result<Results, Error> {
-    let began = Instant::now();
-    // Declared first, dropped last: the servers in it have ended by then.
+    // Outlives the servers in it, which `measure` ends.
     let workspace = Workspace::create(options.data_dir.as_deref())?;
+    let results = measure(options, &workspace).await;
+    if !results
+        .as_ref()
+        .is_ok_and(|results| results.failures.is_empty())
+    {
+        workspace.print_logs();
+    }
+    results
+}
+
+async fn measure(options: &Options, workspace: &Workspace) -> Result<Results, Error> {
+    let began = Instant::now();
     let machine = Machine::look(&workspace.path);
-    let mut session = Session::start(options, &workspace).await?;
+    let mut session = Session::start(options, workspace).await?;
     let scenarios = options.scenarios();
     let mut measured: Vec<(Scenario, Vec<Paired>)> = scenarios
         .iter()
@@ -143,7 +160,7 @@ pub async fn run(options: &Options) -> Result<Results, Error> {
     let mut ids = None;
     if scenarios.contains(&Scenario::Ids) {
         let count = options.scaled(Scenario::Ids.usual_count());
-        let data_dir = Process::data_dir(&workspace, ALWAYS);
+        let data_dir = Process::data_dir(workspace, ALWAYS);
         let measured = ids::measure(&data_dir, count).await?;
         if !measured.unique {
             session.failures.push("ids: two ids were equal".to_owned());
@@ -396,7 +413,11 @@ impl<'a> Session<'a> {
             .await?;
         run.set_cpu(before, cpu::used(pid));
         run.drain_seconds = drained.map(|drained| (drained - answered).as_secs_f64());
-        run.batch_size = batch_size(&metrics, &client.metrics().await?);
+        let after = client.metrics().await?;
+        run.batch_size = batch_size(&metrics, &after);
+        let more = |name: &str| after.total(name) - metrics.total(name);
+        let transactions = more("flash_sale_writer_seconds_count");
+        run.write_size = (transactions > 0.0).then(|| more(WRITTEN) / transactions);
         self.check_answers(scenario.name(), &run);
 
         let audit = self.quiescent_audit(&client, sale).await?;
@@ -432,7 +453,6 @@ impl<'a> Session<'a> {
         before: &Metrics,
         count: usize,
     ) -> Result<Option<Instant>, Error> {
-        const WRITTEN: &str = "flash_sale_writer_orders_total";
         let wanted = before.total(WRITTEN) + count as f64;
         let deadline = Instant::now() + DRAINED_WITHIN;
         loop {

@@ -383,8 +383,13 @@ async fn a_purchase_is_refused_with_the_reason() {
         assert_eq!(refused.text("order_id"), order);
     }
 
-    app.steer(&sale, "close").await;
-    app.shopper().buy(&sale).await.assert_problem(409, "ended");
+    // A shut sale is shut for everybody, whoever holds an order.
+    for (step, code) in [("pause", "paused"), ("close", "ended")] {
+        app.steer(&sale, step).await;
+        for buyer in [&shopper, &app.shopper()] {
+            buyer.buy(&sale).await.assert_problem(409, code);
+        }
+    }
     shopper
         .buy("9223372036854775807")
         .await
