@@ -427,7 +427,7 @@ pub async fn serve(
         .await
         .is_err()
     {
-        tracing::warn!("connections that would not end are cut");
+        tracing::warn!("connections that would not end are left to end with the process");
         server.abort();
     }
     running.stop().await;

@@ -160,7 +160,7 @@ pub fn table(results: &Results) -> String {
     if !results.bare.is_empty() {
         rows.push(row("bare endpoint", None, results.bare.iter()));
     }
-    for (scenario, paired) in &results.scenarios {
+    for (scenario, paired) in results.measured() {
         let ratios = spread(paired.iter().map(Paired::ratio));
         rows.push(row(scenario.title(), ratios, runs_of(paired)));
     }
@@ -255,7 +255,7 @@ fn write_aligned(text: &mut String, rows: &[[String; 14]]) {
 }
 
 fn write_notes(text: &mut String, results: &Results) -> std::fmt::Result {
-    if !results.scenarios.is_empty() {
+    if results.measured().next().is_some() {
         writeln!(
             text,
             "\n× bare: requests/s over the mean of the bare runs before and after, median of the rounds. µs: CPU time a\n\
@@ -324,7 +324,7 @@ fn thousands(value: f64) -> String {
 
 pub fn json(results: &Results) -> Value {
     let (machine, options) = (&results.machine, &results.options);
-    let scenarios = results.scenarios.iter().map(|(scenario, paired)| {
+    let scenarios = results.measured().map(|(scenario, paired)| {
         let rounds: Vec<Value> = paired.iter().map(paired_json).collect();
         let ratio = spread(paired.iter().map(Paired::ratio))
             .map(|(least, median, most)| json!({"median": median, "min": least, "max": most}));

@@ -109,6 +109,13 @@ pub struct Results {
     pub failures: Vec<String>,
 }
 
+impl Results {
+    /// The scenarios that were run at least once.
+    pub fn measured(&self) -> impl Iterator<Item = &(Scenario, Vec<Paired>)> {
+        self.scenarios.iter().filter(|(_, runs)| !runs.is_empty())
+    }
+}
+
 pub async fn run(options: &Options) -> Result<Results, Error> {
     // Outlives the servers in it, which `measure` ends.
     let workspace = Workspace::create(options.data_dir.as_deref())?;
@@ -135,7 +142,12 @@ async fn measure(options: &Options, workspace: &Workspace) -> Result<Results, Er
     let mut bare = Vec::new();
     if !measured.is_empty() {
         session.warm_up().await?;
-        let rounds = options.rounds();
+        // What goes wrong while warming up would only go wrong again.
+        let rounds = if session.failures.is_empty() {
+            options.rounds()
+        } else {
+            0
+        };
         for round in 0..rounds {
             eprint!("round {}/{rounds}:", round + 1);
             let mut last = session.measure_bare().await?;
@@ -306,6 +318,9 @@ impl<'a> Session<'a> {
             .await?;
         let requests = self.purchases(address, &bought, buyers);
         self.sell(Scenario::Accepted, &bought, requests).await?;
+        if !self.failures.is_empty() {
+            return Ok(());
+        }
         if self.everysec.is_some() {
             self.measure(Scenario::AcceptedEverysec).await?;
         }

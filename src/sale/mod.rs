@@ -279,11 +279,11 @@ impl Shop {
                 Err(_) => Err("no answer within a second".to_owned()),
             }
         }
-        let (postgres, redis) = tokio::join!(
+        let (postgres, redis, gate) = tokio::join!(
             within(sqlx::query("SELECT 1").execute(&self.postgres)),
             within(self.redis.live_run_id()),
+            within(self.redis.hot()),
         );
-        let gate = within(self.redis.hot()).await;
         Readiness {
             postgres,
             redis,

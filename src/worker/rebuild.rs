@@ -294,7 +294,7 @@ async fn live_orders(
         .await?;
     let mut held: HashMap<UserId, Vec<Held>> = HashMap::new();
     let mut taken = 0;
-    let mut rows = sqlx::query_as::<_, (OrderId, UserId, i16, Option<i64>, OrderStatus)>(
+    let mut rows = sqlx::query_as::<_, (OrderId, UserId, Option<i16>, Option<i64>, OrderStatus)>(
         "SELECT id, user_id, slot, idempotency_hash, status FROM orders
          WHERE sale_id = $1 AND status IN ('pending_payment', 'paid')
          UNION ALL
@@ -309,7 +309,8 @@ async fn live_orders(
             taken += 1;
         }
         held.entry(user).or_default().push(Held {
-            slot: u8::try_from(slot).unwrap_or(0),
+            // A returned order takes no place.
+            slot: slot.and_then(|slot| u8::try_from(slot).ok()).unwrap_or(0),
             returned,
             order_id,
             key: hash.map(IdempotencyKey::from_stored),

@@ -148,7 +148,7 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     // One of them became an order; then Redis lost everything, and its clock is right again.
     sqlx::query(
         "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, closed_at)
-         VALUES ($1, 1, gen_random_uuid(), 0, 'rejected', 1, now(), now())",
+         VALUES ($1, 1, gen_random_uuid(), NULL, 'rejected', 1, now(), now())",
     )
     .bind(early[49])
     .execute(&bench.postgres)

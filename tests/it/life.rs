@@ -377,7 +377,7 @@ async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
     let mut sweep = connection.begin().await.expect("begin");
     sweep
         .execute(AssertSqlSafe(format!(
-            "UPDATE orders SET status = 'expired', closed_at = now() WHERE id = {id};
+            "UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() WHERE id = {id};
              UPDATE sales SET taken = taken - 1 WHERE id = {sale};
              INSERT INTO releases (order_id, sale_id, user_id)
                  SELECT id, sale_id, user_id FROM orders WHERE id = {id};"

@@ -102,7 +102,7 @@ const CASES: [Case; 16] = [
         title: "My orders, newest first",
         words: &["WHERE o.user_id = $1 AND o.id < $2 ORDER BY o.id DESC LIMIT"],
         arguments: "USER, 9223372036854775807, 50",
-        uses: &["orders_by_user"],
+        uses: &["orders_one_live_per_user_slot"],
     },
     Case {
         title: "The orders that somebody follows (one query for all event streams)",
@@ -156,25 +156,25 @@ const CASES: [Case; 16] = [
         title: "Writing accepted orders",
         words: &["INSERT INTO orders", "UNNEST"],
         arguments: "ARRAY[ORDER + 1], ARRAY[SALE], ARRAY[1], ARRAY[USER], ARRAY[0], ARRAY[NULL]::bigint[], ARRAY[now()]",
-        uses: &["Conflict Arbiter Indexes: orders_pkey"],
+        uses: &[], // checks every unique index, and looks its few sales up as it likes
     },
     Case {
         title: "Live orders of a sale, and those that answer replays (a rebuild)",
         words: &["SELECT id, user_id, slot, idempotency_hash, status"],
         arguments: "SALE",
-        uses: &["orders_one_live_per_user_slot", "orders_replayable"],
+        uses: &["orders_by_sale", "orders_replayable"],
     },
     Case {
         title: "Live orders of a sale (the audit)",
         words: &["SELECT id, user_id FROM orders WHERE sale_id = $1 AND status IN"],
         arguments: "SALE",
-        uses: &["orders_one_live_per_user_slot"],
+        uses: &["orders_by_sale"],
     },
     Case {
         title: "Users with too many live orders (the audit)",
         words: &["HAVING count(*) > $2"],
         arguments: "SALE, 1",
-        uses: &["orders_one_live_per_user_slot"],
+        uses: &["orders_by_sale"],
     },
     Case {
         title: "An operator's list of a sale's orders",
@@ -204,7 +204,8 @@ const FILL: &str = "
     FROM generate_series(1, 20) AS n;
     INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, pay_by,
                         paid_at, closed_at)
-    SELECT n::bigint << 20, s.id, md5((n % 15000)::text)::uuid, 0, d.status::order_status, 100,
+    SELECT n::bigint << 20, s.id, md5((n % 15000)::text)::uuid,
+           CASE WHEN d.status IN ('pending_payment', 'paid') THEN 0 END, d.status::order_status, 100,
            CASE WHEN n % 7 = 0 THEN n END, now() - interval '1 hour',
            now() + make_interval(secs => 3600 + n), CASE WHEN d.status = 'paid' THEN now() END,
            CASE WHEN d.status IN ('cancelled', 'expired') THEN now() END
@@ -213,6 +214,7 @@ const FILL: &str = "
       ON s.number = (n - 1) / 3000
     CROSS JOIN LATERAL (SELECT (ARRAY['pending_payment', 'paid', 'paid', 'paid', 'cancelled', 'expired'])[1 + n % 6]
                         AS status) AS d;
+    SELECT brin_summarize_new_values('orders_by_sale');
     ANALYZE;";
 
 #[tokio::test]

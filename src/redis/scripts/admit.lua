@@ -55,7 +55,7 @@ end
 local room = tonumber(ARGV[2]) - pending
 local verdicts, ids, slots = {}, {}, {}
 local records = {}    -- user → record as it will be after this batch
-local changed = {}    -- { shard key, user } of every record to write
+local changed, shards = {}, {}  -- users whose records are to be written, and their shards
 local accepted = {}   -- log entries
 
 for i = 1, #ARGV - 4 do
@@ -69,7 +69,7 @@ for i = 1, #ARGV - 4 do
   end
 
   local verdict, standing = false, false
-  local held, taken = 0, {}
+  local held, taken = 0, nil
   for at = 1, #record, RECORD do
     local slot, id = string.byte(record, at), string.sub(record, at + 1, at + 8)
     if id == order then
@@ -81,6 +81,7 @@ for i = 1, #ARGV - 4 do
     end
     if slot < 128 then
       held = held + 1
+      taken = taken or {}
       taken[slot] = true
       standing = id
     end
@@ -94,11 +95,11 @@ for i = 1, #ARGV - 4 do
     else
       verdict = 'A'
       local slot = 0
-      while taken[slot] do slot = slot + 1 end
+      while taken and taken[slot] do slot = slot + 1 end
       remaining, room = remaining - 1, room - 1
       slot = string.char(slot)
       records[user] = record .. slot .. order .. key
-      changed[#changed + 1] = { shard, user }
+      changed[#changed + 1], shards[#shards + 1] = user, shard
       accepted[#accepted + 1] = buyer .. slot
       slots[#slots + 1] = slot
     end
@@ -112,8 +113,8 @@ if #accepted > 0 then
   -- The log first: it is the one write that could still be refused.
   entry = redis.call('XADD', KEYS[2], '*',
     'm', ARGV[1] .. ' ' .. now .. ' ' .. ARGV[3], 'o', table.concat(accepted))
-  for _, write in ipairs(changed) do
-    redis.call('HSET', write[1], write[2], records[write[2]])
+  for i = 1, #changed do
+    redis.call('HSET', shards[i], changed[i], records[changed[i]])
   end
   admitted, change = admitted + #accepted, change + 1
   redis.call('HSET', KEYS[1], 'remaining', remaining, 'admitted', admitted, 'change', change,

@@ -63,7 +63,8 @@ impl Servers {
 
     /// Removes servers and files after this process; on Linux the servers end by themselves.
     fn hire_janitor(&self) {
-        let script = "cat >/dev/null; kill \"$2\" \"$3\" 2>/dev/null; n=0
+        // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
+        let script = "trap '' INT TERM HUP; cat >/dev/null; kill \"$2\" \"$3\" 2>/dev/null; n=0
             while [ $n -lt 200 ]; do rm -rf \"$1\" 2>/dev/null; [ -e \"$1\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
         let pid = |pid: Option<u32>| pid.map_or_else(|| "0".to_owned(), |pid| pid.to_string());
         let janitor = Command::new("sh")
