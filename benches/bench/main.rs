@@ -79,7 +79,7 @@ pub struct Options {
     scale: Option<f64>,
 
     /// Keep-alive connections, each waiting for its answer before it asks again
-    #[arg(long, value_name = "N", default_value_t = 256,
+    #[arg(long, value_name = "N", default_value_t = 512,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 

@@ -100,7 +100,8 @@ impl<S: Sync> FromRequest<S> for NoBody {
         if request.body().is_end_stream() {
             return Ok(Self);
         }
-        let bytes = read(request.into_body()).await?;
+        // Boxed, because it is rare and large: every purchase would carry its room around.
+        let bytes = Box::pin(read(request.into_body())).await?;
         let empty: Vec<u8> = bytes
             .into_iter()
             .filter(|byte| !byte.is_ascii_whitespace())

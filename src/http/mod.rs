@@ -32,10 +32,7 @@ use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    request_id::{PropagateRequestIdLayer, SetRequestIdLayer},
-};
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -72,9 +69,6 @@ pub fn router(state: HttpState) -> Router {
 
     // From the outside in. One stack in one `layer`: each `Router::layer` boxes every request anew.
     let around = ServiceBuilder::new()
-        .map_request(frame::drop_strange_id)
-        .layer(SetRequestIdLayer::x_request_id(frame::RequestIds::default()))
-        .layer(PropagateRequestIdLayer::x_request_id())
         .layer(from_fn_with_state(
             frame::Frame::new(app.clone()),
             frame::frame,

@@ -17,10 +17,10 @@ use crate::domain::{SaleId, UserId};
 use std::sync::Arc;
 use time::Date;
 
-/// A buyer hash of at most this many entries stays a listpack with Redis' default
-/// `hash-max-listpack-entries` of 128 (31 bytes a buyer instead of about 100); half of it leaves
-/// room for uneven hashing.
-pub const BUYERS_PER_SHARD: i64 = 64;
+/// How many buyers share a hash, on average. A small one is a listpack (up to Redis' default
+/// `hash-max-listpack-entries` of 128), which takes a third of the memory of a hash table but is
+/// searched from its start at every purchase: so few of them, but enough to share the cost of a key.
+pub const BUYERS_PER_SHARD: i64 = 16;
 
 /// Into how many hashes the buyers of a sale with this stock are spread.
 pub fn shards_for(stock: i64) -> i32 {

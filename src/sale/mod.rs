@@ -164,7 +164,11 @@ impl Shop {
         user: UserId,
         key: Option<IdempotencyKey>,
     ) -> Result<Admission, ShopError> {
-        let listing = self.listing(sale).await?;
+        let listing = match self.board.get(sale) {
+            Some(listing) => listing,
+            // Boxed, because it is rare and large: every purchase would carry its room around.
+            None => Box::pin(self.refresh(sale)).await?,
+        };
         if let Some(refusal) = listing.refuse_locally(&self.board.clock, user) {
             gate::count_local(&refusal);
             return Ok(refusal);

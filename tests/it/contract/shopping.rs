@@ -514,10 +514,12 @@ async fn a_rejected_order_is_there_to_be_seen() {
     let order = shopper.order_to_pay(&sale).await;
     // Only a fault makes one, so it is planted.
     let mut database = app.database.connect().await;
-    sqlx::query("UPDATE orders SET status = 'rejected', pay_by = NULL, closed_at = now()")
-        .execute(&mut database)
-        .await
-        .expect("UPDATE");
+    sqlx::query(
+        "UPDATE orders SET status = 'rejected', slot = NULL, pay_by = NULL, closed_at = now()",
+    )
+    .execute(&mut database)
+    .await
+    .expect("UPDATE");
     let read = shopper.order(&order).await;
     read.assert(StatusCode::OK);
     assert_order(&read.body);
