@@ -444,7 +444,7 @@ async fn a_wrong_backlog_counter_is_named() {
     let app = TestApp::start().await;
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
     add_in_redis(&app, &sale, "pending", 2).await;
-    let words = "I3 broken: 2 orders are counted as waiting, but the log has 0 entries";
+    let words = "I3 broken: 2 orders are counted as waiting, but the log holds 0";
     let audit = assert_named(&app, &sale, &[words]).await;
     assert_eq!(
         (audit.backlog, audit.quiescent, audit.conserved),
@@ -454,9 +454,21 @@ async fn a_wrong_backlog_counter_is_named() {
     assert_named(
         &app,
         &sale,
-        &["I3 broken: -1 orders are counted as waiting, but the log has 0 entries"],
+        &["I3 broken: -1 orders are counted as waiting, but the log holds 0"],
     )
     .await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_backlog_counter_that_disagrees_with_the_log_is_named() {
+    let app = TestApp::start_with(without_writer()).await;
+    let sale = app.sale(10, json!({})).await;
+    accept(&app, &sale, 3).await;
+    assert!(app.audit(&sale).await.ok, "a backlog is no fault");
+    add_in_redis(&app, &sale, "pending", 1).await;
+    let words = "I3 broken: 4 orders are counted as waiting, but the log holds 3";
+    assert_named(&app, &sale, &[words]).await;
     app.finish().await;
 }
 
@@ -530,7 +542,7 @@ async fn a_lost_log_entry_is_named() {
                 "accepted orders that are neither live in postgres nor waiting: 1 (for example {lost})"
             )
         } else {
-            "I3 broken: 1 orders are counted as waiting, but the log has 0 entries".to_owned()
+            "I3 broken: 1 orders are counted as waiting, but the log holds 0".to_owned()
         };
         eventually("the two other entries are acknowledged", async || {
             (app.audit(&sale).await.redis.stream == Some(0)).then_some(())
