@@ -10,6 +10,9 @@ use std::time::Duration;
 /// waits cannot.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// No statement of the program takes seconds, but for an audit or a rebuild of millions of orders.
+const STATEMENT_TIMEOUT: &str = "60s";
+
 /// A pool that connects when it is first used.
 ///
 /// Connections are not tested before they are handed out: that is a round trip for each query, and a
@@ -19,7 +22,11 @@ pub fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
-        .connect_lazy_with(options.application_name("flash-sale"))
+        .connect_lazy_with(
+            options
+                .application_name("flash-sale")
+                .options([("statement_timeout", STATEMENT_TIMEOUT)]),
+        )
 }
 
 /// Brings the schema up to date; the migrations are compiled into the program. Several instances may

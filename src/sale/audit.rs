@@ -120,6 +120,7 @@ impl Shop {
             .arg(keys.log(id))
             .query_async(&mut *connection)
             .await?;
+        drop(connection); // what follows takes another
         let state: Option<Vec<i64>> = state.into_iter().collect();
         let logged = if stream == 0 {
             0

@@ -6,7 +6,8 @@
 //! - *not open*: when even the latest that Redis' clock can read is before `opens_at`;
 //! - *ended*: when even the earliest that it can read is past `closes_at`;
 //! - *sold out* and *paused*: as last heard. A returned unit or a resume is heard at once by the
-//!   instance that does it, by a published message elsewhere, by the next poll at the latest.
+//!   instance that does it, by a published message elsewhere, and by the next poll at the latest (0.2 s
+//!   for units, 1 s for what an operator does, which goes for a later end as well).
 //!
 //! And only to people of whom it knows that they have not bought: a second attempt must be told
 //! `already_ordered`, a retry with its `Idempotency-Key` its first answer, which only Redis knows.
@@ -52,6 +53,12 @@ struct Reading {
     answered: Instant,
 }
 
+impl Reading {
+    fn latest_ms(&self) -> i64 {
+        self.ms + elapsed_ms(self.asked) + 1
+    }
+}
+
 impl RedisClock {
     fn new() -> Self {
         // Until Redis is asked, this machine's clock is the best guess.
@@ -68,18 +75,25 @@ impl RedisClock {
     }
 
     /// Takes in that Redis' clock read `ms` between `asked` and now.
+    ///
+    /// Of two readings that agree the later estimate is kept, so that an answer that lay around does
+    /// not turn time back; one that disagrees means that Redis' clock was set, and counts.
     pub fn read(&self, ms: i64, asked: Instant) {
-        self.reading.store(Arc::new(Reading {
+        let new = Reading {
             ms,
             asked,
             answered: Instant::now(),
-        }));
+        };
+        let known = self.earliest_ms();
+        let was_set_back = new.latest_ms() < known;
+        if ms >= known || was_set_back {
+            self.reading.store(Arc::new(new));
+        }
     }
 
     /// The latest that Redis' clock can show now, Unix ms.
     fn latest_ms(&self) -> i64 {
-        let reading = self.reading.load();
-        reading.ms + elapsed_ms(reading.asked) + 1
+        self.reading.load().latest_ms()
     }
 
     /// The earliest that Redis' clock can show now, Unix ms.

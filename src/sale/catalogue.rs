@@ -120,6 +120,12 @@ fn check_year(field: &'static str, time: OffsetDateTime) -> Result<(), ShopError
     Err(invalid(field, "must lie between the years 2000 and 9000"))
 }
 
+/// Redis compares milliseconds; what is stored and shown must not differ from that.
+fn whole_ms(time: OffsetDateTime) -> OffsetDateTime {
+    let millisecond = time.millisecond();
+    time.replace_millisecond(millisecond).unwrap_or(time)
+}
+
 fn narrow<T: TryFrom<i64>>(field: &'static str, value: i64) -> Result<T, ShopError> {
     T::try_from(value).map_err(|_| invalid(field, "is out of range"))
 }
@@ -158,11 +164,12 @@ impl Shop {
 
         // "Now" is Redis' now, the clock that will judge the window.
         let now = self.redis_time().await?;
-        let opens_at = new.opens_at.unwrap_or(now);
+        let opens_at = whole_ms(new.opens_at.unwrap_or(now));
         check_year("opens_at", opens_at)?;
-        let closes_at = new
-            .closes_at
-            .unwrap_or_else(|| opens_at.max(now) + DEFAULT_DURATION);
+        let closes_at = whole_ms(
+            new.closes_at
+                .unwrap_or_else(|| opens_at.max(now) + DEFAULT_DURATION),
+        );
         check_year("closes_at", closes_at)?;
         if closes_at <= opens_at {
             return Err(invalid("closes_at", "must be later than opens_at"));
@@ -261,7 +268,7 @@ impl Shop {
         .bind(title)
         .bind(change.description)
         .bind(change.image_url)
-        .bind(change.closes_at)
+        .bind(change.closes_at.map(whole_ms))
         .bind(
             change
                 .payment_timeout_secs
@@ -366,7 +373,13 @@ impl Shop {
                 return Err(ShopError::NotEnoughRemaining { remaining });
             }
             Projected::Unchanged => return Err(conflict()),
-            Projected::Fenced(_) => return Err(self.state_missing()),
+            Projected::Fenced(_) => {
+                self.rebuild_bell.notify_one();
+                return Err(ShopError::Unavailable {
+                    what: "nothing was changed: redis is being rebuilt",
+                    retry_after: Duration::from_secs(1),
+                });
+            }
         }
         let lowered: Option<Sale> = sqlx::query_as(concat!(
             "UPDATE sales SET stock = $3, version = version + 1

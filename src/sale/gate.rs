@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 const QUEUE: usize = 65_536;
 
 /// How long a batch is retried, and how long a buyer may wait for their batch to begin.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause between two attempts of a batch.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
 const NO_ANSWER: &str = "the stock could not be asked in time; if the purchase went through, a retry will name its order";
 
 /// How long clients are asked to wait before they try again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 type Answer = Result<Admission, &'static str>;
 
@@ -146,7 +146,7 @@ pub async fn ask(
     })
 }
 
-/// Starts the task of a sale's gate; it ends when the sale leaves the board, or with the shop.
+/// Starts the task of a sale's gate; it ends with the shop.
 fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(run(Arc::downgrade(shop), Arc::downgrade(listing), receiver));
@@ -267,7 +267,8 @@ async fn judge(
             // once, before calling for a rebuild.
             Err(Failure::Fenced(_)) if !reloaded => {
                 reloaded = true;
-                if shop.refresh(listing.id).await.is_err() {
+                let refreshed = tokio::time::timeout_at(deadline, shop.refresh(listing.id)).await;
+                if !matches!(refreshed, Ok(Ok(_))) {
                     return Err(SHUT);
                 }
             }

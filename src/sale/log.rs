@@ -130,6 +130,16 @@ pub async fn read(
         .collect())
 }
 
+/// Whether the log's key holds something that is no log.
+pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool, RedisError> {
+    let mut connection = shop.redis.pooled().await?;
+    let kind: String = redis::cmd("TYPE")
+        .arg(shop.redis.keys.log(sale))
+        .query_async(&mut *connection)
+        .await?;
+    Ok(!matches!(kind.as_str(), "none" | "stream"))
+}
+
 /// Puts a log that holds only unreadable entries aside under another key, whose name it returns.
 pub async fn set_aside(
     connection: &mut impl ConnectionLike,

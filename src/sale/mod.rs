@@ -167,13 +167,23 @@ impl Shop {
         let listing = match self.board.get(sale) {
             Some(listing) => listing,
             // Boxed, because it is rare and large: every purchase would carry its room around.
-            None => Box::pin(self.refresh(sale)).await?,
+            None => Box::pin(self.look_up(sale)).await?,
         };
         if let Some(refusal) = listing.refuse_locally(&self.board.clock, user) {
             gate::count_local(&refusal);
             return Ok(refusal);
         }
         gate::ask(self, &listing, user, key).await
+    }
+
+    /// A sale that is not on the board, within the time that a buyer waits.
+    async fn look_up(&self, sale: SaleId) -> Result<Arc<board::Listing>, ShopError> {
+        tokio::time::timeout(gate::PATIENCE, self.refresh(sale))
+            .await
+            .unwrap_or(Err(ShopError::Unavailable {
+                what: "the sale could not be looked up in time",
+                retry_after: gate::RETRY_AFTER,
+            }))
     }
 
     /// Every sale from memory, open ones first, then by opening time.

@@ -225,7 +225,7 @@ async fn copy(
     let mut sold_at = None;
     for (order, batch) in rows {
         let sale = batch.sale.get();
-        // Batches of one sale follow each other, so this looks up once for many.
+        // Neighbours are mostly of one sale, so this looks up once for many.
         let terms = match sold_at {
             Some((known, terms)) if known == sale => terms,
             _ => terms.get(&sale).ok_or(sqlx::Error::RowNotFound)?,

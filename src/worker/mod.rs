@@ -93,7 +93,10 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
             Some(&shop.watch.bell),
             &stop,
         );
-        while pace.rest(shop.watch.step(&shop.postgres).await).await {}
+        while pace.rest(shop.watch.step(&shop.postgres).await).await {
+            // The writer rings at every batch; followers need not hear of each at once.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     });
 }
 

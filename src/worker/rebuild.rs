@@ -40,6 +40,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// "flash-sale rebuild", so that no other program picks the same number by accident.
 const ELECTION: i64 = 0x666c_6173_685f_7262;
 const PAUSE: Duration = Duration::from_millis(200);
+/// How many returned orders of a user are kept for replays, as in `release.lua`.
+const RETURNED_KEPT: usize = 8;
 /// Sales rebuilt at the same time.
 const CONCURRENCY: usize = 4;
 
@@ -128,16 +130,21 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
     if only.is_none() && approved_run_id(shop).await?.as_deref() == Some(live.as_str()) {
         return Ok(()); // somebody was faster
     }
-    if let Some(ids) = &only {
-        // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
-        for id in ids {
-            shop.refresh(*id).await?;
+    let only = match only {
+        None => None,
+        Some(ids) => {
+            // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
+            for id in &ids {
+                shop.refresh(*id).await?;
+            }
+            let missing = missing_sales(shop);
+            let still: Vec<SaleId> = ids.into_iter().filter(|id| missing.contains(id)).collect();
+            if still.is_empty() {
+                return Ok(());
+            }
+            Some(still)
         }
-        let missing = missing_sales(shop);
-        if !ids.iter().any(|id| missing.contains(id)) {
-            return Ok(());
-        }
-    }
+    };
     let sales = fence(shop, only.as_deref(), false).await?;
     let count = sales.len();
     // One sale that cannot be rebuilt must not keep the others shut: it stays fenced by its epoch, and
@@ -243,38 +250,57 @@ async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> 
         // Keys that nobody reads any more: a waste, not a fault.
         tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
     }
-    shop.refresh(sale.id).await?;
+    // An operator may have changed the sale since it was fenced, and been told that the change takes
+    // effect with the rebuild.
+    let now = shop.refresh(sale.id).await?.sale();
+    if now.epoch == sale.epoch && now.version > sale.version {
+        let mut connection = shop.redis.pooled().await?;
+        scripts::project(&mut *connection, keys, &now).await?;
+    }
     Ok(held.values().map(Vec::len).sum())
 }
 
 /// Writes everything that the sealed log holds, as orders of the new epoch: the rebuild owns it, and
 /// it has not been installed, so nothing else can be written in it.
 async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
+    let foreign = log::is_of_another_type(shop, sale.id).await?;
+    if foreign || !drain_readable(shop, sale).await? {
+        // What could be read is written and deleted: the rest is put aside as it is, for somebody to
+        // look at.
+        let mut connection = shop.redis.pooled().await?;
+        let aside = log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
+        tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
+    }
+    Ok(())
+}
+
+/// Writes the entries that can be read, from the first to the last. `false`: some could not.
+async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
+    let (mut after, mut readable) = (String::new(), true);
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
-            log::read(&mut *connection, &shop.redis.keys, sale.id, "", 256).await?
+            log::read(&mut *connection, &shop.redis.keys, sale.id, &after, 256).await?
         };
         if entries.is_empty() {
-            return Ok(());
+            return Ok(readable);
         }
         let mut batches: Vec<AcceptedBatch> = Vec::new();
         for entry in entries {
             match entry {
-                Ok(batch) => batches.push(AcceptedBatch {
-                    epoch: sale.epoch,
-                    ..batch
-                }),
-                Err(unreadable) => tracing::error!(error = %unreadable, "cannot be drained"),
+                Ok(batch) => {
+                    after.clone_from(&batch.entry);
+                    batches.push(AcceptedBatch {
+                        epoch: sale.epoch,
+                        ..batch
+                    });
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot be drained");
+                    readable = false;
+                    after = error.entry;
+                }
             }
-        }
-        if batches.is_empty() {
-            // Only unreadable entries are left: put the log aside as it is, for somebody to look at.
-            let mut connection = shop.redis.pooled().await?;
-            let aside =
-                log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
-            tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
-            return Ok(());
         }
         for some in chunks_of_orders(&batches) {
             writer::persist(shop, some).await?;
@@ -320,6 +346,14 @@ async fn live_orders(
     snapshot.rollback().await?;
     for orders in held.values_mut() {
         orders.sort_unstable_by_key(|order| order.order_id);
+        // The scripts keep the newest few returned ones, and so does this.
+        let returned = orders.iter().filter(|order| order.returned).count();
+        let mut surplus = returned.saturating_sub(RETURNED_KEPT);
+        orders.retain(|order| {
+            let drop = order.returned && surplus > 0;
+            surplus -= usize::from(drop);
+            !drop
+        });
     }
     Ok((taken, held))
 }
@@ -359,20 +393,24 @@ async fn write_buyers(
 /// Deletes the buyers of the epoch that was live, and of half-done rebuilds after it.
 async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Sealed) -> Result<(), ShopError> {
     let live = (old.epoch > 0).then_some((old.epoch, old.shards));
-    let half_done = (old.epoch.max(0) + 1..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
-    let keys = live
-        .into_iter()
-        .chain(half_done)
-        .flat_map(|(epoch, shards)| {
-            (0..shards).map(move |shard| shop.redis.keys.shard(sale.id, epoch, shard))
-        });
-    let keys: Vec<String> = keys.collect();
-    for some in keys.chunks(1_024) {
-        let mut connection = shop.redis.pooled().await?;
-        redis::cmd("UNLINK")
-            .arg(some)
-            .exec_async(&mut *connection)
-            .await?;
+    // After a loss nothing was live, and there is nothing older that could have survived it.
+    let first_half_done = if old.epoch > 0 {
+        old.epoch + 1
+    } else {
+        sale.epoch - 1
+    };
+    let half_done = (first_half_done..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
+    for (epoch, shards) in live.into_iter().chain(half_done) {
+        let shards: Vec<i32> = (0..shards).collect();
+        for some in shards.chunks(1_024) {
+            let key = |shard: &i32| shop.redis.keys.shard(sale.id, epoch, *shard);
+            let keys: Vec<String> = some.iter().map(key).collect();
+            let mut connection = shop.redis.pooled().await?;
+            redis::cmd("UNLINK")
+                .arg(keys)
+                .exec_async(&mut *connection)
+                .await?;
+        }
     }
     Ok(())
 }

@@ -20,18 +20,26 @@ const ORDERS: usize = 2_000;
 
 /// One pass over all sales that have a backlog. Answers how many orders it settled.
 pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
-    let mut settled = 0;
+    let (mut settled, mut failed) = (0, None);
     for listing in shop.board.listings() {
         let waiting = listing.tally().is_some_and(|tally| tally.pending > 0);
-        if waiting {
-            settled += drain(shop, &listing, GRACE).await?;
+        if !waiting {
+            continue;
+        }
+        // One sale that cannot be written must not hold up the others.
+        match drain(shop, &listing, GRACE).await {
+            Ok(count) => settled += count,
+            Err(error) => failed = Some(error),
         }
     }
     if settled > 0 {
         tracing::debug!(orders = settled, "recovered from the log");
         metrics::counter!("flash_sale_recovered_orders_total").increment(settled as u64);
     }
-    Ok(settled)
+    match failed {
+        Some(error) if settled == 0 => Err(error),
+        _ => Ok(settled),
+    }
 }
 
 /// Writes the entries of one sale's log that are older than `grace` or have no writer of their own.

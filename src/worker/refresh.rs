@@ -38,9 +38,11 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
 }
 
 async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
-    shop.refresh_catalogue().await?;
+    // Redis is read, and the backlog reported, even while Postgres is away: above all then.
+    let catalogue = shop.refresh_catalogue().await;
     shop.read_tallies(&shop.board.listings()).await?;
     report(shop);
+    catalogue?;
     shop.reconcile(suspects).await
 }
 

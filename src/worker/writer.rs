@@ -88,7 +88,7 @@ async fn persist_until_stopped(
 /// Settles every order of these batches in Postgres, then acknowledges their log entries. Idempotent.
 pub async fn persist(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
     let began = Instant::now();
-    match orders::write_accepted(&shop.postgres, batches).await {
+    match write(shop, batches).await {
         Ok(Written::All { new }) => count_written(new),
         Ok(Written::StaleEpoch) => settle_each(shop, batches).await?,
         Err(error) if is_refusal(&error) => {
@@ -102,6 +102,19 @@ pub async fn persist(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
     // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
     // if it dies, a recovery pass does.
     acknowledge(shop, batches).await
+}
+
+/// How long one batch may take; a Postgres that says nothing at all is asked again on another
+/// connection, which the idempotent insert allows.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn write(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<Written, sqlx::Error> {
+    tokio::time::timeout(
+        WRITE_TIMEOUT,
+        orders::write_accepted(&shop.postgres, batches),
+    )
+    .await
+    .unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 fn count_written(new: u64) {
@@ -150,7 +163,7 @@ async fn settle(
         orders: vec![order],
         ..batch.clone()
     };
-    match orders::write_accepted(&shop.postgres, std::slice::from_ref(&single)).await {
+    match write(shop, std::slice::from_ref(&single)).await {
         Ok(Written::All { new }) => {
             count_written(new);
             Ok(())

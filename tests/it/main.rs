@@ -11,3 +11,4 @@ mod life;
 mod plans;
 mod recovery;
 mod support;
+mod writer;

@@ -5,11 +5,18 @@ use crate::support::{
     Servers,
     app::{Options, PATIENCE, TestApp, all_at_once, eventually},
 };
-use flash_sale::app::Role;
+use flash_sale::{
+    app::Role,
+    domain::{Admission, UserId},
+    worker::{rebuild, recovery},
+};
 use reqwest::StatusCode;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 /// Buys with `count` shoppers and returns those who were told 202, with their order ids.
 async fn crowd(
@@ -122,35 +129,45 @@ async fn what_a_process_without_a_writer_takes_is_written_by_a_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orders_left_behind_by_a_dead_writer_are_recovered_after_the_grace_period() {
-    // A process that says it writes its own orders and dies first: the entries carry its mark.
-    let servers = Servers::own().await;
-    let app = TestApp::start_on(&servers, Options::default()).await;
-    let sale = app.sale(100, json!({})).await;
-    let first = app.shopper();
-    first
-        .until(&first.must_buy(&sale).await, "pending_payment")
-        .await;
-    let mut blocker = app.database.connect().await;
-    // The writer hangs in Postgres, as if it had died half-way: its insert waits for this lock.
-    let mut lock = blocker.begin().await.expect("BEGIN");
-    lock.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_written() {
+    let app = TestApp::start_with(Options {
+        role: Role::ServerWithoutWriter,
+        ..Options::default()
+    })
+    .await;
+    let sale = app.sale(10, json!({})).await;
+    let id = sale.parse().expect("an id");
+    // A process that says it writes its own orders, and has lost its writer.
+    let (shop, _) = app.shop_without_loops();
+    rebuild::step(&shop, &mut HashSet::new())
         .await
-        .expect("LOCK");
-    let winners = crowd(&app, &sale, 40).await;
-    assert_eq!(winners.len(), 40);
-    sqlx::query(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    )
-    .execute(&mut *lock)
-    .await
-    .expect("pg_terminate_backend");
-    lock.rollback().await.expect("ROLLBACK");
-    for (shopper, id) in &winners {
-        shopper.until(id, "pending_payment").await;
+        .expect("approved");
+    let accepted = Instant::now();
+    for _ in 0..5 {
+        let admission = shop
+            .purchase(id, UserId::random(), None)
+            .await
+            .expect("an answer");
+        assert!(
+            matches!(admission, Admission::Accepted { .. }),
+            "{admission:?}"
+        );
     }
-    app.assert_sound(&sale).await;
+    shop.refresh(id).await.expect("the sale");
+    assert_eq!(
+        recovery::step(&shop).await.expect("a pass"),
+        0,
+        "too young to be left behind"
+    );
+    let settled = eventually("the orders are left behind", async || {
+        shop.refresh(id).await.expect("the sale");
+        let settled = recovery::step(&shop).await.expect("a pass");
+        (settled > 0).then_some(settled)
+    })
+    .await;
+    assert!(accepted.elapsed() >= recovery::GRACE);
+    assert_eq!(settled, 5, "all of them");
+    assert_eq!(app.assert_sound(&sale).await.live, 5);
     app.finish().await;
 }
 

@@ -7,7 +7,7 @@ use flash_sale::{
     config::SaleSettings,
     domain::UserId,
     redis::Redis,
-    sale::{Audit, Shop},
+    sale::{Audit, Shop, ShopSettings, log::AcceptedBatch, payment::SimulatedPayments},
 };
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -20,7 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 use time::OffsetDateTime;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
 const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
@@ -176,6 +180,27 @@ impl TestApp {
                 .await
                 .expect("UNLINK");
         }
+    }
+
+    /// A shop on the same stores that nothing works for in the background: a test steps it. It says
+    /// that it writes its own orders; the second value is where it hands them.
+    pub fn shop_without_loops(&self) -> (Arc<Shop>, mpsc::Receiver<AcceptedBatch>) {
+        let (handoff, channel) = mpsc::channel(16);
+        let settings = ShopSettings {
+            high_water: 1_000_000,
+            batch_limit: 512,
+            own_writer: true,
+        };
+        let postgres = flash_sale::postgres::pool(self.database.options(), 8);
+        let redis = Arc::new(Redis::new(&self.redis_url, &self.prefix).expect("redis url"));
+        let shop = Shop::new(
+            postgres,
+            redis,
+            Arc::new(SimulatedPayments),
+            handoff,
+            settings,
+        );
+        (Arc::new(shop), channel)
     }
 
     pub fn url(&self, path: &str) -> String {
