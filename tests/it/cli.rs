@@ -926,11 +926,12 @@ async fn one_process_takes_orders_and_another_writes_them() {
         .await;
     assert_eq!((bought.len(), unanswered.len()), (50, 0));
 
-    // Nobody writes them yet, and the audit says so without calling it broken.
+    // Nobody writes them yet: the audit calls that neither broken (1) nor compared (0).
     let waiting = home
         .finish(command(&["audit", "--json", "--wait", "0"]))
         .await;
-    let waiting: Vec<Value> = serde_json::from_str(&waiting.assert_done().stdout).expect("JSON");
+    assert_eq!(waiting.code, Some(2), "{}", waiting.stdout);
+    let waiting: Vec<Value> = serde_json::from_str(&waiting.stdout).expect("JSON");
     assert_eq!(
         (&waiting[0]["backlog"], &waiting[0]["conserved"]),
         (&json!(50), &Value::Null)
