@@ -71,7 +71,7 @@ pub enum Command {
         store: Box<StoreSettings>,
     },
     /// Judge every invariant from what Postgres and Redis hold. Exits 0 if all hold, 1 if one is
-    /// broken, 2 if it could not look
+    /// broken, 2 if it could not look or orders were still under way
     Audit {
         /// Only this sale
         #[arg(long, value_name = "ID")]

@@ -1,6 +1,6 @@
 //! What happens around every request: it gets an id, is counted and timed, and is held to the
 //! widest limit. One middleware, so that a purchase pays for one: the request id is a handful of
-//! lines here and would be two more layers from tower-http, which cost a purchase about 1 µs.
+//! lines here and would be two more layers from tower-http.
 
 use super::{App, HttpState, body, error::Problem, limits::Address};
 use arc_swap::ArcSwap;

@@ -140,7 +140,7 @@ pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool
     Ok(!matches!(kind.as_str(), "none" | "stream"))
 }
 
-/// Puts a log that holds only unreadable entries aside under another key, whose name it returns.
+/// Puts a log that cannot be read (any further) aside under another key, whose name it returns.
 pub async fn set_aside(
     connection: &mut impl ConnectionLike,
     keys: &Keys,

@@ -124,7 +124,7 @@ fn rows(batches: &[AcceptedBatch]) -> Vec<Row<'_>> {
 /// of each sale. The constraints decide: `sales_taken_within_stock` (I1) and
 /// `orders_one_live_per_user_slot` (I2) fail the whole batch, and the caller goes one by one.
 ///
-/// By COPY, which costs Postgres about a third less than INSERT, but knows no ON CONFLICT. That an
+/// By COPY, which costs Postgres less for each row than INSERT, but knows no ON CONFLICT. That an
 /// order is a row already is rare (another writer was faster), and then INSERT is what is left.
 pub async fn write_accepted(
     postgres: &PgPool,
