@@ -6,6 +6,7 @@ use crate::{
     auth::{AdminToken, TokenSigner},
     config::{SaleSettings, StoreSettings},
     embedded::{Embedded, EmbeddedError, Options},
+    fail_point::{FailPoints, Unknown},
     http::{self, HttpState, Limits},
     postgres,
     redis::Redis,
@@ -58,6 +59,8 @@ pub enum AppError {
     AdminTokenEmpty,
     #[error("cannot {action}: {source}")]
     Io { action: String, source: io::Error },
+    #[error("{0}")]
+    FailPoint(#[from] Unknown),
     #[error("{0}")]
     Shop(#[from] ShopError),
 }
@@ -293,7 +296,9 @@ pub enum Role {
 
 impl Running {
     /// Builds the shop and starts the loops of `role`. Does not wait for any server.
-    pub fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Self {
+    pub fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Result<Self, AppError> {
+        let fail_points = FailPoints::default();
+        fail_points.set(&sale.fail_points)?;
         // A worker readmits late orders and hands nothing to itself.
         let settings = ShopSettings {
             high_water: sale.backlog_limit,
@@ -307,6 +312,7 @@ impl Running {
             Arc::new(SimulatedPayments),
             handoff,
             settings,
+            fail_points,
         ));
         let running = Self {
             shop,
@@ -328,7 +334,7 @@ impl Running {
                 running.stop_writer.clone(),
             ));
         }
-        running
+        Ok(running)
     }
 
     /// Waits until purchases can be judged, or `patience` is over. Answers whether they can.

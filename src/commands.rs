@@ -190,7 +190,7 @@ async fn serve_command(
         } else {
             Role::Server
         };
-        let running = Running::start(&stores, &sale, role);
+        let running = Running::start(&stores, &sale, role)?;
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
@@ -236,7 +236,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     let shutdown = shutdown_signal()?;
     let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
-    let running = Running::start(&stores, &sale, Role::Worker);
+    let running = Running::start(&stores, &sale, Role::Worker)?;
     println!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;
@@ -293,8 +293,9 @@ async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), Ap
     let sale = SaleSettings {
         backlog_limit: 1_000_000,
         batch_limit: 512,
+        fail_points: String::new(),
     };
-    let running = Running::start(&stores, &sale, Role::Command);
+    let running = Running::start(&stores, &sale, Role::Command)?;
     Ok((stores, running))
 }
 

@@ -96,6 +96,16 @@ pub struct SaleSettings {
     #[arg(long, env = "BATCH_LIMIT", default_value_t = 512, value_name = "BUYERS",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub batch_limit: u16,
+
+    /// Where this process fails on purpose; only in a build with the feature fault-injection
+    #[arg(
+        long,
+        env = "FAIL_POINTS",
+        hide = true,
+        default_value = "",
+        value_name = "POINTS"
+    )]
+    pub fail_points: String,
 }
 
 /// What only a server needs.

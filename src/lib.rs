@@ -40,5 +40,8 @@ pub mod config;
 /// Private Postgres and Redis as child processes, for a first minute without set-up.
 pub mod embedded;
 
+/// Places where a test makes the program fail; nothing in an ordinary build.
+pub mod fail_point;
+
 /// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
 pub mod domain;

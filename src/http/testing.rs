@@ -24,6 +24,7 @@ fn shop() -> Shop {
         Arc::new(SimulatedPayments),
         tokio::sync::mpsc::channel(1).0,
         settings,
+        crate::fail_point::FailPoints::default(),
     )
 }
 

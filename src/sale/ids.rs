@@ -20,6 +20,7 @@
 
 use crate::{
     domain::OrderId,
+    fail_point::FailPoints,
     redis::{
         Redis,
         scripts::{self, Leased},
@@ -89,14 +90,16 @@ pub struct IdGenerator {
     redis: Arc<Redis>,
     postgres: PgPool,
     lease: Mutex<Option<Lease>>,
+    fail_points: FailPoints,
 }
 
 impl IdGenerator {
-    pub fn new(redis: Arc<Redis>, postgres: PgPool) -> Self {
+    pub fn new(redis: Arc<Redis>, postgres: PgPool, fail_points: FailPoints) -> Self {
         Self {
             redis,
             postgres,
             lease: Mutex::new(None),
+            fail_points,
         }
     }
 
@@ -116,12 +119,23 @@ impl IdGenerator {
             let Some(lease) = usable else {
                 let size = next_size(held.as_ref())
                     .max(u32::try_from(wanted - ids.len()).unwrap_or(u32::MAX));
+                self.fail_points
+                    .at("ids.leasing")
+                    .await
+                    .map_err(redis::RedisError::from)?;
                 *held = Some(self.lease(connection, size).await?);
+                self.fail_points
+                    .at("ids.leased")
+                    .await
+                    .map_err(redis::RedisError::from)?;
                 continue;
             };
             ids.push(
                 encode(lease.second, lease.next).ok_or(IdError::ClockOutOfRange(lease.second))?,
             );
+            if self.fail_points.planted("bug.repeat_ids") {
+                continue;
+            }
             lease.next = lease.next.wrapping_add(1); // past the last number nothing is left
             lease.left -= 1;
         }

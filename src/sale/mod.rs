@@ -21,6 +21,7 @@ use crate::{
     domain::{
         Admission, IdempotencyKey, Order, OrderId, OrderStatus, SaleId, SaleState, SaleView, UserId,
     },
+    fail_point::FailPoints,
     redis::Redis,
 };
 use board::Board;
@@ -118,6 +119,8 @@ pub struct Shop {
     pub board: Board,
     pub watch: OrderWatch,
     pub settings: ShopSettings,
+    /// Where a test makes this shop fail.
+    pub fail_points: FailPoints,
     payments: Arc<dyn PaymentProvider>,
     /// Where the gates hand accepted orders to the writer. Bounded; when it is full (or there is no
     /// writer here) the log still holds them.
@@ -135,14 +138,16 @@ impl Shop {
         payments: Arc<dyn PaymentProvider>,
         handoff: mpsc::Sender<AcceptedBatch>,
         settings: ShopSettings,
+        fail_points: FailPoints,
     ) -> Self {
         Self {
-            ids: IdGenerator::new(redis.clone(), postgres.clone()),
+            ids: IdGenerator::new(redis.clone(), postgres.clone(), fail_points.clone()),
             board: Board::new(),
             watch: OrderWatch::new(),
             postgres,
             redis,
             settings,
+            fail_points,
             payments,
             handoff,
             release_bell: Notify::new(),

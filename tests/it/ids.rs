@@ -3,6 +3,7 @@
 use crate::support::Servers;
 use flash_sale::{
     domain::OrderId,
+    fail_point::FailPoints,
     redis::Redis,
     sale::ids::{IdGenerator, decode},
 };
@@ -29,7 +30,11 @@ impl Bench {
     }
 
     fn generator(&self) -> IdGenerator {
-        IdGenerator::new(self.redis.clone(), self.postgres.clone())
+        IdGenerator::new(
+            self.redis.clone(),
+            self.postgres.clone(),
+            FailPoints::default(),
+        )
     }
 
     async fn take(&self, generator: &IdGenerator, count: usize) -> Vec<OrderId> {

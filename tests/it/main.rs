@@ -10,5 +10,6 @@ mod ids;
 mod life;
 mod plans;
 mod recovery;
+#[path = "../support/mod.rs"]
 mod support;
 mod writer;

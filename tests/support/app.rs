@@ -6,6 +6,7 @@ use flash_sale::{
     auth::{AdminToken, TokenSigner},
     config::SaleSettings,
     domain::UserId,
+    fail_point::FailPoints,
     redis::Redis,
     sale::{Audit, Shop, ShopSettings, log::AcceptedBatch, payment::SimulatedPayments},
 };
@@ -42,6 +43,8 @@ pub struct Options {
     pub admin: bool,
     pub backlog_limit: i64,
     pub batch_limit: u16,
+    /// See `flash_sale::fail_point`.
+    pub fail_points: &'static str,
 }
 
 impl Default for Options {
@@ -53,6 +56,7 @@ impl Default for Options {
             admin: true,
             backlog_limit: 1_000_000,
             batch_limit: 512,
+            fail_points: "",
         }
     }
 }
@@ -117,8 +121,10 @@ impl TestApp {
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit,
             batch_limit: options.batch_limit,
+            fail_points: options.fail_points.to_owned(),
         };
-        let running = Running::start(&stores, &sale, options.role);
+        let running =
+            Running::start(&stores, &sale, options.role).expect("well-formed fail points");
         assert!(running.gate_opened(PATIENCE).await, "the gate opens");
         let shop = running.shop.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -199,6 +205,7 @@ impl TestApp {
             Arc::new(SimulatedPayments),
             handoff,
             settings,
+            FailPoints::default(),
         );
         (Arc::new(shop), channel)
     }

@@ -1,0 +1,337 @@
+//! Fail points: named places on the way of an order where a test makes the program fail.
+//!
+//! Without the feature `fault-injection` (which only the tests turn on) everything here compiles to
+//! nothing. With it, `FAIL_POINTS` or [`FailPoints::set`] arms points of one shop:
+//!
+//! ```text
+//! FAIL_POINTS="writer.committed=exit;gate.admitted=error*3;rebuild.sealed=pause:500;bug.oversell=on"
+//!              point            action             times               milliseconds
+//! ```
+//!
+//! | action | at the point |
+//! |---|---|
+//! | `error` | the step fails as if its server had gone |
+//! | `pause:MS` | the step stands still for so long, and then goes on |
+//! | `panic` | the task panics |
+//! | `exit` | the process kills itself (SIGKILL): nothing is flushed, no destructor runs |
+//! | `on` | only for `bug.*`: the planted bug is there |
+//!
+//! An action happens once unless `*N` or `*always` says otherwise. Points named `bug.…` break one
+//! invariant on purpose, so that the checkers of the tests can be seen to notice.
+
+/// Every point, in the order of an order's way. [`FailPoints::set`] knows no other.
+pub const POINTS: &[&str] = &[
+    // admission
+    "gate.batched",
+    "ids.leasing",
+    "ids.leased",
+    "gate.asking",
+    "gate.admitted",
+    "gate.answering",
+    // writing
+    "writer.received",
+    "writer.begun",
+    "writer.rows_added",
+    "writer.counted",
+    "writer.committed",
+    "writer.acknowledged",
+    "writer.readmitting",
+    "writer.readmitted",
+    "writer.rejecting",
+    "writer.rejected",
+    "recovery.read",
+    // life
+    "pay.charged",
+    "pay.marked",
+    "cancel.marked",
+    "expiry.due",
+    "expiry.expired",
+    // release
+    "release.found",
+    "release.returned",
+    "release.settled",
+    // operator
+    "sale.stored",
+    "sale.changed",
+    "stock.claimed",
+    "stock.taken",
+    // rebuild
+    "rebuild.elected",
+    "rebuild.sealed",
+    "rebuild.fenced",
+    "rebuild.drained",
+    "rebuild.recomputed",
+    "rebuild.buyers_written",
+    "rebuild.installed",
+    "rebuild.id_floor_raised",
+    "rebuild.approved",
+];
+
+/// Bugs that can be planted, each breaking one promise.
+pub const BUGS: &[&str] = &[
+    "bug.sell_beyond_stock",
+    "bug.sell_twice_to_a_user",
+    "bug.acknowledge_unwritten",
+    "bug.invent_an_order",
+    "bug.forget_a_release",
+    "bug.sold_out_too_early",
+    "bug.repeat_ids",
+    "bug.unpay",
+    "bug.write_nothing",
+    "bug.forget_idempotency_keys",
+    "bug.ignore_the_window",
+    "bug.show_to_anybody",
+];
+
+pub use imp::FailPoints;
+
+/// What is wrong with a text for [`FailPoints::set`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fail point {0}")]
+pub struct Unknown(pub String);
+
+#[cfg(not(feature = "fault-injection"))]
+mod imp {
+    use super::Unknown;
+
+    /// Nothing: this build has no fail points.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub struct FailPoints;
+
+    impl FailPoints {
+        /// Refuses anything but an empty text, since nothing could happen.
+        pub fn set(&self, text: &str) -> Result<(), Unknown> {
+            if text.is_empty() {
+                return Ok(());
+            }
+            Err(Unknown(format!(
+                "{text}: this build has none (cargo build --features fault-injection)"
+            )))
+        }
+
+        #[inline(always)]
+        pub async fn at(&self, _point: &'static str) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        #[inline(always)]
+        pub fn planted(&self, _bug: &'static str) -> bool {
+            false
+        }
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+mod imp {
+    use super::{BUGS, POINTS, Unknown};
+    use std::{
+        collections::HashMap,
+        sync::{
+            Arc, Mutex, PoisonError,
+            atomic::{AtomicBool, Ordering::Relaxed},
+        },
+        time::Duration,
+    };
+
+    /// The points of one shop. Clones share them.
+    #[derive(Debug, Clone, Default)]
+    pub struct FailPoints(Arc<State>);
+
+    #[derive(Debug, Default)]
+    struct State {
+        /// Whether any point was ever armed: what an unarmed shop pays is this load.
+        armed: AtomicBool,
+        points: Mutex<Points>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Points {
+        armed: HashMap<String, Armed>,
+        fired: HashMap<&'static str, u64>,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    struct Armed {
+        action: Action,
+        left: u64,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Action {
+        Error,
+        Pause(Duration),
+        Panic,
+        Exit,
+        On,
+    }
+
+    fn parse(text: &str) -> Result<(String, Armed), Unknown> {
+        let unknown = |what: &str| Unknown(format!("{text:?}: {what}"));
+        let (point, rest) = text
+            .split_once('=')
+            .ok_or_else(|| unknown("write point=action"))?;
+        let is_bug = BUGS.contains(&point);
+        if !is_bug && !POINTS.contains(&point) {
+            return Err(unknown("there is no such point"));
+        }
+        let (action, times) = rest.split_once('*').unwrap_or((rest, "1"));
+        let left = match times {
+            "always" => u64::MAX,
+            times => times
+                .parse()
+                .map_err(|_| unknown("write *N or *always behind the action"))?,
+        };
+        let (name, value) = action.split_once(':').unwrap_or((action, ""));
+        let action = match (name, value, is_bug) {
+            ("error", "", false) => Action::Error,
+            ("panic", "", false) => Action::Panic,
+            ("exit", "", false) => Action::Exit,
+            ("pause", ms, false) => Action::Pause(Duration::from_millis(
+                ms.parse()
+                    .map_err(|_| unknown("write pause:MILLISECONDS"))?,
+            )),
+            ("on", "", true) => Action::On,
+            _ => return Err(unknown("error, pause:MS, panic or exit; on for a bug")),
+        };
+        Ok((point.to_owned(), Armed { action, left }))
+    }
+
+    impl FailPoints {
+        /// Arms the points of this text, beside those that are armed already.
+        pub fn set(&self, text: &str) -> Result<(), Unknown> {
+            let parts = text
+                .split(';')
+                .map(str::trim)
+                .filter(|part| !part.is_empty());
+            let parsed: Vec<_> = parts.map(parse).collect::<Result<_, _>>()?;
+            self.points().armed.extend(parsed);
+            self.0.armed.store(true, Relaxed);
+            Ok(())
+        }
+
+        /// Disarms all points.
+        pub fn clear(&self) {
+            self.points().armed.clear();
+        }
+
+        /// How often this point has fired.
+        pub fn fired(&self, point: &str) -> u64 {
+            self.points().fired.get(point).copied().unwrap_or(0)
+        }
+
+        /// Fails here, if that is what the test wants.
+        pub async fn at(&self, point: &'static str) -> std::io::Result<()> {
+            debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+            match self.fire(point) {
+                None | Some(Action::On) => Ok(()),
+                Some(Action::Error) => Err(std::io::Error::other(format!("injected at {point}"))),
+                Some(Action::Pause(time)) => {
+                    tokio::time::sleep(time).await;
+                    Ok(())
+                }
+                Some(Action::Panic) => panic!("injected at {point}"),
+                Some(Action::Exit) => {
+                    let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+                    unreachable!("SIGKILL does not return")
+                }
+            }
+        }
+
+        /// Whether this bug is there.
+        pub fn planted(&self, bug: &'static str) -> bool {
+            debug_assert!(BUGS.contains(&bug), "{bug} is not in the list");
+            self.fire(bug).is_some()
+        }
+
+        fn fire(&self, point: &'static str) -> Option<Action> {
+            if !self.0.armed.load(Relaxed) {
+                return None;
+            }
+            let mut points = self.points();
+            let armed = points.armed.get_mut(point)?;
+            armed.left = armed.left.checked_sub(1)?;
+            let action = armed.action;
+            *points.fired.entry(point).or_default() += 1;
+            drop(points);
+            tracing::warn!(point, ?action, "fail point");
+            Some(action)
+        }
+
+        fn points(&self) -> std::sync::MutexGuard<'_, Points> {
+            self.0.points.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::{fs, path::Path};
+
+        #[tokio::test]
+        async fn a_point_fires_as_often_as_it_was_told() {
+            let points = FailPoints::default();
+            points
+                .set("gate.admitted=error*2; writer.begun=pause:1")
+                .expect("well-formed");
+            for expected in [true, true, false] {
+                assert_eq!(points.at("gate.admitted").await.is_err(), expected);
+            }
+            assert!(points.at("writer.begun").await.is_ok());
+            assert!(points.at("gate.asking").await.is_ok());
+            assert_eq!(
+                (points.fired("gate.admitted"), points.fired("writer.begun")),
+                (2, 1)
+            );
+        }
+
+        #[test]
+        fn nonsense_is_refused() {
+            let points = FailPoints::default();
+            for text in [
+                "gate.admitted",
+                "nowhere=error",
+                "gate.admitted=explode",
+                "gate.admitted=on",
+                "bug.unpay=error",
+                "gate.admitted=pause:soon",
+                "gate.admitted=error*often",
+            ] {
+                assert!(points.set(text).is_err(), "{text}");
+            }
+        }
+
+        /// The lists above and the places in the code are the same.
+        #[test]
+        fn every_point_stands_in_the_code_and_in_the_list() {
+            fn sources(folder: &Path, text: &mut String) {
+                for entry in fs::read_dir(folder).expect("src").flatten() {
+                    let path = entry.path();
+                    if path.is_dir() {
+                        sources(&path, text);
+                    } else if path.extension().is_some_and(|ext| ext == "rs")
+                        && path.file_name().is_some_and(|name| name != "fail_point.rs")
+                    {
+                        text.push_str(&fs::read_to_string(&path).expect("a source file"));
+                    }
+                }
+            }
+            let mut text = String::new();
+            sources(
+                Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")),
+                &mut text,
+            );
+            for point in POINTS {
+                assert!(
+                    text.contains(&format!(".at(\"{point}\")")),
+                    "{point} is nowhere"
+                );
+            }
+            for bug in BUGS {
+                assert!(
+                    text.contains(&format!(".planted(\"{bug}\")")),
+                    "{bug} is nowhere"
+                );
+            }
+        }
+    }
+}
