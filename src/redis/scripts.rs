@@ -24,6 +24,7 @@ scripts! {
     PROJECT = "project.lua";
     SEAL = "seal.lua";
     INSTALL = "install.lua";
+    RETIRE = "retire.lua";
     LEASE_IDS = "lease_ids.lua";
     FLOOR_IDS = "floor_ids.lua";
 }
@@ -412,6 +413,23 @@ pub async fn install(
         "log" => Ok(Installed::LogNotEmpty),
         other => Err(unexpected("outcome of install", other)),
     }
+}
+
+/// See `scripts/retire.lua`. Answers whether the sale's state is gone.
+pub async fn retire(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+    epoch: i64,
+    after: time::Duration,
+) -> Result<bool, RedisError> {
+    let mut command = evalsha(&RETIRE, 2);
+    command
+        .arg(keys.state(sale))
+        .arg(keys.log(sale))
+        .arg(epoch)
+        .arg(i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX));
+    run(&RETIRE, &command, connection).await
 }
 
 /// A planted bug: one unit more than there is.

@@ -568,6 +568,26 @@ impl Shop {
     }
 }
 
+/// Deletes the buyers of one epoch of a sale.
+pub async fn unlink_buyers(
+    shop: &Shop,
+    sale: SaleId,
+    epoch: i64,
+    shards: i32,
+) -> Result<(), ShopError> {
+    let shards: Vec<i32> = (0..shards).collect();
+    for some in shards.chunks(1_024) {
+        let key = |shard: &i32| shop.redis.keys.shard(sale, epoch, *shard);
+        let keys: Vec<String> = some.iter().map(key).collect();
+        let mut connection = shop.redis.pooled().await?;
+        redis::cmd("UNLINK")
+            .arg(keys)
+            .exec_async(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
 const TALLY_FIELDS: [&str; 7] = [
     "epoch",
     "version",

@@ -9,6 +9,7 @@
 //! | [`expiry`] | orders whose time to pay is over |
 //! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
+//! | [`retire`] | sales that have long been over, out of Redis |
 //!
 //! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
 //! step each and need no more than a [`Pace`].
@@ -17,10 +18,12 @@ pub mod expiry;
 pub mod rebuild;
 pub mod recovery;
 pub mod refresh;
+pub mod retire;
 pub mod writer;
 
 use crate::sale::Shop;
 use futures_util::FutureExt;
+use metrics::gauge;
 use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -76,7 +79,10 @@ impl<'a> Pace<'a> {
 
     /// Runs a step and waits for the next round; `false` when it is time to stop.
     pub async fn rest<T, E: Display>(&mut self, step: impl Future<Output = Result<T, E>>) -> bool {
-        match survive(step).await {
+        let outcome = survive(step).await;
+        gauge!("flash_sale_worker_failing", "worker" => self.name)
+            .set(f64::from(u8::from(outcome.is_err())));
+        match outcome {
             Ok(_) if self.failing => {
                 self.failing = false;
                 tracing::info!(worker = self.name, "works again");
@@ -123,7 +129,7 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
     });
 }
 
-/// Starts the loops that write: recovery, expiry and releases.
+/// Starts the loops that write: recovery, expiry, releases and retirement.
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (recovering, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
@@ -134,6 +140,11 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
     tasks.spawn(async move {
         let mut pace = Pace::new("expiry", Duration::from_millis(250), None, &stopped);
         while pace.rest(expiry::step(&expiring)).await {}
+    });
+    let (retiring, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("retirement", Duration::from_secs(60), None, &stopped);
+        while pace.rest(retire::step(&retiring)).await {}
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {

@@ -29,13 +29,14 @@ use crate::{
     sale::{
         Shop, ShopError,
         board::RETIREMENT,
-        catalogue::sale_columns,
+        catalogue::{sale_columns, unlink_buyers},
         log::{self, AcceptedBatch},
         orders::Expect,
     },
     worker::{Pace, recovery::chunks_of_orders, writer},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
+use metrics::counter;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -176,6 +177,7 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
     if only.is_none() {
         approve(shop, &live).await?;
     }
+    counter!("flash_sale_rebuilds_total").increment(1);
     tracing::info!(
         sales = outcome.sales,
         buyers = outcome.buyers,
@@ -589,16 +591,7 @@ async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), S
     };
     let half_done = (first_half_done..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
     for (epoch, shards) in live.into_iter().chain(half_done) {
-        let shards: Vec<i32> = (0..shards).collect();
-        for some in shards.chunks(1_024) {
-            let key = |shard: &i32| shop.redis.keys.shard(sale.id, epoch, *shard);
-            let keys: Vec<String> = some.iter().map(key).collect();
-            let mut connection = shop.redis.pooled().await?;
-            redis::cmd("UNLINK")
-                .arg(keys)
-                .exec_async(&mut *connection)
-                .await?;
-        }
+        unlink_buyers(shop, sale.id, epoch, shards).await?;
     }
     Ok(())
 }
