@@ -262,10 +262,7 @@ impl Shop {
             return Ok(order);
         }
         let queued = self.find_queued(user, id).await;
-        if let Ok(None) = queued {
-            return Err(ShopError::OrderNotFound);
-        }
-        // It may have been written between the two looks; what Postgres says is newer.
+        // It may have been written, and even closed, between the two looks: what Postgres says is newer.
         match orders::of_user(&self.postgres, user, id).await? {
             Some(order) => Ok(order),
             None => queued?.ok_or(ShopError::OrderNotFound),
