@@ -4,12 +4,14 @@
 mod admission;
 mod audit;
 mod cli;
+mod clients;
 mod contract;
 mod embedded;
 mod ids;
 mod life;
 mod plans;
 mod recovery;
+mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod writer;
