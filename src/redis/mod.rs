@@ -11,6 +11,8 @@
 //! a rebuild has looked at what survived.
 
 pub mod keys;
+#[cfg(test)]
+pub mod parrot;
 pub mod scripts;
 
 use arc_swap::ArcSwapOption;
@@ -190,13 +192,31 @@ async fn run_id(connection: &mut MultiplexedConnection) -> Result<String, redis:
         .arg("server")
         .query_async(connection)
         .await?;
-    info.lines()
-        .find_map(|line| line.strip_prefix("run_id:"))
-        .map(|id| id.trim().to_owned())
-        .ok_or_else(|| {
-            redis::RedisError::from((
-                redis::ErrorKind::UnexpectedReturnType,
-                "INFO without run_id",
-            ))
-        })
+    run_id_in(&info).map(str::to_owned).ok_or_else(|| {
+        redis::RedisError::from((
+            redis::ErrorKind::UnexpectedReturnType,
+            "INFO without run_id",
+        ))
+    })
+}
+
+fn run_id_in(info: &str) -> Option<&str> {
+    let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    Some(id.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_run_id_is_found_among_anything(before in "([a-z_]{0,9}:.{0,9}\r\n){0,4}", id in "[0-9a-f]{40}", after in ".{0,40}") {
+            prop_assume!(!before.contains("run_id:"));
+            let info = format!("{before}run_id:{id}\r\n{after}");
+            prop_assert_eq!(run_id_in(&info), Some(&*id));
+            run_id_in(&after);
+        }
+    }
 }
