@@ -135,7 +135,7 @@ impl Stores {
                 let file = settings.data_dir.join(RUNNING_SERVERS);
                 let running = std::fs::read_to_string(file)
                     .ok()
-                    .and_then(|text| serde_json::from_str::<RunningServers>(&text).ok())
+                    .and_then(|text| RunningServers::parse(&text))
                     .ok_or(in_use)?;
                 Self::connect(settings, running.postgres(), &running.redis_url, None)
             }
@@ -194,6 +194,11 @@ fn postgres_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
 }
 
 impl RunningServers {
+    /// `None`: the file is of another version, cut off, or not ours.
+    fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
     fn postgres(&self) -> PgConnectOptions {
         PgConnectOptions::new()
             .socket(&self.socket_dir)
@@ -441,6 +446,46 @@ async fn keep_metrics(
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
             () = stop.cancelled() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_servers_file_is_read_or_none(text in ".{0,80}|[\\[\\]{}\":,a-z0-9]{0,80}") {
+            RunningServers::parse(&text);
+        }
+
+        #[test]
+        fn a_servers_file_is_read_back_and_a_cut_one_is_not(socket_dir in "/[ -~]{0,30}", port: u16, user in ".{0,9}", cut in any::<prop::sample::Index>()) {
+            let written = RunningServers {
+                socket_dir: socket_dir.into(),
+                port,
+                user,
+                database: "flash_sale".to_owned(),
+                redis_url: "redis+unix:///tmp/redis.sock".to_owned(),
+            };
+            let text = serde_json::json!(written).to_string();
+            let read = RunningServers::parse(&text).expect("as written");
+            prop_assert_eq!((read.socket_dir, read.port, read.user), (written.socket_dir, written.port, written.user));
+            let mut end = cut.index(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            prop_assert!(RunningServers::parse(&text[..end]).is_none());
+        }
+
+        #[test]
+        fn any_database_url_is_options_or_an_error(text in ".{0,60}", rest in "[ -~]{0,60}") {
+            let _ = postgres_options(&text);
+            let _ = postgres_options(&format!("postgres://{rest}"));
+            let _ = Redis::new(&format!("redis://{rest}"), "");
+            let _ = Redis::new(&text, &rest);
         }
     }
 }

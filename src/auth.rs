@@ -323,5 +323,76 @@ mod tests {
             token.replace_range(at..=at, &with);
             prop_assert_eq!(signer.verify(&token, now()), None);
         }
+
+        #[test]
+        fn a_minted_token_says_what_it_was_minted_with(bytes: [u8; 16], name in ".{0,60}", seconds in 1i64..1_000_000_000) {
+            let signer = signer();
+            let expires_at = OffsetDateTime::now_utc().replace_nanosecond(0).expect("zero") + Duration::seconds(seconds + 60);
+            let user_id = UserId::from_bytes(bytes);
+            let found = signer.verify(&signer.mint(user_id, &name, expires_at), now());
+            prop_assert_eq!(found, Some(Identity { user_id, name, expires_at }));
+        }
+
+        #[test]
+        fn a_cut_token_is_refused(name in ".{0,20}", at in any::<prop::sample::Index>()) {
+            let signer = signer();
+            let token = signer.mint(UserId::random(), &name, in_an_hour());
+            prop_assert_eq!(signer.verify(&token[..at.index(token.len())], now()), None);
+        }
+
+        /// Whatever the header and the claims are: without a signature under our secret they count for
+        /// nothing, and with one only HS256 and our claims do.
+        #[test]
+        fn any_header_and_any_claims_are_refused(
+            algorithm in "none|None|NONE|HS256|HS384|HS512|RS256|ES256|EdDSA|[A-Za-z0-9]{0,6}",
+            more in "[a-z\":,{}\\[\\]0-9]{0,20}",
+            claims in ".{0,80}",
+            signature in "[A-Za-z0-9_-]{0,43}",
+        ) {
+            let signer = signer();
+            let part = |text: &str| base64url(text.as_bytes());
+            for header in [format!(r#"{{"alg":"{algorithm}"}}"#), format!(r#"{{"alg":"{algorithm}",{more}}}"#), more.clone()] {
+                let message = format!("{}.{}", part(&header), part(&claims));
+                prop_assert_eq!(signer.verify(&message, now()), None);
+                prop_assert_eq!(signer.verify(&format!("{message}."), now()), None);
+                prop_assert_eq!(signer.verify(&format!("{message}.{signature}"), now()), None);
+            }
+        }
+
+        /// Even a signature of ours does not make other claims than ours a token, or panic.
+        #[test]
+        fn signed_nonsense_is_refused(sub in ".{0,40}", exp in any::<i64>(), extra in ".{0,20}") {
+            let key = EncodingKey::from_secret(SECRET);
+            let header = Header::new(Algorithm::HS256);
+            for claims in [
+                serde_json::json!({ "sub": sub, "name": extra, "exp": exp }),
+                serde_json::json!({ "sub": Uuid::nil(), "name": 1, "exp": exp }),
+                serde_json::json!({ "sub": Uuid::nil(), "name": extra, "exp": extra }),
+                serde_json::json!([sub, extra, exp]),
+                serde_json::json!(exp),
+            ] {
+                let token = encode(&header, &claims, &key).expect("encodes");
+                prop_assert!(signer().verify(&token, now()).is_none_or(|found| found.name == extra));
+            }
+            let far = serde_json::json!({ "sub": Uuid::nil(), "name": "", "exp": exp });
+            let _ = signer().verify(&encode(&header, &far, &key).expect("encodes"), now());
+        }
+    }
+
+    /// Base64url without padding, for headers that the library would not write.
+    fn base64url(bytes: &[u8]) -> String {
+        const LETTERS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut text = String::new();
+        for three in bytes.chunks(3) {
+            let group = three
+                .iter()
+                .fold(0u32, |group, byte| (group << 8) | u32::from(*byte))
+                << (8 * (3 - three.len()));
+            for at in 0..=three.len() {
+                text.push(char::from(LETTERS[(group >> (18 - 6 * at)) as usize & 63]));
+            }
+        }
+        text
     }
 }

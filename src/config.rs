@@ -171,3 +171,81 @@ pub struct ServeSettings {
     #[arg(long)]
     pub no_writer: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    // No Debug, as the settings themselves: they hold secrets.
+    #[derive(Parser)]
+    struct AllSettings {
+        #[command(flatten)]
+        store: StoreSettings,
+        #[command(flatten)]
+        sale: SaleSettings,
+        #[command(flatten)]
+        serve: ServeSettings,
+    }
+
+    fn read(arguments: &[String]) -> Result<AllSettings, clap::Error> {
+        let program = "flash-sale".to_owned();
+        AllSettings::try_parse_from([program].iter().chain(arguments))
+    }
+
+    const FLAGS: [&str; 16] = [
+        "--database-url",
+        "--redis-url",
+        "--redis-prefix",
+        "--data-dir",
+        "--redis-fsync",
+        "--postgres-connections",
+        "--rust-log",
+        "--log-format",
+        "--backlog-limit",
+        "--batch-limit",
+        "--listen-addr",
+        "--token-secret",
+        "--rate-limit",
+        "--trust-proxy",
+        "--lab",
+        "--no-writer",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_arguments_are_settings_or_refused(
+            arguments in prop::collection::vec(".{0,12}", 0..6),
+            flag in prop::sample::select(&FLAGS[..]),
+            value in "on|off|always|json|[0-9]{1,25}|-[0-9]{1,9}|.{0,20}",
+        ) {
+            let _ = read(&arguments);
+            for arguments in [vec![flag.to_owned(), value.clone()], vec![format!("{flag}={value}")]] {
+                if let Ok(settings) = read(&arguments) {
+                    prop_assert!((4..=500).contains(&settings.store.postgres_connections));
+                    prop_assert!((1..=4096).contains(&settings.sale.batch_limit));
+                    prop_assert!(settings.sale.backlog_limit >= 1);
+                }
+            }
+        }
+
+        #[test]
+        fn settings_are_read_as_written(limit in 1i64.., batch in 1u16..=4096, connections in 4u32..=500, ip: IpAddr, port: u16) {
+            let address = SocketAddr::new(ip, port);
+            let arguments = [
+                format!("--backlog-limit={limit}"),
+                format!("--batch-limit={batch}"),
+                format!("--postgres-connections={connections}"),
+                format!("--listen-addr={address}"),
+            ];
+            let found = read(&arguments).expect("well-formed");
+            prop_assert_eq!(
+                (found.sale.backlog_limit, found.sale.batch_limit, found.store.postgres_connections),
+                (limit, batch, connections)
+            );
+            prop_assert_eq!(found.serve.listen_addr, address);
+        }
+    }
+}

@@ -379,4 +379,37 @@ mod tests {
             prop_assert_eq!(IdempotencyKey::parse(&bytes).is_some(), good);
         }
     }
+
+    proptest! {
+        #[test]
+        fn any_json_is_an_id_or_refused(text in "[\\[\\]{}\"0-9a-z:,.+-]{0,24}") {
+            if let Ok(id) = serde_json::from_str::<OrderId>(&text) {
+                prop_assert_eq!(text, format!("\"{id}\""));
+            }
+        }
+
+        #[test]
+        fn a_number_in_json_is_no_id(value: i64) {
+            prop_assert!(serde_json::from_str::<SaleId>(&value.to_string()).is_err());
+        }
+
+        #[test]
+        fn any_text_is_a_user_or_refused(text in "[0-9a-fA-F{}-]{0,40}|.{0,40}") {
+            let _ = serde_json::from_value::<UserId>(text.into());
+        }
+
+        #[test]
+        fn a_user_is_read_back_as_written(bytes: [u8; 16]) {
+            let user = UserId::from_bytes(bytes);
+            prop_assert_eq!(serde_json::from_str::<UserId>(&format!("\"{user}\""))?, user);
+        }
+
+        #[test]
+        fn only_a_status_is_a_status(text in "[a-z_]{0,16}|.{0,16}") {
+            match text.parse::<OrderStatus>() {
+                Ok(status) => prop_assert_eq!(status.as_str(), text),
+                Err(()) => prop_assert!(OrderStatus::ALL.iter().all(|status| status.as_str() != text)),
+            }
+        }
+    }
 }

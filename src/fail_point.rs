@@ -265,6 +265,7 @@ mod imp {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use proptest::prelude::*;
         use std::{fs, path::Path};
 
         #[tokio::test]
@@ -297,6 +298,30 @@ mod imp {
                 "gate.admitted=error*often",
             ] {
                 assert!(points.set(text).is_err(), "{text}");
+            }
+        }
+
+        proptest! {
+            #[test]
+            fn any_text_arms_something_or_is_refused(
+                point in prop::sample::select([POINTS, BUGS].concat()),
+                text in "[a-z.=*:;0-9 ]{0,40}|.{0,40}",
+                action in "error|panic|exit|on|pause:[0-9]{0,30}|[a-z:]{0,9}",
+                times in "|[*][0-9]{0,30}|[*]always|[*].{0,5}",
+            ) {
+                let points = FailPoints::default();
+                let _ = points.set(&text);
+                let _ = points.set(&format!("{point}={text}"));
+                let _ = points.set(&format!("{point}={action}{times};{text}"));
+            }
+
+            #[test]
+            fn what_is_well_formed_is_armed(point in prop::sample::select(POINTS), times in 0u64..5, ms: u64) {
+                for action in ["error".to_owned(), "panic".to_owned(), format!("pause:{ms}")] {
+                    let points = FailPoints::default();
+                    prop_assert_eq!(points.set(&format!("{point}={action}*{times}")), Ok(()));
+                    prop_assert_eq!(points.points().armed[point].left, times);
+                }
             }
         }
 

@@ -171,6 +171,7 @@ pub fn json_bytes(status: StatusCode, bytes: Vec<u8>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde::Deserialize;
 
     #[derive(Debug, Default, Deserialize, PartialEq)]
@@ -309,5 +310,99 @@ mod tests {
     fn long_words_are_cut_between_characters() {
         assert_eq!(shortened("short".to_owned()), "short");
         assert_eq!(shortened("é".repeat(400)), "é".repeat(300) + "…");
+    }
+
+    /// Reads these bytes as every type of body that the API takes. Whether any of them was content.
+    fn read_as_everything(bytes: &[u8]) -> bool {
+        use crate::http::{
+            admin::{AddStock, ChangeSale, CreateSale},
+            session::NewSession,
+        };
+        let found = [
+            parse::<NewSession>(bytes).err(),
+            parse::<CreateSale>(bytes).err(),
+            parse::<ChangeSale>(bytes).err(),
+            parse::<AddStock>(bytes).err(),
+        ];
+        let all_said_why = found
+            .iter()
+            .flatten()
+            .all(|problem| problem.kind().code == "invalid");
+        assert!(all_said_why);
+        found.iter().any(Option::is_none)
+    }
+
+    /// JSON of any shape, with the names that the bodies know among its members.
+    fn json_of_any_shape() -> impl Strategy<Value = String> {
+        let name = "title|name|stock|add|price_cents|opens_at|closes_at|per_user_limit|[a-z]{0,5}";
+        let leaf = prop_oneof![
+            Just("null".to_owned()),
+            any::<bool>().prop_map(|value| value.to_string()),
+            any::<i64>().prop_map(|value| value.to_string()),
+            "-?[0-9]{1,60}(\\.[0-9]{1,40})?([eE][+-]?[0-9]{1,5})?",
+            "[ -~]{0,20}".prop_map(|text| format!("{text:?}")),
+            "\"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2})\"",
+        ];
+        leaf.prop_recursive(6, 40, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6)
+                    .prop_map(|all| format!("[{}]", all.join(","))),
+                prop::collection::vec((name, inner), 0..6).prop_map(|all| {
+                    let members: Vec<String> = all
+                        .into_iter()
+                        .map(|(name, value)| format!("{name:?}:{value}"))
+                        .collect();
+                    format!("{{{}}}", members.join(","))
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_body_or_invalid(bytes: Vec<u8>) {
+            read_as_everything(&bytes);
+            read_as_everything(&[b"{", &bytes[..]].concat());
+        }
+
+        #[test]
+        fn any_json_is_a_body_or_invalid(text in json_of_any_shape()) {
+            read_as_everything(text.as_bytes());
+        }
+
+        #[test]
+        fn any_content_type_is_json_or_unsupported(value in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let is_json = value.as_bytes().to_ascii_lowercase().trim_ascii().starts_with(b"application/json");
+                let headers = HeaderMap::from_iter([(CONTENT_TYPE, value)]);
+                prop_assert!(is_json || must_be_json(&headers).is_err());
+            }
+        }
+
+        #[test]
+        fn a_body_is_read_back_as_written(units: i64) {
+            prop_assert_eq!(parse::<Wish>(format!("{{\"units\":{units}}}").as_bytes()).ok(), Some(Wish { units }));
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_before_the_stack_ends() {
+        for (open, close) in [("[", "]"), (r#"{"title":"#, "}")] {
+            for depth in [100, 1_000, LIMIT] {
+                let text = format!(
+                    "{{\"title\":{}1{}}}",
+                    open.repeat(depth),
+                    close.repeat(depth)
+                );
+                assert!(!read_as_everything(text.as_bytes()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_comes_twice_is_refused() {
+        for twice in [r#"{"units":1,"units":1}"#, r#"{"units":1,"units":2}"#] {
+            assert!(parse::<Wish>(twice.as_bytes()).is_err());
+        }
     }
 }

@@ -247,6 +247,7 @@ mod tests {
     use super::*;
     use crate::http::testing;
     use axum::http::{Method, Request, StatusCode};
+    use proptest::prelude::*;
     use time::{Duration, OffsetDateTime};
 
     fn parts(method: Method, headers: &[(&str, &str)]) -> Parts {
@@ -442,5 +443,84 @@ mod tests {
             ask(&[("idempotency-key", "a"), ("idempotency-key", "a")]).await,
             Err("invalid")
         );
+    }
+
+    fn with_header(name: &'static str, value: &[u8]) -> Option<Parts> {
+        let mut parts = parts(Method::POST, &[]);
+        let value = axum::http::HeaderValue::from_bytes(value).ok()?;
+        parts.headers.insert(name, value);
+        Some(parts)
+    }
+
+    fn query<T: DeserializeOwned>(query: &str) -> Option<Result<T, &'static str>> {
+        let uri = format!("/?{query}").parse::<Uri>().ok()?;
+        let mut parts = parts(Method::GET, &[]);
+        parts.uri = uri;
+        let found = futures_util::FutureExt::now_or_never(Params::<T>::from_request_parts(
+            &mut parts,
+            &(),
+        ))?;
+        Some(
+            found
+                .map(|Params(params)| params)
+                .map_err(|problem| problem.kind().code),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_a_shopper_or_a_stranger(
+            name in prop::sample::select(vec!["authorization", "cookie"]),
+            value in prop::collection::vec(any::<u8>(), 0..80),
+            prefix in prop::sample::select(vec!["", "Bearer ", "bearer\t", "session=", "a=b; session=", "session=%", "session=\"a"]),
+        ) {
+            let value = [prefix.as_bytes(), &value].concat();
+            if let Some(mut parts) = with_header(name, &value) {
+                // The pools of this app belong to a runtime; nothing here waits for anything.
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    let app = testing::app();
+                    assert!(Shopper::from_request_parts(&mut parts, &app).await.is_err());
+                    assert!(Admin::from_request_parts(&mut parts, &app).await.is_err());
+                });
+            }
+        }
+
+        #[test]
+        fn any_origin_is_ours_or_refused(
+            name in prop::sample::select(vec!["origin", "sec-fetch-site"]),
+            value in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            if let Some(parts) = with_header(name, &value) {
+                let ours = ["same-origin", "none", "http://shop.example:8080", "https://shop.example:8080"];
+                let is_ours = ours.iter().any(|ours| value.eq_ignore_ascii_case(ours.as_bytes()));
+                prop_assert!(is_ours || refuse_cross_origin(&parts).is_err());
+            }
+        }
+
+        #[test]
+        fn any_idempotency_key_is_good_or_refused(value in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(mut parts) = with_header("idempotency-key", &value) {
+                let found = futures_util::FutureExt::now_or_never(RetryKey::from_request_parts(&mut parts, &()));
+                let key = found.expect("it waits for nothing").ok().and_then(|RetryKey(key)| key);
+                prop_assert_eq!(key, IdempotencyKey::parse(parts.headers["idempotency-key"].as_bytes()));
+            }
+        }
+
+        #[test]
+        fn any_query_is_read_or_invalid(text in "(limit|after|status|state|[a-z%]{1,4})?=?[0-9a-z%+&=._-]{0,30}|[ -~]{0,40}") {
+            use crate::http::{admin::SaleOrdersParams, orders::OrdersParams, sales::SalesParams};
+            prop_assert!(!matches!(query::<OrdersParams>(&text), Some(Err(code)) if code != "invalid"));
+            prop_assert!(!matches!(query::<SaleOrdersParams>(&text), Some(Err(code)) if code != "invalid"));
+            prop_assert!(!matches!(query::<SalesParams>(&text), Some(Err(code)) if code != "invalid"));
+        }
+
+        #[test]
+        fn a_page_is_within_its_bounds(limit: Option<u16>, most in 1u16..2_000) {
+            match page(limit, None, 1, most) {
+                Ok(page) => prop_assert!((1..=most).contains(&page.limit)),
+                Err(_) => prop_assert!(limit.is_some_and(|limit| limit == 0 || limit > most)),
+            }
+        }
     }
 }

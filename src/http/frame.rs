@@ -256,6 +256,7 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn request_ids_are_plain_and_differ() {
@@ -286,5 +287,18 @@ mod tests {
             "other"
         );
         meter.count(method_index(&Method::GET), StatusCode::IM_A_TEAPOT);
+    }
+
+    proptest! {
+        /// What comes back is what the request brought, if it is plain, and never anything else of it.
+        #[test]
+        fn any_request_id_is_plain_or_replaced(value in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let headers = HeaderMap::from_iter([(X_REQUEST_ID, value.clone())]);
+                let id = RequestIds::default().of(&headers);
+                prop_assert!(is_plain(id.as_bytes()));
+                prop_assert_eq!(id == value, is_plain(value.as_bytes()));
+            }
+        }
     }
 }

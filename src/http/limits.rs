@@ -190,6 +190,7 @@ fn forget<K: Hash + Eq + Clone>(limiter: &DefaultKeyedRateLimiter<K>) {
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
+    use proptest::prelude::*;
 
     fn address(text: &str) -> Address {
         Address::from(text.parse::<IpAddr>().expect("an address"))
@@ -270,5 +271,29 @@ mod tests {
             address("1.2.3.4")
         );
         assert_eq!(of(&["[2001:db8::1]:443"], true), address("2001:db8::9"));
+    }
+
+    fn forwarded(value: &[u8]) -> Option<Option<IpAddr>> {
+        let value = HeaderValue::from_bytes(value).ok()?;
+        let headers = HeaderMap::from_iter([(
+            axum::http::HeaderName::from_static("x-forwarded-for"),
+            value,
+        )]);
+        Some(last_forwarded(&headers))
+    }
+
+    proptest! {
+        #[test]
+        fn any_forwarded_for_is_an_address_or_ignored(value in prop::collection::vec(any::<u8>(), 0..60), text in "[0-9a-f:., \\[\\]%]{0,50}") {
+            forwarded(&value);
+            forwarded(text.as_bytes());
+        }
+
+        #[test]
+        fn the_last_address_is_read_back_as_written(claimed in "[ -~]{0,30}", ip: IpAddr, port: u16) {
+            for written in [ip.to_string(), SocketAddr::new(ip, port).to_string()] {
+                prop_assert_eq!(forwarded(format!("{claimed}, {written}").as_bytes()), Some(Some(ip)));
+            }
+        }
     }
 }

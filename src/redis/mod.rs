@@ -13,6 +13,8 @@
 //! belongs to its name (see `incarnation`).
 
 pub mod keys;
+#[cfg(test)]
+pub mod parrot;
 pub mod scripts;
 
 use arc_swap::ArcSwapOption;
@@ -221,5 +223,22 @@ fn incarnation(server: &str, replication: &str) -> Option<String> {
     match field(replication, "second_repl_offset") {
         Some(offset) if offset != "-1" => Some(format!("{run_id}+{offset}")),
         _ => Some(run_id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_incarnation_is_found_among_anything(before in "([a-z_]{0,9}:.{0,9}\r\n){0,4}", id in "[0-9a-f]{40}", after in ".{0,40}") {
+            prop_assume!(!before.contains("run_id:"));
+            let info = format!("{before}run_id:{id}\r\n{after}");
+            let found = incarnation(&info, &after).expect("a run_id");
+            prop_assert_eq!(&found[..40], &*id);
+            incarnation(&after, &info);
+        }
     }
 }

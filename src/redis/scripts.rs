@@ -378,8 +378,10 @@ pub async fn seal(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
     Open,
-    /// This or a newer epoch is live already.
+    /// This or a newer epoch is live already, or a newer one is being built.
     Newer,
+    /// What was prepared for this epoch is lost.
+    Unsealed,
     /// Orders of an older epoch still wait in the log.
     LogNotEmpty,
 }
@@ -410,6 +412,7 @@ pub async fn install(
     match outcome.as_str() {
         "ok" => Ok(Installed::Open),
         "newer" => Ok(Installed::Newer),
+        "unsealed" => Ok(Installed::Unsealed),
         "log" => Ok(Installed::LogNotEmpty),
         other => Err(unexpected("outcome of install", other)),
     }
@@ -553,7 +556,74 @@ pub mod record {
 #[cfg(test)]
 mod tests {
     use super::{record::Held, *};
+    use crate::redis::parrot::{Parrot, any_reply, any_value};
+    use futures_util::FutureExt;
     use proptest::prelude::*;
+
+    fn sale() -> Sale {
+        Sale {
+            id: SaleId::from_i64(1),
+            title: String::new(),
+            description: String::new(),
+            image_url: String::new(),
+            currency: "USD".to_owned(),
+            price_cents: 1,
+            original_price_cents: None,
+            stock: 1,
+            per_user_limit: 1,
+            opens_at: OffsetDateTime::UNIX_EPOCH,
+            closes_at: OffsetDateTime::UNIX_EPOCH,
+            payment_timeout_secs: 1,
+            paused: false,
+            closed: false,
+            epoch: 1,
+            version: 1,
+            buyer_shards: 1,
+        }
+    }
+
+    /// Calls every wrapper on a Redis that answers with this.
+    async fn ask_everything(reply: redis::Value) {
+        let (keys, sale) = (Keys::new(""), sale());
+        let order = (UserId::from_bytes([1; 16]), OrderId::from_i64(1));
+        let options = AdmitOptions {
+            high_water: 1,
+            own_writer: true,
+            late: false,
+        };
+        let buyer = Buyer {
+            user: order.0,
+            order_id: order.1,
+            key: None,
+        };
+        let redis = &mut Parrot(reply);
+        for buyers in [&[][..], &[buyer], &[buyer; 3]] {
+            if let Ok(Ok(admitted)) = admit(redis, &keys, sale.id, 1, 1, options, buyers).await {
+                assert_eq!(admitted.verdicts.len(), buyers.len());
+            }
+        }
+        let _ = ack(redis, &keys, sale.id, &[("1-1", 1)]).await;
+        let _ = release(redis, &keys, sale.id, 1, 1, &[order]).await;
+        let _ = project(redis, &keys, &sale).await;
+        let _ = seal(redis, &keys, sale.id, 2).await;
+        let _ = install(redis, &keys, &sale, 1, 0).await;
+        let day = OffsetDateTime::UNIX_EPOCH.date();
+        let _ = lease_ids(redis, &keys, day, 1).await;
+        let _ = floor_ids(redis, &keys, day, 1).await;
+    }
+
+    proptest! {
+        #[test]
+        fn any_reply_to_any_script_is_read_or_an_error(reply in prop_oneof![any_value(), any_reply()]) {
+            prop_assert!(ask_everything(reply).now_or_never().is_some());
+        }
+
+        #[test]
+        fn any_record_is_read_without_a_panic(record: Vec<u8>) {
+            let held: Vec<Held> = record::decode(&record).collect();
+            prop_assert_eq!(held.len(), record.len() / 17);
+        }
+    }
 
     proptest! {
         #[test]

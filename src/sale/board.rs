@@ -56,7 +56,9 @@ struct Reading {
 
 impl Reading {
     fn latest_ms(&self) -> i64 {
-        self.ms + elapsed_ms(self.asked) + 1
+        self.ms
+            .saturating_add(elapsed_ms(self.asked))
+            .saturating_add(1)
     }
 }
 
@@ -100,7 +102,7 @@ impl RedisClock {
     /// The earliest that Redis' clock can show now, Unix ms.
     fn earliest_ms(&self) -> i64 {
         let reading = self.reading.load();
-        reading.ms + elapsed_ms(reading.answered)
+        reading.ms.saturating_add(elapsed_ms(reading.answered))
     }
 
     pub fn now(&self) -> OffsetDateTime {
@@ -490,6 +492,7 @@ impl Default for Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use time::macros::datetime;
 
     fn sale() -> Sale {
@@ -587,5 +590,17 @@ mod tests {
         listing.tell_remaining(1, 11, 1, None); // a unit came back
         listing.tell_remaining(1, 10, 0, Some(10)); // the answer of the batch before, arriving late
         assert_eq!(listing.tally().map(|tally| tally.remaining), Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_clock_can_be_read(readings in prop::collection::vec(any::<i64>(), 1..5)) {
+            let clock = RedisClock::new();
+            for ms in readings {
+                clock.read(ms, Instant::now());
+                prop_assert!(clock.earliest_ms() <= clock.latest_ms());
+                clock.now();
+            }
+        }
     }
 }

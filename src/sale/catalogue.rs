@@ -216,19 +216,16 @@ impl Shop {
             .await
             .map_err(sqlx::Error::Io)?;
         let mut connection = self.redis.pooled().await?;
-        match scripts::install(
-            &mut *connection,
-            &self.redis.keys,
-            &sale,
-            i64::from(sale.stock),
-            0,
-        )
-        .await?
-        {
+        let keys = &self.redis.keys;
+        scripts::seal(&mut *connection, keys, id, sale.epoch).await?;
+        let stock = i64::from(sale.stock);
+        match scripts::install(&mut *connection, keys, &sale, stock, 0).await? {
             Installed::Open => {}
             // Somebody was quicker to rebuild it; or the id was used before, in a database that this
             // Redis has outlived, and a rebuild has to sort that out.
-            Installed::Newer | Installed::LogNotEmpty => self.rebuild_bell.notify_one(),
+            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => {
+                self.rebuild_bell.notify_one();
+            }
         }
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
@@ -513,16 +510,11 @@ impl Shop {
         let asked = Instant::now();
         let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
         let mut replies = replies.into_iter();
-        let time: (i64, i64) = redis::from_redis_value(replies.next().unwrap_or(redis::Value::Nil))
-            .map_err(redis::RedisError::from)?;
-        self.board
-            .clock
-            .read(time.0 * 1_000 + time.1 / 1_000, asked);
+        let now_ms = clock_ms(replies.next().unwrap_or(redis::Value::Nil))?;
+        self.board.clock.read(now_ms, asked);
         let now = self.now();
         for (listing, reply) in listings.iter().zip(replies) {
-            let fields = redis::from_redis_value::<Vec<Option<i64>>>(reply).unwrap_or_default();
-            let fields: Option<Vec<i64>> = fields.into_iter().collect();
-            listing.tell(fields.as_deref().and_then(Tally::from_fields));
+            listing.tell(Tally::from_reply(reply));
             listing.pulsate(now);
         }
         Ok(())
@@ -598,7 +590,21 @@ const TALLY_FIELDS: [&str; 7] = [
     "change",
 ];
 
+/// Redis' TIME in Unix ms. Total over any reply.
+fn clock_ms(reply: redis::Value) -> Result<i64, redis::RedisError> {
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(reply)?;
+    Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+}
+
 impl Tally {
+    /// From the reply to HMGET of `TALLY_FIELDS`. `None`: there is no state, or none that can be read.
+    /// Total over any reply.
+    fn from_reply(reply: redis::Value) -> Option<Self> {
+        let fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
+        let fields: Option<Vec<i64>> = fields.into_iter().collect();
+        Self::from_fields(&fields?)
+    }
+
     /// From the values of `TALLY_FIELDS`, in that order.
     fn from_fields(fields: &[i64]) -> Option<Self> {
         let [epoch, version, stock, remaining, admitted, pending, change] = *fields else {
@@ -620,5 +626,38 @@ fn conflict() -> ShopError {
     ShopError::Unavailable {
         what: "the sale was changed by somebody else at the same moment",
         retry_after: Duration::from_secs(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::parrot::any_value;
+    use proptest::prelude::*;
+    use redis::Value;
+
+    proptest! {
+        #[test]
+        fn any_reply_is_a_reading_or_none(reply in any_value()) {
+            let _ = clock_ms(reply.clone());
+            Tally::from_reply(reply);
+        }
+
+        #[test]
+        fn any_numbers_are_a_time_or_an_error(seconds: i64, micros: i64) {
+            let text = |number: i64| Value::BulkString(number.to_string().into_bytes());
+            prop_assert!(clock_ms(Value::Array(vec![text(seconds), text(micros)])).is_ok());
+        }
+
+        #[test]
+        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..9)) {
+            let reply = numbers.iter().map(|number| match number {
+                Some(number) => Value::BulkString(number.to_string().into_bytes()),
+                None => Value::Nil,
+            });
+            let complete = numbers.len() == TALLY_FIELDS.len() && numbers.iter().all(Option::is_some);
+            let tally = Tally::from_reply(Value::Array(reply.collect()));
+            prop_assert_eq!(tally.map(|tally| Some(tally.epoch)), complete.then(|| numbers[0]));
+        }
     }
 }

@@ -194,7 +194,10 @@ pub async fn set_aside(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::parrot::{Parrot, any_value};
+    use futures_util::FutureExt;
     use proptest::prelude::*;
+    use redis::Value;
 
     proptest! {
         #[test]
@@ -221,6 +224,31 @@ mod tests {
             };
             prop_assert_eq!((batch.epoch, batch.created_ms, batch.own_writer), (epoch, ms, own));
             prop_assert_eq!(batch.orders, vec![expected]);
+        }
+    }
+
+    proptest! {
+        /// Whatever stands in the stream's place.
+        #[test]
+        fn any_reply_is_a_list_of_entries_or_an_error(reply in any_value()) {
+            let sale = SaleId::from_i64(1);
+            let found = read(&mut Parrot(reply), &Keys::new(""), sale, "", 10).now_or_never();
+            prop_assert!(found.is_some());
+        }
+
+        /// A real stream's reply, with anything in its fields.
+        #[test]
+        fn any_fields_are_read_or_named(fields in prop::collection::vec(("m|o|[a-z]{0,3}", any::<Vec<u8>>()), 0..4)) {
+            let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+            let fields = fields.iter().flat_map(|(name, value)| [bulk(name.as_bytes()), bulk(value)]);
+            let entry = Value::Array(vec![bulk(b"7-1"), Value::Array(fields.collect())]);
+            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1), "", 10).now_or_never();
+            for entry in found.expect("it waits for nothing")? {
+                match entry {
+                    Ok(batch) => prop_assert_eq!(batch.entry, "7-1"),
+                    Err(unreadable) => prop_assert_eq!(unreadable.entry, "7-1"),
+                }
+            }
         }
     }
 }

@@ -335,7 +335,8 @@ fn timestamp(time: OffsetDateTime) -> [u8; 8] {
 ///
 /// An order that is there and closed goes into the outbox once more: it may have been accepted a
 /// second time (a lost reply, asked again after the first acceptance was written, cancelled and
-/// returned), and then it holds a unit that nobody else would return. Returning is idempotent.
+/// returned), and then it holds a unit that nobody else would return. Returning is idempotent. A row
+/// that is in the outbox already gets a new time, so that a release under way does not delete it.
 async fn insert_missing(
     connection: &mut PgConnection,
     rows: &[Row<'_>],
@@ -402,7 +403,7 @@ async fn insert_missing(
         "INSERT INTO releases (order_id, sale_id, user_id)
          SELECT id, sale_id, user_id FROM orders
          WHERE id = ANY($1) AND status IN ('cancelled', 'expired', 'rejected')
-         ON CONFLICT ON CONSTRAINT releases_pkey DO NOTHING",
+         ON CONFLICT ON CONSTRAINT releases_pkey DO UPDATE SET created_at = clock_timestamp()",
     )
     .bind(&columns.ids)
     .execute(connection)
@@ -593,12 +594,26 @@ pub async fn mark_cancelled(
     Ok(cancelled.rows_affected() == 1)
 }
 
-/// Expires up to `limit` orders whose time to pay is over, of any sale. Instances that sweep at once
-/// skip each other's rows. Returns how many.
-pub async fn expire_due(postgres: &PgPool, limit: i64) -> Result<u64, sqlx::Error> {
+/// Sales that have orders whose time to pay is over.
+pub async fn sales_with_due(postgres: &PgPool) -> Result<Vec<SaleId>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT DISTINCT sale_id FROM orders WHERE status = 'pending_payment' AND pay_by <= now()",
+    )
+    .fetch_all(postgres)
+    .await
+}
+
+/// Expires up to `limit` orders whose time to pay is over, of one sale or of any. Instances that sweep
+/// at once skip each other's rows. Returns how many.
+pub async fn expire_due(
+    postgres: &PgPool,
+    sale: Option<SaleId>,
+    limit: i64,
+) -> Result<u64, sqlx::Error> {
     let expired = sqlx::query(concat!(
         "WITH due AS (
-             SELECT id FROM orders WHERE status = 'pending_payment' AND pay_by <= now()
+             SELECT id FROM orders
+             WHERE status = 'pending_payment' AND pay_by <= now() AND ($2::bigint IS NULL OR sale_id = $2)
              ORDER BY pay_by LIMIT $1 FOR UPDATE SKIP LOCKED
          ), closed AS (
              UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() FROM due WHERE orders.id = due.id
@@ -607,6 +622,7 @@ pub async fn expire_due(postgres: &PgPool, limit: i64) -> Result<u64, sqlx::Erro
         return_units!()
     ))
     .bind(limit)
+    .bind(sale)
     .execute(postgres)
     .await?;
     Ok(expired.rows_affected())

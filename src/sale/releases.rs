@@ -11,6 +11,7 @@ use crate::{
     },
     sale::{Shop, ShopError},
 };
+use time::OffsetDateTime;
 
 /// The most units of a sale that one step returns.
 const STEP: i64 = 1_000;
@@ -37,16 +38,21 @@ impl Shop {
     }
 
     async fn release_sale(&self, sale: SaleId) -> Result<usize, ShopError> {
-        let orders: Vec<(UserId, OrderId)> = sqlx::query_as(
-            "SELECT user_id, order_id FROM releases WHERE sale_id = $1 ORDER BY order_id LIMIT $2",
+        let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
+            "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1
+             ORDER BY order_id LIMIT $2",
         )
         .bind(sale)
         .bind(STEP)
         .fetch_all(&self.postgres)
         .await?;
-        if orders.is_empty() {
+        if rows.is_empty() {
             return Ok(0);
         }
+        let orders: Vec<(UserId, OrderId)> = rows
+            .iter()
+            .map(|(user, order, _)| (*user, *order))
+            .collect();
         let fail_points = &self.fail_points;
         fail_points
             .at("release.found")
@@ -60,11 +66,18 @@ impl Shop {
             .at("release.returned")
             .await
             .map_err(sqlx::Error::Io)?;
+        // A row that came back meanwhile (the order was accepted again, see `orders::write_accepted`)
+        // has another time, and stays for the next step.
         let settled: Vec<i64> = orders.iter().map(|(_, order)| order.get()).collect();
-        sqlx::query("DELETE FROM releases WHERE order_id = ANY($1)")
-            .bind(&settled)
-            .execute(&self.postgres)
-            .await?;
+        let times: Vec<OffsetDateTime> = rows.iter().map(|(.., time)| *time).collect();
+        sqlx::query(
+            "DELETE FROM releases r USING UNNEST($1::bigint[], $2::timestamptz[]) AS d (order_id, created_at)
+             WHERE r.order_id = d.order_id AND r.created_at = d.created_at",
+        )
+        .bind(&settled)
+        .bind(&times)
+        .execute(&self.postgres)
+        .await?;
         fail_points
             .at("release.settled")
             .await

@@ -157,7 +157,7 @@ fn count_written(new: u64) {
 
 /// Whether Postgres says that these rows must not be (class 23 integrity, class 22 data), in
 /// contrast to not being able to say anything now.
-fn is_refusal(error: &sqlx::Error) -> bool {
+pub(super) fn is_refusal(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| code.starts_with("23") || code.starts_with("22"))
 }
@@ -212,7 +212,16 @@ async fn settle(
         }
         Ok(Written::StaleEpoch) => settle_late(shop, &single, order).await,
         Ok(Written::IdTaken) => put_aside(shop, &single, "its id is somebody else's order").await,
-        Err(error) if is_refusal(&error) => reject(shop, &single, order, &error.to_string()).await,
+        Err(error) if is_refusal(&error) => {
+            let constraint = error
+                .as_database_error()
+                .and_then(|error| error.constraint());
+            if constraint == Some("sales_taken_within_stock") {
+                // Redis has units that Postgres does not know of, and would sell them again and again.
+                shop.suspect(single.sale);
+            }
+            reject(shop, &single, order, &error.to_string()).await
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -125,7 +125,7 @@ const CASES: [Case; 15] = [
     Case {
         title: "The sweeper: what is due, of any sale",
         words: &["SET status = 'expired'", "SKIP LOCKED"],
-        arguments: "500",
+        arguments: "500, NULL",
         uses: &["orders_by_pay_by", "orders_pkey"],
     },
     Case {
@@ -142,20 +142,20 @@ const CASES: [Case; 15] = [
     },
     Case {
         title: "The outbox: a sale's units to return",
-        words: &["SELECT user_id, order_id FROM releases WHERE sale_id = $1"],
+        words: &["SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1"],
         arguments: "SALE, 1000",
         uses: &[], // the same
     },
     Case {
         title: "The outbox: units that have been returned",
         words: &["DELETE FROM releases"],
-        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2]",
-        uses: &["releases_pkey"],
+        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2], ARRAY[now(), now(), now()]",
+        uses: &[], // the same
     },
     Case {
-        title: "Live orders of a sale, and those that answer replays (a rebuild)",
-        words: &["SELECT id, user_id, slot, idempotency_hash, status"],
-        arguments: "SALE",
+        title: "Live orders of a group of sales, and those that answer replays (a rebuild)",
+        words: &["SELECT sale_id, id, user_id, slot, idempotency_hash, status"],
+        arguments: "ARRAY[SALE]",
         uses: &["orders_by_sale", "orders_replayable"],
     },
     Case {

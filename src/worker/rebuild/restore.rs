@@ -134,6 +134,12 @@ async fn open(
     match scripts::install(&mut *connection, keys, sale, remaining, taken).await? {
         Installed::Open => {}
         Installed::Newer => return Ok(0),
+        Installed::Unsealed => {
+            return Err(ShopError::Unavailable {
+                what: "redis lost the sale again while it was being rebuilt",
+                retry_after: PAUSE,
+            });
+        }
         Installed::LogNotEmpty => {
             return Err(ShopError::Unavailable {
                 what: "the log of a sealed sale holds entries that cannot be read",
