@@ -2,7 +2,7 @@
 //! a sale after `kill -9`.
 
 use crate::support::{
-    Servers,
+    Database, Servers,
     app::{ADMIN_TOKEN, PATIENCE, all_at_once, eventually},
 };
 use flash_sale::{auth::TokenSigner, domain::UserId};
@@ -32,10 +32,10 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A folder in which programs run, with a data folder inside; removed at the end, together with
 /// whatever still runs in it.
-struct Home(PathBuf);
+pub(crate) struct Home(pub PathBuf);
 
 impl Home {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "fs-cli-{}-{}",
@@ -52,7 +52,7 @@ impl Home {
     }
 
     /// The program with these arguments and nothing of this process' settings.
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command
             .args(arguments)
@@ -166,7 +166,7 @@ impl Drop for Home {
 }
 
 /// A program that this test has started; killed when dropped.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
     stderr: PathBuf,
@@ -175,7 +175,7 @@ struct Program {
 }
 
 impl Program {
-    fn spawn(home: &Home, mut command: Command) -> Self {
+    pub(crate) fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let stderr = home
             .0
@@ -202,9 +202,13 @@ impl Program {
     }
 
     /// Starts a server and waits for its one line.
-    async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+    pub(crate) async fn serve(
+        home: &Home,
+        arguments: &[&str],
+        settings: &[(&'static str, String)],
+    ) -> Self {
         let mut command = home.command(&[&["serve"], arguments].concat());
-        command.envs(settings.iter().copied());
+        command.envs(settings.iter().cloned());
         let mut program = Self::spawn(home, command);
         let line = program.line().await;
         let address = line.strip_prefix("flash-sale ready on ");
@@ -222,11 +226,11 @@ impl Program {
             .unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()))
     }
 
-    fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
@@ -236,7 +240,7 @@ impl Program {
     }
 
     /// Waits for its end; its exit code, or `None` if a signal ended it.
-    async fn end(&mut self) -> Option<i32> {
+    pub(crate) async fn end(&mut self) -> Option<i32> {
         let status = eventually("the program ends", async || {
             self.child.try_wait().expect("wait")
         })
@@ -245,7 +249,7 @@ impl Program {
     }
 
     /// Ends it as a service manager does, which it has 10 s for.
-    async fn terminate(mut self) {
+    pub(crate) async fn terminate(mut self) {
         let began = Instant::now();
         self.signal(Signal::SIGTERM);
         let code = self.end().await;
@@ -275,6 +279,27 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What a program needs to know to be an instance on these servers.
+pub(crate) fn settings_of(
+    servers: &Servers,
+    database: &Database,
+    prefix: &str,
+) -> [(&'static str, String); 5] {
+    let address = servers.postgres.address();
+    let socket = address.socket_dir.to_str().expect("text");
+    let database_url = format!(
+        "postgres://{}@localhost/{}?host={socket}&port={}",
+        address.user, database.name, address.port
+    );
+    [
+        ("DATABASE_URL", database_url),
+        ("REDIS_URL", servers.redis.url()),
+        ("REDIS_PREFIX", prefix.to_owned()),
+        ("TOKEN_SECRET", SECRET.to_owned()),
+        ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
+    ]
 }
 
 /// How a command ended.
@@ -879,23 +904,11 @@ async fn a_missing_server_is_named_with_the_line_that_installs_it() {
 async fn one_process_takes_orders_and_another_writes_them() {
     let servers = Servers::own().await;
     let database = servers.database().await;
-    let address = servers.postgres.address();
-    let socket = address.socket_dir.to_str().expect("text");
-    let database_url = format!(
-        "postgres://{}@localhost/{}?host={socket}&port={}",
-        address.user, database.name, address.port
-    );
-    let redis_url = servers.redis.url();
-    let settings = [
-        ("DATABASE_URL", database_url.as_str()),
-        ("REDIS_URL", redis_url.as_str()),
-        ("TOKEN_SECRET", SECRET),
-        ("ADMIN_TOKEN", ADMIN_TOKEN),
-    ];
+    let settings = settings_of(&servers, &database, "");
     let home = Home::new();
     let command = |arguments: &[&str]| {
         let mut command = home.command(arguments);
-        command.envs(settings);
+        command.envs(settings.clone());
         command
     };
     home.finish(command(&["migrate"])).await.assert_done();

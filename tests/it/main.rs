@@ -6,6 +6,7 @@ mod audit;
 mod cli;
 mod contract;
 mod embedded;
+mod faults;
 mod ids;
 mod life;
 mod plans;

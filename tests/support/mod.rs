@@ -4,12 +4,15 @@
 //! the other end of a pipe and removes them when this process has gone, however it went.
 
 pub mod app;
+pub mod load;
+pub mod proxy;
 
 use flash_sale::embedded::{
     PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,17 +29,15 @@ pub struct Servers {
 impl Servers {
     /// Servers of this test alone, which it may kill.
     pub async fn own() -> Self {
-        Self::start(true).await
+        Self::start(temporary_folder(), true).await
     }
 
-    async fn start(durable: bool) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "fs-it-{}-servers-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Relaxed)
-        );
-        let dir = std::env::temp_dir().join(name);
+    /// The same in a folder of the test's choice.
+    pub async fn own_in(dir: PathBuf) -> Self {
+        Self::start(dir, true).await
+    }
+
+    async fn start(dir: PathBuf, durable: bool) -> Self {
         let tuning = PostgresTuning {
             max_connections: 400,
             durable,
@@ -58,7 +59,9 @@ impl Servers {
     /// The servers that tests share.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Servers> = OnceCell::const_new();
-        SHARED.get_or_init(|| Self::start(false)).await
+        SHARED
+            .get_or_init(|| Self::start(temporary_folder(), false))
+            .await
     }
 
     /// Removes servers and files after this process; on Linux the servers end by themselves.
@@ -78,6 +81,11 @@ impl Servers {
             .expect("sh runs");
         // The pipe closes when this process ends: that is the signal.
         std::mem::forget(janitor);
+    }
+
+    /// A folder for more servers of the same test, removed together with these.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// An empty, migrated database of its own.
@@ -115,6 +123,7 @@ impl Servers {
         Database {
             address: self.postgres.address().clone(),
             name,
+            proxy: None,
         }
     }
 }
@@ -132,11 +141,37 @@ impl Drop for Servers {
 pub struct Database {
     address: PostgresAddress,
     pub name: String,
+    /// Where the application reaches it; by its own socket if `None`.
+    proxy: Option<SocketAddr>,
 }
 
 impl Database {
+    /// The same database, which applications now reach through this address.
+    pub fn through(self, proxy: SocketAddr) -> Self {
+        Self {
+            proxy: Some(proxy),
+            ..self
+        }
+    }
+
+    /// The database of this name on another server: a copy of the one it was made on.
+    pub fn on(self, address: &PostgresAddress) -> Self {
+        Self {
+            address: address.clone(),
+            ..self
+        }
+    }
+
+    /// How applications connect.
     pub fn options(&self) -> PgConnectOptions {
-        options(&self.address, &self.name)
+        match self.proxy {
+            None => options(&self.address, &self.name),
+            Some(proxy) => PgConnectOptions::new()
+                .host(&proxy.ip().to_string())
+                .port(proxy.port())
+                .username(&self.address.user)
+                .database(&self.name),
+        }
     }
 
     /// A connection beside the application's own.
@@ -154,6 +189,16 @@ impl Database {
             .await
             .expect("DROP DATABASE");
     }
+}
+
+fn temporary_folder() -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = format!(
+        "fs-it-{}-servers-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Relaxed)
+    );
+    std::env::temp_dir().join(name)
 }
 
 fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {

@@ -1,0 +1,152 @@
+//! A rebuild may die anywhere, and the next one finishes its work; and how long one takes.
+
+use super::{Pair, epoch, flush, until_rebuilt};
+use crate::{
+    cli::{Home, Program, settings_of},
+    support::{
+        Servers,
+        app::{Options, TestApp, eventually},
+        load::crowd,
+    },
+};
+use flash_sale::{app::Role, fail_point::POINTS};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+fn points() -> impl Iterator<Item = &'static str> {
+    POINTS
+        .iter()
+        .copied()
+        .filter(|point| point.starts_with("rebuild."))
+}
+
+/// Makes Postgres doubt the live Redis process: everything has to be rebuilt.
+async fn disown_redis(app: &TestApp) {
+    app.execute("UPDATE redis_incarnation SET run_id = 'another process'")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next() {
+    let cells = points().flat_map(|point| ["error", "panic"].map(|action| (point, action)));
+    let cells = cells.map(|(point, action)| async move {
+        // Nobody writes: the orders are only in the log, which the rebuild has to drain.
+        let app = TestApp::start_with(Options::without_writer()).await;
+        let sale = app.sale(50, json!({})).await;
+        let winners = crowd(&app, &sale, 20).await;
+        assert_eq!(winners.len(), 20);
+        let before = epoch(&app, &sale).await;
+        let armed = format!("{point}={action}");
+        app.shop.fail_points.set(&armed).expect("a point");
+        disown_redis(&app).await;
+        until_rebuilt(&app, &sale, before).await;
+        // After the last point nothing is left to be done again; before it, a second rebuild was.
+        assert_eq!(app.shop.fail_points.fired(point), 1, "{armed}");
+        let kept = app.assert_kept(&sale, &winners).await;
+        assert_eq!(kept["pending_payment"], 20, "{armed}: {kept:?}");
+        let worker = app
+            .another(Options {
+                role: Role::Worker,
+                ..Options::default()
+            })
+            .await;
+        eventually("the rest is sold", async || {
+            crowd(&app, &sale, 40).await;
+            (app.quiet_audit(&sale).await.remaining == 0).then_some(())
+        })
+        .await;
+        assert_eq!(app.assert_sound(&sale).await.live, 50, "{armed}");
+        worker.stop().await;
+        app.finish().await;
+    });
+    super::in_turns(4, cells).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::without_writer()).await;
+    let sale = app.sale(40, json!({})).await;
+    let winners = crowd(&app, &sale, 20).await;
+    assert_eq!(winners.len(), 20);
+    let (prefix, database) = (app.prefix.clone(), app.database.clone());
+    disown_redis(&app).await;
+    app.stop().await;
+
+    let home = Home::new();
+    let settings = settings_of(&servers, &database, &prefix);
+    for point in points() {
+        let armed = format!("{point}=exit");
+        let mut command = home.command(&["serve"]);
+        command.envs(settings.iter().cloned());
+        command.env("FAIL_POINTS", &armed);
+        let mut program = Program::spawn(&home, command);
+        // Killed by a signal: by itself, at the point. The next one finds what it left.
+        assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
+        assert!(
+            program.stderr().contains(point),
+            "{armed}: {}",
+            program.stderr()
+        );
+        if point == "rebuild.approved" {
+            break; // it is approved: the next one has nothing to do
+        }
+    }
+    let app = TestApp::launch(database, servers.redis.url(), prefix, Options::default()).await;
+    let kept = app.assert_kept(&sale, &winners).await;
+    assert_eq!(kept["pending_payment"], 20, "{kept:?}");
+    assert_eq!(crowd(&app, &sale, 30).await.len(), 20);
+    assert_eq!(app.assert_sound(&sale).await.live, 40);
+    app.stop().await;
+}
+
+/// `SCALE=full` makes it 1,000 sales and 1,000,000 buyers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_catalogue_is_rebuilt_in_a_stated_time() {
+    let full = std::env::var("SCALE").is_ok_and(|scale| scale == "full");
+    let (sales, buyers, bound) = if full {
+        (1_000, 1_000_000, Duration::from_secs(120))
+    } else {
+        (100, 20_000, Duration::from_secs(20))
+    };
+    let pair = Pair::start().await;
+    let [app, _] = pair.apps();
+    let each = buyers / sales;
+    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025.
+    app.execute(&format!(
+        "INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at, payment_timeout_secs, buyer_shards)
+             SELECT 'sale ' || n, 100, 2 * {each}, {each}, now(), now() + interval '1 day', 86400, 1
+             FROM generate_series(1, {sales}) AS n;
+         INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+             SELECT row_number() OVER (), id, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + interval '1 day'
+             FROM sales, generate_series(1, {each});"
+    ))
+    .await;
+    let known = async || {
+        // Only what this process knows of can be missing in Redis.
+        let listings = app.shop.board.listings();
+        (listings.len() == usize::try_from(sales).expect("a few")).then_some(())
+    };
+    eventually("the board knows all sales", known).await;
+    flush(app).await;
+    let began = Instant::now();
+    disown_redis(app).await;
+    let rebuilt = "SELECT count(*) FROM sales WHERE epoch > 1";
+    eventually("redis is approved again", async || {
+        let live = app.shop.redis.live_run_id().await.ok()?;
+        let disowned = format!("SELECT count(*) FROM redis_incarnation WHERE run_id <> '{live}'");
+        (app.number(&disowned).await == 0 && app.number(rebuilt).await == i64::from(sales))
+            .then_some(())
+    })
+    .await;
+    let took = began.elapsed();
+    println!("{sales} sales and {buyers} buyers were rebuilt in {took:?}");
+    assert!(took < bound, "{took:?}");
+    for sale in [1, sales / 2, sales] {
+        let sale = sale.to_string();
+        app.shopper().must_buy(&sale).await;
+        let audit = app.assert_sound(&sale).await;
+        assert_eq!(audit.live, i64::from(each) + 1);
+    }
+    pair.finish().await;
+}
