@@ -171,7 +171,7 @@ pub(crate) struct Program {
     lines: mpsc::UnboundedReceiver<String>,
     stderr: PathBuf,
     /// Where it said it listens; empty for a command.
-    base: String,
+    pub(crate) base: String,
 }
 
 impl Program {
@@ -209,6 +209,11 @@ impl Program {
     ) -> Self {
         let mut command = home.command(&[&["serve"], arguments].concat());
         command.envs(settings.iter().cloned());
+        Self::serving(home, command).await
+    }
+
+    /// The same for a command that serves.
+    pub(crate) async fn serving(home: &Home, command: Command) -> Self {
         let mut program = Self::spawn(home, command);
         let line = program.line().await;
         let address = line.strip_prefix("flash-sale ready on ");

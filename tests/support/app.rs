@@ -388,12 +388,21 @@ impl Entrance {
     /// Somebody new.
     pub fn shopper(&self) -> Shopper {
         let user = UserId::random();
-        let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
+        // For a week, as a session: long enough for an instance whose clock is a day ahead.
+        let expires_at = OffsetDateTime::now_utc() + time::Duration::WEEK;
         Shopper {
             user,
-            token: self.tokens.mint(user, "tester", tomorrow),
+            token: self.tokens.mint(user, "tester", expires_at),
             client: self.client.clone(),
             base: self.base.clone(),
+        }
+    }
+
+    /// The way into another instance of the same deployment.
+    pub fn at(&self, base: &str) -> Self {
+        Self {
+            base: base.to_owned(),
+            ..self.clone()
         }
     }
 

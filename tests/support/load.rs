@@ -1,6 +1,6 @@
 //! People who keep buying while something is broken, and what they were told.
 
-use super::app::{PATIENCE, Reply, Shopper, TestApp, all_at_once, eventually};
+use super::app::{Entrance, PATIENCE, Reply, Shopper, TestApp, all_at_once, eventually};
 use flash_sale::domain::UserId;
 use reqwest::StatusCode;
 use std::{
@@ -62,6 +62,17 @@ pub struct Told {
 impl Rush {
     /// Starts `lanes` strangers at a time at each instance, and the regulars, each at every instance.
     pub fn start(apps: &[&TestApp], sale: &str, lanes: usize, regulars: &[Winner]) -> Self {
+        let entrances = apps.iter().map(|app| app.entrance());
+        Self::start_at(entrances, sale, lanes, regulars)
+    }
+
+    /// The same at instances that are processes of their own.
+    pub fn start_at(
+        entrances: impl Iterator<Item = Entrance>,
+        sale: &str,
+        lanes: usize,
+        regulars: &[Winner],
+    ) -> Self {
         let mut rush = Self {
             enough: Arc::default(),
             accepted: Arc::default(),
@@ -69,10 +80,10 @@ impl Rush {
             strangers: Vec::new(),
             regulars: Vec::new(),
         };
-        for app in apps {
+        for entrance in entrances {
             for _ in 0..lanes {
                 let (entrance, sale, enough) =
-                    (app.entrance(), sale.to_owned(), rush.enough.clone());
+                    (entrance.clone(), sale.to_owned(), rush.enough.clone());
                 let (accepted, shed) = (rush.accepted.clone(), rush.shed.clone());
                 rush.strangers.push(tokio::spawn(async move {
                     let mut winners = Vec::new();
@@ -93,7 +104,8 @@ impl Rush {
                 }));
             }
             for (shopper, id) in regulars {
-                let (shopper, id, sale) = (app.as_shopper(shopper), id.clone(), sale.to_owned());
+                let (shopper, id) = (entrance.welcome(shopper), id.clone());
+                let sale = sale.to_owned();
                 let enough = rush.enough.clone();
                 rush.regulars.push(tokio::spawn(async move {
                     let mut reminded = 0;

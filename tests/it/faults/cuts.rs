@@ -15,7 +15,7 @@ use crate::support::{
 use flash_sale::{
     domain::{Admission, OrderId, SaleId, UserId},
     embedded::{RedisFsync, RedisSettings},
-    sale::{Audit, Shop, catalogue::NewSale, log::AcceptedBatch},
+    sale::{Audit, Shop, catalogue::NewSale, log::AcceptedBatch, orders::Expect},
     worker::{rebuild, writer},
 };
 use futures_util::future::join_all;
@@ -123,7 +123,7 @@ impl Workbench {
             }
             while let Ok(batch) = self.accepted.try_recv() {
                 if self.dice.roll(2) == 0 {
-                    writer::persist(&self.shop, &[batch])
+                    writer::persist(&self.shop, &[batch], Expect::New)
                         .await
                         .expect("written");
                 }

@@ -13,7 +13,10 @@ use flash_sale::{
     domain::{OrderId, SaleId, UserId},
     fail_point::POINTS,
     redis::Keys,
-    sale::log::{AcceptedBatch, AcceptedOrder},
+    sale::{
+        log::{AcceptedBatch, AcceptedOrder},
+        orders::Expect,
+    },
     worker::writer,
 };
 use futures_util::{FutureExt, StreamExt, future::join_all};
@@ -217,7 +220,10 @@ async fn late_order(app: &TestApp, sale: SaleId) {
     eventually("the late order is settled", async || {
         // As in the writer: an error is tried again, and here a panic is, too.
         let (shop, batch) = (app.shop.clone(), batch.clone());
-        let settled = tokio::spawn(async move { writer::persist(&shop, &[batch]).await });
+        let settled =
+            tokio::spawn(
+                async move { writer::persist(&shop, &[batch], Expect::PerhapsWritten).await },
+            );
         matches!(settled.await, Ok(Ok(()))).then_some(())
     })
     .await;

@@ -10,6 +10,7 @@ use flash_sale::{
     sale::{
         ShopError,
         log::{AcceptedBatch, AcceptedOrder},
+        orders::Expect,
     },
     worker::writer,
 };
@@ -226,7 +227,9 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
     };
     let nowhere = SaleId::from_i64(id.get() + 1_000_000);
     let batches = [batch(nowhere, 31), batch(id, 32)];
-    writer::persist(&app.shop, &batches).await.expect("settled");
+    writer::persist(&app.shop, &batches, Expect::New)
+        .await
+        .expect("settled");
     let found = format!("SELECT count(*) FROM orders WHERE sale_id = {sale}");
     assert_eq!(app.number(&found).await, 1);
     app.finish().await;

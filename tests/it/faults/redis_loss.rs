@@ -193,7 +193,7 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     second
         .shop
         .fail_points
-        .set("writer.received=pause:2500*always")
+        .set("writer.received=pause:6000")
         .expect("a point");
     let late = crowd(second, &sale, 10).await;
     assert_eq!(late.len(), 10);
