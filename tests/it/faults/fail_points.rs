@@ -27,7 +27,7 @@ use std::panic::AssertUnwindSafe;
 const ACTIONS: [&str; 3] = ["error", "panic", "pause:300"];
 
 /// Days that are lived at once: they wait more than they work.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
 
 /// How long one may take. None that works comes near.
 const A_DAY: std::time::Duration = std::time::Duration::from_secs(60);

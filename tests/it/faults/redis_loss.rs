@@ -9,10 +9,11 @@ use super::{OwnRedis, Pair, copy_folder, cut, epoch, until_rebuilt};
 use crate::support::{
     Servers,
     app::{Options, TestApp, eventually},
-    load::{Rush, crowd},
+    load::{Rush, assert_shed, crowd},
     proxy::{Address, Proxy, free_port},
 };
 use flash_sale::embedded::RedisSettings;
+use futures_util::future::join_all;
 use reqwest::StatusCode;
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -180,6 +181,93 @@ async fn the_promotion_of_a_replica_that_lags() {
     first.assert_sound(&sale).await;
     second.stop().await;
     first.stop().await;
+}
+
+/// A network that is split: for one instance the old primary is still there, for the other one a replica
+/// was promoted. Each sees a Redis that is not approved whenever the other has approved its own, so they
+/// take turns; what both promised in that time is kept, or rejected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_primaries_for_a_while() {
+    let servers = Servers::own().await;
+    let old = OwnRedis::start(servers.folder("old"), RedisSettings::default()).await;
+    let new = OwnRedis::start(servers.folder("new"), RedisSettings::default()).await;
+    let (here, there) = tokio::join!(
+        Proxy::start(Address::Unix(old.server().socket())),
+        Proxy::start(Address::Unix(old.server().socket()))
+    );
+    let launch = async |database, proxy: &Proxy| {
+        let url = format!("redis://{}", proxy.address());
+        TestApp::launch(database, url, "pair:".to_owned(), Options::default()).await
+    };
+    let first = launch(servers.database().await, &here).await;
+    let second = launch(first.database.clone(), &there).await;
+    let sale = first.sale(50_000, json!({})).await;
+    let regulars = crowd(&second, &sale, 4).await;
+    for (shopper, id) in &regulars {
+        shopper.until(id, "pending_payment").await;
+    }
+    let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
+    rush.until_accepted(ENOUGH).await;
+    let before = epoch(&first, &sale).await;
+    there.set_target(Address::Unix(new.server().socket()));
+    there.cut();
+    // Long enough for some turns.
+    eventually("both have rebuilt", async || {
+        (epoch(&first, &sale).await >= before + 3).then_some(())
+    })
+    .await;
+    here.set_target(Address::Unix(new.server().socket()));
+    here.cut();
+    rush.until_accepted(ENOUGH).await;
+    let told = rush.end().await;
+    let statuses = first.assert_kept(&sale, &told.winners).await;
+    println!(
+        "{} told 202: {statuses:?}; {} told 503",
+        told.winners.len(),
+        told.shed
+    );
+    first.assert_sound(&sale).await;
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_is_only_in_the_log_is_never_denied() {
+    let servers = Servers::own().await;
+    let mut redis = OwnRedis::start(servers.folder("other"), RedisSettings::default()).await;
+    let app = TestApp::launch(
+        servers.database().await,
+        redis.server().url(),
+        "log:".to_owned(),
+        Options::without_writer(),
+    )
+    .await;
+    let sale = app.sale(10, json!({})).await;
+    let winners = crowd(&app, &sale, 3).await;
+    let before = epoch(&app, &sale).await;
+    let reads = winners.iter().map(async |(shopper, id)| {
+        // Until the rebuild has found it in the log and written it.
+        let written = eventually("the order is a row", async || {
+            let reply = shopper.order(id).await;
+            match reply.status {
+                StatusCode::OK => (reply.text("status") == "pending_payment").then_some(()),
+                _ => {
+                    assert_shed(&reply);
+                    None
+                }
+            }
+        });
+        written.await;
+    });
+    let restart = async {
+        redis.kill();
+        redis.start_again().await;
+        until_rebuilt(&app, &sale, before).await;
+    };
+    tokio::join!(join_all(reads), restart);
+    app.assert_kept(&sale, &winners).await;
+    app.assert_sound(&sale).await;
+    app.stop().await;
 }
 
 /// What a paused process still holds when it wakes up in a world that was rebuilt without it.
