@@ -34,7 +34,7 @@ pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
 }
 
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
-const BREATH: Duration = Duration::from_millis(8);
+const BREATH: Duration = Duration::from_millis(20);
 
 /// Who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);

@@ -34,6 +34,7 @@ const A_DAY: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_point_may_fail_panic_or_stand_still() {
+    super::keep_quiet_about_injected_panics();
     // `FAIL_POINT=writer.` lives only those days whose point begins like this.
     let only = std::env::var("FAIL_POINT").unwrap_or_default();
     let cells = POINTS

@@ -23,6 +23,7 @@ use futures_util::StreamExt;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Once,
 };
 
 /// A Redis that a test takes away, changes on disk and gives back at the same address.
@@ -194,4 +195,21 @@ async fn in_turns(at_once: usize, cells: impl Iterator<Item = impl Future<Output
     futures_util::stream::iter(cells)
         .for_each_concurrent(at_once, |cell| cell)
         .await;
+}
+
+/// Panics that a test has asked for are no news, and to print where one came from takes the debug
+/// information of the whole binary.
+fn keep_quiet_about_injected_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // As `panic!` with arguments leaves it.
+            let text = panic.payload().downcast_ref::<String>();
+            let injected = text.is_some_and(|text| text.starts_with("injected at "));
+            if !injected {
+                usual(panic);
+            }
+        }));
+    });
 }

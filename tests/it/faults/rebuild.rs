@@ -28,6 +28,7 @@ async fn disown_redis(app: &TestApp) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next() {
+    super::keep_quiet_about_injected_panics();
     let cells = points().flat_map(|point| ["error", "panic"].map(|action| (point, action)));
     let cells = cells.map(|(point, action)| async move {
         // Nobody writes: the orders are only in the log, which the rebuild has to drain.
@@ -131,12 +132,11 @@ async fn a_whole_catalogue_is_rebuilt_in_a_stated_time() {
     flush(app).await;
     let began = Instant::now();
     disown_redis(app).await;
-    let rebuilt = "SELECT count(*) FROM sales WHERE epoch > 1";
+    // The last thing that a rebuild does is to approve the process, after all sales.
     eventually("redis is approved again", async || {
         let live = app.shop.redis.live_run_id().await.ok()?;
         let disowned = format!("SELECT count(*) FROM redis_incarnation WHERE run_id <> '{live}'");
-        (app.number(&disowned).await == 0 && app.number(rebuilt).await == i64::from(sales))
-            .then_some(())
+        (app.number(&disowned).await == 0 && app.shop.redis.hot().await.is_ok()).then_some(())
     })
     .await;
     let took = began.elapsed();
@@ -144,7 +144,10 @@ async fn a_whole_catalogue_is_rebuilt_in_a_stated_time() {
     assert!(took < bound, "{took:?}");
     for sale in [1, sales / 2, sales] {
         let sale = sale.to_string();
-        app.shopper().must_buy(&sale).await;
+        assert!(epoch(app, &sale).await > 1, "sale {sale} was rebuilt");
+        // The other instance may have done it, and this one follows at its next look.
+        let bought = async || (!crowd(app, &sale, 1).await.is_empty()).then_some(());
+        eventually("somebody buys", bought).await;
         let audit = app.assert_sound(&sale).await;
         assert_eq!(audit.live, i64::from(each) + 1);
     }
