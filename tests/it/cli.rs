@@ -76,7 +76,7 @@ impl Home {
         self.finish(self.command(arguments)).await
     }
 
-    async fn finish(&self, command: Command) -> Ended {
+    pub(crate) async fn finish(&self, command: Command) -> Ended {
         let mut program = Program::spawn(self, command);
         let mut stdout = String::new();
         while let Ok(Some(line)) = tokio::time::timeout(PATIENCE, program.lines.recv()).await {
@@ -308,15 +308,15 @@ pub(crate) fn settings_of(
 }
 
 /// How a command ended.
-struct Ended {
+pub(crate) struct Ended {
     code: Option<i32>,
-    stdout: String,
+    pub(crate) stdout: String,
     stderr: String,
 }
 
 impl Ended {
     #[track_caller]
-    fn assert_done(&self) -> &Self {
+    pub(crate) fn assert_done(&self) -> &Self {
         assert_eq!(
             self.code,
             Some(0),

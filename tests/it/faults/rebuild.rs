@@ -9,7 +9,7 @@ use crate::{
         load::crowd,
     },
 };
-use flash_sale::{app::Role, fail_point::POINTS};
+use flash_sale::{app::Role, fail_point::POINTS, redis::Keys};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,66 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     assert_eq!(crowd(&app, &sale, 30).await.len(), 20);
     assert_eq!(app.assert_sound(&sale).await.live, 40);
     app.stop().await;
+}
+
+/// By hand, while nothing else runs that would do it: one sale, and then everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_rebuilds_a_sale_and_everything() {
+    let servers = Servers::shared().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let (one, other) = (app.sale(20, json!({})).await, app.sale(20, json!({})).await);
+    let mut winners = [crowd(&app, &one, 8).await, crowd(&app, &other, 8).await];
+    let (prefix, mut redis) = (app.prefix.clone(), app.redis().await);
+    let database = app.stop().await;
+    let home = Home::new();
+    let rebuild = async |arguments: &[&str]| {
+        let mut command = home.command(&[&["rebuild"], arguments].concat());
+        command.envs(settings_of(servers, &database, &prefix));
+        home.finish(command).await.assert_done();
+    };
+
+    // The buyers of one sale are nonsense, and its stock is gone; the log has its orders still.
+    let id = one.parse().expect("an id");
+    let keys = Keys::new(&prefix);
+    redis::pipe()
+        .set(keys.shard(id, 1, 0), "nonsense")
+        .hdel(keys.state(id), "remaining")
+        .exec_async(&mut redis)
+        .await
+        .expect("damaged");
+    rebuild(&["--sale", &one]).await;
+    let app = TestApp::launch(
+        database.clone(),
+        servers.redis.url(),
+        prefix.clone(),
+        Options::without_writer(),
+    )
+    .await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
+    app.assert_kept(&one, &winners[0]).await;
+    assert_eq!(app.assert_sound(&one).await.live, 8);
+    // The other one was left alone, its log and all.
+    assert_eq!(app.audit(&other).await.backlog, 8);
+    winners[1].extend(crowd(&app, &other, 2).await);
+    app.stop().await;
+
+    rebuild(&[]).await;
+    let options = Options::default();
+    let app = TestApp::launch(
+        database.clone(),
+        servers.redis.url(),
+        prefix.clone(),
+        options,
+    )
+    .await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (3, 2));
+    for (sale, winners) in [&one, &other].into_iter().zip(&winners) {
+        let kept = app.assert_kept(sale, winners).await;
+        assert_eq!(kept["pending_payment"], winners.len());
+        crowd(&app, sale, 30).await;
+        assert_eq!(app.assert_sound(sale).await.live, 20);
+    }
+    app.finish().await;
 }
 
 /// `SCALE=full` makes it 1,000 sales and 1,000,000 buyers.
