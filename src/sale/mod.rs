@@ -188,7 +188,7 @@ impl Shop {
             // Boxed, because it is rare and large: every purchase would carry its room around.
             None => Box::pin(self.look_up(sale)).await?,
         };
-        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user)
+        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
             && !self.fail_points.planted("bug.ignore_the_window")
         {
             gate::count_local(&refusal);
