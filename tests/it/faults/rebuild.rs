@@ -182,14 +182,20 @@ async fn a_whole_catalogue_is_rebuilt_in_a_stated_time() {
     let pair = Pair::start().await;
     let [app, _] = pair.apps();
     let each = buyers / sales;
-    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025.
+    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As if all
+    // sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale after the other.
+    let order = match std::env::var("ROWS").as_deref() {
+        Ok("apart") => "sales.id, n",
+        _ => "n, sales.id",
+    };
     app.execute(&format!(
         "INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at, payment_timeout_secs, buyer_shards)
              SELECT 'sale ' || n, 100, 2 * {each}, {each}, now(), now() + interval '1 day', 86400, 1
              FROM generate_series(1, {sales}) AS n;
          INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-             SELECT row_number() OVER (), id, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + interval '1 day'
-             FROM sales, generate_series(1, {each});"
+             SELECT row_number() OVER (ORDER BY {order}), sales.id, gen_random_uuid(), 0, 'pending_payment', 100, now(),
+                    now() + interval '1 day'
+             FROM sales, generate_series(1, {each}) AS n ORDER BY {order};"
     ))
     .await;
     let known = async || {
