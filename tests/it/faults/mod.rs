@@ -2,6 +2,17 @@
 //!
 //! Each file breaks one thing on real servers of its own. The judges are the same everywhere: what
 //! people were told ([`crate::support::load`]), what they got, and the audit.
+//!
+//! Read from the environment, all optional:
+//!
+//! | variable | does |
+//! |---|---|
+//! | `SEED` | repeats the random choices of a run that printed it |
+//! | `CUTS` | how many cuts `cuts.rs` makes; the recorded run makes 1,000 |
+//! | `SCALE=full` | the catalogue in `rebuild.rs` has 1,000 sales and 1,000,000 buyers |
+//! | `ROWS=apart` | and each sale's rows lie together, as if one had sold after the other |
+//! | `FAIL_POINT` | only the points in `fail_points.rs` whose names begin like this |
+//! | `FLASH_SALE_ALLOW_UNEXERCISED` | goes on where a fault cannot be made here (a full disk needs `mount`) |
 
 mod clocks;
 mod cuts;

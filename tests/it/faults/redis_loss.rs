@@ -16,7 +16,7 @@ use flash_sale::embedded::RedisSettings;
 use futures_util::future::join_all;
 use reqwest::StatusCode;
 use serde_json::json;
-use std::{fs, time::Duration};
+use std::fs;
 
 /// What a rush buys at least before the loss, and again after it.
 const ENOUGH: usize = 80;
@@ -100,7 +100,11 @@ async fn a_restored_backup() {
         // Taken while it serves, as backups are; the sale goes on after it.
         let backup = redis.files().with_extension("backup");
         copy_folder(&redis.files(), &backup).expect("a backup");
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let (_, length) = redis.last_incr();
+        eventually("there is more than in the backup", async || {
+            (redis.last_incr().1 > length + 10_000).then_some(())
+        })
+        .await;
         redis.kill();
         fs::remove_dir_all(redis.files()).expect("its files");
         fs::rename(&backup, redis.files()).expect("restored");
