@@ -32,10 +32,10 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A folder in which programs run, with a data folder inside; removed at the end, together with
 /// whatever still runs in it.
-pub(crate) struct Home(pub PathBuf);
+pub struct Home(pub PathBuf);
 
 impl Home {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "fs-cli-{}-{}",
@@ -52,7 +52,7 @@ impl Home {
     }
 
     /// The program with these arguments and nothing of this process' settings.
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command
             .args(arguments)
@@ -76,7 +76,7 @@ impl Home {
         self.finish(self.command(arguments)).await
     }
 
-    pub(crate) async fn finish(&self, command: Command) -> Ended {
+    pub async fn finish(&self, command: Command) -> Ended {
         let mut program = Program::spawn(self, command);
         let mut stdout = String::new();
         while let Ok(Some(line)) = tokio::time::timeout(PATIENCE, program.lines.recv()).await {
@@ -166,16 +166,16 @@ impl Drop for Home {
 }
 
 /// A program that this test has started; killed when dropped.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
     stderr: PathBuf,
     /// Where it said it listens; empty for a command.
-    pub(crate) base: String,
+    pub base: String,
 }
 
 impl Program {
-    pub(crate) fn spawn(home: &Home, mut command: Command) -> Self {
+    pub fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let stderr = home
             .0
@@ -202,18 +202,14 @@ impl Program {
     }
 
     /// Starts a server and waits for its one line.
-    pub(crate) async fn serve(
-        home: &Home,
-        arguments: &[&str],
-        settings: &[(&'static str, String)],
-    ) -> Self {
+    pub async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = home.command(&[&["serve"], arguments].concat());
-        command.envs(settings.iter().cloned());
-        Self::serving(home, command).await
+        command.envs(settings.iter().copied());
+        Self::serve_by(home, command).await
     }
 
-    /// The same for a command that serves.
-    pub(crate) async fn serving(home: &Home, command: Command) -> Self {
+    /// The same for a command that starts the server in its own way.
+    pub async fn serve_by(home: &Home, command: Command) -> Self {
         let mut program = Self::spawn(home, command);
         let line = program.line().await;
         let address = line.strip_prefix("flash-sale ready on ");
@@ -231,11 +227,11 @@ impl Program {
             .unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()))
     }
 
-    pub(crate) fn stderr(&self) -> String {
+    pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
@@ -245,7 +241,7 @@ impl Program {
     }
 
     /// Waits for its end; its exit code, or `None` if a signal ended it.
-    pub(crate) async fn end(&mut self) -> Option<i32> {
+    pub async fn end(&mut self) -> Option<i32> {
         let status = eventually("the program ends", async || {
             self.child.try_wait().expect("wait")
         })
@@ -254,7 +250,7 @@ impl Program {
     }
 
     /// Ends it as a service manager does, which it has 10 s for.
-    pub(crate) async fn terminate(mut self) {
+    pub async fn terminate(mut self) {
         let began = Instant::now();
         self.signal(Signal::SIGTERM);
         let code = self.end().await;
@@ -287,7 +283,7 @@ impl Drop for Program {
 }
 
 /// What a program needs to know to be an instance on these servers.
-pub(crate) fn settings_of(
+pub fn settings_of(
     servers: &Servers,
     database: &Database,
     prefix: &str,
@@ -308,15 +304,15 @@ pub(crate) fn settings_of(
 }
 
 /// How a command ended.
-pub(crate) struct Ended {
-    code: Option<i32>,
-    pub(crate) stdout: String,
-    stderr: String,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Ended {
     #[track_caller]
-    pub(crate) fn assert_done(&self) -> &Self {
+    pub fn assert_done(&self) -> &Self {
         assert_eq!(
             self.code,
             Some(0),
@@ -917,7 +913,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
         command
     };
     home.finish(command(&["migrate"])).await.assert_done();
-    let server = Program::serve(&home, &["--no-writer"], &settings).await;
+    let server = Program::serve_by(&home, command(&["serve", "--no-writer"])).await;
     assert!(
         !home.data().exists(),
         "the data folder is for embedded servers"

@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod cli;
+mod clients;
 mod contract;
 mod embedded;
 mod faults;
@@ -11,6 +12,7 @@ mod ids;
 mod life;
 mod plans;
 mod recovery;
+mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod writer;

@@ -62,7 +62,7 @@ impl Turned {
             .env("FAKETIME_NO_CACHE", "1")
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("DONT_FAKE_MONOTONIC", "1");
-        let program = Program::serving(&deployment.home, command).await;
+        let program = Program::serve_by(&deployment.home, command).await;
         let turned = Self { program, clock };
         // Otherwise nothing would be shown.
         assert!(
