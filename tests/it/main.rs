@@ -11,6 +11,7 @@ mod faults;
 mod ids;
 mod life;
 mod plans;
+mod proxy;
 mod recovery;
 mod security;
 #[path = "../support/mod.rs"]
