@@ -1,0 +1,276 @@
+//! Rebuilding Redis from Postgres, and deciding when that is needed.
+//!
+//! The gate is open only while the live Redis process is the one that Postgres has approved, and only
+//! for sales whose Redis state carries the epoch that Postgres names. [`step`] checks both; if one
+//! does not hold, one instance is elected (a Postgres advisory lock, gone with its connection) and
+//! rebuilds:
+//!
+//! 1. **seal**: the old state is deleted in Redis. Nothing is admitted from here on.
+//! 2. **let the writers finish**: what was accepted and is still in a channel is written in the old
+//!    epoch, so that nobody new can take its unit. Bounded; what comes later asks for a place again.
+//! 3. **fence**: the new epoch in Postgres. Writers of the older one are refused from here on.
+//! 4. **drain**: what the log still holds is written to Postgres.
+//! 5. **recompute**: live orders become buyers of the new epoch, under keys of their own.
+//! 6. **install**: the new state opens the sale. It refuses if a newer epoch is live or on its way.
+//! 7. **approve**: Postgres records the process, and every instance opens its gate.
+//!
+//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. One that was
+//! paused while another took over finds itself overtaken at its next step: a seal or a fence of a
+//! higher epoch, entries of a higher epoch in the log. What it still writes goes to keys that nobody
+//! reads.
+
+mod epochs;
+mod restore;
+
+use crate::{
+    domain::SaleId,
+    postgres::{self, Transaction, unless_silent},
+    sale::{Shop, ShopError},
+    worker::Pace,
+};
+use epochs::{Ended, fence, let_writers_finish, seal};
+use metrics::counter;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// "flash-sale rebuild", so that no other program picks the same number by accident.
+const ELECTION: i64 = 0x666c_6173_685f_7262;
+const PAUSE: Duration = Duration::from_millis(200);
+pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (shop, stop) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut suspects = HashSet::new();
+        // No limit as a whole: a catalogue of millions takes its time. Each statement has one.
+        let mut pace = Pace::new("rebuild", PAUSE, Some(&shop.rebuild_bell), &stop).without_limit();
+        while pace.rest(step(&shop, &mut suspects)).await {}
+    });
+}
+
+/// What is wrong with Redis, if anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The live process is not approved: everything is doubtful.
+    Everything,
+    /// The process is the approved one, but these sales are missing or of another epoch (FLUSHALL, a
+    /// deleted key).
+    Sales(Vec<SaleId>),
+}
+
+/// One check, and a rebuild if it is needed and this instance is elected. `suspects` are sales that
+/// were missing at the last check: only a second look counts, since a sale may just be being created.
+pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<(), ShopError> {
+    let live = shop.redis.live_run_id().await?;
+    let approved = approved_run_id(shop).await?;
+    if approved.as_deref() != Some(live.as_str()) {
+        // Connections that were made to it while it was approved count no more.
+        shop.redis.disapprove();
+        shop.redis.drop_hot();
+    }
+    if approved.as_deref() == Some(live.as_str()) {
+        if shop.redis.approved_run_id().as_deref() != Some(&live) {
+            // Approved by another instance: its rebuild has changed the epochs.
+            shop.ids.discard_lease().await;
+            shop.refresh_catalogue().await?;
+            shop.read_tallies(&shop.board.listings()).await?;
+            shop.redis.approve(&live);
+        }
+        let missing = missing_sales(shop);
+        let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
+        *suspects = missing;
+        if again.is_empty() {
+            return Ok(());
+        }
+        return elect_and_rebuild(shop, Some(again)).await;
+    }
+    elect_and_rebuild(shop, None).await
+}
+
+/// The Redis process that was checked against this Postgres: an approval that another timeline has
+/// given is void.
+async fn approved_run_id(shop: &Shop) -> Result<Option<String>, ShopError> {
+    let timeline = unless_silent(postgres::timeline(&shop.postgres)).await?;
+    let approved = sqlx::query_scalar("SELECT run_id FROM redis_incarnation WHERE timeline = $1")
+        .bind(timeline);
+    Ok(unless_silent(approved.fetch_optional(&shop.postgres)).await?)
+}
+
+/// Sales that Redis should hold in the epoch of Postgres, and as far as the board knows does not, or
+/// not in a state that the program can read.
+fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
+    let now = shop.now();
+    shop.board
+        .listings()
+        .iter()
+        .filter(|listing| !listing.is_retired(now))
+        .filter(|listing| {
+            listing.is_suspect()
+                || listing.tally().map(|tally| tally.epoch) != Some(listing.sale().epoch)
+        })
+        .map(|listing| listing.id)
+        .collect()
+}
+
+/// Rebuilds if no other instance is at it. `only`: these sales; otherwise all, and approve.
+async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
+    // A transaction of its own that touches no row: it only carries the lock, and the lock ends
+    // with it, whatever happens to this process.
+    let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
+    let elected: bool = unless_silent(
+        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+            .bind(ELECTION)
+            .fetch_one(&mut *election),
+    )
+    .await?;
+    if !elected {
+        return Ok(election.rollback().await?);
+    }
+    let result = rebuild(shop, only).await;
+    election.rollback().await?;
+    result
+}
+
+/// Rebuilds under the caller's lock.
+async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
+    let began = Instant::now();
+    let live = shop.redis.live_run_id().await?;
+    if only.is_none() && approved_run_id(shop).await?.as_deref() == Some(live.as_str()) {
+        return Ok(()); // somebody was faster
+    }
+    let only = match only {
+        None => None,
+        Some(ids) => {
+            // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
+            for id in &ids {
+                shop.refresh(*id).await?;
+            }
+            let missing = missing_sales(shop);
+            let still: Vec<SaleId> = ids.into_iter().filter(|id| missing.contains(id)).collect();
+            if still.is_empty() {
+                return Ok(());
+            }
+            Some(still)
+        }
+    };
+    let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
+    if only.is_none() {
+        approve(shop, &live).await?;
+    }
+    counter!("flash_sale_rebuilds_total").increment(1);
+    tracing::info!(
+        sales = outcome.sales,
+        buyers = outcome.buyers,
+        ms = began.elapsed().as_millis() as u64,
+        "redis is rebuilt from postgres"
+    );
+    Ok(())
+}
+
+/// What a rebuild did.
+#[derive(Debug, Default)]
+struct Outcome {
+    sales: usize,
+    /// Orders restored.
+    buyers: usize,
+    /// The last sale that could not be rebuilt, and why.
+    failed: Option<(SaleId, ShopError)>,
+}
+
+impl Outcome {
+    fn fail(&mut self, sale: SaleId, error: ShopError) {
+        tracing::error!(%sale, %error, "could not be rebuilt, will retry");
+        self.failed = Some((sale, error));
+    }
+}
+
+/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
+async fn rebuild_sales(
+    shop: &Arc<Shop>,
+    only: Option<&[SaleId]>,
+    retired: bool,
+) -> Result<Outcome, ShopError> {
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("rebuild.elected")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let sealed = seal(shop, only, retired).await?;
+    fail_points
+        .at("rebuild.sealed")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let_writers_finish(shop).await;
+    let sales = fence(shop, &sealed).await?;
+    fail_points
+        .at("rebuild.fenced")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let taken: Vec<(SaleId, i64)> = unless_silent(
+        sqlx::query_as("SELECT id, taken::bigint FROM sales").fetch_all(&shop.postgres),
+    )
+    .await?;
+    let taken: HashMap<SaleId, i64> = taken.into_iter().collect();
+    let mut outcome = Outcome {
+        sales: sales.len(),
+        ..Outcome::default()
+    };
+    for group in restore::groups(sales, &taken) {
+        restore::restore(shop, group, &sealed, &mut outcome).await;
+    }
+    Ok(outcome)
+}
+
+/// Step 7.
+async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
+    // The id counters may have been rolled back together with the rest.
+    shop.ids.start_over().await?;
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("rebuild.id_floor_raised")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let timeline = postgres::timeline(&shop.postgres).await?;
+    sqlx::query(
+        "INSERT INTO redis_incarnation (run_id, timeline) VALUES ($1, $2)
+         ON CONFLICT ON CONSTRAINT redis_incarnation_pkey
+         DO UPDATE SET run_id = EXCLUDED.run_id, timeline = EXCLUDED.timeline, approved_at = now()",
+    )
+    .bind(run_id)
+    .bind(timeline)
+    .execute(&shop.postgres)
+    .await?;
+    fail_points
+        .at("rebuild.approved")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    shop.redis.approve(run_id);
+    Ok(())
+}
+
+/// Rebuilds at an operator's word: all sales, or one, whatever state Redis is in. Waits for a rebuild
+/// that is under way. Answers how many sales.
+pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
+    let mut election = Transaction::begin(&shop.postgres, "BEGIN").await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(ELECTION)
+        .execute(&mut *election)
+        .await?;
+    let live = shop.redis.live_run_id().await?;
+    let outcome = rebuild_sales(
+        shop,
+        only.as_ref().map(std::slice::from_ref),
+        only.is_some(),
+    )
+    .await?;
+    if let Some((_, error)) = outcome.failed {
+        return Err(error);
+    }
+    if only.is_none() {
+        approve(shop, &live).await?;
+    }
+    election.rollback().await?;
+    Ok(outcome.sales)
+}
