@@ -440,7 +440,10 @@ async fn readiness(cluster: &Path, socket_dir: &Path, pid: Pid) -> Readiness {
         return Readiness::NotYet;
     }
     match lines.get(7) {
-        Some(&"ready") if UnixStream::connect(socket_dir.join(SOCKET)).await.is_ok() => {
+        // A standby takes connections, too: for reading.
+        Some(&"ready" | &"standby")
+            if UnixStream::connect(socket_dir.join(SOCKET)).await.is_ok() =>
+        {
             Readiness::Ready
         }
         Some(&"starting") => Readiness::Recovering,

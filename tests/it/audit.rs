@@ -4,7 +4,6 @@
 
 use crate::support::app::{Options, Shopper, TestApp, eventually};
 use flash_sale::{
-    app::Role,
     domain::{SaleId, UserId},
     redis::{Keys, keys::shard_of},
     sale::Audit,
@@ -13,25 +12,7 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::cell::Cell;
-
-async fn execute(app: &TestApp, statements: &str) {
-    let mut connection = app.database.connect().await;
-    connection
-        .execute(AssertSqlSafe(statements))
-        .await
-        .expect("executes");
-    connection.close().await.expect("close");
-}
-
-async fn redis_of(app: &TestApp) -> MultiplexedConnection {
-    let client = redis::Client::open(app.redis_url.as_str()).expect("redis url");
-    client
-        .get_multiplexed_async_connection()
-        .await
-        .expect("redis")
-}
 
 /// Where a sale lives in Redis.
 struct SaleKeys {
@@ -72,7 +53,7 @@ async fn add_in_redis(app: &TestApp, sale: &str, field: &str, add: i64) {
         .arg(SaleKeys::of(app, sale).state())
         .arg(field)
         .arg(add)
-        .exec_async(&mut redis_of(app).await)
+        .exec_async(&mut app.redis().await)
         .await
         .expect("HINCRBY");
 }
@@ -98,14 +79,6 @@ async fn accept(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shopper, Strin
         orders.push((shopper, id));
     }
     orders
-}
-
-/// An instance that takes orders and writes none.
-fn without_writer() -> Options {
-    Options {
-        role: Role::ServerWithoutWriter,
-        ..Options::default()
-    }
 }
 
 /// A live order row that no purchase made.
@@ -190,7 +163,7 @@ async fn a_sound_sale_has_the_documented_shape() {
 
 #[tokio::test]
 async fn a_backlog_is_not_compared_and_not_called_broken() {
-    let app = TestApp::start_with(without_writer()).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     accept(&app, &sale, 5).await;
     let audit = app.audit(&sale).await;
@@ -270,11 +243,8 @@ async fn a_rush_is_never_called_broken() {
 async fn an_extra_order_that_is_counted_is_named() {
     let app = TestApp::start().await;
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    execute(
-        &app,
-        &(extra_order(&sale, 17, UserId::random()) + &count_one_more(&sale)),
-    )
-    .await;
+    app.execute(&(extra_order(&sale, 17, UserId::random()) + &count_one_more(&sale)))
+        .await;
     let audit = assert_named(
         &app,
         &sale,
@@ -295,7 +265,7 @@ async fn an_extra_order_that_is_counted_is_named() {
 async fn an_extra_order_that_is_not_counted_is_named() {
     let app = TestApp::start().await;
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    execute(&app, &extra_order(&sale, 17, UserId::random())).await;
+    app.execute(&extra_order(&sale, 17, UserId::random())).await;
     let audit = assert_named(
         &app,
         &sale,
@@ -314,9 +284,7 @@ async fn a_lost_row_is_named() {
     let app = TestApp::start().await;
     let (sale, orders) = sale_with_orders(&app, 10, 3).await;
     let lost = &orders[1].1;
-    execute(
-        &app,
-        &format!("DELETE FROM orders WHERE id = {lost}; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"),
+    app.execute(&format!("DELETE FROM orders WHERE id = {lost}; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"),
     )
     .await;
     let expected = format!(
@@ -331,14 +299,11 @@ async fn a_user_with_two_orders_is_named() {
     let app = TestApp::start().await;
     let (sale, orders) = sale_with_orders(&app, 10, 3).await;
     let user = orders[0].0.user;
-    execute(
-        &app,
-        &format!(
-            "DROP INDEX orders_one_live_per_user_slot; {} {}",
-            extra_order(&sale, 17, user),
-            count_one_more(&sale)
-        ),
-    )
+    app.execute(&format!(
+        "DROP INDEX orders_one_live_per_user_slot; {} {}",
+        extra_order(&sale, 17, user),
+        count_one_more(&sale)
+    ))
     .await;
     let audit = assert_named(
         &app,
@@ -354,14 +319,11 @@ async fn a_user_with_two_orders_is_named() {
 async fn an_oversold_sale_is_named() {
     let app = TestApp::start().await;
     let (sale, _) = sale_with_orders(&app, 2, 2).await;
-    execute(
-        &app,
-        &format!(
-            "ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock; {} {}",
-            extra_order(&sale, 17, UserId::random()),
-            count_one_more(&sale)
-        ),
-    )
+    app.execute(&format!(
+        "ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock; {} {}",
+        extra_order(&sale, 17, UserId::random()),
+        count_one_more(&sale)
+    ))
     .await;
     let audit = assert_named(&app, &sale, &["I1 broken: 3 live orders on a stock of 2"]).await;
     assert_eq!((audit.oversold, audit.live, audit.stock), (1, 3, 2));
@@ -372,7 +334,7 @@ async fn an_oversold_sale_is_named() {
 async fn a_wrong_counter_in_postgres_is_named() {
     let app = TestApp::start().await;
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    execute(&app, &count_one_more(&sale)).await;
+    app.execute(&count_one_more(&sale)).await;
     let words = "I4 broken in postgres: the counter says 4 taken, 3 orders are live";
     let audit = assert_named(&app, &sale, &[words]).await;
     assert_eq!((audit.conserved, audit.postgres.taken), (Some(false), 4));
@@ -424,7 +386,7 @@ async fn a_wrong_stock_in_redis_is_named() {
         redis::cmd("HSET")
             .arg(state)
             .arg(&["stock", "12", "remaining", "7"])
-            .exec_async(&mut redis_of(&app).await)
+            .exec_async(&mut app.redis().await)
             .await
             .expect("HSET");
         let audit = app.audit(&sale).await;
@@ -462,7 +424,7 @@ async fn a_wrong_backlog_counter_is_named() {
 
 #[tokio::test]
 async fn a_backlog_counter_that_disagrees_with_the_log_is_named() {
-    let app = TestApp::start_with(without_writer()).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     accept(&app, &sale, 3).await;
     assert!(app.audit(&sale).await.ok, "a backlog is no fault");
@@ -477,7 +439,7 @@ async fn a_buyer_whose_record_is_gone_is_named() {
     let app = TestApp::start().await;
     let (sale, orders) = sale_with_orders(&app, 10, 3).await;
     let (shopper, id) = &orders[2];
-    let mut connection = redis_of(&app).await;
+    let mut connection = app.redis().await;
     let shard = SaleKeys::of(&app, &sale)
         .shard(&mut connection, shopper.user)
         .await;
@@ -508,11 +470,11 @@ async fn a_buyer_whose_record_is_gone_is_named() {
 #[tokio::test]
 async fn a_lost_log_entry_is_named() {
     for counted in [true, false] {
-        let app = TestApp::start_with(without_writer()).await;
+        let app = TestApp::start_with(Options::without_writer()).await;
         let sale = app.sale(10, json!({})).await;
         let orders = accept(&app, &sale, 3).await;
         let log = SaleKeys::of(&app, &sale).log();
-        let mut connection = redis_of(&app).await;
+        let mut connection = app.redis().await;
         let entries: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
             .arg(&log)
             .arg("-")
@@ -559,7 +521,7 @@ async fn what_is_broken_in_one_sale_does_not_show_in_another() {
     let app = TestApp::start().await;
     let (broken, _) = sale_with_orders(&app, 10, 2).await;
     let (sound, _) = sale_with_orders(&app, 10, 2).await;
-    execute(&app, &count_one_more(&broken)).await;
+    app.execute(&count_one_more(&broken)).await;
     assert_named(&app, &broken, &["I4 broken in postgres"]).await;
     let audit = app.assert_sound(&sound).await;
     assert_eq!(audit.problems, Vec::<String>::new());

@@ -2,7 +2,7 @@
 //! a sale after `kill -9`.
 
 use crate::support::{
-    Servers,
+    Database, Servers,
     app::{ADMIN_TOKEN, PATIENCE, all_at_once, eventually},
 };
 use flash_sale::{auth::TokenSigner, domain::UserId};
@@ -32,7 +32,7 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A folder in which programs run, with a data folder inside; removed at the end, together with
 /// whatever still runs in it.
-pub struct Home(PathBuf);
+pub struct Home(pub PathBuf);
 
 impl Home {
     pub fn new() -> Self {
@@ -175,7 +175,7 @@ pub struct Program {
 }
 
 impl Program {
-    fn spawn(home: &Home, mut command: Command) -> Self {
+    pub fn spawn(home: &Home, mut command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let stderr = home
             .0
@@ -241,7 +241,7 @@ impl Program {
     }
 
     /// Waits for its end; its exit code, or `None` if a signal ended it.
-    async fn end(&mut self) -> Option<i32> {
+    pub async fn end(&mut self) -> Option<i32> {
         let status = eventually("the program ends", async || {
             self.child.try_wait().expect("wait")
         })
@@ -282,6 +282,27 @@ impl Drop for Program {
     }
 }
 
+/// What a program needs to know to be an instance on these servers.
+pub fn settings_of(
+    servers: &Servers,
+    database: &Database,
+    prefix: &str,
+) -> [(&'static str, String); 5] {
+    let address = servers.postgres.address();
+    let socket = address.socket_dir.to_str().expect("text");
+    let database_url = format!(
+        "postgres://{}@localhost/{}?host={socket}&port={}",
+        address.user, database.name, address.port
+    );
+    [
+        ("DATABASE_URL", database_url),
+        ("REDIS_URL", servers.redis.url()),
+        ("REDIS_PREFIX", prefix.to_owned()),
+        ("TOKEN_SECRET", SECRET.to_owned()),
+        ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
+    ]
+}
+
 /// How a command ended.
 pub struct Ended {
     pub code: Option<i32>,
@@ -291,7 +312,7 @@ pub struct Ended {
 
 impl Ended {
     #[track_caller]
-    fn assert_done(&self) -> &Self {
+    pub fn assert_done(&self) -> &Self {
         assert_eq!(
             self.code,
             Some(0),
@@ -884,27 +905,15 @@ async fn a_missing_server_is_named_with_the_line_that_installs_it() {
 async fn one_process_takes_orders_and_another_writes_them() {
     let servers = Servers::own().await;
     let database = servers.database().await;
-    let address = servers.postgres.address();
-    let socket = address.socket_dir.to_str().expect("text");
-    let database_url = format!(
-        "postgres://{}@localhost/{}?host={socket}&port={}",
-        address.user, database.name, address.port
-    );
-    let redis_url = servers.redis.url();
-    let settings = [
-        ("DATABASE_URL", database_url.as_str()),
-        ("REDIS_URL", redis_url.as_str()),
-        ("TOKEN_SECRET", SECRET),
-        ("ADMIN_TOKEN", ADMIN_TOKEN),
-    ];
+    let settings = settings_of(&servers, &database, "");
     let home = Home::new();
     let command = |arguments: &[&str]| {
         let mut command = home.command(arguments);
-        command.envs(settings);
+        command.envs(settings.clone());
         command
     };
     home.finish(command(&["migrate"])).await.assert_done();
-    let server = Program::serve(&home, &["--no-writer"], &settings).await;
+    let server = Program::serve_by(&home, command(&["serve", "--no-writer"])).await;
     assert!(
         !home.data().exists(),
         "the data folder is for embedded servers"

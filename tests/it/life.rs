@@ -2,7 +2,7 @@
 //! unit comes back once and is buyable at once.
 
 use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, eventually};
-use flash_sale::{app::Role, worker::retire};
+use flash_sale::worker::retire;
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -10,31 +10,10 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::collections::{BTreeMap, HashSet};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// A number from the application's database.
-async fn number(app: &TestApp, query: &str) -> i64 {
-    let mut connection = app.database.connect().await;
-    let found = sqlx::query_scalar(AssertSqlSafe(query))
-        .fetch_one(&mut connection)
-        .await
-        .expect("a number");
-    connection.close().await.expect("close");
-    found
-}
-
-async fn execute(app: &TestApp, statements: &str) {
-    let mut connection = app.database.connect().await;
-    connection
-        .execute(AssertSqlSafe(statements))
-        .await
-        .expect("executes");
-    connection.close().await.expect("close");
-}
-
 /// From now on the database notes every change of an order's status and every unit that enters the
 /// outbox, so that a test can count what happened and not only see how it ended.
 async fn keep_history(app: &TestApp) {
-    execute(
-        app,
+    app.execute(
         "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
          CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
@@ -71,14 +50,6 @@ fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     assert_eq!(reply.text("order_status"), order_status);
 }
 
-/// An instance that takes orders, and neither writes nor expires any.
-fn without_writer() -> Options {
-    Options {
-        role: Role::ServerWithoutWriter,
-        ..Options::default()
-    }
-}
-
 /// Buys and waits until the order can be paid.
 async fn hold(shopper: &Shopper, sale: &str) -> String {
     let id = shopper.must_buy(sale).await;
@@ -97,7 +68,7 @@ fn time_of(order: &Value, member: &str) -> OffsetDateTime {
 async fn until_due(app: &TestApp, order: &str) {
     eventually("the time to pay is over", async || {
         let query = format!("SELECT (pay_by < now())::int::bigint FROM orders WHERE id = {order}");
-        (number(app, &query).await == 1).then_some(())
+        (app.number(&query).await == 1).then_some(())
     })
     .await;
 }
@@ -137,11 +108,8 @@ async fn fifty_payments_at_once_are_one_payment() {
         *order,
         "and later the same again"
     );
-    assert_eq!(number(&app, "SELECT count(*) FROM payments").await, 1);
-    assert_eq!(
-        number(&app, "SELECT amount_cents FROM payments").await,
-        1_234
-    );
+    assert_eq!(app.number("SELECT count(*) FROM payments").await, 1);
+    assert_eq!(app.number("SELECT amount_cents FROM payments").await, 1_234);
 
     let audit = app.assert_sound(&sale).await;
     assert_eq!(
@@ -153,7 +121,7 @@ async fn fifty_payments_at_once_are_one_payment() {
 
 #[tokio::test]
 async fn a_queued_order_is_neither_paid_nor_cancelled_yet() {
-    let app = TestApp::start_with(without_writer()).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(2, json!({})).await;
     let shopper = app.shopper();
     let id = shopper.must_buy(&sale).await;
@@ -304,7 +272,7 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
         }
         assert_refused(&buyer.cancel(id).await, "not_cancellable", "expired");
     }
-    assert_eq!(number(&app, "SELECT count(*) FROM payments").await, 0);
+    assert_eq!(app.number("SELECT count(*) FROM payments").await, 0);
 
     // All units are there again, for the same people too.
     let again = all_at_once(buyers.into_iter().map(|buyer| {
@@ -327,7 +295,7 @@ async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
     let (payer, canceller) = (app.shopper(), app.shopper());
     let (paid_late, cancelled_late) = (hold(&payer, &sale).await, hold(&canceller, &sale).await);
     // What remains takes orders but sweeps nothing.
-    let no_sweeper = app.another(without_writer()).await;
+    let no_sweeper = app.another(Options::without_writer()).await;
     app.stop().await;
     until_due(&no_sweeper, &paid_late).await;
     until_due(&no_sweeper, &cancelled_late).await;
@@ -354,10 +322,7 @@ async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
             .await
             .assert(StatusCode::ACCEPTED);
     }
-    assert_eq!(
-        number(&no_sweeper, "SELECT count(*) FROM payments").await,
-        0
-    );
+    assert_eq!(no_sweeper.number("SELECT count(*) FROM payments").await, 0);
     no_sweeper.finish().await;
 }
 
@@ -369,7 +334,7 @@ async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
     let sale = app.sale(1, json!({"payment_timeout_secs": 2})).await;
     let shopper = app.shopper();
     let id = hold(&shopper, &sale).await;
-    let no_sweeper = app.another(without_writer()).await;
+    let no_sweeper = app.another(Options::without_writer()).await;
     app.stop().await;
     until_due(&no_sweeper, &id).await;
 
@@ -389,7 +354,7 @@ async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
         eventually("both wait for the sweep", async || {
             let waiting = "SELECT count(*) FROM pg_stat_activity
                            WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            (number(&no_sweeper, waiting).await == 2).then_some(())
+            (no_sweeper.number(waiting).await == 2).then_some(())
         })
         .await;
         sweep.commit().await.expect("commit");
@@ -460,7 +425,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     // One transition each, and one release for whatever was not paid.
     assert_eq!(history(&app).await, expected);
     assert_eq!(
-        number(&app, "SELECT count(*) FROM payments").await,
+        app.number("SELECT count(*) FROM payments").await,
         count("paid")
     );
     other.stop().await;
@@ -619,14 +584,12 @@ async fn accept_unwritten(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shop
 
 #[tokio::test]
 async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
-    let app = TestApp::start_with(without_writer()).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(100, json!({})).await;
     let mut buyers = accept_unwritten(&app, &sale, 20).await;
     // Postgres already has a live order of this user that Redis never heard of.
     let (victim, rejected) = buyers.remove(7);
-    execute(
-        &app,
-        &format!(
+    app.execute(&format!(
             "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
                  VALUES (1, {sale}, '{}', 0, 'pending_payment', 100, now(), now() + interval '1 hour');
              UPDATE sales SET taken = taken + 1 WHERE id = {sale};",
@@ -665,12 +628,9 @@ async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
         (20, 1, Some(81))
     );
     // Without the planted order everything is in balance, and the victim can buy.
-    execute(
-        &app,
-        &format!(
-            "DELETE FROM orders WHERE id = 1; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"
-        ),
-    )
+    app.execute(&format!(
+        "DELETE FROM orders WHERE id = 1; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"
+    ))
     .await;
     app.assert_sound(&sale).await;
     hold(&victim, &sale).await;
@@ -682,14 +642,11 @@ async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
 
 #[tokio::test]
 async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
-    let app = TestApp::start_with(without_writer()).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let buyers = accept_unwritten(&app, &sale, 10).await;
-    execute(
-        &app,
-        &format!("UPDATE sales SET stock = 3 WHERE id = {sale}"),
-    )
-    .await;
+    app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}"))
+        .await;
     let writer = app.another(Options::default()).await;
 
     let mut statuses: BTreeMap<String, i64> = BTreeMap::new();

@@ -7,9 +7,11 @@ mod cli;
 mod clients;
 mod contract;
 mod embedded;
+mod faults;
 mod ids;
 mod life;
 mod plans;
+mod proxy;
 mod recovery;
 mod security;
 #[path = "../support/mod.rs"]

@@ -4,6 +4,7 @@
 use crate::support::{
     Servers,
     app::{Options, PATIENCE, TestApp, all_at_once, eventually},
+    load::crowd,
 };
 use flash_sale::{
     app::Role,
@@ -12,60 +13,17 @@ use flash_sale::{
 };
 use reqwest::StatusCode;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use std::{
     collections::HashSet,
     time::{Duration, Instant},
 };
-
-/// Buys with `count` shoppers and returns those who were told 202, with their order ids.
-async fn crowd(
-    app: &TestApp,
-    sale: &str,
-    count: usize,
-) -> Vec<(crate::support::app::Shopper, String)> {
-    let replies = all_at_once((0..count).map(|_| {
-        let (shopper, sale) = (app.shopper(), sale.to_owned());
-        async move {
-            let reply = shopper.buy(&sale).await;
-            (shopper, reply)
-        }
-    }))
-    .await;
-    replies
-        .into_iter()
-        .filter(|(_, reply)| reply.status == StatusCode::ACCEPTED)
-        .map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned()))
-        .collect()
-}
-
-/// Cuts every connection to this database and lets no new one in, or in again.
-async fn allow_connections(app: &TestApp, admin: &mut PgConnection, allowed: bool) {
-    let name = &app.database.name;
-    admin
-        .execute(AssertSqlSafe(format!(
-            "ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"
-        )))
-        .await
-        .expect("ALTER DATABASE");
-    if !allowed {
-        sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1")
-            .bind(name)
-            .execute(admin)
-            .await
-            .expect("pg_terminate_backend");
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_goes_on_without_postgres_and_the_backlog_drains_by_itself() {
     let app = TestApp::start().await;
     let sale = app.sale(1_000, json!({})).await;
     crowd(&app, &sale, 50).await;
-    let mut admin = PgConnection::connect_with(&app.database.options().database("postgres"))
-        .await
-        .expect("postgres");
-    allow_connections(&app, &mut admin, false).await;
+    app.allow_connections(false).await;
 
     let mut winners = Vec::new();
     for _ in 0..4 {
@@ -77,23 +35,18 @@ async fn a_sale_goes_on_without_postgres_and_the_backlog_drains_by_itself() {
         "no purchase fails while postgres is away"
     );
 
-    allow_connections(&app, &mut admin, true).await;
+    app.allow_connections(true).await;
     for (shopper, id) in &winners {
         shopper.until(id, "pending_payment").await;
     }
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.redis.stream), (450, Some(0)));
-    admin.close().await.expect("close");
     app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_process_without_a_writer_takes_is_written_by_a_worker() {
-    let taker = TestApp::start_with(Options {
-        role: Role::ServerWithoutWriter,
-        ..Options::default()
-    })
-    .await;
+    let taker = TestApp::start_with(Options::without_writer()).await;
     let sale = taker.sale(500, json!({})).await;
     let winners = crowd(&taker, &sale, 300).await;
     assert_eq!(winners.len(), 300);
@@ -130,11 +83,7 @@ async fn what_a_process_without_a_writer_takes_is_written_by_a_worker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_written() {
-    let app = TestApp::start_with(Options {
-        role: Role::ServerWithoutWriter,
-        ..Options::default()
-    })
-    .await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let id = sale.parse().expect("an id");
     // A process that says it writes its own orders, and has lost its writer.

@@ -3,7 +3,6 @@
 
 use crate::support::app::{Options, TestApp};
 use flash_sale::{
-    app::Role,
     domain::{Admission, OrderId, UserId},
     sale::{
         Shop,
@@ -43,19 +42,7 @@ async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Arc<Shop>
 }
 
 async fn app() -> TestApp {
-    TestApp::start_with(Options {
-        role: Role::ServerWithoutWriter,
-        ..Options::default()
-    })
-    .await
-}
-
-async fn number(app: &TestApp, query: &'static str) -> i64 {
-    let mut connection = app.database.connect().await;
-    sqlx::query_scalar(query)
-        .fetch_one(&mut connection)
-        .await
-        .expect("a number")
+    TestApp::start_with(Options::without_writer()).await
 }
 
 const ROWS: &str = "SELECT count(*) FROM orders";
@@ -77,10 +64,7 @@ async fn a_batch_that_is_partly_written_is_completed_and_counted_once() {
     assert_eq!(write(&half).await, Written::All { new: 3 });
     assert_eq!(write(&batch).await, Written::All { new: 3 });
     assert_eq!(write(&batch).await, Written::All { new: 0 });
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (6, 6)
-    );
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (6, 6));
     app.finish().await;
 }
 
@@ -96,10 +80,7 @@ async fn one_call_completes_one_sale_and_begins_another() {
         .await
         .expect("written");
     assert_eq!(both, Written::All { new: 4 });
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (7, 7)
-    );
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (7, 7));
     app.finish().await;
 }
 
@@ -126,10 +107,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
         }
     }
     assert_eq!(new_in_all, 20);
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (20, 20)
-    );
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (20, 20));
     drop(sale);
     app.finish().await;
 }
@@ -146,10 +124,7 @@ async fn an_order_of_another_epoch_writes_nothing_of_its_batch() {
         .await
         .expect("an answer");
     assert_eq!(outcome, Written::StaleEpoch);
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (0, 0)
-    );
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (0, 0));
     app.finish().await;
 }
 
@@ -174,19 +149,15 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     orders::write_accepted(&shop, std::slice::from_ref(&with_duplicate), Expect::New)
         .await
         .expect_err("I2 is not written over");
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (1, 1)
-    );
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (1, 1));
 
     writer::persist(&shop, &[with_duplicate], Expect::New)
         .await
         .expect("settled one by one");
-    assert_eq!(
-        (number(&app, ROWS).await, number(&app, TAKEN).await),
-        (5, 4)
-    );
-    let rejected = number(&app, "SELECT id FROM orders WHERE status = 'rejected'").await;
+    assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (5, 4));
+    let rejected = app
+        .number("SELECT id FROM orders WHERE status = 'rejected'")
+        .await;
     assert_eq!(rejected, duplicate.id.get());
     app.finish().await;
 }

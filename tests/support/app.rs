@@ -11,8 +11,10 @@ use flash_sale::{
     redis::Redis,
     sale::{Audit, Shop, ShopSettings, log::AcceptedBatch, payment::SimulatedPayments},
 };
+use redis::aio::MultiplexedConnection;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use std::{
     future::Future,
     sync::{
@@ -46,7 +48,7 @@ pub struct Options {
     pub batch_limit: u16,
     pub connections: ConnectionLimits,
     /// See `flash_sale::fail_point`.
-    pub fail_points: &'static str,
+    pub fail_points: String,
 }
 
 impl Default for Options {
@@ -59,7 +61,17 @@ impl Default for Options {
             backlog_limit: 1_000_000,
             batch_limit: 512,
             connections: ConnectionLimits::new(10_000, false),
-            fail_points: "",
+            fail_points: String::new(),
+        }
+    }
+}
+
+impl Options {
+    /// An instance that takes orders, and neither writes nor expires any.
+    pub fn without_writer() -> Self {
+        Self {
+            role: Role::ServerWithoutWriter,
+            ..Self::default()
         }
     }
 }
@@ -73,7 +85,7 @@ pub struct TestApp {
     pub database: Database,
     pub prefix: String,
     pub redis_url: String,
-    tokens: TokenSigner,
+    tokens: Arc<TokenSigner>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
@@ -112,7 +124,8 @@ impl TestApp {
         .await
     }
 
-    async fn launch(
+    /// An instance on exactly these stores.
+    pub async fn launch(
         database: Database,
         redis_url: String,
         prefix: String,
@@ -124,7 +137,7 @@ impl TestApp {
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit,
             batch_limit: options.batch_limit,
-            fail_points: options.fail_points.to_owned(),
+            fail_points: options.fail_points,
         };
         let running =
             Running::start(&stores, &sale, options.role).expect("well-formed fail points");
@@ -156,7 +169,7 @@ impl TestApp {
             database,
             prefix,
             redis_url,
-            tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
+            tokens: Arc::new(TokenSigner::new(TOKEN_SECRET).expect("long enough")),
             stop,
             served,
         }
@@ -195,23 +208,7 @@ impl TestApp {
     /// A shop on the same stores that nothing works for in the background: a test steps it. It says
     /// that it writes its own orders; the second value is where it hands them.
     pub fn shop_without_loops(&self) -> (Arc<Shop>, mpsc::Receiver<AcceptedBatch>) {
-        let (handoff, channel) = mpsc::channel(16);
-        let settings = ShopSettings {
-            high_water: 1_000_000,
-            batch_limit: 512,
-            own_writer: true,
-        };
-        let postgres = flash_sale::postgres::pool(self.database.options(), 8);
-        let redis = Arc::new(Redis::new(&self.redis_url, &self.prefix).expect("redis url"));
-        let shop = Shop::new(
-            postgres,
-            redis,
-            Arc::new(SimulatedPayments),
-            handoff,
-            settings,
-            FailPoints::default(),
-        );
-        (Arc::new(shop), channel)
+        shop_without_loops(&self.database, &self.redis_url, &self.prefix)
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -219,11 +216,7 @@ impl TestApp {
     }
 
     pub fn mint(&self, user: UserId) -> String {
-        self.tokens.mint(
-            user,
-            "tester",
-            OffsetDateTime::now_utc() + time::Duration::HOUR,
-        )
+        self.mint_until(user, OffsetDateTime::now_utc() + time::Duration::HOUR)
     }
 
     pub fn mint_until(&self, user: UserId, expires_at: OffsetDateTime) -> String {
@@ -231,10 +224,13 @@ impl TestApp {
     }
 
     pub fn shopper(&self) -> Shopper {
-        let user = UserId::random();
-        Shopper {
-            user,
-            token: self.mint(user),
+        self.entrance().shopper()
+    }
+
+    /// Where people come in; it can be handed to another task.
+    pub fn entrance(&self) -> Entrance {
+        Entrance {
+            tokens: self.tokens.clone(),
             client: self.client.clone(),
             base: self.base.clone(),
         }
@@ -242,11 +238,7 @@ impl TestApp {
 
     /// The same person at this instance.
     pub fn as_shopper(&self, other: &Shopper) -> Shopper {
-        Shopper {
-            base: self.base.clone(),
-            client: self.client.clone(),
-            ..other.clone()
-        }
+        self.entrance().welcome(other)
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -285,6 +277,60 @@ impl TestApp {
         reply.text("id").to_owned()
     }
 
+    /// Runs statements in this application's database, behind its back.
+    pub async fn execute(&self, statements: &str) {
+        let mut connection = self.database.connect().await;
+        connection
+            .execute(AssertSqlSafe(statements))
+            .await
+            .expect("executes");
+        connection.close().await.expect("close");
+    }
+
+    /// The one number that a query finds.
+    pub async fn number(&self, query: &str) -> i64 {
+        let mut connection = self.database.connect().await;
+        let found = sqlx::query_scalar(AssertSqlSafe(query))
+            .fetch_one(&mut connection)
+            .await
+            .expect("a number");
+        connection.close().await.expect("close");
+        found
+    }
+
+    /// Cuts every connection to this database and lets no new one in; or lets them in again.
+    pub async fn allow_connections(&self, allowed: bool) {
+        let options = self.database.options().database("postgres");
+        let mut admin = PgConnection::connect_with(&options)
+            .await
+            .expect("postgres");
+        let name = &self.database.name;
+        admin
+            .execute(AssertSqlSafe(format!(
+                "ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"
+            )))
+            .await
+            .expect("ALTER DATABASE");
+        if !allowed {
+            sqlx::query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",
+            )
+            .bind(name)
+            .execute(&mut admin)
+            .await
+            .expect("pg_terminate_backend");
+        }
+    }
+
+    /// A connection to this application's Redis beside its own.
+    pub async fn redis(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.redis_url.as_str()).expect("redis url");
+        client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("redis")
+    }
+
     pub async fn audit(&self, sale: &str) -> Audit {
         self.shop
             .audit(sale.parse().expect("an id"))
@@ -306,6 +352,71 @@ impl TestApp {
         let audit = self.quiet_audit(sale).await;
         assert!(audit.ok && audit.conserved == Some(true), "{audit:#?}");
         audit
+    }
+}
+
+/// See [`TestApp::shop_without_loops`].
+pub fn shop_without_loops(
+    database: &Database,
+    redis_url: &str,
+    prefix: &str,
+) -> (Arc<Shop>, mpsc::Receiver<AcceptedBatch>) {
+    let (handoff, channel) = mpsc::channel(16);
+    let settings = ShopSettings {
+        high_water: 1_000_000,
+        batch_limit: 512,
+        own_writer: true,
+    };
+    let postgres = flash_sale::postgres::pool(database.options(), 8);
+    let redis = Arc::new(Redis::new(redis_url, prefix).expect("redis url"));
+    let shop = Shop::new(
+        postgres,
+        redis,
+        Arc::new(SimulatedPayments),
+        handoff,
+        settings,
+        FailPoints::default(),
+    );
+    (Arc::new(shop), channel)
+}
+
+/// The way into one instance, for people who are not there yet.
+#[derive(Clone)]
+pub struct Entrance {
+    tokens: Arc<TokenSigner>,
+    client: reqwest::Client,
+    base: String,
+}
+
+impl Entrance {
+    /// Somebody new.
+    pub fn shopper(&self) -> Shopper {
+        let user = UserId::random();
+        // For a week, as a session: long enough for an instance whose clock is a day ahead.
+        let expires_at = OffsetDateTime::now_utc() + time::Duration::WEEK;
+        Shopper {
+            user,
+            token: self.tokens.mint(user, "tester", expires_at),
+            client: self.client.clone(),
+            base: self.base.clone(),
+        }
+    }
+
+    /// The way into another instance of the same deployment.
+    pub fn at(&self, base: &str) -> Self {
+        Self {
+            base: base.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The same person here.
+    pub fn welcome(&self, other: &Shopper) -> Shopper {
+        Shopper {
+            base: self.base.clone(),
+            client: self.client.clone(),
+            ..other.clone()
+        }
     }
 }
 

@@ -4,13 +4,16 @@
 //! the other end of a pipe and removes them when this process has gone, however it went.
 
 pub mod app;
+pub mod load;
+pub mod proxy;
 
 use flash_sale::embedded::{
     PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings,
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::{
-    path::PathBuf,
+    net::SocketAddr,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -26,17 +29,16 @@ pub struct Servers {
 impl Servers {
     /// Servers of this test alone, which it may kill.
     pub async fn own() -> Self {
-        Self::start(true).await
+        Self::start(temporary_folder(), true).await
     }
 
-    async fn start(durable: bool) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "fs-it-{}-servers-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Relaxed)
-        );
-        let dir = std::env::temp_dir().join(name);
+    /// The same in a folder of the test's choice.
+    pub async fn own_in(dir: PathBuf) -> Self {
+        Self::start(dir, true).await
+    }
+
+    async fn start(dir: PathBuf, durable: bool) -> Self {
+        copy_cluster(&dir).await;
         let tuning = PostgresTuning {
             max_connections: 400,
             durable,
@@ -46,38 +48,29 @@ impl Servers {
             PostgresServer::start(&dir, tuning),
             RedisServer::start(&dir, RedisSettings::default())
         );
-        let servers = Self {
-            postgres: postgres.expect("postgres starts"),
-            redis: redis.expect("redis starts"),
+        let (postgres, redis) = (
+            postgres.expect("postgres starts"),
+            redis.expect("redis starts"),
+        );
+        hire_janitor(&dir, [postgres.pid(), redis.pid()]);
+        Self {
+            postgres,
+            redis,
             dir,
-        };
-        servers.hire_janitor();
-        servers
+        }
     }
 
     /// The servers that tests share.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Servers> = OnceCell::const_new();
-        SHARED.get_or_init(|| Self::start(false)).await
+        SHARED
+            .get_or_init(|| Self::start(temporary_folder(), false))
+            .await
     }
 
-    /// Removes servers and files after this process; on Linux the servers end by themselves.
-    fn hire_janitor(&self) {
-        // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
-        let script = "trap '' INT TERM HUP; cat >/dev/null; kill \"$2\" \"$3\" 2>/dev/null; n=0
-            while [ $n -lt 200 ]; do rm -rf \"$1\" 2>/dev/null; [ -e \"$1\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
-        let pid = |pid: Option<u32>| pid.map_or_else(|| "0".to_owned(), |pid| pid.to_string());
-        let janitor = Command::new("sh")
-            .args(["-c", script, "janitor"])
-            .arg(&self.dir)
-            .args([pid(self.postgres.pid()), pid(self.redis.pid())])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("sh runs");
-        // The pipe closes when this process ends: that is the signal.
-        std::mem::forget(janitor);
+    /// A folder for more servers of the same test, removed together with these.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// An empty, migrated database of its own.
@@ -86,23 +79,6 @@ impl Servers {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
         let guard = ONE_AT_A_TIME.lock().await;
         let mut admin = connect(self.postgres.address(), "postgres").await;
-        let template_exists: bool = sqlx::query_scalar(
-            "SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'migrated')",
-        )
-        .fetch_one(&mut admin)
-        .await
-        .expect("pg_database");
-        if !template_exists {
-            admin
-                .execute("CREATE DATABASE migrated")
-                .await
-                .expect("CREATE DATABASE");
-            let pool = flash_sale::postgres::pool(options(self.postgres.address(), "migrated"), 1);
-            flash_sale::postgres::migrate(&pool)
-                .await
-                .expect("migrations run");
-            pool.close().await;
-        }
         let name = format!("test_{}", NUMBER.fetch_add(1, Relaxed));
         admin
             .execute(AssertSqlSafe(format!(
@@ -115,6 +91,7 @@ impl Servers {
         Database {
             address: self.postgres.address().clone(),
             name,
+            proxy: None,
         }
     }
 }
@@ -127,16 +104,98 @@ impl Drop for Servers {
     }
 }
 
+/// Removes servers and files after this process; on Linux the servers end by themselves.
+fn hire_janitor(dir: &Path, servers: [Option<u32>; 2]) {
+    // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
+    let script = "trap '' INT TERM HUP; cat >/dev/null; dir=$1; shift; kill \"$@\" 2>/dev/null; n=0
+        while [ $n -lt 200 ]; do rm -rf \"$dir\" 2>/dev/null; [ -e \"$dir\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
+    let janitor = Command::new("sh")
+        .args(["-c", script, "janitor"])
+        .arg(dir)
+        .args(servers.iter().flatten().map(u32::to_string))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh runs");
+    // The pipe closes when this process ends: that is the signal.
+    std::mem::forget(janitor);
+}
+
+/// Puts a cluster that has the template of all test databases into this folder. It is made once and
+/// copied: `initdb` waits for the disk, and the migrations are always the same.
+async fn copy_cluster(dir: &Path) {
+    static ORIGINAL: OnceCell<PathBuf> = OnceCell::const_new();
+    let original = ORIGINAL.get_or_init(async || {
+        let dir = temporary_folder();
+        let server = PostgresServer::start(&dir, PostgresTuning::default()).await;
+        hire_janitor(&dir, [None, None]);
+        let server = server.expect("postgres starts");
+        make_template(server.address()).await;
+        server.stop().await;
+        dir
+    });
+    let original = original.await.join("pg");
+    std::fs::create_dir_all(dir).expect("a folder");
+    let mut copy = Command::new("cp");
+    // With its owner; and what a link leads to, not the link.
+    copy.args(["-pRH"]).arg(original).arg(dir.join("pg"));
+    let copied = tokio::task::spawn_blocking(move || copy.status()).await;
+    let copied = copied.expect("no panic").expect("cp runs");
+    assert!(copied.success(), "the cluster is copied: {copied}");
+}
+
+/// An empty, migrated database, which `CREATE DATABASE` copies.
+async fn make_template(address: &PostgresAddress) {
+    let mut admin = connect(address, "postgres").await;
+    admin
+        .execute("CREATE DATABASE migrated")
+        .await
+        .expect("CREATE DATABASE");
+    admin.close().await.expect("close");
+    let pool = flash_sale::postgres::pool(options(address, "migrated"), 1);
+    flash_sale::postgres::migrate(&pool)
+        .await
+        .expect("migrations run");
+    pool.close().await;
+}
+
 /// A database of one test.
 #[derive(Clone)]
 pub struct Database {
     address: PostgresAddress,
     pub name: String,
+    /// Where the application reaches it; by its own socket if `None`.
+    proxy: Option<SocketAddr>,
 }
 
 impl Database {
+    /// The same database, which applications now reach through this address.
+    pub fn through(self, proxy: SocketAddr) -> Self {
+        Self {
+            proxy: Some(proxy),
+            ..self
+        }
+    }
+
+    /// The database of this name on another server: a copy of the one it was made on.
+    pub fn on(self, address: &PostgresAddress) -> Self {
+        Self {
+            address: address.clone(),
+            ..self
+        }
+    }
+
+    /// How applications connect.
     pub fn options(&self) -> PgConnectOptions {
-        options(&self.address, &self.name)
+        match self.proxy {
+            None => options(&self.address, &self.name),
+            Some(proxy) => PgConnectOptions::new()
+                .host(&proxy.ip().to_string())
+                .port(proxy.port())
+                .username(&self.address.user)
+                .database(&self.name),
+        }
     }
 
     /// A connection beside the application's own.
@@ -154,6 +213,16 @@ impl Database {
             .await
             .expect("DROP DATABASE");
     }
+}
+
+fn temporary_folder() -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = format!(
+        "fs-it-{}-servers-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Relaxed)
+    );
+    std::env::temp_dir().join(name)
 }
 
 fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {

@@ -1,0 +1,227 @@
+//! A rebuild may die anywhere, and the next one finishes its work; and how long one takes.
+
+use super::{Pair, epoch, flush, until_rebuilt};
+use crate::{
+    cli::{Home, Program, settings_of},
+    support::{
+        Servers,
+        app::{Options, TestApp, eventually},
+        load::crowd,
+    },
+};
+use flash_sale::{app::Role, fail_point::POINTS, redis::Keys};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+fn points() -> impl Iterator<Item = &'static str> {
+    POINTS
+        .iter()
+        .copied()
+        .filter(|point| point.starts_with("rebuild."))
+}
+
+/// Makes Postgres doubt the live Redis process: everything has to be rebuilt.
+async fn disown_redis(app: &TestApp) {
+    app.execute("UPDATE redis_incarnation SET run_id = 'another process'")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next() {
+    super::keep_quiet_about_injected_panics();
+    let cells = points().flat_map(|point| ["error", "panic"].map(|action| (point, action)));
+    let cells = cells.map(|(point, action)| async move {
+        // Nobody writes: the orders are only in the log, which the rebuild has to drain.
+        let app = TestApp::start_with(Options::without_writer()).await;
+        let sale = app.sale(50, json!({})).await;
+        let winners = crowd(&app, &sale, 20).await;
+        assert_eq!(winners.len(), 20);
+        let before = epoch(&app, &sale).await;
+        let armed = format!("{point}={action}");
+        app.shop.fail_points.set(&armed).expect("a point");
+        disown_redis(&app).await;
+        until_rebuilt(&app, &sale, before).await;
+        // After the last point nothing is left to be done again; before it, a second rebuild was.
+        assert_eq!(app.shop.fail_points.fired(point), 1, "{armed}");
+        let kept = app.assert_kept(&sale, &winners).await;
+        assert_eq!(kept["pending_payment"], 20, "{armed}: {kept:?}");
+        let worker = app
+            .another(Options {
+                role: Role::Worker,
+                ..Options::default()
+            })
+            .await;
+        eventually("the rest is sold", async || {
+            crowd(&app, &sale, 40).await;
+            (app.quiet_audit(&sale).await.remaining == 0).then_some(())
+        })
+        .await;
+        assert_eq!(app.assert_sound(&sale).await.live, 50, "{armed}");
+        worker.stop().await;
+        app.finish().await;
+    });
+    super::in_turns(4, cells).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::without_writer()).await;
+    let sale = app.sale(40, json!({})).await;
+    let winners = crowd(&app, &sale, 20).await;
+    assert_eq!(winners.len(), 20);
+    let (prefix, database) = (app.prefix.clone(), app.database.clone());
+    disown_redis(&app).await;
+    app.stop().await;
+
+    let home = Home::new();
+    let settings = settings_of(&servers, &database, &prefix);
+    for point in points() {
+        let armed = format!("{point}=exit");
+        let mut command = home.command(&["serve"]);
+        command.envs(settings.iter().cloned());
+        command.env("FAIL_POINTS", &armed);
+        let mut program = Program::spawn(&home, command);
+        // Killed by a signal: by itself, at the point. The next one finds what it left.
+        assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
+        assert!(
+            program.stderr().contains(point),
+            "{armed}: {}",
+            program.stderr()
+        );
+        if point == "rebuild.approved" {
+            break; // it is approved: the next one has nothing to do
+        }
+    }
+    let app = TestApp::launch(database, servers.redis.url(), prefix, Options::default()).await;
+    let kept = app.assert_kept(&sale, &winners).await;
+    assert_eq!(kept["pending_payment"], 20, "{kept:?}");
+    assert_eq!(crowd(&app, &sale, 30).await.len(), 20);
+    assert_eq!(app.assert_sound(&sale).await.live, 40);
+    app.stop().await;
+}
+
+/// By hand, while nothing else runs that would do it: one sale, and then everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_rebuilds_a_sale_and_everything() {
+    let servers = Servers::shared().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let (one, other) = (app.sale(20, json!({})).await, app.sale(20, json!({})).await);
+    let mut winners = [crowd(&app, &one, 8).await, crowd(&app, &other, 8).await];
+    let (prefix, mut redis) = (app.prefix.clone(), app.redis().await);
+    let database = app.stop().await;
+    let home = Home::new();
+    let rebuild = async |arguments: &[&str]| {
+        let mut command = home.command(&[&["rebuild"], arguments].concat());
+        command.envs(settings_of(servers, &database, &prefix));
+        home.finish(command).await.assert_done();
+    };
+
+    // The buyers of one sale are nonsense, and its stock is gone; the log has its orders still.
+    let id = one.parse().expect("an id");
+    let keys = Keys::new(&prefix);
+    redis::pipe()
+        .set(keys.shard(id, 1, 0), "nonsense")
+        .hdel(keys.state(id), "remaining")
+        .exec_async(&mut redis)
+        .await
+        .expect("damaged");
+    rebuild(&["--sale", &one]).await;
+    let app = TestApp::launch(
+        database.clone(),
+        servers.redis.url(),
+        prefix.clone(),
+        Options::without_writer(),
+    )
+    .await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
+    app.assert_kept(&one, &winners[0]).await;
+    assert_eq!(app.assert_sound(&one).await.live, 8);
+    // The other one was left alone, its log and all.
+    assert_eq!(app.audit(&other).await.backlog, 8);
+    winners[1].extend(crowd(&app, &other, 2).await);
+    app.stop().await;
+
+    rebuild(&[]).await;
+    let options = Options::default();
+    let app = TestApp::launch(
+        database.clone(),
+        servers.redis.url(),
+        prefix.clone(),
+        options,
+    )
+    .await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (3, 2));
+    for (sale, winners) in [&one, &other].into_iter().zip(&winners) {
+        let kept = app.assert_kept(sale, winners).await;
+        assert_eq!(kept["pending_payment"], winners.len());
+        crowd(&app, sale, 30).await;
+        assert_eq!(app.assert_sound(sale).await.live, 20);
+    }
+    app.finish().await;
+}
+
+/// Whether this instance sells, from a Redis that Postgres has approved.
+async fn is_approved(app: &TestApp) -> bool {
+    let Ok(live) = app.shop.redis.live_run_id().await else {
+        return false;
+    };
+    let disowned = format!("SELECT count(*) FROM redis_incarnation WHERE run_id <> '{live}'");
+    app.number(&disowned).await == 0 && app.shop.redis.hot().await.is_ok()
+}
+
+/// `SCALE=full` makes it 1,000 sales and 1,000,000 buyers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_catalogue_is_rebuilt_in_a_stated_time() {
+    let full = std::env::var("SCALE").is_ok_and(|scale| scale == "full");
+    let (sales, buyers, bound) = if full {
+        (1_000, 1_000_000, Duration::from_secs(120))
+    } else {
+        (100, 20_000, Duration::from_secs(20))
+    };
+    let pair = Pair::start().await;
+    let [app, _] = pair.apps();
+    let each = buyers / sales;
+    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As if all
+    // sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale after the other.
+    let order = match std::env::var("ROWS").as_deref() {
+        Ok("apart") => "sales.id, n",
+        _ => "n, sales.id",
+    };
+    app.execute(&format!(
+        "INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at, payment_timeout_secs, buyer_shards)
+             SELECT 'sale ' || n, 100, 2 * {each}, {each}, now(), now() + interval '1 day', 86400, 1
+             FROM generate_series(1, {sales}) AS n;
+         INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+             SELECT row_number() OVER (ORDER BY {order}), sales.id, gen_random_uuid(), 0, 'pending_payment', 100, now(),
+                    now() + interval '1 day'
+             FROM sales, generate_series(1, {each}) AS n ORDER BY {order};"
+    ))
+    .await;
+    let known = async || {
+        // Only what this process knows of can be missing in Redis.
+        let listings = app.shop.board.listings();
+        (listings.len() == usize::try_from(sales).expect("a few")).then_some(())
+    };
+    eventually("the board knows all sales", known).await;
+    flush(app).await;
+    let began = Instant::now();
+    disown_redis(app).await;
+    // The last thing that a rebuild does is to approve the process, after all sales.
+    while !is_approved(app).await {
+        assert!(began.elapsed() < bound, "not rebuilt within {bound:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let took = began.elapsed();
+    println!("{sales} sales and {buyers} buyers were rebuilt in {took:?}");
+    for sale in [1, sales / 2, sales] {
+        let sale = sale.to_string();
+        assert!(epoch(app, &sale).await > 1, "sale {sale} was rebuilt");
+        // The other instance may have done it, and this one follows at its next look.
+        let bought = async || (!crowd(app, &sale, 1).await.is_empty()).then_some(());
+        eventually("somebody buys", bought).await;
+        let audit = app.assert_sound(&sale).await;
+        assert_eq!(audit.live, i64::from(each) + 1);
+    }
+    pair.finish().await;
+}
