@@ -9,6 +9,7 @@ mod embedded;
 mod ids;
 mod life;
 mod plans;
+mod proxy;
 mod recovery;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,280 @@
+//! The faults: what is done to the program, how one knows that it happened, and what may be expected
+//! of the program meanwhile.
+
+pub mod network;
+pub mod postgres;
+pub mod processes;
+pub mod redis;
+
+use crate::{
+    Error,
+    cluster::{Cluster, Shape},
+    support::random::Random,
+    trial::Healed,
+    world::World,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Declares the faults: variant, name, and a line for `--help`.
+macro_rules! faults {
+    ($($variant:ident $name:literal $about:literal)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Fault { $($variant),* }
+
+        impl Fault {
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$variant => $about),* }
+            }
+        }
+    };
+}
+
+faults! {
+    AppKill "app-kill" "kill -9 one instance, start it again, over and over"
+    AppKillAll "app-kill-all" "kill -9 all instances at once"
+    AppStop "app-stop" "SIGSTOP an instance for longer than every timeout, then SIGCONT"
+    WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
+    RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
+    RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
+    RedisCut "redis-cut" "kill -9 Redis; its append-only file is cut at a random byte"
+    RedisFlush "redis-flush" "FLUSHALL"
+    RedisBackup "redis-backup" "Redis restarts from an older copy of its data folder"
+    RedisFailover "redis-failover" "a replica that lags is promoted"
+    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s"
+    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers"
+    PostgresStop "postgres-stop" "SIGSTOP all of Postgres for up to 3.5 s"
+    PostgresRefuse "postgres-refuse" "Postgres refuses connections, and loses those it has"
+    PostgresFailover "postgres-failover" "a synchronous standby is promoted"
+    PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
+    PostgresSerialization "postgres-serialization" "transactions fail with SQLSTATE 40001 now and then"
+    EverythingKill "everything-kill" "kill -9 all processes at once"
+    NetCut "net-cut" "connections to both stores are cut at random, also inside a request"
+    NetLostReplies "net-lost-replies" "requests run, and their replies are lost"
+    NetBlackHole "net-black-hole" "connections fall silent without closing, and stay silent"
+    NetLatency "net-latency" "200 ms each way to both stores"
+    NetThrottle "net-throttle" "both stores at some kilobytes a second"
+    StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
+}
+
+/// What happened to the deployment.
+#[derive(Debug, Default)]
+pub struct Strikes {
+    pub count: u64,
+    /// Processes killed with SIGKILL.
+    pub kills: u64,
+    pub healed: Vec<Healed>,
+    /// Instances that ended by themselves while they should have served.
+    pub crashes: Vec<String>,
+    /// What should have happened and did not: the trial is void.
+    pub missing: Option<String>,
+    pub notes: Vec<String>,
+}
+
+/// What a strike works with.
+pub struct Stage<'a> {
+    pub cluster: &'a mut Cluster,
+    pub world: Arc<World>,
+    pub random: Random,
+    pub length: Duration,
+    until: Instant,
+    pub strikes: Strikes,
+}
+
+impl<'a> Stage<'a> {
+    pub fn new(cluster: &'a mut Cluster, world: Arc<World>, length: Duration) -> Self {
+        Self {
+            random: Random::of(world.seed, "nemesis", 0),
+            cluster,
+            world,
+            length,
+            until: Instant::now() + length,
+            strikes: Strikes::default(),
+        }
+    }
+
+    /// Strikes until the time is over, at least once.
+    pub async fn run(&mut self, fault: Fault) -> Result<(), Error> {
+        fault.prepare(self).await?;
+        while self.strikes.count == 0 || Instant::now() < self.until {
+            fault.strike(self).await?;
+            self.strikes.count += 1;
+            self.tend()?;
+        }
+        fault.verify(self).await
+    }
+
+    /// Everything works again from here on.
+    pub async fn finish(mut self) -> Result<Strikes, Error> {
+        self.tend()?;
+        self.cluster.heal().await?;
+        self.healed(None);
+        Ok(self.strikes)
+    }
+
+    /// Does what a service manager does: what has ended is started again. An instance may end by
+    /// itself while it starts and a store is away, but not after that.
+    pub fn tend(&mut self) -> Result<(), Error> {
+        for instance in &mut self.cluster.instances {
+            if instance.is_running() {
+                continue;
+            }
+            if let Some(status) = instance.ended_by_itself.take() {
+                let what = format!(
+                    "instance {} ended by itself ({status}) {:.1?} after it was started",
+                    instance.number,
+                    instance.age()
+                );
+                if instance.age() < Duration::from_secs(10) {
+                    self.strikes.notes.push(what);
+                } else {
+                    self.strikes.crashes.push(what);
+                }
+            }
+            instance.start(&[])?;
+        }
+        Ok(())
+    }
+
+    /// Something works again, or should.
+    pub fn healed(&mut self, instance: Option<u8>) {
+        let at = self.world.now();
+        self.strikes.healed.push(Healed { at, instance });
+    }
+
+    pub async fn wait(&mut self, millis: std::ops::Range<u64>) {
+        let pause = self.random.millis(millis);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+impl Fault {
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|fault| fault.name() == name)
+    }
+
+    pub fn shape(self) -> Shape {
+        match self {
+            Self::WorkerKill => Shape {
+                servers: 0,
+                without_writer: 2,
+                workers: 1,
+            },
+            _ => Shape {
+                servers: 2,
+                without_writer: 0,
+                workers: 0,
+            },
+        }
+    }
+
+    /// Environment of the instances, besides the ordinary.
+    pub fn settings(self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Whether Redis loses what it had confirmed.
+    pub fn loses_redis_data(self) -> bool {
+        matches!(
+            self,
+            Self::RedisEmpty
+                | Self::RedisCut
+                | Self::RedisFlush
+                | Self::RedisBackup
+                | Self::RedisFailover
+                | Self::StaleInstance
+        )
+    }
+
+    /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the
+    /// process that still had them in memory.
+    pub fn may_lose_accepted(self) -> bool {
+        false
+    }
+
+    /// How long a request whose connection was lost may still take effect.
+    pub fn late_effects(self) -> Duration {
+        match self {
+            Self::NetThrottle | Self::NetBlackHole => Duration::from_secs(60),
+            _ => Duration::from_secs(8),
+        }
+    }
+
+    async fn prepare(self, stage: &mut Stage<'_>) -> Result<(), Error> {
+        match self {
+            Self::PostgresSlowCommits => postgres::slow_commits(stage).await,
+            Self::PostgresSerialization => postgres::serialization_failures(stage).await,
+            Self::RedisBackup => redis::back_up(stage).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// One round of the fault, from harm to repair.
+    async fn strike(self, stage: &mut Stage<'_>) -> Result<(), Error> {
+        match self {
+            Self::AppKill => processes::kill_one(stage).await,
+            Self::AppKillAll => processes::kill_all(stage).await,
+            Self::AppStop => processes::stop_one(stage).await,
+            Self::WorkerKill => processes::kill_one(stage).await,
+            Self::RedisKill => redis::kill(stage).await,
+            Self::RedisEmpty => redis::restart_empty(stage).await,
+            Self::RedisCut => redis::restart_cut(stage).await,
+            Self::RedisFlush => redis::flush(stage).await,
+            Self::RedisBackup => redis::restore_backup(stage).await,
+            Self::RedisFailover => redis::fail_over(stage).await,
+            Self::RedisStop => redis::stop(stage).await,
+            Self::PostgresKill => postgres::kill(stage).await,
+            Self::PostgresStop => postgres::stop(stage).await,
+            Self::PostgresRefuse => postgres::refuse(stage).await,
+            Self::PostgresFailover => postgres::fail_over(stage).await,
+            Self::PostgresSlowCommits | Self::PostgresSerialization => {
+                stage.wait(200..500).await;
+                Ok(())
+            }
+            Self::EverythingKill => processes::kill_everything(stage).await,
+            Self::NetCut => network::cut(stage).await,
+            Self::NetLostReplies => network::lose_replies(stage).await,
+            Self::NetBlackHole => network::black_hole(stage).await,
+            Self::NetLatency => network::latency(stage).await,
+            Self::NetThrottle => network::throttle(stage).await,
+            Self::StaleInstance => processes::stale(stage).await,
+        }
+    }
+
+    /// Looks whether the fault really happened, and undoes what healing does not.
+    async fn verify(self, stage: &mut Stage<'_>) -> Result<(), Error> {
+        match self {
+            Self::PostgresSlowCommits | Self::PostgresSerialization => {
+                postgres::remove_trigger(stage).await
+            }
+            Self::NetCut
+            | Self::NetLostReplies
+            | Self::NetBlackHole
+            | Self::NetLatency
+            | Self::NetThrottle => {
+                network::verify(self, stage);
+                Ok(())
+            }
+            Self::AppKill
+            | Self::AppKillAll
+            | Self::WorkerKill
+            | Self::RedisKill
+            | Self::PostgresKill
+            | Self::EverythingKill
+                if stage.strikes.kills == 0 =>
+            {
+                stage.strikes.missing = Some("nothing was killed".to_owned());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
