@@ -28,6 +28,8 @@ test: ## run every test (ARGS="-- name" picks some of them)
 	python3 scripts/check_imports.py
 	python3 scripts/check_links.py --self-test
 	python3 scripts/check_links.py
+	python3 scripts/check_alerts.py --self-test
+	python3 scripts/check_alerts.py
 
 bench: ## measure the purchase path, as ratios taken in one run
 	@scripts/setup.sh run

@@ -6,9 +6,11 @@
 //!
 //! **Incarnations.** Every connection is tied to the Redis process that it reached, by that
 //! process' `run_id`, read when the connection is made: a process cannot be replaced under a live
-//! connection. The hot connection is handed out only while its `run_id` is the one that Postgres
+//! connection. The hot connection is handed out only while its incarnation is the one that Postgres
 //! has approved ([`Redis::approve`]); after a restart or a failover the gate is therefore shut until
-//! a rebuild has looked at what survived.
+//! a rebuild has looked at what survived. A primary that was a replica for a while came back with
+//! somebody else's data under its old `run_id`, so where replication says that it was promoted, that
+//! belongs to its name (see `incarnation`).
 
 pub mod keys;
 pub mod scripts;
@@ -178,6 +180,11 @@ impl Redis {
     }
 }
 
+/// Whether a command or a script met a key of another type than the program ever writes there.
+pub fn is_wrong_type(error: &redis::RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
+}
+
 fn pool_error(error: deadpool_redis::PoolError) -> redis::RedisError {
     match error {
         deadpool_redis::PoolError::Backend(error) => error,
@@ -186,17 +193,33 @@ fn pool_error(error: deadpool_redis::PoolError) -> redis::RedisError {
 }
 
 async fn run_id(connection: &mut MultiplexedConnection) -> Result<String, redis::RedisError> {
-    let info: String = redis::cmd("INFO")
+    // Two commands, because Redis takes several sections in one only from version 7 on.
+    let (server, replication): (String, String) = redis::pipe()
+        .cmd("INFO")
         .arg("server")
+        .cmd("INFO")
+        .arg("replication")
         .query_async(connection)
         .await?;
-    info.lines()
-        .find_map(|line| line.strip_prefix("run_id:"))
-        .map(|id| id.trim().to_owned())
-        .ok_or_else(|| {
-            redis::RedisError::from((
-                redis::ErrorKind::UnexpectedReturnType,
-                "INFO without run_id",
-            ))
-        })
+    incarnation(&server, &replication).ok_or_else(|| {
+        redis::RedisError::from((
+            redis::ErrorKind::UnexpectedReturnType,
+            "INFO without run_id",
+        ))
+    })
+}
+
+/// A name for this process and what it holds: its `run_id`, and where it was promoted from a replica,
+/// the offset up to which it follows its former primary's history.
+fn incarnation(server: &str, replication: &str) -> Option<String> {
+    let field = |info: &str, name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(|value| value.trim().to_owned())
+    };
+    let run_id = field(server, "run_id").filter(|id| !id.is_empty())?;
+    match field(replication, "second_repl_offset") {
+        Some(offset) if offset != "-1" => Some(format!("{run_id}+{offset}")),
+        _ => Some(run_id),
+    }
 }

@@ -24,6 +24,7 @@ scripts! {
     PROJECT = "project.lua";
     SEAL = "seal.lua";
     INSTALL = "install.lua";
+    RETIRE = "retire.lua";
     LEASE_IDS = "lease_ids.lua";
     FLOOR_IDS = "floor_ids.lua";
 }
@@ -347,24 +348,30 @@ pub async fn project(
     })
 }
 
-/// The epoch that a seal ended; epoch 0 if there was none.
+/// The outcome of ending a sale's older epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sealed {
-    pub epoch: i64,
-    pub shards: i32,
+pub enum Sealed {
+    /// What was live before; epoch 0 if nothing was.
+    Ended { epoch: i64, shards: i32 },
+    /// This epoch or a later one is live or being built.
+    Newer { epoch: i64 },
 }
 
-/// See `scripts/seal.lua`. `None`: this or a newer epoch is live already.
+/// See `scripts/seal.lua`.
 pub async fn seal(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
     new_epoch: i64,
-) -> Result<Option<Sealed>, RedisError> {
+) -> Result<Sealed, RedisError> {
     let mut command = evalsha(&SEAL, 1);
     command.arg(keys.state(sale)).arg(new_epoch);
-    let (epoch, shards): (i64, i32) = run(&SEAL, &command, connection).await?;
-    Ok((epoch >= 0).then_some(Sealed { epoch, shards }))
+    let (outcome, epoch, shards): (String, i64, i32) = run(&SEAL, &command, connection).await?;
+    match outcome.as_str() {
+        "ok" => Ok(Sealed::Ended { epoch, shards }),
+        "newer" => Ok(Sealed::Newer { epoch }),
+        other => Err(unexpected("outcome of seal", other)),
+    }
 }
 
 /// The outcome of opening an epoch.
@@ -406,6 +413,37 @@ pub async fn install(
         "log" => Ok(Installed::LogNotEmpty),
         other => Err(unexpected("outcome of install", other)),
     }
+}
+
+/// See `scripts/retire.lua`. Answers whether the sale's state is gone.
+pub async fn retire(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+    epoch: i64,
+    after: time::Duration,
+) -> Result<bool, RedisError> {
+    let mut command = evalsha(&RETIRE, 2);
+    command
+        .arg(keys.state(sale))
+        .arg(keys.log(sale))
+        .arg(epoch)
+        .arg(i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX));
+    run(&RETIRE, &command, connection).await
+}
+
+/// A planted bug: one unit more than there is.
+pub async fn invent_a_unit(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+) -> Result<(), RedisError> {
+    cmd("HINCRBY")
+        .arg(keys.state(sale))
+        .arg("remaining")
+        .arg(1)
+        .exec_async(connection)
+        .await
 }
 
 /// The outcome of asking for a block of order numbers. `second` is Unix seconds.

@@ -245,6 +245,8 @@ pub struct Listing {
     present: AtomicBool,
     admitted: AtomicI64,
     epoch: AtomicI64,
+    /// The epoch whose Redis state was found to be damaged; 0 for none.
+    suspect_epoch: AtomicI64,
     /// Milliseconds since `born` when a client last asked for it.
     used: AtomicI64,
     born: Instant,
@@ -268,6 +270,7 @@ impl Listing {
             present: AtomicBool::new(false),
             admitted: AtomicI64::new(0),
             epoch: AtomicI64::new(0),
+            suspect_epoch: AtomicI64::new(0),
             used: AtomicI64::new(i64::MIN),
             born: Instant::now(),
             buyers: KnownBuyers::new(),
@@ -323,6 +326,16 @@ impl Listing {
             known.admitted = admitted;
             self.admitted.store(admitted, Relaxed);
         }
+    }
+
+    /// Notes that Redis holds something for the live epoch that the program never writes. The rebuild
+    /// loop looks at this; a new epoch clears it.
+    pub fn suspect(&self) {
+        self.suspect_epoch.store(self.sale.load().epoch, Relaxed);
+    }
+
+    pub fn is_suspect(&self) -> bool {
+        self.suspect_epoch.load(Relaxed) == self.sale.load().epoch
     }
 
     pub fn tally(&self) -> Option<Tally> {

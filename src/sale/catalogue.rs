@@ -211,6 +211,10 @@ impl Shop {
         };
         let id = sale.id;
         self.board.learn(sale.clone());
+        self.fail_points
+            .at("sale.stored")
+            .await
+            .map_err(sqlx::Error::Io)?;
         let mut connection = self.redis.pooled().await?;
         match scripts::install(
             &mut *connection,
@@ -355,6 +359,11 @@ impl Shop {
         .await?;
         let mut sale = claimed.ok_or(ShopError::SaleNotFound)?;
         let unchanged = sale.clone();
+        let fail_points = &self.fail_points;
+        fail_points
+            .at("stock.claimed")
+            .await
+            .map_err(sqlx::Error::Io)?;
         let left = i64::from(sale.stock) - take;
         sale.stock = i32::try_from(left)
             .ok()
@@ -381,6 +390,10 @@ impl Shop {
                 });
             }
         }
+        fail_points
+            .at("stock.taken")
+            .await
+            .map_err(sqlx::Error::Io)?;
         let lowered: Option<Sale> = sqlx::query_as(concat!(
             "UPDATE sales SET stock = $3, version = version + 1
              WHERE id = $1 AND version = $2 AND epoch = $4 RETURNING ",
@@ -404,6 +417,10 @@ impl Shop {
         let sale = sale.ok_or(ShopError::SaleNotFound)?;
         let id = sale.id;
         let listing = self.board.learn(sale.clone());
+        self.fail_points
+            .at("sale.changed")
+            .await
+            .map_err(sqlx::Error::Io)?;
         match self.project(&sale).await? {
             Projected::Applied | Projected::Unchanged => {}
             // A sale that is over and gone from Redis has nothing left to stop.
@@ -549,6 +566,26 @@ impl Shop {
         *seen = suspects;
         Ok(())
     }
+}
+
+/// Deletes the buyers of one epoch of a sale.
+pub async fn unlink_buyers(
+    shop: &Shop,
+    sale: SaleId,
+    epoch: i64,
+    shards: i32,
+) -> Result<(), ShopError> {
+    let shards: Vec<i32> = (0..shards).collect();
+    for some in shards.chunks(1_024) {
+        let key = |shard: &i32| shop.redis.keys.shard(sale, epoch, *shard);
+        let keys: Vec<String> = some.iter().map(key).collect();
+        let mut connection = shop.redis.pooled().await?;
+        redis::cmd("UNLINK")
+            .arg(keys)
+            .exec_async(&mut *connection)
+            .await?;
+    }
+    Ok(())
 }
 
 const TALLY_FIELDS: [&str; 7] = [

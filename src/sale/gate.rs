@@ -20,7 +20,7 @@
 use crate::{
     domain::{Admission, IdempotencyKey, OrderId, SaleId, UserId},
     redis::{
-        HotError, Redis,
+        HotError, Redis, is_wrong_type,
         scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
     },
     sale::{
@@ -30,8 +30,10 @@ use crate::{
         log::{AcceptedBatch, AcceptedOrder},
     },
 };
+use futures_util::FutureExt;
 use metrics::{Counter, Histogram, counter, histogram};
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, LazyLock, Weak},
     time::{Duration, Instant},
 };
@@ -179,7 +181,12 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         }
         listing.touch();
         METRICS.batch_size.record(waiting.len() as f64);
-        match judge(&shop, &listing, &waiting, &mut spare).await {
+        let judged = AssertUnwindSafe(judge(&shop, &listing, &waiting, &mut spare))
+            .catch_unwind()
+            .await;
+        // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
+        // known here, as after any other failure.
+        match judged.unwrap_or(Err(NO_ANSWER)) {
             Ok(answers) => {
                 for (buyer, answer) in waiting.drain(..).zip(answers) {
                     METRICS.of(&answer).increment(1);
@@ -236,6 +243,10 @@ async fn judge(
     waiting: &[Waiting],
     spare: &mut SpareIds,
 ) -> Result<Vec<Answer>, &'static str> {
+    let fail_points = &shop.fail_points;
+    if fail_points.at("gate.batched").await.is_err() {
+        return Err(NO_ANSWER);
+    }
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut ids = spare.take(waiting.len());
     let (mut reloaded, mut unanswered) = (false, false);
@@ -248,6 +259,9 @@ async fn judge(
         {
             Ok((asked, admitted, epoch)) => {
                 shop.board.clock.read(admitted.now_ms, asked);
+                if fail_points.at("gate.answering").await.is_err() {
+                    return Err(NO_ANSWER); // the log has what was accepted
+                }
                 // An attempt without an answer may still be on its way and use its ids later.
                 if !unanswered {
                     let unused = admitted
@@ -274,6 +288,9 @@ async fn judge(
             }
             Err(Failure::Fenced(fenced)) => {
                 tracing::warn!(sale = %listing.id, ?fenced, "redis has not the state that postgres names");
+                if fenced == Fenced::Corrupt {
+                    listing.suspect();
+                }
                 shop.rebuild_bell.notify_one();
                 return Err(SHUT);
             }
@@ -284,6 +301,10 @@ async fn judge(
             Err(Failure::Refused(error)) => {
                 // Asking again in 20 ms would change nothing; but it may be another process by then.
                 shop.redis.drop_hot();
+                if is_wrong_type(&error) {
+                    listing.suspect();
+                    shop.rebuild_bell.notify_one();
+                }
                 tracing::warn!(sale = %listing.id, %error, "redis refuses a batch");
                 return Err(NO_ANSWER);
             }
@@ -309,7 +330,7 @@ enum Failure {
     Shut,
     /// Redis answered with an error (out of memory, read-only, a key of another type): the script
     /// reads everything that can fail before it writes, so nobody was judged.
-    Refused(String),
+    Refused(redis::RedisError),
     /// No connection, no reply, or no ids. The batch may or may not have been judged.
     Broken(String),
 }
@@ -317,9 +338,7 @@ enum Failure {
 impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
         match error.kind() {
-            redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => {
-                Self::Refused(error.to_string())
-            }
+            redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => Self::Refused(error),
             _ => Self::Broken(error.to_string()),
         }
     }
@@ -357,21 +376,37 @@ async fn attempt(
     let options = AdmitOptions {
         high_water: shop.settings.high_water,
         own_writer: shop.settings.own_writer,
-        late: false,
+        late: shop.fail_points.planted("bug.ignore_the_window"),
     };
+    let mut shards = sale.buyer_shards;
+    if shop.fail_points.planted("bug.sell_twice_to_a_user") {
+        shards = i32::from(buyers.first().map_or(1, |buyer| buyer.order_id.get() as u8)) + 1;
+    }
+    if shop.fail_points.planted("bug.sell_beyond_stock") {
+        scripts::invent_a_unit(&mut connection, &shop.redis.keys, sale.id).await?;
+    }
+    shop.fail_points
+        .at("gate.asking")
+        .await
+        .map_err(redis::RedisError::from)?;
     let asked = Instant::now();
-    scripts::admit(
+    let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
         sale.id,
         sale.epoch,
-        sale.buyer_shards,
+        shards,
         options,
         &buyers,
     )
-    .await?
-    .map(|admitted| (asked, admitted, sale.epoch))
-    .map_err(Failure::Fenced)
+    .await?;
+    shop.fail_points
+        .at("gate.admitted")
+        .await
+        .map_err(redis::RedisError::from)?;
+    judged
+        .map(|admitted| (asked, admitted, sale.epoch))
+        .map_err(Failure::Fenced)
 }
 
 /// Turns verdicts into answers, tells the board, and hands what was accepted to the writer.

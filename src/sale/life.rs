@@ -49,7 +49,19 @@ impl Shop {
                 .map_err(|declined| ShopError::PaymentDeclined {
                     reason: declined.reason,
                 })?;
+        let fail_points = &self.fail_points;
+        fail_points
+            .at("pay.charged")
+            .await
+            .map_err(sqlx::Error::Io)?;
         let won = orders::mark_paid(&self.postgres, user, order.id, &charge.reference).await?;
+        fail_points
+            .at("pay.marked")
+            .await
+            .map_err(sqlx::Error::Io)?;
+        if fail_points.planted("bug.unpay") {
+            orders::unpay(&self.postgres, order.id).await?;
+        }
         if won {
             count(OrderStatus::Paid, 1);
         } else {
@@ -70,6 +82,8 @@ impl Shop {
     /// same answer.
     pub async fn cancel(self: &Arc<Self>, user: UserId, id: OrderId) -> Result<Order, ShopError> {
         if orders::mark_cancelled(&self.postgres, user, id).await? {
+            let cancelled = self.fail_points.at("cancel.marked").await;
+            cancelled.map_err(sqlx::Error::Io)?;
             count(OrderStatus::Cancelled, 1);
             self.release_now().await;
         } else {

@@ -49,6 +49,25 @@ pub struct Unreadable {
 }
 
 impl AcceptedBatch {
+    /// The entry's two fields, as `admit.lua` writes them.
+    fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+        let meta = format!(
+            "{} {} {}",
+            self.epoch,
+            self.created_ms,
+            u8::from(self.own_writer)
+        );
+        let mut orders = Vec::with_capacity(self.orders.len() * ORDER_LEN);
+        for order in &self.orders {
+            orders.extend_from_slice(order.user.as_bytes());
+            orders.extend_from_slice(&order.id.get().to_be_bytes());
+            let key = order.key.map_or(0, IdempotencyKey::to_stored);
+            orders.extend_from_slice(&key.to_be_bytes());
+            orders.push(order.slot);
+        }
+        (meta.into_bytes(), orders)
+    }
+
     /// Reads an entry's two fields. Total over any bytes.
     pub fn decode(
         sale: SaleId,
@@ -138,6 +157,22 @@ pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool
         .query_async(&mut *connection)
         .await?;
     Ok(!matches!(kind.as_str(), "none" | "stream"))
+}
+
+/// Keeps orders that cannot be written under another key, whose name it returns. Their log entry
+/// stays for the caller to acknowledge.
+pub async fn put_aside(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    batch: &AcceptedBatch,
+) -> Result<String, RedisError> {
+    let aside = keys.unreadable_log(batch.sale, batch.epoch);
+    let (meta, orders) = batch.encode();
+    redis::cmd("XADD")
+        .arg(&[aside.as_bytes(), b"*", b"m", &meta, b"o", &orders])
+        .exec_async(connection)
+        .await?;
+    Ok(aside)
 }
 
 /// Puts a log that cannot be read (any further) aside under another key, whose name it returns.

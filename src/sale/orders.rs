@@ -7,8 +7,9 @@
 
 use crate::{
     domain::{IdempotencyKey, Order, OrderId, OrderStatus, SaleId, UserId},
+    fail_point::FailPoints,
     sale::{
-        Page,
+        Page, Shop,
         board::from_ms,
         log::{AcceptedBatch, AcceptedOrder},
     },
@@ -104,6 +105,18 @@ pub enum Written {
     All { new: u64 },
     /// At least one belongs to an epoch that is over, or to no sale. Nothing was written.
     StaleEpoch,
+    /// At least one has the id of somebody else's order, which no order of this program has. Nothing
+    /// was written.
+    IdTaken,
+}
+
+/// Whether orders are rows already, as far as the caller can guess; wrong is only slower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Just accepted.
+    New,
+    /// Found in the log after a while.
+    PerhapsWritten,
 }
 
 /// An accepted order and the batch it came in.
@@ -127,28 +140,56 @@ fn rows(batches: &[AcceptedBatch]) -> Vec<Row<'_>> {
 /// By COPY, which costs Postgres less for each row than INSERT, but knows no ON CONFLICT. That an
 /// order is a row already is rare (another writer was faster), and then INSERT is what is left.
 pub async fn write_accepted(
-    postgres: &PgPool,
+    shop: &Shop,
     batches: &[AcceptedBatch],
+    expect: Expect,
 ) -> Result<Written, sqlx::Error> {
+    match write(shop, batches, expect).await {
+        Err(error) if expect == Expect::New && is_written_twice(&error) => {
+            write(shop, batches, Expect::PerhapsWritten).await
+        }
+        written => written,
+    }
+}
+
+/// The transaction of [`write_accepted`].
+async fn write(
+    shop: &Shop,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<Written, sqlx::Error> {
+    let fail_points: &FailPoints = &shop.fail_points;
     let rows = rows(batches);
-    let mut transaction = postgres.begin().await?;
+    let mut transaction = shop.postgres.begin().await?;
     let Some(terms) = terms_of(&mut transaction, batches).await? else {
         transaction.rollback().await?;
         return Ok(Written::StaleEpoch);
     };
-    let new = match copy(&mut transaction, &rows, &terms).await {
-        Ok(()) => count_by_sale(&rows),
-        Err(error) if is_written_twice(&error) => {
-            transaction.rollback().await?;
-            transaction = postgres.begin().await?;
-            insert_missing(&mut transaction, &rows, &terms).await?
+    fail_points.at("writer.begun").await?;
+    let new = match expect {
+        Expect::New => {
+            copy(&mut transaction, &rows, &terms).await?;
+            count_by_sale(&rows)
         }
-        Err(error) => return Err(error),
+        Expect::PerhapsWritten => {
+            let Some(new) = insert_missing(&mut transaction, &rows, &terms).await? else {
+                transaction.rollback().await?;
+                return Ok(Written::IdTaken);
+            };
+            new
+        }
     };
+    fail_points.at("writer.rows_added").await?;
+    if let Some((order, _)) = rows.first()
+        && fail_points.planted("bug.invent_an_order")
+    {
+        invent(&mut transaction, order.id).await?;
+    }
     if !count_taken(&mut transaction, &new, batches).await? {
         transaction.rollback().await?;
         return Ok(Written::StaleEpoch);
     }
+    fail_points.at("writer.counted").await?;
     transaction.commit().await?;
     Ok(Written::All {
         new: new.values().sum::<i64>().unsigned_abs(),
@@ -269,13 +310,18 @@ fn timestamp(time: OffsetDateTime) -> [u8; 8] {
     i64::try_from(micros).unwrap_or(i64::MAX).to_be_bytes()
 }
 
-/// Adds the rows that are not there yet. Only `id` may conflict silently: the same order written
+/// Adds the rows that are not there yet and answers how many of each sale, or `None` if an id is
+/// somebody else's. Only `id` may conflict silently: the same order written
 /// twice. A bare ON CONFLICT would hide a violation of I2.
+///
+/// An order that is there and closed goes into the outbox once more: it may have been accepted a
+/// second time (a lost reply, asked again after the first acceptance was written, cancelled and
+/// returned), and then it holds a unit that nobody else would return. Returning is idempotent.
 async fn insert_missing(
     connection: &mut PgConnection,
     rows: &[Row<'_>],
     terms: &BTreeMap<i64, Terms>,
-) -> Result<BTreeMap<i64, i64>, sqlx::Error> {
+) -> Result<Option<BTreeMap<i64, i64>>, sqlx::Error> {
     let mut columns = Columns::default();
     for (order, batch) in rows {
         let terms = terms
@@ -306,17 +352,43 @@ async fn insert_missing(
          )
          SELECT sale_id, count(*) FROM written GROUP BY sale_id",
     )
-    .bind(columns.ids)
-    .bind(columns.sales)
-    .bind(columns.users)
+    .bind(&columns.ids)
+    .bind(&columns.sales)
+    .bind(&columns.users)
     .bind(columns.slots)
     .bind(columns.prices)
     .bind(columns.hashes)
     .bind(columns.created)
     .bind(columns.pay_by)
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await?;
-    Ok(written.into_iter().collect())
+    let written: BTreeMap<i64, i64> = written.into_iter().collect();
+    if written.values().sum::<i64>() == i64::try_from(rows.len()).unwrap_or(i64::MAX) {
+        return Ok(Some(written));
+    }
+    let foreign: bool = sqlx::query_scalar(
+        "SELECT EXISTS (
+             SELECT FROM UNNEST($1::bigint[], $2::bigint[], $3::uuid[]) AS d (id, sale_id, user_id)
+             JOIN orders o ON o.id = d.id AND (o.sale_id, o.user_id) <> (d.sale_id, d.user_id))",
+    )
+    .bind(&columns.ids)
+    .bind(&columns.sales)
+    .bind(&columns.users)
+    .fetch_one(&mut *connection)
+    .await?;
+    if foreign {
+        return Ok(None);
+    }
+    sqlx::query(
+        "INSERT INTO releases (order_id, sale_id, user_id)
+         SELECT id, sale_id, user_id FROM orders
+         WHERE id = ANY($1) AND status IN ('cancelled', 'expired', 'rejected')
+         ON CONFLICT ON CONSTRAINT releases_pkey DO NOTHING",
+    )
+    .bind(&columns.ids)
+    .execute(connection)
+    .await?;
+    Ok(Some(written))
 }
 
 /// Columns of a batch insert, one element an order.
@@ -368,13 +440,22 @@ async fn count_taken(
     Ok(counted.rows_affected() == sales.len() as u64)
 }
 
+/// How an order that cannot be live fared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejected {
+    New,
+    Before,
+    /// Its id is somebody else's order: it cannot be a row at all.
+    IdTaken,
+}
+
 /// Writes an order that Redis accepted and Postgres will not hold live, and puts its unit into the
-/// outbox. Idempotent. Returns whether it is new.
+/// outbox. Idempotent.
 pub async fn write_rejected(
     postgres: &PgPool,
     batch: &AcceptedBatch,
     order: &AcceptedOrder,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Rejected, sqlx::Error> {
     let written = sqlx::query(
         "WITH written AS (
              INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, closed_at)
@@ -391,7 +472,22 @@ pub async fn write_rejected(
     .bind(from_ms(batch.created_ms))
     .execute(postgres)
     .await?;
-    Ok(written.rows_affected() == 1)
+    if written.rows_affected() == 1 {
+        return Ok(Rejected::New);
+    }
+    let same: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM orders WHERE id = $1 AND sale_id = $2 AND user_id = $3)",
+    )
+    .bind(order.id)
+    .bind(batch.sale)
+    .bind(order.user)
+    .fetch_one(postgres)
+    .await?;
+    Ok(if same {
+        Rejected::Before
+    } else {
+        Rejected::IdTaken
+    })
 }
 
 /// Marks the user's order paid and records the payment. `false`: it was not payable any more.
@@ -417,6 +513,28 @@ pub async fn mark_paid(
     .execute(postgres)
     .await?;
     Ok(paid.rows_affected() == 1)
+}
+
+/// A planted bug: a paid order becomes unpaid.
+pub async fn unpay(postgres: &PgPool, id: OrderId) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = $1")
+        .bind(id)
+        .execute(postgres)
+        .await?;
+    Ok(())
+}
+
+/// A planted bug: a copy of an order, for somebody who never asked.
+async fn invent(connection: &mut PgConnection, model: OrderId) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+         SELECT id | (1::bigint << 62), sale_id, gen_random_uuid(), slot, status, price_cents, created_at, pay_by
+         FROM orders WHERE id = $1",
+    )
+    .bind(model)
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// The end of the statements that close orders: `closed` names rows (id, sale_id, user_id) that were

@@ -16,7 +16,16 @@ const BATCH: i64 = 500;
 pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
     let mut total = 0;
     loop {
+        let fail_points = &shop.fail_points;
+        fail_points
+            .at("expiry.due")
+            .await
+            .map_err(sqlx::Error::Io)?;
         let expired = orders::expire_due(&shop.postgres, BATCH).await?;
+        fail_points
+            .at("expiry.expired")
+            .await
+            .map_err(sqlx::Error::Io)?;
         total += expired;
         if expired > 0 {
             life::count(OrderStatus::Expired, expired);

@@ -9,6 +9,7 @@
 //! | [`expiry`] | orders whose time to pay is over |
 //! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
+//! | [`retire`] | sales that have long been over, out of Redis |
 //!
 //! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
 //! step each and need no more than a [`Pace`].
@@ -17,15 +18,40 @@ pub mod expiry;
 pub mod rebuild;
 pub mod recovery;
 pub mod refresh;
+pub mod retire;
 pub mod writer;
 
 use crate::sale::Shop;
-use std::{fmt::Display, sync::Arc, time::Duration};
+use futures_util::FutureExt;
+use metrics::gauge;
+use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The rhythm of a loop: `while pace.rest(step().await).await {}` runs a step now, then every `pause`
-/// or when `bell` rings, until `stop`. A failing step is logged once per streak and tried again after
+/// Why a step did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError<E: Display> {
+    #[error("{0}")]
+    Failed(E),
+    /// The panic's own words are in the log, from the panic hook.
+    #[error("panicked")]
+    Panicked,
+}
+
+/// Lets a loop survive its step's panic: a bug in one step must not stop all later ones. Everything
+/// that a step leaves half-done is undone by its transaction, or done again by the next step.
+pub async fn survive<T, E: Display>(
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, StepError<E>> {
+    AssertUnwindSafe(step)
+        .catch_unwind()
+        .await
+        .map_err(|_| StepError::Panicked)?
+        .map_err(StepError::Failed)
+}
+
+/// The rhythm of a loop: `while pace.rest(step()).await {}` runs a step now, then every `pause` or
+/// when `bell` rings, until `stop`. A failing step is logged once per streak and tried again after
 /// the pause.
 pub struct Pace<'a> {
     name: &'static str,
@@ -51,8 +77,11 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits for the next round; `false` when it is time to stop.
-    pub async fn rest<T, E: Display>(&mut self, outcome: Result<T, E>) -> bool {
+    /// Runs a step and waits for the next round; `false` when it is time to stop.
+    pub async fn rest<T, E: Display>(&mut self, step: impl Future<Output = Result<T, E>>) -> bool {
+        let outcome = survive(step).await;
+        gauge!("flash_sale_worker_failing", "worker" => self.name)
+            .set(f64::from(u8::from(outcome.is_err())));
         match outcome {
             Ok(_) if self.failing => {
                 self.failing = false;
@@ -93,24 +122,29 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
             Some(&shop.watch.bell),
             &stop,
         );
-        while pace.rest(shop.watch.step(&shop.postgres).await).await {
+        while pace.rest(shop.watch.step(&shop.postgres)).await {
             // The writer rings at every batch; followers need not hear of each at once.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
 }
 
-/// Starts the loops that write: recovery, expiry and releases.
+/// Starts the loops that write: recovery, expiry, releases and retirement.
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (recovering, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new("recovery", Duration::from_millis(100), None, &stopped);
-        while pace.rest(recovery::step(&recovering).await).await {}
+        while pace.rest(recovery::step(&recovering)).await {}
     });
     let (expiring, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new("expiry", Duration::from_millis(250), None, &stopped);
-        while pace.rest(expiry::step(&expiring).await).await {}
+        while pace.rest(expiry::step(&expiring)).await {}
+    });
+    let (retiring, stopped) = (shop.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut pace = Pace::new("retirement", Duration::from_secs(60), None, &stopped);
+        while pace.rest(retire::step(&retiring)).await {}
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
@@ -120,6 +154,6 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
             Some(&shop.release_bell),
             &stop,
         );
-        while pace.rest(shop.release_all().await).await {}
+        while pace.rest(shop.release_all()).await {}
     });
 }

@@ -5,18 +5,23 @@
 //! does not hold, one instance is elected (a Postgres advisory lock, gone with its connection) and
 //! rebuilds:
 //!
-//! 1. **fence**: `epoch + 1` in Postgres. Writers of the older epoch are refused from here on.
-//! 2. **seal**: the old state is deleted in Redis. Nothing is admitted from here on.
-//! 3. **drain**: what the log still holds is written to Postgres.
-//! 4. **recompute**: live orders become buyers of the new epoch, under keys of their own.
-//! 5. **install**: the new state opens the sale. It refuses if a newer epoch is live.
-//! 6. **approve**: Postgres records the process' `run_id`, and every instance opens its gate.
+//! 1. **seal**: the old state is deleted in Redis. Nothing is admitted from here on.
+//! 2. **let the writers finish**: what was accepted and is still in a channel is written in the old
+//!    epoch, so that nobody new can take its unit. Bounded; what comes later asks for a place again.
+//! 3. **fence**: the new epoch in Postgres. Writers of the older one are refused from here on.
+//! 4. **drain**: what the log still holds is written to Postgres.
+//! 5. **recompute**: live orders become buyers of the new epoch, under keys of their own.
+//! 6. **install**: the new state opens the sale. It refuses if a newer epoch is live or on its way.
+//! 7. **approve**: Postgres records the process, and every instance opens its gate.
 //!
-//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch; what the
-//! crashed one (or one that was paused) still writes goes to keys that nobody reads.
+//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. One that was
+//! paused while another took over finds itself overtaken at its next step: a seal or a fence of a
+//! higher epoch, entries of a higher epoch in the log. What it still writes goes to keys that nobody
+//! reads.
 
 use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
+    postgres,
     redis::{
         keys::{BUYERS_PER_SHARD, shard_of},
         scripts::{self, Installed, Sealed, record::Held},
@@ -24,12 +29,14 @@ use crate::{
     sale::{
         Shop, ShopError,
         board::RETIREMENT,
-        catalogue::sale_columns,
+        catalogue::{sale_columns, unlink_buyers},
         log::{self, AcceptedBatch},
+        orders::Expect,
     },
     worker::{Pace, recovery::chunks_of_orders, writer},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
+use metrics::counter;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -45,12 +52,18 @@ const RETURNED_KEPT: usize = 8;
 /// Sales rebuilt at the same time.
 const CONCURRENCY: usize = 4;
 
+/// How long the writers get to finish what they have in hand, at least (other instances' channels
+/// cannot be seen from here; a batch takes some ten milliseconds) and at most (while this instance's
+/// own channel is not empty).
+const WRITERS_LEAST: Duration = Duration::from_millis(100);
+const WRITERS_MOST: Duration = Duration::from_secs(2);
+
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut suspects = HashSet::new();
         let mut pace = Pace::new("rebuild", PAUSE, Some(&shop.rebuild_bell), &stop);
-        while pace.rest(step(&shop, &mut suspects).await).await {}
+        while pace.rest(step(&shop, &mut suspects)).await {}
     });
 }
 
@@ -69,6 +82,11 @@ pub enum Scope {
 pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<(), ShopError> {
     let live = shop.redis.live_run_id().await?;
     let approved = approved_run_id(shop).await?;
+    if approved.as_deref() != Some(live.as_str()) {
+        // Connections that were made to it while it was approved count no more.
+        shop.redis.disapprove();
+        shop.redis.drop_hot();
+    }
     if approved.as_deref() == Some(live.as_str()) {
         if shop.redis.approved_run_id().as_deref() != Some(&live) {
             // Approved by another instance: its rebuild has changed the epochs.
@@ -88,20 +106,30 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
     elect_and_rebuild(shop, None).await
 }
 
+/// The Redis process that was checked against this Postgres: an approval that another timeline has
+/// given is void.
 async fn approved_run_id(shop: &Shop) -> Result<Option<String>, ShopError> {
-    Ok(sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
-        .fetch_optional(&shop.postgres)
-        .await?)
+    let timeline = postgres::timeline(&shop.postgres).await?;
+    Ok(
+        sqlx::query_scalar("SELECT run_id FROM redis_incarnation WHERE timeline = $1")
+            .bind(timeline)
+            .fetch_optional(&shop.postgres)
+            .await?,
+    )
 }
 
-/// Sales that Redis should hold in the epoch of Postgres, and as far as the board knows does not.
+/// Sales that Redis should hold in the epoch of Postgres, and as far as the board knows does not, or
+/// not in a state that the program can read.
 fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
     let now = shop.now();
     shop.board
         .listings()
         .iter()
         .filter(|listing| !listing.is_retired(now))
-        .filter(|listing| listing.tally().map(|tally| tally.epoch) != Some(listing.sale().epoch))
+        .filter(|listing| {
+            listing.is_suspect()
+                || listing.tally().map(|tally| tally.epoch) != Some(listing.sale().epoch)
+        })
         .map(|listing| listing.id)
         .collect()
 }
@@ -145,94 +173,229 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
             Some(still)
         }
     };
-    let sales = fence(shop, only.as_deref(), false).await?;
-    let count = sales.len();
-    // One sale that cannot be rebuilt must not keep the others shut: it stays fenced by its epoch, and
-    // the next steps try it again.
-    let mut buyers = 0;
-    let mut rebuilt = stream::iter(sales)
-        .map(async |sale| (sale.id, rebuild_sale(shop, sale).await))
-        .buffer_unordered(CONCURRENCY);
-    while let Some((id, outcome)) = rebuilt.next().await {
-        match outcome {
-            Ok(restored) => buyers += restored,
-            Err(error) => tracing::error!(sale = %id, %error, "could not be rebuilt, will retry"),
-        }
-    }
-    drop(rebuilt);
+    let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
     if only.is_none() {
         approve(shop, &live).await?;
     }
+    counter!("flash_sale_rebuilds_total").increment(1);
     tracing::info!(
-        sales = count,
-        buyers,
+        sales = outcome.sales,
+        buyers = outcome.buyers,
         ms = began.elapsed().as_millis() as u64,
         "redis is rebuilt from postgres"
     );
     Ok(())
 }
 
-/// Step 1 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
-async fn fence(
+/// What a rebuild did.
+#[derive(Debug, Default)]
+struct Outcome {
+    sales: usize,
+    /// Orders restored.
+    buyers: usize,
+    /// The last sale that could not be rebuilt, and why.
+    failed: Option<(SaleId, ShopError)>,
+}
+
+/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
+///
+/// One sale that cannot be rebuilt must not keep the others shut: it stays fenced by its epoch, and the
+/// next steps try it again.
+async fn rebuild_sales(
+    shop: &Arc<Shop>,
+    only: Option<&[SaleId]>,
+    retired: bool,
+) -> Result<Outcome, ShopError> {
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("rebuild.elected")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let sealed = seal(shop, only, retired).await?;
+    fail_points
+        .at("rebuild.sealed")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let_writers_finish(shop).await;
+    let sales = fence(shop, &sealed).await?;
+    fail_points
+        .at("rebuild.fenced")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let mut outcome = Outcome {
+        sales: sales.len(),
+        ..Outcome::default()
+    };
+    let mut rebuilt = stream::iter(sales)
+        .map(async |sale| {
+            let (id, old) = (sale.id, sealed.get(&sale.id).copied());
+            (id, rebuild_sale(shop, sale, old).await)
+        })
+        .buffer_unordered(CONCURRENCY);
+    while let Some((id, rebuilt)) = rebuilt.next().await {
+        match rebuilt {
+            Ok(restored) => outcome.buyers += restored,
+            Err(error) => {
+                tracing::error!(sale = %id, %error, "could not be rebuilt, will retry");
+                outcome.failed = Some((id, error));
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// What a seal ended: the epoch to build, and what was live before (0: nothing).
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    new_epoch: i64,
+    epoch: i64,
+    shards: i32,
+}
+
+/// Step 1.
+async fn seal(
     shop: &Shop,
     only: Option<&[SaleId]>,
     retired: bool,
-) -> Result<Vec<Sale>, ShopError> {
+) -> Result<HashMap<SaleId, Ended>, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
-    // Locked by id, as everywhere, so that writers and this cannot wait for each other.
-    let mut transaction = shop.postgres.begin().await?;
-    let ids: Vec<i64> = sqlx::query_scalar(
-        "SELECT id FROM sales
+    let sales: Vec<(SaleId, i64)> = sqlx::query_as(
+        "SELECT id, epoch FROM sales
          WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
-         ORDER BY id FOR NO KEY UPDATE",
+         ORDER BY id",
     )
     .bind(ids)
     .bind(retired)
     .bind(RETIREMENT.as_seconds_f64())
-    .fetch_all(&mut *transaction)
+    .fetch_all(&shop.postgres)
     .await?;
-    let fenced = sqlx::query_as(concat!(
-        "UPDATE sales SET epoch = epoch + 1, buyer_shards = GREATEST(1, stock / $2) WHERE id = ANY($1) RETURNING ",
+    let mut ended = HashMap::new();
+    for (id, epoch) in sales {
+        if let Some(sealed) = seal_sale(shop, id, epoch).await? {
+            ended.insert(id, sealed);
+        }
+    }
+    Ok(ended)
+}
+
+/// `None`: somebody else is rebuilding this sale, and further on.
+async fn seal_sale(shop: &Shop, id: SaleId, epoch: i64) -> Result<Option<Ended>, ShopError> {
+    let mut new_epoch = epoch + 1;
+    loop {
+        let mut connection = shop.redis.pooled().await?;
+        match scripts::seal(&mut *connection, &shop.redis.keys, id, new_epoch).await? {
+            Sealed::Ended { epoch, shards } => {
+                return Ok(Some(Ended {
+                    new_epoch,
+                    epoch,
+                    shards,
+                }));
+            }
+            Sealed::Newer { epoch: live } => {
+                drop(connection);
+                let now: i64 = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1")
+                    .bind(id)
+                    .fetch_one(&shop.postgres)
+                    .await?;
+                if now >= live {
+                    return Ok(None);
+                }
+                // Postgres is behind Redis: it was restored, or promoted with a gap.
+                new_epoch = live + 1;
+            }
+        }
+    }
+}
+
+/// Step 2. See the module's text.
+async fn let_writers_finish(shop: &Shop) {
+    let began = Instant::now();
+    loop {
+        tokio::time::sleep(WRITERS_LEAST).await;
+        if shop.handoff_is_empty() || began.elapsed() >= WRITERS_MOST {
+            return;
+        }
+    }
+}
+
+/// Step 3. Answers the sales that are fenced; those that somebody else has taken further are left out.
+async fn fence(shop: &Shop, sealed: &HashMap<SaleId, Ended>) -> Result<Vec<Sale>, ShopError> {
+    let (ids, epochs): (Vec<i64>, Vec<i64>) = sealed
+        .iter()
+        .map(|(id, ended)| (id.get(), ended.new_epoch))
+        .unzip();
+    // Locked by id, as everywhere, so that writers and this cannot wait for each other.
+    Ok(sqlx::query_as(concat!(
+        "WITH target AS (
+             SELECT s.id AS target_id, d.epoch AS target_epoch
+             FROM UNNEST($1::bigint[], $2::bigint[]) AS d (id, epoch)
+             JOIN sales s ON s.id = d.id AND s.epoch < d.epoch
+             ORDER BY s.id FOR NO KEY UPDATE OF s
+         )
+         UPDATE sales SET epoch = target_epoch, buyer_shards = GREATEST(1, stock / $3)
+         FROM target WHERE id = target_id RETURNING ",
         sale_columns!()
     ))
     .bind(ids)
+    .bind(epochs)
     .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX))
-    .fetch_all(&mut *transaction)
-    .await?;
-    transaction.commit().await?;
-    Ok(fenced)
+    .fetch_all(&shop.postgres)
+    .await?)
 }
 
-/// Step 6.
+/// Step 7.
 async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
     // The id counters may have been rolled back together with the rest.
     shop.ids.start_over().await?;
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("rebuild.id_floor_raised")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    let timeline = postgres::timeline(&shop.postgres).await?;
     sqlx::query(
-        "INSERT INTO redis_incarnation (run_id) VALUES ($1)
+        "INSERT INTO redis_incarnation (run_id, timeline) VALUES ($1, $2)
          ON CONFLICT ON CONSTRAINT redis_incarnation_pkey
-         DO UPDATE SET run_id = EXCLUDED.run_id, approved_at = now()",
+         DO UPDATE SET run_id = EXCLUDED.run_id, timeline = EXCLUDED.timeline, approved_at = now()",
     )
     .bind(run_id)
+    .bind(timeline)
     .execute(&shop.postgres)
     .await?;
+    fail_points
+        .at("rebuild.approved")
+        .await
+        .map_err(sqlx::Error::Io)?;
     shop.redis.approve(run_id);
     Ok(())
 }
 
-/// Steps 2 to 5 for one sale whose epoch has been incremented. Answers how many orders it restored.
-async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> {
+/// Steps 4 to 6 for one sale that is sealed and fenced. Answers how many orders it restored.
+async fn rebuild_sale(
+    shop: &Arc<Shop>,
+    sale: Sale,
+    old: Option<Ended>,
+) -> Result<usize, ShopError> {
     let keys = &shop.redis.keys;
+    let fail_points = &shop.fail_points;
     shop.board.learn(sale.clone());
-    let sealed = {
-        let mut connection = shop.redis.pooled().await?;
-        scripts::seal(&mut *connection, keys, sale.id, sale.epoch).await?
-    };
-    let Some(old) = sealed else {
-        return Ok(0); // a newer rebuild has overtaken this one
-    };
-    drain(shop, &sale).await?;
+    if !drain(shop, &sale).await? {
+        return Ok(0);
+    }
+    fail_points
+        .at("rebuild.drained")
+        .await
+        .map_err(sqlx::Error::Io)?;
     let (taken, held) = live_orders(shop, &sale).await?;
+    fail_points
+        .at("rebuild.recomputed")
+        .await
+        .map_err(sqlx::Error::Io)?;
     write_buyers(shop, &sale, &held).await?;
+    fail_points
+        .at("rebuild.buyers_written")
+        .await
+        .map_err(sqlx::Error::Io)?;
     let mut connection = shop.redis.pooled().await?;
     let remaining = i64::from(sale.stock) - taken;
     match scripts::install(&mut *connection, keys, &sale, remaining, taken).await? {
@@ -246,7 +409,13 @@ async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> 
         }
     }
     drop(connection);
-    if let Err(error) = remove_old_buyers(shop, &sale, old).await {
+    fail_points
+        .at("rebuild.installed")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    if let Some(old) = old
+        && let Err(error) = remove_old_buyers(shop, &sale, old).await
+    {
         // Keys that nobody reads any more: a waste, not a fault.
         tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
     }
@@ -260,34 +429,55 @@ async fn rebuild_sale(shop: &Arc<Shop>, sale: Sale) -> Result<usize, ShopError> 
     Ok(held.values().map(Vec::len).sum())
 }
 
-/// Writes everything that the sealed log holds, as orders of the new epoch: the rebuild owns it, and
-/// it has not been installed, so nothing else can be written in it.
-async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
-    let foreign = log::is_of_another_type(shop, sale.id).await?;
-    if foreign || !drain_readable(shop, sale).await? {
-        // What could be read is written and deleted: the rest is put aside as it is, for somebody to
-        // look at.
-        let mut connection = shop.redis.pooled().await?;
-        let aside = log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
-        tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
-    }
-    Ok(())
+/// What draining a log came to.
+enum Drained {
+    All,
+    /// Some entries could not be read.
+    Readable,
+    /// Entries of this epoch or a later one: another rebuild has overtaken this one, and the log is
+    /// no longer its own.
+    Overtaken,
 }
 
-/// Writes the entries that can be read, from the first to the last. `false`: some could not.
-async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
-    let (mut after, mut readable) = (String::new(), true);
+/// Writes everything that the sealed log holds, as orders of the new epoch: the rebuild owns it, and
+/// it has not been installed, so nothing else can be written in it. `false`: overtaken.
+async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
+    let drained = if log::is_of_another_type(shop, sale.id).await? {
+        Drained::Readable
+    } else {
+        drain_readable(shop, sale).await?
+    };
+    match drained {
+        Drained::All => Ok(true),
+        Drained::Overtaken => Ok(false),
+        Drained::Readable => {
+            // What could be read is written and deleted: the rest is put aside as it is, for
+            // somebody to look at.
+            let mut connection = shop.redis.pooled().await?;
+            let aside =
+                log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
+            tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
+            Ok(true)
+        }
+    }
+}
+
+/// Writes the entries that can be read, from the first to the last.
+async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<Drained, ShopError> {
+    let (mut after, mut drained) = (String::new(), Drained::All);
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
             log::read(&mut *connection, &shop.redis.keys, sale.id, &after, 256).await?
         };
         if entries.is_empty() {
-            return Ok(readable);
+            return Ok(drained);
         }
         let mut batches: Vec<AcceptedBatch> = Vec::new();
         for entry in entries {
             match entry {
+                // Taking a live epoch's entries for old ones would end in deleting them unwritten.
+                Ok(batch) if batch.epoch >= sale.epoch => return Ok(Drained::Overtaken),
                 Ok(batch) => {
                     after.clone_from(&batch.entry);
                     batches.push(AcceptedBatch {
@@ -297,13 +487,13 @@ async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot be drained");
-                    readable = false;
+                    drained = Drained::Readable;
                     after = error.entry;
                 }
             }
         }
         for some in chunks_of_orders(&batches) {
-            writer::persist(shop, some).await?;
+            writer::persist(shop, some, Expect::PerhapsWritten).await?;
         }
     }
 }
@@ -391,7 +581,7 @@ async fn write_buyers(
 }
 
 /// Deletes the buyers of the epoch that was live, and of half-done rebuilds after it.
-async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Sealed) -> Result<(), ShopError> {
+async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), ShopError> {
     let live = (old.epoch > 0).then_some((old.epoch, old.shards));
     // After a loss nothing was live, and there is nothing older that could have survived it.
     let first_half_done = if old.epoch > 0 {
@@ -401,16 +591,7 @@ async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Sealed) -> Result<(), 
     };
     let half_done = (first_half_done..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
     for (epoch, shards) in live.into_iter().chain(half_done) {
-        let shards: Vec<i32> = (0..shards).collect();
-        for some in shards.chunks(1_024) {
-            let key = |shard: &i32| shop.redis.keys.shard(sale.id, epoch, *shard);
-            let keys: Vec<String> = some.iter().map(key).collect();
-            let mut connection = shop.redis.pooled().await?;
-            redis::cmd("UNLINK")
-                .arg(keys)
-                .exec_async(&mut *connection)
-                .await?;
-        }
+        unlink_buyers(shop, sale.id, epoch, shards).await?;
     }
     Ok(())
 }
@@ -424,19 +605,18 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
         .execute(&mut *election)
         .await?;
     let live = shop.redis.live_run_id().await?;
-    let sales = fence(
+    let outcome = rebuild_sales(
         shop,
         only.as_ref().map(std::slice::from_ref),
         only.is_some(),
     )
     .await?;
-    let count = sales.len();
-    for sale in sales {
-        rebuild_sale(shop, sale).await?;
+    if let Some((_, error)) = outcome.failed {
+        return Err(error);
     }
     if only.is_none() {
         approve(shop, &live).await?;
     }
     election.rollback().await?;
-    Ok(count)
+    Ok(outcome.sales)
 }

@@ -5,7 +5,7 @@
 //! everybody's at once. Two passes may take the same entry: writing and acknowledging are
 //! idempotent.
 
-use crate::sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch};
+use crate::sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch, orders::Expect};
 use std::{sync::Arc, time::Duration};
 
 /// How old another writer's entry must be before it counts as left behind. Longer than a writer's
@@ -46,6 +46,8 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
 async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<usize, ShopError> {
     let mut settled = 0;
     let mut after = String::new();
+    // Almost always the oldest entry is young, and then so are all: one is enough to see that.
+    let mut count = 1;
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
@@ -54,11 +56,16 @@ async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<u
                 &shop.redis.keys,
                 listing.id,
                 &after,
-                CHUNK,
+                count,
             )
             .await?
         };
-        let full = entries.len() == CHUNK;
+        shop.fail_points
+            .at("recovery.read")
+            .await
+            .map_err(sqlx::Error::Io)?;
+        let full = entries.len() == count;
+        count = CHUNK;
         let latest = shop.now().unix_timestamp_nanos() / 1_000_000 - grace.as_millis() as i128;
         let mut due: Vec<AcceptedBatch> = Vec::new();
         let mut young = false;
@@ -73,20 +80,22 @@ async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<u
                     }
                 }
                 Err(unreadable) => {
-                    tracing::error!(error = %unreadable, "cannot be recovered");
+                    // The rebuild puts it aside and returns its units.
+                    tracing::error!(error = %unreadable, "the sale will be rebuilt without it");
+                    listing.suspect();
                     after = unreadable.entry;
                 }
             }
         }
         for batches in chunks_of_orders(&due) {
-            super::writer::persist(shop, batches).await?;
+            super::writer::persist(shop, batches, Expect::PerhapsWritten).await?;
             settled += batches
                 .iter()
                 .map(|batch| batch.orders.len())
                 .sum::<usize>();
         }
         // Entries are in the order of their admission: behind a young one all are young, unless some
-        // instances have no writer, whose entries the next pass finds.
+        // instances have no writer, whose entries a later pass finds.
         if !full || (young && due.is_empty()) {
             return Ok(settled);
         }

@@ -22,18 +22,18 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (warm, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new("warm tallies", WARM_PAUSE, None, &stopped);
-        while pace.rest(read_warm(&warm).await).await {}
+        while pace.rest(read_warm(&warm)).await {}
     });
     let (cold, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut suspects = Vec::new();
         let mut pace = Pace::new("catalogue", COLD_PAUSE, None, &stopped);
-        while pace.rest(read_all(&cold, &mut suspects).await).await {}
+        while pace.rest(read_all(&cold, &mut suspects)).await {}
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new("published changes", COLD_PAUSE, None, &stop);
-        while pace.rest(listen(&shop, &stop).await).await {}
+        while pace.rest(listen(&shop, &stop)).await {}
     });
 }
 

@@ -14,12 +14,16 @@
 
 use crate::{
     domain::OrderStatus,
-    redis::scripts::{self, Judged},
+    redis::{
+        is_wrong_type,
+        scripts::{self, Judged},
+    },
     sale::{
         Shop, ShopError, gate, life,
-        log::{AcceptedBatch, AcceptedOrder},
-        orders::{self, Written},
+        log::{self, AcceptedBatch, AcceptedOrder},
+        orders::{self, Expect, Rejected, Written},
     },
+    worker::survive,
 };
 use metrics::{counter, histogram};
 use std::{
@@ -66,7 +70,14 @@ async fn persist_until_stopped(
 ) {
     let mut pause = Duration::from_millis(50);
     loop {
-        match persist(shop, batches).await {
+        let written = async {
+            shop.fail_points
+                .at("writer.received")
+                .await
+                .map_err(sqlx::Error::Io)?;
+            persist(shop, batches, Expect::New).await
+        };
+        match survive(written).await {
             Ok(()) => return,
             Err(error) if stop.is_cancelled() => {
                 tracing::warn!(%error, batches = batches.len(), "left in the log for a recovery pass");
@@ -86,11 +97,15 @@ async fn persist_until_stopped(
 }
 
 /// Settles every order of these batches in Postgres, then acknowledges their log entries. Idempotent.
-pub async fn persist(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
+pub async fn persist(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<(), ShopError> {
     let began = Instant::now();
-    match write(shop, batches).await {
+    match write(shop, batches, expect).await {
         Ok(Written::All { new }) => count_written(new),
-        Ok(Written::StaleEpoch) => settle_each(shop, batches).await?,
+        Ok(Written::StaleEpoch | Written::IdTaken) => settle_each(shop, batches).await?,
         Err(error) if is_refusal(&error) => {
             tracing::warn!(%error, "postgres refuses a batch of accepted orders; settling them one by one");
             settle_each(shop, batches).await?;
@@ -101,20 +116,37 @@ pub async fn persist(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
     shop.watch.bell.notify_one();
     // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
     // if it dies, a recovery pass does.
-    acknowledge(shop, batches).await
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("writer.committed")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    acknowledge(shop, batches).await?;
+    fail_points
+        .at("writer.acknowledged")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    Ok(())
 }
 
 /// How long one batch may take; a Postgres that says nothing at all is asked again on another
 /// connection, which the idempotent insert allows.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-async fn write(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<Written, sqlx::Error> {
-    tokio::time::timeout(
-        WRITE_TIMEOUT,
-        orders::write_accepted(&shop.postgres, batches),
-    )
-    .await
-    .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+async fn write(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<Written, sqlx::Error> {
+    if shop.fail_points.planted("bug.write_nothing") {
+        return Err(sqlx::Error::PoolTimedOut);
+    }
+    if shop.fail_points.planted("bug.acknowledge_unwritten") {
+        return Ok(Written::All { new: 0 });
+    }
+    tokio::time::timeout(WRITE_TIMEOUT, orders::write_accepted(shop, batches, expect))
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 fn count_written(new: u64) {
@@ -139,7 +171,14 @@ async fn acknowledge(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
     }
     let mut connection = shop.redis.pooled().await?;
     for (sale, entries) in by_sale {
-        scripts::ack(&mut *connection, &shop.redis.keys, sale, &entries).await?;
+        let acknowledged = scripts::ack(&mut *connection, &shop.redis.keys, sale, &entries).await;
+        if let Err(error) = &acknowledged
+            && is_wrong_type(error)
+        {
+            // The log's key holds something else: only a rebuild of the sale mends that.
+            shop.suspect(sale);
+        }
+        acknowledged?;
     }
     Ok(())
 }
@@ -163,12 +202,13 @@ async fn settle(
         orders: vec![order],
         ..batch.clone()
     };
-    match write(shop, std::slice::from_ref(&single)).await {
+    match write(shop, std::slice::from_ref(&single), Expect::PerhapsWritten).await {
         Ok(Written::All { new }) => {
             count_written(new);
             Ok(())
         }
         Ok(Written::StaleEpoch) => settle_late(shop, &single, order).await,
+        Ok(Written::IdTaken) => put_aside(shop, &single, "its id is somebody else's order").await,
         Err(error) if is_refusal(&error) => reject(shop, &single, order, &error.to_string()).await,
         Err(error) => Err(error.into()),
     }
@@ -196,6 +236,11 @@ async fn settle_late(
         Err(error) => return Err(error),
     };
     let target = (sale.id, sale.epoch, sale.buyer_shards);
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("writer.readmitting")
+        .await
+        .map_err(sqlx::Error::Io)?;
     let readmitted = gate::readmit(
         &shop.redis,
         &shop.board.clock,
@@ -214,8 +259,12 @@ async fn settle_late(
     match verdicts.first() {
         Some(Judged::Accepted { .. }) => {
             // Now an order of the live epoch, with a log entry of its own.
+            fail_points
+                .at("writer.readmitted")
+                .await
+                .map_err(sqlx::Error::Io)?;
             if let Some(batch) = batch {
-                Box::pin(persist(shop, std::slice::from_ref(&batch))).await?;
+                Box::pin(persist(shop, std::slice::from_ref(&batch), Expect::New)).await?;
             }
             Ok(())
         }
@@ -243,10 +292,38 @@ async fn reject(
     order: AcceptedOrder,
     why: &str,
 ) -> Result<(), ShopError> {
-    if orders::write_rejected(&shop.postgres, single, &order).await? {
-        tracing::warn!(order = %order.id, sale = %single.sale, why, "an accepted order is rejected");
-        life::count(OrderStatus::Rejected, 1);
-        shop.release_bell.notify_one();
+    let fail_points = &shop.fail_points;
+    fail_points
+        .at("writer.rejecting")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    match orders::write_rejected(&shop.postgres, single, &order).await {
+        Ok(Rejected::New) => {
+            tracing::warn!(order = %order.id, sale = %single.sale, why, "an accepted order is rejected");
+            life::count(OrderStatus::Rejected, 1);
+            shop.release_bell.notify_one();
+        }
+        Ok(Rejected::Before) => {}
+        Ok(Rejected::IdTaken) => {
+            put_aside(shop, single, "its id is somebody else's order").await?;
+        }
+        Err(error) if is_refusal(&error) => put_aside(shop, single, &error.to_string()).await?,
+        Err(error) => return Err(error.into()),
     }
+    fail_points
+        .at("writer.rejected")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    Ok(())
+}
+
+/// The last resort for an order that cannot be a row of any kind, which no order of this program is:
+/// it is kept for somebody to look at, and a rebuild of the sale returns its unit.
+async fn put_aside(shop: &Arc<Shop>, single: &AcceptedBatch, why: &str) -> Result<(), ShopError> {
+    let mut connection = shop.redis.pooled().await?;
+    let key = log::put_aside(&mut *connection, &shop.redis.keys, single).await?;
+    tracing::error!(sale = %single.sale, why, key, "a log entry that cannot be written was put aside");
+    counter!("flash_sale_unwritable_orders_total").increment(1);
+    shop.suspect(single.sale);
     Ok(())
 }

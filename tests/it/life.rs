@@ -2,9 +2,9 @@
 //! unit comes back once and is buyable at once.
 
 use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, eventually};
-use flash_sale::app::Role;
+use flash_sale::{app::Role, worker::retire};
 use futures_util::future::join_all;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::collections::{BTreeMap, HashSet};
@@ -726,4 +726,52 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
         .assert_problem(409, "sold_out");
     writer.stop().await;
     app.finish().await;
+}
+
+/// Everything that Redis keeps of a sale.
+async fn keys_of(app: &TestApp, sale: &str) -> Vec<String> {
+    let mut connection = app.shop.redis.pooled().await.expect("redis");
+    redis::cmd("KEYS")
+        .arg(format!("{}{{sale:{sale}}}*", app.prefix))
+        .query_async(&mut *connection)
+        .await
+        .expect("KEYS")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended() {
+    let app = TestApp::start().await;
+    let ago = |hours| {
+        let time = OffsetDateTime::now_utc() - time::Duration::hours(hours);
+        time.format(&Rfc3339).expect("a time")
+    };
+    let sale = app.sale(5, json!({"opens_at": ago(48)})).await;
+    let buyer = app.shopper();
+    let order = buyer.must_buy(&sale).await;
+    buyer.until(&order, "pending_payment").await;
+    app.assert_sound(&sale).await;
+    let path = format!("/api/v1/admin/sales/{sale}");
+
+    // Over, but not for long enough: a retry must still get its first answer.
+    let change =
+        |closes: String| app.admin(Method::PATCH, &path, Some(json!({"closes_at": closes})));
+    change(ago(23)).await.assert(StatusCode::OK);
+    assert_eq!(retire::step(&app.shop).await.expect("a pass"), 0);
+    assert!(!keys_of(&app, &sale).await.is_empty());
+
+    change(ago(25)).await.assert(StatusCode::OK);
+    assert_eq!(retire::step(&app.shop).await.expect("a pass"), 1);
+    assert_eq!(keys_of(&app, &sale).await, Vec::<String>::new());
+    app.shopper().buy(&sale).await.assert_problem(409, "ended");
+    let audit = app.audit(&sale).await;
+    assert!(audit.ok, "{audit:#?}");
+
+    // An operator extends it: it is rebuilt with its buyers.
+    change(ago(-1)).await;
+    eventually("the sale is open again", async || {
+        (app.shopper().buy(&sale).await.status == StatusCode::ACCEPTED).then_some(())
+    })
+    .await;
+    assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
+    app.assert_sound(&sale).await;
 }

@@ -8,7 +8,7 @@ use flash_sale::{
     sale::{
         Shop,
         log::{AcceptedBatch, AcceptedOrder},
-        orders::{self, Written},
+        orders::{self, Expect, Written},
     },
     worker::{rebuild, writer},
 };
@@ -70,7 +70,7 @@ async fn a_batch_that_is_partly_written_is_completed_and_counted_once() {
         ..batch.clone()
     };
     let write = async |batch: &AcceptedBatch| {
-        orders::write_accepted(&shop.postgres, std::slice::from_ref(batch))
+        orders::write_accepted(&shop, std::slice::from_ref(batch), Expect::New)
             .await
             .expect("written")
     };
@@ -89,10 +89,10 @@ async fn one_call_completes_one_sale_and_begins_another() {
     let app = app().await;
     let (_, shop, first) = accepted(&app, 10, 3).await;
     let (_, _, second) = accepted(&app, 10, 4).await;
-    orders::write_accepted(&shop.postgres, std::slice::from_ref(&first))
+    orders::write_accepted(&shop, std::slice::from_ref(&first), Expect::New)
         .await
         .expect("written");
-    let both = orders::write_accepted(&shop.postgres, &[first, second])
+    let both = orders::write_accepted(&shop, &[first, second], Expect::New)
         .await
         .expect("written");
     assert_eq!(both, Written::All { new: 4 });
@@ -112,7 +112,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
         .map(|_| {
             let (shop, batch) = (shop.clone(), batch.clone());
             tokio::spawn(async move {
-                orders::write_accepted(&shop.postgres, std::slice::from_ref(&*batch))
+                orders::write_accepted(&shop, std::slice::from_ref(&*batch), Expect::New)
                     .await
                     .expect("written")
             })
@@ -122,7 +122,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
     for writer in writers {
         match writer.await.expect("no panic") {
             Written::All { new } => new_in_all += new,
-            Written::StaleEpoch => panic!("the epoch has not changed"),
+            Written::StaleEpoch | Written::IdTaken => panic!("the epoch has not changed"),
         }
     }
     assert_eq!(new_in_all, 20);
@@ -142,7 +142,7 @@ async fn an_order_of_another_epoch_writes_nothing_of_its_batch() {
         epoch: batch.epoch + 1,
         ..batch.clone()
     };
-    let outcome = orders::write_accepted(&shop.postgres, &[batch, stale])
+    let outcome = orders::write_accepted(&shop, &[batch, stale], Expect::New)
         .await
         .expect("an answer");
     assert_eq!(outcome, Written::StaleEpoch);
@@ -161,7 +161,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
         orders: batch.orders[..1].to_vec(),
         ..batch.clone()
     };
-    orders::write_accepted(&shop.postgres, &[written])
+    orders::write_accepted(&shop, &[written], Expect::New)
         .await
         .expect("written");
     // A second order of a user who has one: what a Redis that forgot would accept.
@@ -171,7 +171,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     };
     let mut with_duplicate = batch.clone();
     with_duplicate.orders.push(duplicate);
-    orders::write_accepted(&shop.postgres, std::slice::from_ref(&with_duplicate))
+    orders::write_accepted(&shop, std::slice::from_ref(&with_duplicate), Expect::New)
         .await
         .expect_err("I2 is not written over");
     assert_eq!(
@@ -179,7 +179,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
         (1, 1)
     );
 
-    writer::persist(&shop, &[with_duplicate])
+    writer::persist(&shop, &[with_duplicate], Expect::New)
         .await
         .expect("settled one by one");
     assert_eq!(

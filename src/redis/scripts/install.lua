@@ -4,11 +4,12 @@
 -- ARGV    epoch, version, stock, opens (ms), closes (ms), paused (0/1), limit, remaining, admitted,
 --         shards
 --
--- Returns 'ok'; 'newer' if this or a later epoch is live; 'log' if orders of an older epoch still
--- wait in the log.
+-- Returns 'ok'; 'newer' if this or a later epoch is live, or a later one is being built; 'log' if
+-- orders of an older epoch still wait in the log.
 
-local live = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
-if live >= tonumber(ARGV[1]) then return 'newer' end
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'sealed')
+local epoch = tonumber(ARGV[1])
+if tonumber(state[1] or '0') >= epoch or tonumber(state[2] or '0') > epoch then return 'newer' end
 if redis.call('XLEN', KEYS[2]) > 0 then return 'log' end
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'version', ARGV[2], 'stock', ARGV[3],
