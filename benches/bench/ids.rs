@@ -41,7 +41,11 @@ pub async fn measure(data_dir: &Path, count: usize) -> Result<Ids, Error> {
 }
 
 async fn take(stores: &Stores, count: usize) -> Result<(f64, bool), Error> {
-    let generator = IdGenerator::new(stores.redis.clone(), stores.postgres.clone(), Default::default());
+    let generator = IdGenerator::new(
+        stores.redis.clone(),
+        stores.postgres.clone(),
+        Default::default(),
+    );
     let mut connection = stores.redis.pooled().await?;
     let mut all = Vec::with_capacity(count + BATCH);
     // The first lease asks Postgres for a floor.

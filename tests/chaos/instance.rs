@@ -93,6 +93,7 @@ impl Instance {
             }
         }
         command
+            .env("NO_COLOR", "1") // the logs are searched
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .envs(extra.iter().copied())
             .current_dir(&self.folder)

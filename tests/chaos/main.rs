@@ -60,6 +60,19 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = SHORT_SECONDS)]
     seconds: u64,
 
+    /// How long the mixed faults strike; as long as the others if it is not said
+    #[arg(long, value_name = "N")]
+    mixed_seconds: Option<u64>,
+
+    /// Only prove the checkers: plant each bug (or the named ones, with --only) and see that it is
+    /// caught
+    #[arg(long)]
+    planted: bool,
+
+    /// Let `clock` pass where libfaketime is missing; the report says that it was not exercised
+    #[arg(long)]
+    allow_missing_faketime: bool,
+
     /// Decides everything; printed by every run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -139,7 +152,9 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
         None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
     };
     eprintln!("chaos: seed {seed}");
-    let faults: Vec<Fault> = if !arguments.only.is_empty() {
+    let faults: Vec<Fault> = if arguments.planted {
+        Vec::new()
+    } else if !arguments.only.is_empty() {
         let named = arguments.only.iter();
         named
             .map(|name| {
@@ -156,18 +171,43 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
         seed,
         length: Duration::from_secs(arguments.seconds),
         clients: arguments.clients,
+        terminal_within: Duration::ZERO, // each fault has its own
+        least_accepted: arguments.seconds * 20,
     };
     let mut trials = Vec::new();
-    eprintln!("{HEADINGS}");
+    if !faults.is_empty() {
+        eprintln!("{HEADINGS}");
+    }
     for fault in faults {
-        let report = trial::run(fault, plan)
+        let seconds = match fault {
+            Fault::Mixed | Fault::MixedLoss => arguments.mixed_seconds,
+            _ => None,
+        };
+        let plan = Plan {
+            length: seconds.map_or(plan.length, Duration::from_secs),
+            terminal_within: fault.terminal_within(),
+            ..plan
+        };
+        let mut report = trial::run(fault, plan)
             .await
             .unwrap_or_else(|error| TrialReport::failed(fault, &error));
+        if fault == Fault::Clock && arguments.allow_missing_faketime {
+            report.excuse_missing_faketime();
+        }
         eprintln!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64());
         for remark in report.remarks() {
             eprintln!("    {remark}");
         }
         trials.push(report);
+    }
+    let is_short = arguments.only.is_empty() && !arguments.all;
+    let mut planted = Vec::new();
+    if arguments.planted || is_short {
+        eprintln!("planted bugs, which the checkers must notice:");
+        planted = planted::run(seed, &arguments.only).await;
+        for report in &planted {
+            eprintln!("{}", report.line());
+        }
     }
     let measures: Vec<Measure> = Vec::new();
     let report = Report {
@@ -178,9 +218,10 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
         kills: trials.iter().map(|trial| trial.kills).sum(),
         violations: trials.iter().map(|trial| trial.violations.len()).sum(),
         passed: trials.iter().all(|trial| trial.verdict == Verdict::Passed)
+            && planted.iter().all(|report| report.passed)
             && measures.iter().all(|measure| measure.held),
         trials,
-        planted: Vec::new(),
+        planted,
         measures,
     };
     if let Some(folder) = &arguments.report {

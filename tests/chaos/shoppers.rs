@@ -13,7 +13,7 @@ use flash_sale::domain::OrderStatus;
 use std::{
     collections::VecDeque,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Longer than any timeout inside the program: what has no answer by then gets none.
@@ -62,6 +62,14 @@ impl Client {
     /// One shopper after another until the world stops.
     pub async fn run(mut self) -> Vec<Operation> {
         while !self.world.is_stopping() {
+            self.session().await;
+        }
+        self.operations
+    }
+
+    /// The same, but no longer than until then.
+    pub async fn run_until(mut self, until: Instant) -> Vec<Operation> {
+        while !self.world.is_stopping() && Instant::now() < until {
             self.session().await;
         }
         self.operations

@@ -18,7 +18,7 @@ use crate::{
         history::{Answer, History, Kind, Micros, NO_KEY, NO_ORDER, Operation},
         random::Random,
     },
-    world::{SALES, World},
+    world::{Habits, SALES, World},
 };
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -32,13 +32,17 @@ pub struct Plan {
     pub seed: u64,
     pub length: Duration,
     pub clients: u16,
+    /// Within this time after the last purchase everything is terminal.
+    pub terminal_within: Duration,
+    /// Strikes also go on until so many purchases were accepted: on a slow machine a short time may
+    /// be too little.
+    pub least_accepted: u64,
 }
 
 /// Within this time after healing every instance sells again.
 const SERVES_WITHIN: Duration = Duration::from_secs(15);
-/// Within this time after the last purchase everything is terminal: the time to pay (2 s), the grace
-/// of the recovery (2 s), and what a busy machine needs to write it all down.
-pub const TERMINAL_WITHIN: Duration = Duration::from_secs(15);
+/// The last units are sold in this time; it takes a fraction of a second.
+const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
@@ -50,6 +54,12 @@ pub struct Healed {
     pub instance: Option<u8>,
 }
 
+/// What came of a trial.
+pub struct Judged {
+    pub report: TrialReport,
+    pub violations: Vec<Violation>,
+}
+
 /// Runs one fault. An error means that the trial itself could not be done.
 pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport, Error> {
     let began = Instant::now();
@@ -58,7 +68,7 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport, Error> {
     crate::progress(fault.name(), "deployed");
     let outcome = conduct(fault, plan, seed, &mut cluster).await;
     let mut report = match outcome {
-        Ok(report) => report,
+        Ok(judged) => judged.report,
         Err(error) => {
             let logs: Vec<String> = (cluster.instances.iter())
                 .map(|one| {
@@ -82,15 +92,16 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport, Error> {
     Ok(report)
 }
 
-async fn conduct(
+/// The trial itself, on a deployment that is there.
+pub async fn conduct(
     fault: Fault,
     plan: Plan,
     seed: u64,
     cluster: &mut Cluster,
-) -> Result<TrialReport, Error> {
+) -> Result<Judged, Error> {
     let phase = |what: &str| crate::progress(fault.name(), what);
     phase("starting the load");
-    let world = Arc::new(World::create(cluster, seed, &SALES, plan.length).await?);
+    let world = Arc::new(World::create(cluster, seed, &sales_of(plan), plan.length).await?);
     let mut load: JoinSet<Vec<Operation>> = JoinSet::new();
     for number in 0..plan.clients {
         load.spawn(Client::new(&world, number).run());
@@ -101,31 +112,34 @@ async fn conduct(
     phase("striking");
     // A fault in a running sale, not in one that begins.
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
-    let mut stage = Stage::new(cluster, world.clone(), plan.length);
+    let mut stage = Stage::new(cluster, world.clone(), plan);
     stage.run(fault).await?;
-    let strikes = stage.finish().await?;
+    let (strikes, mut operations) = stage.finish().await?;
     let healed_at = Instant::now();
     phase("healed");
     let serves = until_all_sell(cluster, &world).await?;
     phase("every instance sells; stopping the load");
     world.stop.store(true, Relaxed);
-    let mut operations = Vec::new();
     while let Some(client) = load.join_next().await {
         operations.append(&mut client?);
     }
     phase("the load has stopped");
     let snapshots = snapshots.await?;
 
-    let first = look::settle(cluster, &world, TERMINAL_WITHIN).await;
+    let mut settled = look::settle(cluster, &world, plan.terminal_within).await;
     let at_rest_after = healed_at.elapsed();
-    phase(&format!("at rest ({}); selling the rest", tell(&first)));
-    let (mut sold_off_operations, sold_off) = sell_off(&world).await?;
-    operations.append(&mut sold_off_operations);
-    let second = look::settle(cluster, &world, TERMINAL_WITHIN).await;
-    let settled = if first.after.is_some() { second } else { first };
+    let mut sold_off = None;
+    if settled.after.is_some() {
+        phase("at rest; selling the rest");
+        let (mut more, heard) = sell_off(&world).await?;
+        operations.append(&mut more);
+        sold_off = Some(heard);
+        settled = look::settle(cluster, &world, plan.terminal_within).await;
+    }
 
     phase("looking at what there is");
-    let (sales, rows, outbox) = look::dump_postgres(cluster, &world, sold_off).await?;
+    let (sales, rows, outbox) =
+        look::dump_postgres(cluster, &world, sold_off == Some(true)).await?;
     let evidence = Evidence {
         history: History {
             seed,
@@ -161,7 +175,7 @@ async fn conduct(
             "{SERVES_WITHIN:?} after healing instances {serves:?} sold nothing"
         ));
     }
-    if !sold_off {
+    if sold_off == Some(false) {
         say("after healing, buyers found neither a unit nor \"sold out\"".to_owned());
     }
     for crash in &strikes.crashes {
@@ -173,7 +187,22 @@ async fn conduct(
     report.at_rest_after = Some(at_rest_after);
     report.void = void(plan, &evidence, &strikes);
     report.conclude();
-    Ok(report)
+    Ok(Judged { report, violations })
+}
+
+/// The ordinary sales. In a short run fewer units are scarce, so that they run out, and fewer are
+/// plenty, which an audit has to go through.
+fn sales_of(plan: Plan) -> Vec<Habits> {
+    let is_short = plan.length < Duration::from_secs(10);
+    let scale = |habits: Habits| Habits {
+        stock: match (is_short, habits.is_sold_off) {
+            (true, true) => habits.stock / 10,
+            (true, false) => habits.stock / 40,
+            (false, _) => habits.stock,
+        },
+        ..habits
+    };
+    SALES.into_iter().map(scale).collect()
 }
 
 /// Waits until every serving instance has accepted a purchase since now; those that did not.
@@ -227,7 +256,7 @@ async fn buy_until_sold_out(
     mut client: Client,
     sale: u8,
 ) -> (Vec<Operation>, bool) {
-    let deadline = Instant::now() + TERMINAL_WITHIN;
+    let deadline = Instant::now() + SOLD_OFF_WITHIN;
     let mut sold_out = false;
     let mut turn = 0;
     while !sold_out && Instant::now() < deadline {

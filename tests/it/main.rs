@@ -3,6 +3,7 @@
 
 mod admission;
 mod audit;
+mod checkers;
 mod cli;
 mod contract;
 mod embedded;

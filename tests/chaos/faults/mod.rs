@@ -1,7 +1,10 @@
 //! The faults: what is done to the program, how one knows that it happened, and what may be expected
 //! of the program meanwhile.
 
+pub mod clock;
+pub mod crowds;
 pub mod network;
+pub mod points;
 pub mod postgres;
 pub mod processes;
 pub mod redis;
@@ -9,12 +12,13 @@ pub mod redis;
 use crate::{
     Error,
     cluster::{Cluster, Shape},
-    support::random::Random,
-    trial::Healed,
+    support::{history::Operation, random::Random},
+    trial::{Healed, Plan},
     world::World,
 };
 use std::{
-    sync::Arc,
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -39,6 +43,7 @@ macro_rules! faults {
 }
 
 faults! {
+    Calm "calm" "nothing: the load alone"
     AppKill "app-kill" "kill -9 one instance, start it again, over and over"
     AppKillAll "app-kill-all" "kill -9 all instances at once"
     AppStop "app-stop" "SIGSTOP an instance for longer than every timeout, then SIGCONT"
@@ -63,7 +68,36 @@ faults! {
     NetLatency "net-latency" "200 ms each way to both stores"
     NetThrottle "net-throttle" "both stores at some kilobytes a second"
     StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
+    Clock "clock" "instances a day ahead and a day behind, stepping back and forth"
+    FailPoints "fail-points" "exit, error, pause and panic at every named point of the program"
+    Overload "overload" "waves of thousands of connections, more than the queues take"
+    Clients "clients" "idle, endless and silent connections that hang up all at once"
+    Mixed "mixed" "random faults of all kinds, overlapping, without loss of data"
+    MixedLoss "mixed-loss" "the same, and Redis loses data too"
 }
+
+/// What a mixed run draws from.
+const MIXED: &[Fault] = &[
+    Fault::AppKill,
+    Fault::AppKill,
+    Fault::AppKillAll,
+    Fault::RedisKill,
+    Fault::PostgresKill,
+    Fault::PostgresRefuse,
+    Fault::RedisStop,
+    Fault::PostgresStop,
+    Fault::AppStop,
+    Fault::EverythingKill,
+    Fault::NetCut,
+    Fault::NetLostReplies,
+    Fault::NetBlackHole,
+];
+const LOSSES: &[Fault] = &[
+    Fault::RedisEmpty,
+    Fault::RedisCut,
+    Fault::RedisFlush,
+    Fault::StaleInstance,
+];
 
 /// What happened to the deployment.
 #[derive(Debug, Default)]
@@ -79,32 +113,59 @@ pub struct Strikes {
     pub notes: Vec<String>,
 }
 
+/// How much longer than its time a trial may take to have enough purchases.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// What a strike works with.
 pub struct Stage<'a> {
     pub cluster: &'a mut Cluster,
     pub world: Arc<World>,
     pub random: Random,
-    pub length: Duration,
+    plan: Plan,
     until: Instant,
     pub strikes: Strikes,
+    /// Fail points that fired, with their action.
+    pub reached: BTreeSet<String>,
+    /// Connections opened only to be in the way.
+    pub nuisances: usize,
+    /// What the clients of a fault did, besides those of the load.
+    pub operations: Vec<Operation>,
 }
 
 impl<'a> Stage<'a> {
-    pub fn new(cluster: &'a mut Cluster, world: Arc<World>, length: Duration) -> Self {
+    pub fn new(cluster: &'a mut Cluster, world: Arc<World>, plan: Plan) -> Self {
         Self {
             random: Random::of(world.seed, "nemesis", 0),
             cluster,
             world,
-            length,
-            until: Instant::now() + length,
+            plan,
+            until: Instant::now() + plan.length,
             strikes: Strikes::default(),
+            reached: BTreeSet::new(),
+            nuisances: 0,
+            operations: Vec::new(),
         }
     }
 
     /// Strikes until the time is over, at least once.
     pub async fn run(&mut self, fault: Fault) -> Result<(), Error> {
         fault.prepare(self).await?;
-        while self.strikes.count == 0 || Instant::now() < self.until {
+        // Also without time: what was begun is finished, and there must be something to judge.
+        let latest = self.until + GRACE;
+        let is_due = |stage: &Self| {
+            let every_point = fault == Fault::FailPoints
+                && stage.plan.length > Duration::from_secs(15)
+                && !points::is_complete(stage);
+            let accepted: u64 = stage
+                .world
+                .accepted
+                .iter()
+                .map(|one| one.load(Relaxed))
+                .sum();
+            let too_little = accepted < stage.plan.least_accepted && Instant::now() < latest;
+            every_point || too_little
+        };
+        while self.strikes.count == 0 || Instant::now() < self.until || is_due(self) {
             fault.strike(self).await?;
             self.strikes.count += 1;
             self.tend()?;
@@ -113,11 +174,11 @@ impl<'a> Stage<'a> {
     }
 
     /// Everything works again from here on.
-    pub async fn finish(mut self) -> Result<Strikes, Error> {
+    pub async fn finish(mut self) -> Result<(Strikes, Vec<Operation>), Error> {
         self.tend()?;
         self.cluster.heal().await?;
         self.healed(None);
-        Ok(self.strikes)
+        Ok((self.strikes, self.operations))
     }
 
     /// Does what a service manager does: what has ended is started again. An instance may end by
@@ -178,7 +239,11 @@ impl Fault {
 
     /// Environment of the instances, besides the ordinary.
     pub fn settings(self) -> &'static [(&'static str, &'static str)] {
-        &[]
+        match self {
+            // Small queues: full in a moment.
+            Self::Overload => &[("BACKLOG_LIMIT", "500")],
+            _ => &[],
+        }
     }
 
     /// Whether Redis loses what it had confirmed.
@@ -191,19 +256,33 @@ impl Fault {
                 | Self::RedisBackup
                 | Self::RedisFailover
                 | Self::StaleInstance
+                | Self::FailPoints
+                | Self::MixedLoss
         )
     }
 
     /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the
     /// process that still had them in memory.
     pub fn may_lose_accepted(self) -> bool {
-        false
+        matches!(self, Self::FailPoints | Self::MixedLoss)
+    }
+
+    /// Within this time after the last purchase everything is terminal: the time to pay (2 s), the
+    /// grace of the recovery (2 s), and what a busy machine needs to write it all down. A connection
+    /// that fell silent is only given up after a timeout of up to 20 s.
+    pub fn terminal_within(self) -> Duration {
+        match self {
+            Self::NetBlackHole | Self::Mixed | Self::MixedLoss => Duration::from_secs(40),
+            _ => Duration::from_secs(15),
+        }
     }
 
     /// How long a request whose connection was lost may still take effect.
     pub fn late_effects(self) -> Duration {
         match self {
-            Self::NetThrottle | Self::NetBlackHole => Duration::from_secs(60),
+            Self::NetThrottle | Self::NetBlackHole | Self::Mixed | Self::MixedLoss => {
+                Duration::from_secs(60)
+            }
             _ => Duration::from_secs(8),
         }
     }
@@ -213,6 +292,7 @@ impl Fault {
             Self::PostgresSlowCommits => postgres::slow_commits(stage).await,
             Self::PostgresSerialization => postgres::serialization_failures(stage).await,
             Self::RedisBackup => redis::back_up(stage).await,
+            Self::Clock => clock::prepare(stage).await,
             _ => Ok(()),
         }
     }
@@ -235,9 +315,19 @@ impl Fault {
             Self::PostgresStop => postgres::stop(stage).await,
             Self::PostgresRefuse => postgres::refuse(stage).await,
             Self::PostgresFailover => postgres::fail_over(stage).await,
-            Self::PostgresSlowCommits | Self::PostgresSerialization => {
+            Self::Calm | Self::PostgresSlowCommits | Self::PostgresSerialization => {
                 stage.wait(200..500).await;
                 Ok(())
+            }
+            Self::Clock => clock::strike(stage).await,
+            Self::FailPoints => points::strike(stage).await,
+            Self::Overload => crowds::overload(stage).await,
+            Self::Clients => crowds::nuisances(stage).await,
+            // Boxed, because these strike by way of the others.
+            Self::Mixed => Box::pin(mixed(stage, MIXED)).await,
+            Self::MixedLoss => {
+                let all = [MIXED, LOSSES].concat();
+                Box::pin(mixed(stage, &all)).await
             }
             Self::EverythingKill => processes::kill_everything(stage).await,
             Self::NetCut => network::cut(stage).await,
@@ -263,6 +353,25 @@ impl Fault {
                 network::verify(self, stage);
                 Ok(())
             }
+            Self::Clock => {
+                clock::verify(stage);
+                Ok(())
+            }
+            Self::FailPoints => {
+                points::verify(stage);
+                Ok(())
+            }
+            Self::Clients => {
+                let count = stage.nuisances;
+                stage
+                    .strikes
+                    .notes
+                    .push(format!("{count} nuisances connected"));
+                if count < 500 {
+                    stage.strikes.missing = Some(format!("only {count} nuisances connected"));
+                }
+                Ok(())
+            }
             Self::AppKill
             | Self::AppKillAll
             | Self::WorkerKill
@@ -277,4 +386,19 @@ impl Fault {
             _ => Ok(()),
         }
     }
+}
+
+/// One of these faults, half of the time while a link to a store is bad.
+async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result<(), Error> {
+    let fault = faults[stage.random.index(faults.len())];
+    let bad = stage.random.chance(0.5);
+    if bad {
+        network::worsen(stage).await;
+    }
+    let struck = fault.strike(stage).await;
+    if bad {
+        network::mend(stage).await;
+    }
+    stage.tend()?;
+    struck
 }

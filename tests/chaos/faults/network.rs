@@ -95,6 +95,27 @@ pub async fn throttle(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// One link becomes bad, in a way that the program can live with while something else happens.
+pub async fn worsen(stage: &mut Stage<'_>) {
+    let number = any_link(stage);
+    let fault = match stage.random.below(3) {
+        0 => NetFault::Latency(Duration::from_millis(20 + stage.random.below(80))),
+        1 => NetFault::Throttle {
+            bytes_per_second: 200_000,
+        },
+        _ => NetFault::LoseReplies {
+            which: Lost::Share(0.02),
+            to: "",
+        },
+    };
+    link(stage, number).set(fault).await;
+}
+
+/// All links are good again.
+pub async fn mend(stage: &mut Stage<'_>) {
+    everywhere(stage, NetFault::None).await;
+}
+
 /// The proxies have counted what they did.
 pub fn verify(fault: Fault, stage: &mut Stage<'_>) {
     let mut sum = Counts::default();
