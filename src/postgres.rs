@@ -1,10 +1,14 @@
-//! Postgres: the pool and the schema.
+//! Postgres: the pool, transactions that can be dropped, and the schema.
 
 use sqlx::{
-    Connection, PgConnection, PgPool,
+    Connection, Executor, PgConnection, PgPool, Postgres,
+    pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use std::time::Duration;
+use std::{
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
 
 /// How long a request may wait for a connection. Short: a shopper who is told 503 can retry, one who
 /// waits cannot.
@@ -16,15 +20,108 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// No statement of the program takes seconds, but for an audit or a rebuild of millions of orders.
 const STATEMENT_TIMEOUT: &str = "60s";
 
+/// How long to wait for a statement that may take as long as Postgres allows: past its own timeout
+/// only a Postgres that has fallen silent is still waited for.
+const SILENCE: Duration = Duration::from_secs(65);
+
+/// How long a connection that comes back may take to show that it is alive.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Waits for a long statement, but not for a Postgres that has fallen silent: a machine that died
+/// without a word would otherwise be waited for until TCP gives up, a quarter of an hour.
+pub async fn unless_silent<T>(
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    tokio::time::timeout(SILENCE, statement)
+        .await
+        .unwrap_or_else(|_| Err(timed_out()))
+}
+
+/// The error of a Postgres that did not answer in time.
+pub fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
+}
+
+/// A transaction that may be dropped anywhere: what has not come to its end takes its connection with
+/// it.
+///
+/// `sqlx`'s own may not: if the future of its `begin` is dropped (a timeout, a client that hung up)
+/// after the server has begun, the connection goes back to the pool inside an open transaction, and
+/// whoever gets it next never commits.
+pub struct Transaction {
+    connection: PoolConnection<Postgres>,
+    ended: bool,
+}
+
+/// Begins a transaction whose statements all see the same moment.
+pub const SNAPSHOT: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+impl Transaction {
+    /// Begins with `statement`, a BEGIN of some kind.
+    pub async fn begin(postgres: &PgPool, statement: &'static str) -> Result<Self, sqlx::Error> {
+        let mut transaction = Self {
+            connection: postgres.acquire().await?,
+            ended: false,
+        };
+        transaction.connection.execute(statement).await?;
+        Ok(transaction)
+    }
+
+    pub async fn commit(self) -> Result<(), sqlx::Error> {
+        self.end("COMMIT").await
+    }
+
+    pub async fn rollback(self) -> Result<(), sqlx::Error> {
+        self.end("ROLLBACK").await
+    }
+
+    async fn end(mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        self.connection.execute(statement).await?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+impl Deref for Transaction {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
 /// A pool that connects when it is first used.
 ///
 /// Connections are not tested before they are handed out: that is a round trip for each query, and a
-/// broken one shows by its error, after which the pool drops it.
+/// broken one shows by its error, after which the pool drops it. They are tested when they come back,
+/// behind the answer, and one that stays silent is dropped: a query that was given up may still run.
 pub fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
     PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                tokio::time::timeout(RETURN_TIMEOUT, connection.ping())
+                    .await
+                    .unwrap_or_else(|_| Err(timed_out()))
+                    .map(|()| true)
+            })
+        })
         .connect_lazy_with(
             options
                 .application_name("flash-sale")

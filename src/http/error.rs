@@ -362,6 +362,8 @@ fn redis_is_away(error: &redis::RedisError) -> bool {
                         | ServerErrorKind::ReadOnly
                 )
         )
+        // A full disk, full memory, too few replicas: an operator's to mend, and passing.
+        || matches!(error.code(), Some("MISCONF" | "OOM" | "NOREPLICAS"))
 }
 
 /// For tower-http's catch-panic: the message goes to the log (the panic hook has told where).

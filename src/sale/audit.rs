@@ -8,12 +8,13 @@
 
 use crate::{
     domain::{OrderId, OrderStatus, Sale, SaleId, UserId},
+    postgres::{SNAPSHOT, Transaction},
     redis::scripts::record,
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns, log},
 };
 use futures_util::TryStreamExt;
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::AssertSqlSafe;
 use std::collections::{HashMap, HashSet};
 use utoipa::ToSchema;
 
@@ -183,10 +184,7 @@ impl Shop {
 
     /// All of Postgres' side in one snapshot.
     async fn look_at_postgres(&self, id: SaleId) -> Result<Option<PostgresLook>, ShopError> {
-        let mut connection = self.postgres.acquire().await?;
-        let mut snapshot = connection
-            .begin_with("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            .await?;
+        let mut snapshot = Transaction::begin(&self.postgres, SNAPSHOT).await?;
         let sale: Option<Sale> = sqlx::query_as(concat!(
             "SELECT ",
             sale_columns!(),
@@ -195,7 +193,10 @@ impl Shop {
         .bind(id)
         .fetch_optional(&mut *snapshot)
         .await?;
-        let Some(sale) = sale else { return Ok(None) };
+        let Some(sale) = sale else {
+            snapshot.rollback().await?;
+            return Ok(None);
+        };
         let taken: i32 = sqlx::query_scalar("SELECT taken FROM sales WHERE id = $1")
             .bind(id)
             .fetch_one(&mut *snapshot)

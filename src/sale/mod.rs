@@ -261,14 +261,15 @@ impl Shop {
         {
             return Ok(order);
         }
-        let queued = self
-            .find_queued(user, id)
-            .await?
-            .ok_or(ShopError::OrderNotFound)?;
+        let queued = self.find_queued(user, id).await;
+        if let Ok(None) = queued {
+            return Err(ShopError::OrderNotFound);
+        }
         // It may have been written between the two looks; what Postgres says is newer.
-        Ok(orders::of_user(&self.postgres, user, id)
-            .await?
-            .unwrap_or(queued))
+        match orders::of_user(&self.postgres, user, id).await? {
+            Some(order) => Ok(order),
+            None => queued?.ok_or(ShopError::OrderNotFound),
+        }
     }
 
     /// The caller's orders, newest first, queued ones included.

@@ -8,6 +8,7 @@
 use crate::{
     domain::{IdempotencyKey, Order, OrderId, OrderStatus, SaleId, UserId},
     fail_point::FailPoints,
+    postgres::Transaction,
     sale::{
         Page, Shop,
         board::from_ms,
@@ -158,39 +159,57 @@ async fn write(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<Written, sqlx::Error> {
-    let fail_points: &FailPoints = &shop.fail_points;
+    let mut transaction = Transaction::begin(&shop.postgres, "BEGIN").await?;
+    match fill(&mut transaction, &shop.fail_points, batches, expect).await {
+        Ok(written @ Written::All { .. }) => {
+            transaction.commit().await?;
+            Ok(written)
+        }
+        Ok(nothing) => {
+            transaction.rollback().await?;
+            Ok(nothing)
+        }
+        Err(refusal @ sqlx::Error::Database(_)) => {
+            // Postgres is well and said no: the connection can be used again.
+            transaction.rollback().await?;
+            Err(refusal)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything between BEGIN and COMMIT.
+async fn fill(
+    transaction: &mut PgConnection,
+    fail_points: &FailPoints,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<Written, sqlx::Error> {
     let rows = rows(batches);
-    let mut transaction = shop.postgres.begin().await?;
-    let Some(terms) = terms_of(&mut transaction, batches).await? else {
-        transaction.rollback().await?;
+    let Some(terms) = terms_of(transaction, batches).await? else {
         return Ok(Written::StaleEpoch);
     };
     fail_points.at("writer.begun").await?;
     let new = match expect {
         Expect::New => {
-            copy(&mut transaction, &rows, &terms).await?;
+            copy(transaction, &rows, &terms).await?;
             count_by_sale(&rows)
         }
-        Expect::PerhapsWritten => {
-            let Some(new) = insert_missing(&mut transaction, &rows, &terms).await? else {
-                transaction.rollback().await?;
-                return Ok(Written::IdTaken);
-            };
-            new
-        }
+        Expect::PerhapsWritten => match insert_missing(transaction, &rows, &terms).await? {
+            Some(new) => new,
+            None => return Ok(Written::IdTaken),
+        },
     };
     fail_points.at("writer.rows_added").await?;
     if let Some((order, _)) = rows.first()
         && fail_points.planted("bug.invent_an_order")
     {
-        invent(&mut transaction, order.id).await?;
+        invent(transaction, order.id).await?;
     }
-    if !count_taken(&mut transaction, &new, batches).await? {
-        transaction.rollback().await?;
+    if !count_taken(transaction, &new, batches).await? {
         return Ok(Written::StaleEpoch);
     }
     fail_points.at("writer.counted").await?;
-    transaction.commit().await?;
     Ok(Written::All {
         new: new.values().sum::<i64>().unsigned_abs(),
     })

@@ -1,33 +1,50 @@
 //! Finding orders that Redis has accepted and Postgres does not have yet.
 //!
 //! An order id does not name its sale, so each sale that is known here is asked whether this user
-//! holds it: one pipelined HGET a sale, only after Postgres has said no.
+//! holds it: two pipelined reads a sale, only after Postgres has said no.
+//!
+//! "There is no such order" is only said when it is certain. While Redis is away, not approved, or
+//! rebuilding a sale, an order that was answered 202 may be nowhere to be seen, and the answer is 503.
 
 use crate::{
     domain::{Order, OrderId, OrderStatus, UserId},
     redis::{keys::shard_of, scripts::record},
-    sale::{Shop, ShopError, board::Listing, ids},
+    sale::{Shop, ShopError, board::Listing, gate::RETRY_AFTER, ids},
 };
 use std::sync::Arc;
 
 impl Shop {
-    /// The user's order of this id, if Redis has accepted it.
+    /// The user's order of this id, if Redis has accepted it. Unavailable if that cannot be known now.
     pub(super) async fn find_queued(
         &self,
         user: UserId,
         id: OrderId,
     ) -> Result<Option<Order>, ShopError> {
-        let candidates = self
-            .board
-            .listings()
-            .into_iter()
-            .filter(|listing| listing.is_present())
-            .collect();
-        Ok(self
+        let unknown = |why: String| {
+            tracing::debug!(why, "an order cannot be looked up in redis");
+            ShopError::Unavailable {
+                what: "the order cannot be looked up while the sale is being checked",
+                retry_after: RETRY_AFTER,
+            }
+        };
+        let now = self.now();
+        let mut candidates = self.board.listings();
+        candidates.retain(|listing| !listing.is_retired(now));
+        let held = self
             .held(user, candidates)
-            .await?
-            .into_iter()
-            .find(|order| order.id == id))
+            .await
+            .map_err(|error| unknown(error.to_string()))?;
+        if let Some(order) = held.orders.into_iter().find(|order| order.id == id) {
+            return Ok(Some(order));
+        }
+        // A process that is not approved may have lost it.
+        if let Err(error) = self.redis.hot().await {
+            return Err(unknown(error.to_string()));
+        }
+        if !held.conclusive {
+            return Err(unknown("a sale is in another epoch".to_owned()));
+        }
+        Ok(None)
     }
 
     /// The user's orders in sales that have a backlog, or sold here a moment ago; some may be
@@ -41,33 +58,38 @@ impl Shop {
             return Ok(Vec::new());
         }
         // Redis being away must not hide what Postgres has.
-        Ok(self.held(user, candidates).await.unwrap_or_default())
+        Ok(self.held(user, candidates).await.unwrap_or_default().orders)
     }
 
-    async fn held(
-        &self,
-        user: UserId,
-        listings: Vec<Arc<Listing>>,
-    ) -> Result<Vec<Order>, ShopError> {
-        let mut pipeline = redis::Pipeline::with_capacity(listings.len());
-        for listing in &listings {
-            let sale = listing.sale();
+    async fn held(&self, user: UserId, listings: Vec<Arc<Listing>>) -> Result<Held, ShopError> {
+        let sales: Vec<_> = listings.iter().map(|listing| listing.sale()).collect();
+        let mut pipeline = redis::Pipeline::with_capacity(2 * sales.len());
+        for sale in &sales {
             let shard = shard_of(user, sale.buyer_shards);
             pipeline.hget(
                 self.redis.keys.shard(sale.id, sale.epoch, shard),
                 user.as_bytes(),
             );
+            // Afterwards: if it is still this epoch, the record was read while it was live.
+            pipeline.hget(self.redis.keys.state(sale.id), "epoch");
+        }
+        let mut held_orders = Held {
+            conclusive: true,
+            orders: Vec::new(),
+        };
+        if sales.is_empty() {
+            return Ok(held_orders);
         }
         let mut connection = self.redis.pooled().await?;
-        let records: Vec<Option<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
-        let mut orders = Vec::new();
-        for (listing, found) in listings.iter().zip(records) {
-            let sale = listing.sale();
-            for held in record::decode(found.as_deref().unwrap_or_default()) {
+        let replies: Vec<Option<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
+        for (sale, reply) in sales.iter().zip(replies.chunks_exact(2)) {
+            let [record, epoch] = reply else { continue };
+            held_orders.conclusive &= epoch.as_deref() == Some(sale.epoch.to_string().as_bytes());
+            for held in record::decode(record.as_deref().unwrap_or_default()) {
                 if held.returned {
                     continue; // only Postgres returns units, so it is a row
                 }
-                orders.push(Order {
+                held_orders.orders.push(Order {
                     id: held.order_id,
                     sale_id: sale.id,
                     sale_title: sale.title.clone(),
@@ -82,6 +104,14 @@ impl Shop {
                 });
             }
         }
-        Ok(orders)
+        Ok(held_orders)
     }
+}
+
+/// What Redis holds of a user.
+#[derive(Default)]
+struct Held {
+    orders: Vec<Order>,
+    /// Whether every sale that was asked is in the epoch that this process believes in.
+    conclusive: bool,
 }

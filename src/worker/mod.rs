@@ -36,7 +36,14 @@ pub enum StepError<E: Display> {
     /// The panic's own words are in the log, from the panic hook.
     #[error("panicked")]
     Panicked,
+    /// A server has fallen silent; what it was asked may or may not have happened.
+    #[error("did not finish in time")]
+    TimedOut,
 }
+
+/// How long a step of an ordinary loop may take. Its statements take milliseconds; this is for the
+/// server that says nothing any more, which would hold up the loop until TCP gives up.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Lets a loop survive its step's panic: a bug in one step must not stop all later ones. Everything
 /// that a step leaves half-done is undone by its transaction, or done again by the next step.
@@ -59,6 +66,7 @@ pub struct Pace<'a> {
     bell: Option<&'a Notify>,
     stop: CancellationToken,
     failing: bool,
+    limit: Duration,
 }
 
 impl<'a> Pace<'a> {
@@ -74,12 +82,23 @@ impl<'a> Pace<'a> {
             bell,
             stop: stop.clone(),
             failing: false,
+            limit: STEP_LIMIT,
+        }
+    }
+
+    /// For steps that bound themselves.
+    pub fn without_limit(self) -> Self {
+        Self {
+            limit: Duration::MAX,
+            ..self
         }
     }
 
     /// Runs a step and waits for the next round; `false` when it is time to stop.
     pub async fn rest<T, E: Display>(&mut self, step: impl Future<Output = Result<T, E>>) -> bool {
-        let outcome = survive(step).await;
+        let outcome = tokio::time::timeout(self.limit, survive(step))
+            .await
+            .unwrap_or(Err(StepError::TimedOut));
         gauge!("flash_sale_worker_failing", "worker" => self.name)
             .set(f64::from(u8::from(outcome.is_err())));
         match outcome {
@@ -133,7 +152,9 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (recovering, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
-        let mut pace = Pace::new("recovery", Duration::from_millis(100), None, &stopped);
+        // It drains whole backlogs; each of its writes is bounded.
+        let mut pace =
+            Pace::new("recovery", Duration::from_millis(100), None, &stopped).without_limit();
         while pace.rest(recovery::step(&recovering)).await {}
     });
     let (expiring, stopped) = (shop.clone(), stop.clone());

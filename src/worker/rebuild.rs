@@ -21,7 +21,7 @@
 
 use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
-    postgres,
+    postgres::{self, SNAPSHOT, Transaction, unless_silent},
     redis::{
         keys::{BUYERS_PER_SHARD, shard_of},
         scripts::{self, Installed, Sealed, record::Held},
@@ -62,7 +62,8 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut suspects = HashSet::new();
-        let mut pace = Pace::new("rebuild", PAUSE, Some(&shop.rebuild_bell), &stop);
+        // No limit as a whole: a catalogue of millions takes its time. Each statement has one.
+        let mut pace = Pace::new("rebuild", PAUSE, Some(&shop.rebuild_bell), &stop).without_limit();
         while pace.rest(step(&shop, &mut suspects)).await {}
     });
 }
@@ -109,13 +110,10 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
 /// The Redis process that was checked against this Postgres: an approval that another timeline has
 /// given is void.
 async fn approved_run_id(shop: &Shop) -> Result<Option<String>, ShopError> {
-    let timeline = postgres::timeline(&shop.postgres).await?;
-    Ok(
-        sqlx::query_scalar("SELECT run_id FROM redis_incarnation WHERE timeline = $1")
-            .bind(timeline)
-            .fetch_optional(&shop.postgres)
-            .await?,
-    )
+    let timeline = unless_silent(postgres::timeline(&shop.postgres)).await?;
+    let approved = sqlx::query_scalar("SELECT run_id FROM redis_incarnation WHERE timeline = $1")
+        .bind(timeline);
+    Ok(unless_silent(approved.fetch_optional(&shop.postgres)).await?)
 }
 
 /// Sales that Redis should hold in the epoch of Postgres, and as far as the board knows does not, or
@@ -138,13 +136,15 @@ fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
 async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
     // with it, whatever happens to this process.
-    let mut election = shop.postgres.begin().await?;
-    let elected: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-        .bind(ELECTION)
-        .fetch_one(&mut *election)
-        .await?;
+    let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
+    let elected: bool = unless_silent(
+        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+            .bind(ELECTION)
+            .fetch_one(&mut *election),
+    )
+    .await?;
     if !elected {
-        return Ok(());
+        return Ok(election.rollback().await?);
     }
     let result = rebuild(shop, only).await;
     election.rollback().await?;
@@ -259,16 +259,15 @@ async fn seal(
     retired: bool,
 ) -> Result<HashMap<SaleId, Ended>, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
-    let sales: Vec<(SaleId, i64)> = sqlx::query_as(
+    let sales = sqlx::query_as(
         "SELECT id, epoch FROM sales
          WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
          ORDER BY id",
     )
     .bind(ids)
     .bind(retired)
-    .bind(RETIREMENT.as_seconds_f64())
-    .fetch_all(&shop.postgres)
-    .await?;
+    .bind(RETIREMENT.as_seconds_f64());
+    let sales: Vec<(SaleId, i64)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
     let mut ended = HashMap::new();
     for (id, epoch) in sales {
         if let Some(sealed) = seal_sale(shop, id, epoch).await? {
@@ -325,7 +324,7 @@ async fn fence(shop: &Shop, sealed: &HashMap<SaleId, Ended>) -> Result<Vec<Sale>
         .map(|(id, ended)| (id.get(), ended.new_epoch))
         .unzip();
     // Locked by id, as everywhere, so that writers and this cannot wait for each other.
-    Ok(sqlx::query_as(concat!(
+    let fenced = sqlx::query_as(concat!(
         "WITH target AS (
              SELECT s.id AS target_id, d.epoch AS target_epoch
              FROM UNNEST($1::bigint[], $2::bigint[]) AS d (id, epoch)
@@ -338,9 +337,8 @@ async fn fence(shop: &Shop, sealed: &HashMap<SaleId, Ended>) -> Result<Vec<Sale>
     ))
     .bind(ids)
     .bind(epochs)
-    .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX))
-    .fetch_all(&shop.postgres)
-    .await?)
+    .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX));
+    Ok(unless_silent(fenced.fetch_all(&shop.postgres)).await?)
 }
 
 /// Step 7.
@@ -504,10 +502,7 @@ async fn live_orders(
     shop: &Shop,
     sale: &Sale,
 ) -> Result<(i64, HashMap<UserId, Vec<Held>>), ShopError> {
-    let mut snapshot = shop
-        .postgres
-        .begin_with("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        .await?;
+    let mut snapshot = unless_silent(Transaction::begin(&shop.postgres, SNAPSHOT)).await?;
     let mut held: HashMap<UserId, Vec<Held>> = HashMap::new();
     let mut taken = 0;
     let mut rows = sqlx::query_as::<_, (OrderId, UserId, Option<i16>, Option<i64>, OrderStatus)>(
@@ -519,7 +514,7 @@ async fn live_orders(
     )
     .bind(sale.id)
     .fetch(&mut *snapshot);
-    while let Some((order_id, user, slot, hash, status)) = rows.try_next().await? {
+    while let Some((order_id, user, slot, hash, status)) = unless_silent(rows.try_next()).await? {
         let returned = !matches!(status, OrderStatus::PendingPayment | OrderStatus::Paid);
         if !returned {
             taken += 1;
@@ -599,7 +594,7 @@ async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), S
 /// Rebuilds at an operator's word: all sales, or one, whatever state Redis is in. Waits for a rebuild
 /// that is under way. Answers how many sales.
 pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
-    let mut election = shop.postgres.begin().await?;
+    let mut election = Transaction::begin(&shop.postgres, "BEGIN").await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .bind(ELECTION)
         .execute(&mut *election)

@@ -5,8 +5,9 @@
 
 use crate::{
     domain::SaleId,
+    postgres::timed_out,
     sale::{Shop, ShopError, board::Listing},
-    worker::Pace,
+    worker::{Pace, STEP_LIMIT},
 };
 use futures_util::StreamExt;
 use metrics::gauge;
@@ -32,7 +33,8 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
-        let mut pace = Pace::new("published changes", COLD_PAUSE, None, &stop);
+        // One step follows the channel for as long as it lasts.
+        let mut pace = Pace::new("published changes", COLD_PAUSE, None, &stop).without_limit();
         while pace.rest(listen(&shop, &stop)).await {}
     });
 }
@@ -119,7 +121,7 @@ async fn listen(shop: &Arc<Shop>, stop: &CancellationToken) -> Result<(), ShopEr
         .filter(|listing| listing.is_warm())
         .collect();
     for listing in warm {
-        shop.refresh(listing.id).await?;
+        refresh(shop, listing.id).await?;
     }
     let mut messages = subscriber.on_message();
     loop {
@@ -136,11 +138,18 @@ async fn listen(shop: &Arc<Shop>, stop: &CancellationToken) -> Result<(), ShopEr
         let Ok(id) = message.get_payload::<i64>() else {
             continue;
         };
-        match shop.refresh(SaleId::from_i64(id)).await {
+        match refresh(shop, SaleId::from_i64(id)).await {
             Ok(_) | Err(ShopError::SaleNotFound) => {}
             Err(error) => tracing::debug!(%error, sale = id, "could not follow a change"),
         }
     }
+}
+
+async fn refresh(shop: &Arc<Shop>, sale: SaleId) -> Result<(), ShopError> {
+    tokio::time::timeout(STEP_LIMIT, shop.refresh(sale))
+        .await
+        .unwrap_or(Err(timed_out().into()))
+        .map(|_| ())
 }
 
 fn report(shop: &Shop) {

@@ -14,6 +14,7 @@
 
 use crate::{
     domain::OrderStatus,
+    postgres::timed_out,
     redis::{
         is_wrong_type,
         scripts::{self, Judged},
@@ -129,9 +130,9 @@ pub async fn persist(
     Ok(())
 }
 
-/// How long one batch may take; a Postgres that says nothing at all is asked again on another
-/// connection, which the idempotent insert allows.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long one batch, or the settling of one order, may take; a Postgres that says nothing at all is
+/// asked again on another connection, which the idempotent insert allows.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 async fn write(
     shop: &Arc<Shop>,
@@ -146,7 +147,7 @@ async fn write(
     }
     tokio::time::timeout(WRITE_TIMEOUT, orders::write_accepted(shop, batches, expect))
         .await
-        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .unwrap_or_else(|_| Err(timed_out()))
 }
 
 fn count_written(new: u64) {
@@ -187,7 +188,9 @@ async fn acknowledge(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
 async fn settle_each(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
     for batch in batches {
         for order in &batch.orders {
-            settle(shop, batch, *order).await?;
+            tokio::time::timeout(2 * WRITE_TIMEOUT, settle(shop, batch, *order))
+                .await
+                .unwrap_or_else(|_| Err(timed_out().into()))?;
         }
     }
     Ok(())
