@@ -22,7 +22,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
@@ -30,6 +30,13 @@ use std::{
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-the-chaos-run";
 pub const TOKEN_SECRET: &str = "a secret of the chaos run, of at least thirty-two bytes";
+
+static POSTGRES_VERSION: OnceLock<String> = OnceLock::new();
+
+/// Of the Postgres that was started last; "" before that.
+pub fn postgres_version() -> String {
+    POSTGRES_VERSION.get().cloned().unwrap_or_default()
+}
 
 /// How many processes of each kind.
 #[derive(Debug, Clone, Copy)]
@@ -144,6 +151,10 @@ impl Cluster {
         // The schema is there before the first instance starts: instances do not wait for each other.
         let pool = flash_sale::postgres::pool(cluster.primary(), 1);
         flash_sale::postgres::migrate(&pool).await?;
+        let version = sqlx::query_scalar("SELECT version()")
+            .fetch_one(&pool)
+            .await?;
+        POSTGRES_VERSION.get_or_init(|| version);
         pool.close().await;
         let roles = [
             (Role::Server, shape.servers),

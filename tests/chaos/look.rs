@@ -131,7 +131,11 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
         .arg("server")
         .query_async(&mut redis)
         .await?;
-    let is_approved = approved.is_some_and(|run_id| info.contains(&format!("run_id:{run_id}")));
+    let live = info
+        .lines()
+        .find_map(|line| line.strip_prefix("run_id:"))
+        .map(str::trim);
+    let is_approved = live.is_some() && approved.as_deref() == live;
     let (mut waiting, mut entries, mut foreign) = (0, 0, 0);
     for sale in &world.sales {
         let (state, length): (Vec<Option<i64>>, i64) = redis::pipe()
@@ -150,8 +154,7 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
     Ok((!(at_rest && is_approved)).then(|| {
         format!(
             "{pending} orders to pay, {outbox} units to return, {waiting} orders in {entries} log \
-             entries, {foreign} sales not rebuilt, redis {}approved",
-            if is_approved { "" } else { "not " }
+             entries, {foreign} sales not rebuilt, redis {live:?} where {approved:?} is approved"
         )
     }))
 }

@@ -180,7 +180,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look(postgres: String) -> Self {
+    pub fn look() -> Self {
         let said = |program: &str, arguments: &[&str]| {
             let output = Command::new(program).args(arguments).output();
             let text =
@@ -193,7 +193,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             kernel: said("uname", &["-sr"]),
             redis: said("redis-server", &["--version"]),
-            postgres,
+            postgres: crate::cluster::postgres_version(),
             commit: if changed {
                 format!("{commit} with changes")
             } else {
@@ -215,6 +215,16 @@ pub struct Measure {
     pub measured: String,
     pub target: String,
     pub held: bool,
+}
+
+impl Measure {
+    pub fn line(&self) -> String {
+        let verdict = if self.held { "held" } else { "MISSED" };
+        format!(
+            "{:<84}{:>10}  target {:<12}{verdict}",
+            self.what, self.measured, self.target
+        )
+    }
 }
 
 /// A whole run.
@@ -262,12 +272,7 @@ impl Report {
             let _ = writeln!(text, "{}", planted.line());
         }
         for measure in &self.measures {
-            let verdict = if measure.held { "held" } else { "MISSED" };
-            let _ = writeln!(
-                text,
-                "{:<60}{:>18}  target {:<12} {verdict}",
-                measure.what, measure.measured, measure.target
-            );
+            let _ = writeln!(text, "{}", measure.line());
         }
         let _ = writeln!(
             text,

@@ -296,15 +296,13 @@ fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
     accepted.sort_by_key(|one| one.completed);
     let first_after = |healed: &Healed| {
         let start = accepted.partition_point(|one| one.completed < healed.at);
-        let mut later = accepted[start..].iter();
-        let concerns = |one: &&&&Operation| {
-            healed
-                .instance
-                .is_none_or(|instance| instance == one.instance)
-        };
-        later
-            .find(|one| concerns(&one))
-            .map(|one| (one.completed - healed.at) as f64 / 1e3)
+        let first = accepted[start..].iter().find(|one| {
+            one.invoked >= healed.at
+                && healed
+                    .instance
+                    .is_none_or(|instance| instance == one.instance)
+        });
+        first.map(|one| (one.completed - healed.at) as f64 / 1e3)
     };
     healed.iter().filter_map(first_after).collect()
 }

@@ -39,7 +39,8 @@ pub struct Habits {
     pub is_sold_off: bool,
 }
 
-const ORDINARY: Habits = Habits {
+/// Open all the time, with room for everybody.
+pub const ORDINARY: Habits = Habits {
     name: "plenty",
     stock: 2_000_000,
     per_user_limit: 1,

@@ -264,6 +264,23 @@ fn units_that_went_astray_are_seen() {
 }
 
 #[test]
+fn a_stock_that_is_not_what_the_operator_was_told_is_seen() {
+    let change = |add, answer| operation(70, Kind::AddStock(add), answer, NO_ORDER);
+    for (add, answer) in [(3, Answer::Done), (-1, Answer::Done)] {
+        expect(Checker::Conservation, |run| {
+            run.history.operations.push(change(add, answer));
+        });
+    }
+    for (add, answer) in [
+        (3, Answer::Unknown),
+        (-1, Answer::Unavailable),
+        (-1, Answer::Conflict),
+    ] {
+        expect_clean(|run| run.history.operations.push(change(add, answer)));
+    }
+}
+
+#[test]
 fn units_left_over_are_seen() {
     let leave_one = |run: &mut Evidence| {
         run.rows[2].status = OrderStatus::Expired;

@@ -14,7 +14,8 @@ use std::{
 const REACHED_WITHIN: Duration = Duration::from_millis(2_500);
 
 /// First every point at once with each action that a process survives; then `exit` at one point after
-/// the other. Points of a rebuild are reached by FLUSHALL.
+/// the other. Points of a rebuild are reached by a restart of Redis, which loses nothing: together
+/// with a process that fails, a loss would be the one that is documented, and hide others.
 pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
@@ -27,15 +28,15 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
                 .collect();
             restart(stage, number, &all.join(";")).await?;
             stage.wait(1_200..1_500).await;
-            super::redis::flush(stage).await?;
+            super::redis::kill(stage).await?;
             stage.wait(1_500..2_000).await;
             note_reached(stage, number, action);
         }
         None => {
             let point = POINTS[(turn - actions.len()) % POINTS.len()];
             restart(stage, number, &format!("{point}=exit")).await?;
-            if point.starts_with("rebuild.") || point.contains("readmit") {
-                super::redis::flush(stage).await?;
+            if point.starts_with("rebuild.") {
+                super::redis::kill(stage).await?;
             }
             let deadline = Instant::now() + REACHED_WITHIN;
             let instance = &mut stage.cluster.instances[number];

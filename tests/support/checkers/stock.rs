@@ -1,6 +1,7 @@
 //! Units: none too many, none twice, none lost, none left over.
 
 use super::{Case, Found};
+use crate::support::history::{Answer, Kind};
 use flash_sale::domain::OrderStatus;
 use std::collections::{HashMap, HashSet};
 
@@ -66,7 +67,14 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
         in_postgres.entry(row.sale).or_default().insert(row.id);
     }
     let none = HashSet::new();
-    for sale in &case.evidence.sales {
+    for (sale, index) in case.evidence.sales.iter().zip(0u8..) {
+        let (least, most) = stock_by_the_operator(case, index, sale.first_stock);
+        if !(least..=most).contains(&sale.stock) {
+            found.add(format!(
+                "sale {} ({}): a stock of {}, but what the operator was told makes {least} to {most}",
+                sale.id, sale.name, sale.stock
+            ));
+        }
         let live = in_postgres.get(&sale.id).unwrap_or(&none);
         if sale.taken != live.len() as i64 {
             found.add(format!(
@@ -113,6 +121,23 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
             ));
         }
     }
+}
+
+/// What the stock can be after the changes that were confirmed, and those of which nobody knows.
+fn stock_by_the_operator(case: &Case, sale: u8, first: i64) -> (i64, i64) {
+    let (mut least, mut most) = (first, first);
+    for one in case.operations().iter().filter(|one| one.sale == sale) {
+        let Kind::AddStock(add) = one.kind else {
+            continue;
+        };
+        let add = i64::from(add);
+        if one.answer == Answer::Done {
+            (least, most) = (least + add, most + add);
+        } else if one.answer.leaves_open_whether() {
+            (least, most) = (least + add.min(0), most + add.max(0));
+        }
+    }
+    (least, most)
 }
 
 /// I5. Only where demand was certain: more buyers than units, until they heard "sold out".
