@@ -9,15 +9,16 @@
 //!   instance that does it, by a published message elsewhere, and by the next poll at the latest (0.2 s
 //!   for units, 1 s for what an operator does, which goes for a later end as well).
 //!
-//! And only to people of whom it knows that they have not bought: a second attempt must be told
-//! `already_ordered`, a retry with its `Idempotency-Key` its first answer, which only Redis knows.
-//! [`KnownBuyers`] therefore counts which admissions it has seen; while some are missing, everybody
-//! is sent to Redis.
+//! And only to people of whom it believes that they have not bought: a second attempt should be told
+//! `already_ordered`. [`KnownBuyers`] therefore counts which admissions it has seen; while some are
+//! missing, everybody is sent to Redis. What another instance sold a moment ago it cannot know, so a
+//! request with an `Idempotency-Key`, which must get its first answer, always asks Redis (but before
+//! the opening, when there can be no first answer).
 //!
 //! On a crash nothing is lost: a new process starts empty and asks.
 
 use crate::{
-    domain::{Admission, Sale, SaleId, SaleState, SaleView, UserId},
+    domain::{Admission, IdempotencyKey, Sale, SaleId, SaleState, SaleView, UserId},
     sale::gate::Waiting,
 };
 use arc_swap::ArcSwap;
@@ -398,13 +399,21 @@ impl Listing {
 
     /// A refusal that needs nobody's word but this process', if one can be given safely. See the
     /// module's text.
-    pub fn refuse_locally(&self, clock: &RedisClock, user: UserId) -> Option<Admission> {
+    pub fn refuse_locally(
+        &self,
+        clock: &RedisClock,
+        user: UserId,
+        key: Option<IdempotencyKey>,
+    ) -> Option<Admission> {
         let sale = self.sale.load();
         if !sale.closed && !sale.paused && clock.latest_ms() < unix_ms(sale.opens_at) {
             // Nobody can have bought yet.
             return Some(Admission::NotOpen {
                 opens_at: sale.opens_at,
             });
+        }
+        if key.is_some() && !self.is_retired(clock.now()) {
+            return None;
         }
         let refusal = if sale.closed || clock.earliest_ms() >= unix_ms(sale.closes_at) {
             Admission::Ended
@@ -517,11 +526,15 @@ mod tests {
         })
     }
 
+    fn refusal(listing: &Listing, clock: &RedisClock, user: UserId) -> Option<Admission> {
+        listing.refuse_locally(clock, user, None)
+    }
+
     #[test]
     fn an_open_sale_is_never_refused_locally() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         listing.tell(tally(1, 9, 9));
-        assert_eq!(listing.refuse_locally(&clock, UserId::random()), None);
+        assert_eq!(refusal(&listing, &clock, UserId::random()), None);
     }
 
     #[test]
@@ -530,19 +543,25 @@ mod tests {
         let winners: Vec<UserId> = (0..10).map(|_| UserId::random()).collect();
         listing.tell(tally(0, 10, 10));
         assert_eq!(
-            listing.refuse_locally(&clock, UserId::random()),
+            refusal(&listing, &clock, UserId::random()),
             None,
             "ten buyers are unknown"
         );
         listing.buyers.saw(1, 10, winners.iter().copied());
         assert_eq!(
-            listing.refuse_locally(&clock, UserId::random()),
+            refusal(&listing, &clock, UserId::random()),
             Some(Admission::SoldOut)
         );
         assert_eq!(
-            listing.refuse_locally(&clock, winners[3]),
+            refusal(&listing, &clock, winners[3]),
             None,
             "a winner must hear of their order"
+        );
+        let key = Some(IdempotencyKey::from_stored(1));
+        assert_eq!(
+            listing.refuse_locally(&clock, UserId::random(), key),
+            None,
+            "another instance may have sold to this key a moment ago"
         );
     }
 
@@ -552,11 +571,11 @@ mod tests {
         let (theirs, ours) = (UserId::random(), UserId::random());
         listing.tell(tally(0, 2, 2));
         listing.buyers.saw(1, 2, [ours].into_iter());
-        assert_eq!(listing.refuse_locally(&clock, theirs), None);
+        assert_eq!(refusal(&listing, &clock, theirs), None);
         listing.buyers.loaded(1, 2, [ours, theirs].into_iter());
-        assert_eq!(listing.refuse_locally(&clock, theirs), None);
+        assert_eq!(refusal(&listing, &clock, theirs), None);
         assert_eq!(
-            listing.refuse_locally(&clock, UserId::random()),
+            refusal(&listing, &clock, UserId::random()),
             Some(Admission::SoldOut)
         );
     }

@@ -188,7 +188,7 @@ impl Shop {
             // Boxed, because it is rare and large: every purchase would carry its room around.
             None => Box::pin(self.look_up(sale)).await?,
         };
-        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user)
+        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
             && !self.fail_points.planted("bug.ignore_the_window")
         {
             gate::count_local(&refusal);
@@ -262,10 +262,7 @@ impl Shop {
             return Ok(order);
         }
         let queued = self.find_queued(user, id).await;
-        if let Ok(None) = queued {
-            return Err(ShopError::OrderNotFound);
-        }
-        // It may have been written between the two looks; what Postgres says is newer.
+        // It may have been written, and even closed, between the two looks: what Postgres says is newer.
         match orders::of_user(&self.postgres, user, id).await? {
             Some(order) => Ok(order),
             None => queued?.ok_or(ShopError::OrderNotFound),
