@@ -131,11 +131,7 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
         .arg("server")
         .query_async(&mut redis)
         .await?;
-    let live = info
-        .lines()
-        .find_map(|line| line.strip_prefix("run_id:"))
-        .map(str::trim);
-    let is_approved = live.is_some() && approved.as_deref() == live;
+    let is_approved = is_incarnation_of(&approved.unwrap_or_default(), &info);
     let (mut waiting, mut entries, mut foreign) = (0, 0, 0);
     for sale in &world.sales {
         let (state, length): (Vec<Option<i64>>, i64) = redis::pipe()
@@ -154,9 +150,17 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
     Ok((!(at_rest && is_approved)).then(|| {
         format!(
             "{pending} orders to pay, {outbox} units to return, {waiting} orders in {entries} log \
-             entries, {foreign} sales not rebuilt, redis {live:?} where {approved:?} is approved"
+             entries, {foreign} sales not rebuilt, redis {}approved",
+            if is_approved { "" } else { "not " }
         )
     }))
+}
+
+/// Whether the approved incarnation is the Redis that says this of itself. A replica that was promoted
+/// has more than the run id in its name.
+pub fn is_incarnation_of(approved: &str, info: &str) -> bool {
+    let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    run_id.is_some_and(|run_id| approved.split('+').next() == Some(run_id.trim()))
 }
 
 /// What Postgres holds in the end.

@@ -40,7 +40,7 @@ const SHORT: &[Fault] = &[
     Fault::PostgresKill,
     Fault::NetLostReplies,
 ];
-const SHORT_SECONDS: u64 = 3;
+const SHORT_SECONDS: u64 = 2;
 
 /// The name under which `--only` knows the measurements.
 const MEASURES: &str = "measures";

@@ -161,14 +161,14 @@ async fn plant(seed: u64, bug: Option<&'static str>) -> Result<PlantedReport, Er
     }
     let plan = Plan {
         seed,
-        length: Duration::from_millis(1_000),
-        clients: 12,
+        length: Duration::from_millis(500),
+        clients: 8,
         // Where nothing will ever end there is no use in waiting for long.
         terminal_within: match planted.map(|planted| planted.checker) {
             Some(Checker::TerminalInTime) => Duration::from_secs(5),
             _ => fault.terminal_within(),
         },
-        least_accepted: 300,
+        least_accepted: 150,
     };
     let judged = trial::conduct(fault, plan, seed, &mut cluster).await?;
     let mut noticed: Vec<Checker> = judged.violations.iter().map(|one| one.checker).collect();

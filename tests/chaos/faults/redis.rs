@@ -2,7 +2,7 @@
 
 use super::Stage;
 use crate::support::proxy::{Address, Fault as NetFault, Proxy, free_port};
-use crate::{Error, cluster::start_redis, instance::pid_of};
+use crate::{Error, cluster::start_redis, instance::pid_of, look::is_incarnation_of};
 use flash_sale::embedded::RedisServer;
 use nix::sys::signal::{Signal, kill as send_signal};
 use std::{
@@ -159,7 +159,7 @@ pub async fn until_approved(stage: &mut Stage<'_>) -> Result<(), Error> {
         let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
             .fetch_optional(&mut postgres)
             .await?;
-        if approved.is_some_and(|run_id| info.contains(&format!("run_id:{run_id}"))) {
+        if approved.is_some_and(|approved| is_incarnation_of(&approved, &info)) {
             return Ok(());
         }
         if Instant::now() > deadline {
