@@ -7,19 +7,17 @@ use crate::{
     config::{SaleSettings, StoreSettings},
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::{FailPoints, Unknown},
-    http::{self, HttpState, Limits},
+    http::{self, ConnectionLimits, HttpState, Limits},
     postgres,
     redis::Redis,
     sale::{Shop, ShopError, ShopSettings, payment::SimulatedPayments},
     telemetry, worker,
 };
-use axum::serve::ListenerExt;
 use serde::{Deserialize, Serialize};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use std::{
-    future::{Future, IntoFuture},
+    future::Future,
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -373,6 +371,7 @@ pub struct Front {
     pub admin: Option<AdminToken>,
     pub rate_limit: bool,
     pub trust_proxy: bool,
+    pub connections: ConnectionLimits,
 }
 
 /// Serves until `shutdown`, then finishes requests, ends event streams and drains the writer.
@@ -399,43 +398,29 @@ pub async fn serve(
         admin: front.admin,
         limits,
         metrics: Arc::new(move || metrics.render()),
-        streams: http::Streams::default(),
+        streams: http::Streams::new(front.rate_limit),
         draining: draining.clone(),
         trust_proxy: front.trust_proxy,
     });
-    // Answers are small and must not wait for more to send.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    let stop_accepting = draining.clone();
-    let server = axum::serve(
+    let mut server = tokio::spawn(http::connections::serve(
         listener,
-        router.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .with_graceful_shutdown(async move { stop_accepting.cancelled().await })
-    .into_future();
-    let mut server = tokio::spawn(server);
+        router,
+        front.connections,
+        draining.clone(),
+        REQUESTS_GRACE,
+    ));
     tokio::select! {
         () = shutdown => {}
-        ended = &mut server => {
-            // Only a listener that broke ends the server before it is told to.
-            let source = match ended {
-                Ok(Err(error)) => error,
-                _ => io::Error::other("the server ended by itself"),
-            };
+        _ = &mut server => {
+            // Only a bug ends the server before it is told to.
             running.stop().await;
+            let source = io::Error::other("the server ended by itself");
             return Err(AppError::Io { action: "serve".into(), source });
         }
     }
     tracing::info!("stopping: finishing requests, then writing what is accepted");
     draining.cancel();
-    if tokio::time::timeout(REQUESTS_GRACE, &mut server)
-        .await
-        .is_err()
-    {
-        tracing::warn!("connections that would not end are left to end with the process");
-        server.abort();
-    }
+    let _ = server.await;
     running.stop().await;
     Ok(())
 }

@@ -55,8 +55,8 @@ impl TokenSigner {
             return Err(SecretTooShort(secret.len()));
         }
         let mut validation = Validation::new(Algorithm::HS256);
-        validation.leeway = 0;
-        validation.reject_tokens_expiring_in_less_than = 0;
+        // By the library's own reading of the wall clock; `verify` compares with the caller's.
+        validation.validate_exp = false;
         validation.set_required_spec_claims(&["sub", "exp"]);
         let mut signer = Self {
             sign: EncodingKey::from_secret(secret),
@@ -85,11 +85,14 @@ impl TokenSigner {
             .expect("three plain claims always encode under an HMAC key")
     }
 
-    /// `None` for whatever is not a token of ours that is valid now.
+    /// `None` for whatever is not a token of ours that is valid at `now`.
     ///
     /// Runs for every purchase. A token with exactly our header needs no parsing of it, and no
     /// second reading of its claims; any other spelling of an HS256 header takes the general way.
-    pub fn verify(&self, token: &str) -> Option<Identity> {
+    ///
+    /// What time it is, the caller says: this machine's wall clock may be a day off (see
+    /// [`crate::sale::Shop::now`]).
+    pub fn verify(&self, token: &str, now: OffsetDateTime) -> Option<Identity> {
         let claims = if token.starts_with(&self.own_header) {
             let (message, signature) = token.rsplit_once('.')?;
             if !crypto::verify(
@@ -110,7 +113,7 @@ impl TokenSigner {
                 .claims
         };
         let expires_at = OffsetDateTime::from_unix_timestamp(claims.exp).ok()?;
-        if expires_at <= OffsetDateTime::now_utc() {
+        if expires_at <= now {
             return None;
         }
         Some(Identity {
@@ -167,8 +170,12 @@ mod tests {
         TokenSigner::new(SECRET).expect("32 bytes")
     }
 
+    fn now() -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+
     fn in_an_hour() -> OffsetDateTime {
-        OffsetDateTime::now_utc() + Duration::HOUR
+        now() + Duration::HOUR
     }
 
     #[test]
@@ -179,7 +186,7 @@ mod tests {
         );
         let token = signer().mint(user, "Ada", expires_at);
         assert_eq!(
-            signer().verify(&token),
+            signer().verify(&token, now()),
             Some(Identity {
                 user_id: user,
                 name: "Ada".to_owned(),
@@ -200,14 +207,14 @@ mod tests {
     fn another_secret_does_not_verify() {
         let other = TokenSigner::new(b"another secret, also of 32 bytes").expect("32 bytes");
         assert_eq!(
-            signer().verify(&other.mint(UserId::random(), "Eve", in_an_hour())),
+            signer().verify(&other.mint(UserId::random(), "Eve", in_an_hour()), now()),
             None
         );
     }
 
     #[test]
     fn an_expired_token_is_refused_without_leeway() {
-        let now = OffsetDateTime::now_utc();
+        let now = now();
         for past in [
             now,
             now - Duration::SECOND,
@@ -215,9 +222,43 @@ mod tests {
             OffsetDateTime::UNIX_EPOCH,
         ] {
             assert_eq!(
-                signer().verify(&signer().mint(UserId::random(), "late", past)),
+                signer().verify(&signer().mint(UserId::random(), "late", past), now),
                 None
             );
+        }
+    }
+
+    #[test]
+    fn the_callers_clock_decides_whatever_the_machines_says() {
+        let claims = Claims {
+            sub: Uuid::new_v4(),
+            name: "Ada".to_owned(),
+            exp: in_an_hour().unix_timestamp(),
+        };
+        let bare = Header {
+            typ: None,
+            ..Header::new(Algorithm::HS256)
+        };
+        let key = EncodingKey::from_secret(SECRET);
+        // Our own spelling of the header and another one take different ways.
+        for header in [Header::new(Algorithm::HS256), bare] {
+            let token = encode(&header, &claims, &key).expect("encodes");
+            let valid = |at| signer().verify(&token, at).is_some();
+            assert!(valid(now()) && valid(now() - 2 * Duration::DAY));
+            assert!(!valid(now() + Duration::DAY));
+            // This machine's clock has long passed it; the shop's has not.
+            let (old, then) = (now() - Duration::DAY, now() - 2 * Duration::DAY);
+            let claims = Claims {
+                exp: old.unix_timestamp(),
+                ..Claims {
+                    sub: claims.sub,
+                    name: claims.name.clone(),
+                    exp: 0,
+                }
+            };
+            let token = encode(&header, &claims, &key).expect("encodes");
+            assert!(signer().verify(&token, then).is_some());
+            assert!(signer().verify(&token, now()).is_none());
         }
     }
 
@@ -236,11 +277,14 @@ mod tests {
         };
         assert_eq!(
             signer()
-                .verify(&with(bare))
+                .verify(&with(bare), now())
                 .map(|found| found.user_id.uuid()),
             Some(claims.sub)
         );
-        assert_eq!(signer().verify(&with(Header::new(Algorithm::HS512))), None);
+        assert_eq!(
+            signer().verify(&with(Header::new(Algorithm::HS512)), now()),
+            None
+        );
         // {"alg":"none"}, unsigned
         let body = with(Header::new(Algorithm::HS256))
             .split('.')
@@ -248,7 +292,7 @@ mod tests {
             .expect("claims")
             .to_owned();
         assert_eq!(
-            signer().verify(&format!("eyJhbGciOiJub25lIn0.{body}.")),
+            signer().verify(&format!("eyJhbGciOiJub25lIn0.{body}."), now()),
             None
         );
     }
@@ -266,8 +310,8 @@ mod tests {
         #[test]
         fn no_string_is_a_token_or_a_panic(text in ".*", tail in "[A-Za-z0-9_.-]{0,80}") {
             let signer = signer();
-            prop_assert_eq!(signer.verify(&text), None);
-            prop_assert_eq!(signer.verify(&format!("{}{}", signer.own_header, tail)), None);
+            prop_assert_eq!(signer.verify(&text, now()), None);
+            prop_assert_eq!(signer.verify(&format!("{}{}", signer.own_header, tail), now()), None);
         }
 
         #[test]
@@ -277,7 +321,7 @@ mod tests {
             let at = at.index(token.len());
             prop_assume!(token[at..=at] != with);
             token.replace_range(at..=at, &with);
-            prop_assert_eq!(signer.verify(&token), None);
+            prop_assert_eq!(signer.verify(&token, now()), None);
         }
     }
 }

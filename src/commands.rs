@@ -28,14 +28,14 @@ use tokio::net::TcpListener;
 /// Without any setting, `flash-sale serve` starts a private Postgres and a private Redis, makes a demo
 /// catalogue, and serves it on http://127.0.0.1:8080. Settings are flags and environment variables of
 /// the same name; a `.env` file is read.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(version, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum Command {
     /// Serve the API, the pages and the order writer in one process
     Serve {
@@ -104,7 +104,7 @@ pub enum Command {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct TokensArgs {
     /// How many users
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
@@ -152,6 +152,9 @@ pub async fn run(cli: Cli) -> ExitCode {
     }
 }
 
+/// A token of fewer characters is worth a word in the log.
+const EASY_TO_GUESS: usize = 16;
+
 fn start_logs(store: &StoreSettings) {
     telemetry::init_logs(&store.rust_log, store.log_format);
 }
@@ -163,6 +166,7 @@ async fn serve_command(
 ) -> Result<ExitCode, AppError> {
     start_logs(&store);
     telemetry::metrics(); // before the first measurement
+    let descriptors = http::connections::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
     let listener = TcpListener::bind(settings.listen_addr)
@@ -178,6 +182,12 @@ async fn serve_command(
     let tokens =
         TokenSigner::new(app::token_secret(settings.token_secret.as_deref(), &store)?.as_bytes())?;
     let admin = app::admin_token(settings.admin_token.as_deref(), &store)?;
+    if admin
+        .as_ref()
+        .is_some_and(|(token, _)| token.len() < EASY_TO_GUESS)
+    {
+        tracing::warn!("ADMIN_TOKEN is short: whoever guesses it can do what an operator can");
+    }
 
     let stores = tokio::select! {
         opened = Stores::open(&store) => opened?,
@@ -211,6 +221,13 @@ async fn serve_command(
             admin: admin.map(|(token, _)| AdminToken::new(&token)),
             rate_limit: settings.rate_limit.is_on(),
             trust_proxy: settings.trust_proxy.is_on(),
+            connections: http::ConnectionLimits::new(
+                settings
+                    .max_connections
+                    .unwrap_or_else(|| http::ConnectionLimits::most_with(descriptors)),
+                // Behind a proxy all connections come from the proxy's address.
+                settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
+            ),
         };
         app::serve(running, listener, front, shutdown).await
     }

@@ -39,8 +39,9 @@ impl From<Fsync> for RedisFsync {
     }
 }
 
-/// Where the data lives: what every command needs to know.
-#[derive(Debug, Clone, Args)]
+/// Where the data lives: what every command needs to know. Without Debug, like all settings that hold a
+/// secret: what cannot be printed is not logged by accident.
+#[derive(Clone, Args)]
 pub struct StoreSettings {
     /// Postgres to use, like postgres://user:password@host/database. Leave it and REDIS_URL unset to
     /// run embedded: a private Postgres and a private Redis in DATA_DIR
@@ -108,8 +109,15 @@ pub struct SaleSettings {
     pub fail_points: String,
 }
 
+fn connections() -> impl clap::builder::TypedValueParser<Value = usize> {
+    use clap::builder::TypedValueParser;
+    clap::value_parser!(u32)
+        .range(1..=1_000_000)
+        .map(|number| number as usize)
+}
+
 /// What only a server needs.
-#[derive(Debug, Clone, Args)]
+#[derive(Clone, Args)]
 pub struct ServeSettings {
     /// Where to listen; port 0 takes a free one, and the ready line prints it
     #[arg(
@@ -147,6 +155,12 @@ pub struct ServeSettings {
     /// unless there is such a proxy, since clients can send the header too
     #[arg(long, env = "TRUST_PROXY", value_enum, default_value_t = Switch::Off, value_name = "on|off")]
     pub trust_proxy: Switch,
+
+    /// The most connections of clients at once; one more is told 503 and closed. With RATE_LIMIT on and
+    /// TRUST_PROXY off, one address may have a quarter of them. Unset: what the limit of open files
+    /// leaves (it is raised as far as the system allows), at most 50000
+    #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]
+    pub max_connections: Option<usize>,
 
     /// The lab of deliberately broken strategies (on when embedded, else off). It is not built yet:
     /// its routes answer 404 either way

@@ -2,7 +2,10 @@
 
 use crate::config::LogFormat;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use std::sync::OnceLock;
+use std::{
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging to stderr; `filter` is in the syntax of `RUST_LOG`. The first call counts.
@@ -11,9 +14,12 @@ pub fn init_logs(filter: &str, format: LogFormat) {
     let quiet = "sqlx::postgres::notice=warn";
     let filter =
         EnvFilter::try_new(format!("{quiet},{filter}")).unwrap_or_else(|_| EnvFilter::new("info"));
+    // Colours are for people: in a file they are noise that a search stumbles over.
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_ansi(colours)
+        .with_writer(io::stderr);
     // A second call (several servers in one test process) keeps the first.
     let _ = match format {
         LogFormat::Text => logs.try_init(),

@@ -76,7 +76,11 @@ async fn order(
     let token = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    if token.and_then(|token| bare.tokens.verify(token)).is_none() {
+    let now = time::OffsetDateTime::now_utc();
+    if token
+        .and_then(|token| bare.tokens.verify(token, now))
+        .is_none()
+    {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     if let Some(key) = headers.get(IDEMPOTENCY_KEY)

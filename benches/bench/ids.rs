@@ -44,7 +44,7 @@ async fn take(stores: &Stores, count: usize) -> Result<(f64, bool), Error> {
     let generator = IdGenerator::new(
         stores.redis.clone(),
         stores.postgres.clone(),
-        Default::default(),
+        flash_sale::fail_point::FailPoints::default(),
     );
     let mut connection = stores.redis.pooled().await?;
     let mut all = Vec::with_capacity(count + BATCH);

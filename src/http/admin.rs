@@ -23,20 +23,26 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSale {
+    #[schema(min_length = 1, max_length = 200)]
     title: String,
+    #[schema(max_length = 4_000)]
     description: Option<String>,
     /// A path on this site, or an http(s) URL.
+    #[schema(max_length = 500)]
     image_url: Option<String>,
     /// Three capital letters.
-    #[schema(example = "USD")]
+    #[schema(example = "USD", pattern = "^[A-Z]{3}$")]
     currency: Option<String>,
     /// In the currency's minor unit.
+    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
     price_cents: i64,
+    /// At least `price_cents`.
+    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
     original_price_cents: Option<i64>,
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 100_000_000)]
     stock: i64,
     /// 1 if absent.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 100)]
     per_user_limit: Option<i64>,
     /// Now if absent.
     #[serde(default, with = "time::serde::rfc3339::option")]
@@ -44,6 +50,8 @@ pub struct CreateSale {
     /// A day after the opening if absent.
     #[serde(default, with = "time::serde::rfc3339::option")]
     closes_at: Option<OffsetDateTime>,
+    /// 900 if absent.
+    #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
 }
 
@@ -51,11 +59,15 @@ pub struct CreateSale {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeSale {
+    #[schema(min_length = 1, max_length = 200)]
     title: Option<String>,
+    #[schema(max_length = 4_000)]
     description: Option<String>,
+    #[schema(max_length = 500)]
     image_url: Option<String>,
     #[serde(default, with = "time::serde::rfc3339::option")]
     closes_at: Option<OffsetDateTime>,
+    #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
 }
 
@@ -63,6 +75,7 @@ pub struct ChangeSale {
 #[serde(deny_unknown_fields)]
 pub struct AddStock {
     /// Not 0; negative takes away, at most what remains.
+    #[schema(minimum = -100_000_000, maximum = 100_000_000)]
     add: i64,
 }
 

@@ -21,8 +21,9 @@ pub const LIMIT: usize = 16 * 1024;
 /// How much more of a body that is too large is read and thrown away, so that the client gets to
 /// hear why: closing a connection with unread bytes resets it, and the answer may be lost.
 const LINGER: usize = 1024 * 1024;
-/// How long a body may take; a client that trickles it holds no handler.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a body may take; a client that trickles it holds no handler. Below the time that a request
+/// may take as a whole, so that the client hears what was slow.
+pub const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The whole body, or 413.
 pub async fn read(body: Body) -> Result<Vec<u8>, Problem> {

@@ -62,7 +62,7 @@ kinds! {
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED "method_not_allowed", "Method not allowed",
         "This address does not answer to this method.";
     REQUEST_TIMEOUT = REQUEST_TIMEOUT "request_timeout", "Request timeout",
-        "The request's body did not arrive in time.";
+        "The request did not arrive in time.";
     NOT_OPEN = CONFLICT "not_open", "Not open yet", "The sale has not opened yet.";
     PAUSED = CONFLICT "paused", "Paused", "The sale is paused.";
     ENDED = CONFLICT "ended", "Ended", "The sale has ended.";
@@ -245,6 +245,23 @@ pub struct ProblemBody<'a> {
     /// With `rate_limited`: what Retry-After says, unrounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
+}
+
+impl Problem {
+    /// The whole answer in HTTP/1.1, with the end of the connection: for a client that never got as far
+    /// as a request that could be handled.
+    pub fn on_the_wire(&self) -> Vec<u8> {
+        let body = self.body();
+        let retry_after = self.retry_after.map_or_else(String::new, |wait| {
+            format!("retry-after: {}\r\n", whole_seconds(wait))
+        });
+        let head = format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n{retry_after}connection: close\r\n\r\n",
+            self.kind.status,
+            body.len(),
+        );
+        [head.as_bytes(), &body].concat()
+    }
 }
 
 impl IntoResponse for Problem {

@@ -8,9 +8,11 @@
 use super::{
     App,
     error::Problem,
-    extract::{Id, Shopper},
+    extract::{Caller, Id, Shopper},
+    limits::Address,
     openapi::refusals,
     orders::OrderBody,
+    seats::{Seat, Seats},
 };
 use crate::{
     domain::{Order, OrderId, SaleId, SaleState},
@@ -37,6 +39,8 @@ use utoipa::ToSchema;
 
 /// The most streams of a process. Each holds a socket and some 10 KiB.
 const MOST_STREAMS: usize = 20_000;
+/// The most streams of one address, where addresses are limited: wide, many shoppers may share it.
+const MOST_STREAMS_OF_ADDRESS: usize = 2_000;
 /// A sale tells a subscriber at most this often.
 const SALE_PACE: Duration = Duration::from_millis(200);
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -69,10 +73,13 @@ refusals!(OrderRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAIL
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "Server-sent events", body = SaleEvent, content_type = "text/event-stream"), SaleRefusals),
 )]
-pub async fn sale(State(app): State<App>, Id(sale): Id<SaleId>) -> Result<Response, Problem> {
-    let place = app
-        .streams
-        .take_place(metrics::gauge!("flash_sale_sse_subscribers", "stream" => "sale"))?;
+pub async fn sale(
+    State(app): State<App>,
+    Caller(address): Caller,
+    Id(sale): Id<SaleId>,
+) -> Result<Response, Problem> {
+    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "sale");
+    let place = app.streams.take_place(address, gauge)?;
     let pulses = app.shop.watch_sale(sale).await?;
     let events = follow(
         pulses,
@@ -93,11 +100,11 @@ pub async fn sale(State(app): State<App>, Id(sale): Id<SaleId>) -> Result<Respon
 pub async fn order(
     State(app): State<App>,
     Shopper(shopper): Shopper,
+    Caller(address): Caller,
     Id(order): Id<OrderId>,
 ) -> Result<Response, Problem> {
-    let place = app
-        .streams
-        .take_place(metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order"))?;
+    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order");
+    let place = app.streams.take_place(address, gauge)?;
     let states = app.shop.watch_order(shopper.user_id, order).await?;
     let ends = |order: &Order| order.status.is_terminal();
     let events = follow(states, Duration::ZERO, ends, |order| {
@@ -110,16 +117,24 @@ pub async fn order(
 #[derive(Clone)]
 pub struct Streams {
     free: Arc<Semaphore>,
+    seats: Seats,
 }
 
 impl Streams {
-    pub fn new(most: usize) -> Self {
+    pub fn new(by_address: bool) -> Self {
+        Self::with(MOST_STREAMS, by_address.then_some(MOST_STREAMS_OF_ADDRESS))
+    }
+
+    pub fn with(most: usize, most_of_address: Option<usize>) -> Self {
         Self {
             free: Arc::new(Semaphore::new(most)),
+            seats: Seats::new(most_of_address),
         }
     }
 
-    fn take_place(&self, gauge: Gauge) -> Result<Place, Problem> {
+    fn take_place(&self, address: Address, gauge: Gauge) -> Result<Place, Problem> {
+        let seat = self.seats.take(address);
+        let seat = seat.ok_or_else(|| Problem::rate_limited(HEARTBEAT))?;
         let free = self.free.clone().try_acquire_owned();
         let permit =
             free.map_err(|_| Problem::unavailable("too many event streams are open", HEARTBEAT))?;
@@ -127,13 +142,8 @@ impl Streams {
         Ok(Place {
             gauge,
             _permit: permit,
+            _seat: seat,
         })
-    }
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self::new(MOST_STREAMS)
     }
 }
 
@@ -141,6 +151,7 @@ impl Default for Streams {
 struct Place {
     gauge: Gauge,
     _permit: OwnedSemaphorePermit,
+    _seat: Seat,
 }
 
 impl Drop for Place {
@@ -270,9 +281,26 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(100));
     }
 
+    #[test]
+    fn an_address_has_its_share_of_the_streams() {
+        let streams = Streams::with(3, Some(2));
+        let place = |host| {
+            let place = streams.take_place(Address::V4([10, 0, 0, host]), Gauge::noop());
+            place.map_err(|problem| problem.kind().code)
+        };
+        let held = (place(1), place(1));
+        assert!(held.0.is_ok() && held.1.is_ok());
+        assert_eq!(place(1).err(), Some("rate_limited"));
+        let last = place(2);
+        assert!(last.is_ok());
+        assert_eq!(place(3).err(), Some("unavailable"));
+        drop(held);
+        assert!(place(1).is_ok());
+    }
+
     #[tokio::test]
     async fn draining_ends_every_stream_and_gives_its_place_back() {
-        let app = testing::app_with(|state| state.streams = Streams::new(1));
+        let app = testing::app_with(|state| state.streams = Streams::with(1, None));
         let (_sender, receiver) = watch::channel(1);
         let events = follow(
             receiver,
@@ -280,13 +308,11 @@ mod tests {
             |_| false,
             |value: &u32| Event::default().data(value.to_string()),
         );
-        let place = app
-            .streams
-            .take_place(Gauge::noop())
-            .expect("the only place");
-        assert!(app.streams.take_place(Gauge::noop()).is_err());
+        let place = || app.streams.take_place(Address::V4([0; 4]), Gauge::noop());
+        let only = place().expect("the only place");
+        assert!(place().is_err());
 
-        let mut body = respond(&app, events, place).into_body().into_data_stream();
+        let mut body = respond(&app, events, only).into_body().into_data_stream();
         assert!(
             body.next()
                 .await
@@ -295,6 +321,6 @@ mod tests {
         app.draining.cancel();
         assert!(body.next().await.is_none());
         drop(body);
-        assert!(app.streams.take_place(Gauge::noop()).is_ok());
+        assert!(place().is_ok());
     }
 }

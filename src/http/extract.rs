@@ -26,14 +26,15 @@ use axum::{
 };
 use axum_extra::extract::CookieJar;
 use serde::de::DeserializeOwned;
-use std::str::FromStr;
+use std::{convert::Infallible, str::FromStr};
 
 /// The cookie that holds a browser's token.
 pub const SESSION_COOKIE: &str = "session";
 
 // ---- who is asking ----------------------------------------------------------------------------
 
-/// A shopper with a valid token.
+/// A shopper with a token that is valid now, by the shop's clock: a step of this machine's neither lets
+/// an expired token in nor locks anybody out.
 pub struct Shopper(pub Identity);
 
 impl FromRequestParts<App> for Shopper {
@@ -42,12 +43,12 @@ impl FromRequestParts<App> for Shopper {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         // A header that is there decides, even if a cookie would do: nobody sends both by accident.
         let identity = if parts.headers.contains_key(AUTHORIZATION) {
-            bearer(&parts.headers).and_then(|token| app.tokens.verify(token))
+            bearer(&parts.headers).and_then(|token| app.tokens.verify(token, app.shop.now()))
         } else {
             let cookies = CookieJar::from_headers(&parts.headers);
             let identity = cookies
                 .get(SESSION_COOKIE)
-                .and_then(|cookie| app.tokens.verify(cookie.value()));
+                .and_then(|cookie| app.tokens.verify(cookie.value(), app.shop.now()));
             if identity.is_some() && !parts.method.is_safe() {
                 refuse_cross_origin(parts)?;
             }
@@ -148,6 +149,18 @@ fn is_origin_of(origin: &str, host: &str) -> bool {
         .strip_prefix("https://")
         .or_else(|| origin.strip_prefix("http://"));
     authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+}
+
+/// Where the request comes from, as far as limits go.
+pub struct Caller(pub Address);
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let (extensions, headers) = (&parts.extensions, &parts.headers);
+        Ok(Self(Address::of(extensions, headers, app.trust_proxy)))
+    }
 }
 
 // ---- which one --------------------------------------------------------------------------------
@@ -346,6 +359,29 @@ mod tests {
             ("sec-fetch-site", "cross-site".to_owned()),
         ];
         assert_eq!(ask(Method::POST, by_header).await, Ok(user));
+    }
+
+    #[tokio::test]
+    async fn the_shops_clock_says_whether_a_token_is_valid() {
+        let app = testing::app();
+        let user = UserId::random();
+        let wall = OffsetDateTime::now_utc();
+        let header = format!(
+            "Bearer {}",
+            app.tokens.mint(user, "Ada", wall + Duration::HOUR)
+        );
+        let ask = async || who(&app, Method::GET, &[("authorization", &header)]).await;
+        // Redis was never asked here: until then the estimate is this machine's clock.
+        assert_eq!(ask().await, Ok(user));
+        // As if this machine's clock were a day behind Redis', and then a day ahead of it.
+        for (days, expected) in [(1, Err("unauthenticated")), (-1, Ok(user))] {
+            let redis_ms = (wall + Duration::days(days)).unix_timestamp() * 1_000;
+            app.shop
+                .board
+                .clock
+                .read(redis_ms, std::time::Instant::now());
+            assert_eq!(ask().await, expected, "{days}");
+        }
     }
 
     #[tokio::test]

@@ -1,13 +1,15 @@
-//! What happens around every request: it gets an id, is counted and timed, and is held to the
-//! widest limit. One middleware, so that a purchase pays for one: the request id is a handful of
-//! lines here and would be two more layers from tower-http.
+//! What happens around every request: it gets an id, is counted and timed, is held to the widest
+//! limit, and is answered within a bounded time. One middleware, so that a purchase pays for one: the
+//! request id is a handful of lines here and would be two more layers from tower-http.
 
 use super::{App, HttpState, body, error::Problem, limits::Address};
 use arc_swap::ArcSwap;
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode},
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::X_CONTENT_TYPE_OPTIONS,
+    },
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -18,7 +20,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 // ---- ids --------------------------------------------------------------------------------------
@@ -88,7 +90,15 @@ pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Ne
         .get::<MatchedPath>()
         .map_or("unmatched", MatchedPath::as_str));
     let mut response = match admit(app, request).await {
-        Ok(request) => next.run(request).await,
+        Ok(request) => {
+            let answer = next.run(request);
+            match meter.time_limit {
+                None => answer.await,
+                Some(limit) => tokio::time::timeout(limit, answer)
+                    .await
+                    .unwrap_or_else(|_| too_late(meter.route.as_str())),
+            }
+        }
         Err(problem) => problem.into_response(),
     };
     let elapsed = began.elapsed();
@@ -102,7 +112,10 @@ pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Ne
         micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
-    response.headers_mut().insert(X_REQUEST_ID, id);
+    let headers = response.headers_mut();
+    headers.insert(X_REQUEST_ID, id);
+    // What a client sent may come back to it; no browser is to guess that it is a page.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -134,6 +147,34 @@ async fn admit(app: &HttpState, request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(parts, Body::empty()))
 }
 
+// ---- time limits ------------------------------------------------------------------------------
+
+/// How long an answer may take; of an event stream, until it begins. Only a dependency that neither
+/// answers nor fails (a frozen Postgres, a cable pulled) makes it count.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// An audit of millions of orders takes its time. As long as a statement may (see `postgres.rs`).
+const OPERATORS_TIME_LIMIT: Duration = Duration::from_secs(60);
+/// How long a client should wait before it asks what hangs once more.
+const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The purchase needs none: it bounds its own waits to 2 s and its body to [`body::PATIENCE`], and the
+/// hottest path of the house should not pay for another timer.
+fn time_limit(route: &str) -> Option<Duration> {
+    match route {
+        super::orders::PURCHASE => None,
+        _ if route.starts_with("/api/v1/admin/") => Some(OPERATORS_TIME_LIMIT),
+        _ => Some(TIME_LIMIT),
+    }
+}
+
+/// The handler is dropped where it waits, as it is when its client hangs up. Transitions of orders are
+/// single statements, a payment goes on in a task of its own, and what an operator's change still
+/// lacks in Redis is brought there by the refresh loop.
+fn too_late(route: &str) -> Response {
+    tracing::warn!(route, "gave up on a request that took too long");
+    Problem::unavailable("the answer took too long", RETRY_AFTER_TIMEOUT).into_response()
+}
+
 // ---- the meters -------------------------------------------------------------------------------
 
 const METHODS: [&str; 7] = ["GET", "POST", "PATCH", "HEAD", "DELETE", "OPTIONS", "other"];
@@ -151,9 +192,11 @@ fn method_index(method: &Method) -> usize {
         .unwrap_or(METHODS.len() - 1)
 }
 
-/// A route's metrics, looked up in the recorder once: a request only increments.
+/// A route's metrics, looked up in the recorder once: a request only increments. And its time limit,
+/// which is found by the same look-up.
 struct Meter {
     route: String,
+    time_limit: Option<Duration>,
     seconds: Histogram,
     requests: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
 }
@@ -162,6 +205,7 @@ impl Meter {
     fn new(route: &str) -> Self {
         Self {
             route: route.to_owned(),
+            time_limit: time_limit(route),
             seconds: metrics::histogram!("flash_sale_http_request_seconds", "route" => route.to_owned()),
             requests: Default::default(),
         }
@@ -219,6 +263,16 @@ mod tests {
         let (first, second) = (ids.make(), ids.make());
         assert!(is_plain(first.as_bytes()), "{first:?}");
         assert_ne!(first, second);
+    }
+
+    #[test]
+    fn only_the_purchase_bounds_itself() {
+        assert_eq!(time_limit("/api/v1/sales/{id}/orders"), None);
+        assert_eq!(time_limit("/api/v1/sales/{id}"), Some(TIME_LIMIT));
+        assert_eq!(time_limit("unmatched"), Some(TIME_LIMIT));
+        let audit = time_limit("/api/v1/admin/sales/{id}/audit");
+        assert_eq!(audit, Some(OPERATORS_TIME_LIMIT));
+        assert!(body::PATIENCE < TIME_LIMIT);
     }
 
     #[test]

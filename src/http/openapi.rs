@@ -8,7 +8,7 @@ use utoipa::{
     openapi::{
         self, Content, Ref, RefOr, Response, ResponseBuilder,
         header::HeaderBuilder,
-        schema::{ObjectBuilder, Type},
+        schema::{ObjectBuilder, Schema, Type},
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
@@ -51,6 +51,31 @@ impl Modify for Authentication {
         components.add_security_scheme("cookie", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
         components.add_security_scheme("admin", bearer("opaque", "The operator's token"));
     }
+}
+
+/// A body that may be left out may not be `null` instead, which is what an `Option` at the handler would
+/// say in the document.
+pub fn without_null_bodies(mut document: openapi::OpenApi) -> openapi::OpenApi {
+    let operations = document
+        .paths
+        .paths
+        .values_mut()
+        .flat_map(|item| [item.post.as_mut(), item.patch.as_mut()]);
+    for body in operations
+        .flatten()
+        .filter_map(|operation| operation.request_body.as_mut())
+    {
+        let RefOr::T(body) = body else { continue };
+        for content in body.content.values_mut() {
+            if let RefOr::T(content) = content
+                && let Some(RefOr::T(Schema::OneOf(choice))) = &content.schema
+            {
+                let is_named = |item: &&RefOr<Schema>| matches!(item, RefOr::Ref(_));
+                content.schema = choice.items.iter().find(is_named).cloned();
+            }
+        }
+    }
+    document
 }
 
 /// Declares the refusals of an operation by the constants that it answers with, so that the document

@@ -106,6 +106,9 @@ refusals!(CancelRefusals:
     TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 
+/// Where one buys, as the router names it. (The macro below wants it spelled out; a test compares.)
+pub const PURCHASE: &str = "/api/v1/sales/{id}/orders";
+
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Buy one unit.
@@ -115,7 +118,7 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
     post, path = "/api/v1/sales/{id}/orders", tag = "shopping", operation_id = "purchase",
     params(
         ("id" = SaleId, Path, description = "The sale"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", max_length = 64),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", min_length = 1, max_length = 64, pattern = "^[ -~]*$"),
     ),
     responses(
         (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a moment", body = Purchased,
@@ -273,6 +276,16 @@ mod tests {
                 .headers()
                 .contains_key("idempotent-replayed")
         );
+    }
+
+    #[test]
+    fn the_purchase_is_where_it_is_said_to_be() {
+        let document = crate::http::openapi();
+        let operation = &document.paths.paths[PURCHASE].post;
+        let id = operation
+            .as_ref()
+            .and_then(|post| post.operation_id.as_deref());
+        assert_eq!(id, Some("purchase"));
     }
 
     #[test]

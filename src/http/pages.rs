@@ -13,7 +13,7 @@ use axum::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
             CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
-            REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+            REFERRER_POLICY,
         },
     },
     response::{IntoResponse, Response},
@@ -70,7 +70,6 @@ fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
     };
     router
         .layer(header(CONTENT_SECURITY_POLICY, policy))
-        .layer(header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(header(REFERRER_POLICY, "same-origin"))
 }
 

@@ -27,7 +27,7 @@ const LONGEST_NAME: usize = 40;
 #[serde(deny_unknown_fields)]
 pub struct NewSession {
     /// 1 to 40 characters; a guest's name is made up if absent.
-    #[schema(max_length = 40)]
+    #[schema(min_length = 1, max_length = 40)]
     name: Option<String>,
 }
 
@@ -94,10 +94,8 @@ pub async fn open(
         Some(name) => checked_name(&name)?,
         None => guest_name(user_id),
     };
-    let expires_at = OffsetDateTime::now_utc()
-        .replace_nanosecond(0)
-        .expect("0 is a nanosecond")
-        + LIFE;
+    let now = app.shop.now();
+    let expires_at = now.replace_nanosecond(0).expect("0 is a nanosecond") + LIFE;
     let token = app.tokens.mint(user_id, &name, expires_at);
 
     let opened = OpenedSession {

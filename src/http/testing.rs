@@ -37,7 +37,7 @@ pub fn state() -> HttpState {
         admin: Some(AdminToken::new(ADMIN)),
         limits: None,
         metrics: Arc::new(String::new),
-        streams: Streams::default(),
+        streams: Streams::new(false),
         draining: CancellationToken::new(),
         trust_proxy: false,
     }

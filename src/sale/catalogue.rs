@@ -468,7 +468,7 @@ impl Shop {
     pub async fn listing(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
         match self.board.get(id) {
             Some(listing) => Ok(listing),
-            None => self.refresh(id).await,
+            None => self.look_up(id).await,
         }
     }
 

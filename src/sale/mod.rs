@@ -15,6 +15,7 @@ pub mod orders;
 pub mod payment;
 pub mod queued;
 pub mod releases;
+pub mod unknown;
 pub mod watch;
 
 use crate::{
@@ -32,6 +33,7 @@ use sqlx::PgPool;
 use std::{sync::Arc, time::Duration};
 use time::OffsetDateTime;
 use tokio::sync::{Notify, mpsc};
+use unknown::UnknownSales;
 use watch::OrderWatch;
 
 pub use audit::Audit;
@@ -118,6 +120,7 @@ pub struct Shop {
     pub ids: IdGenerator,
     pub board: Board,
     pub watch: OrderWatch,
+    unknown: UnknownSales,
     pub settings: ShopSettings,
     /// Where a test makes this shop fail.
     pub fail_points: FailPoints,
@@ -144,6 +147,7 @@ impl Shop {
             ids: IdGenerator::new(redis.clone(), postgres.clone(), fail_points.clone()),
             board: Board::new(),
             watch: OrderWatch::new(),
+            unknown: UnknownSales::new(),
             postgres,
             redis,
             settings,
@@ -204,9 +208,27 @@ impl Shop {
         gate::ask(self, &listing, user, key).await
     }
 
-    /// A sale that is not on the board, within the time that a buyer waits.
+    /// A sale that is not on the board, within the time that a buyer waits; see [`unknown`].
     async fn look_up(&self, sale: SaleId) -> Result<Arc<board::Listing>, ShopError> {
-        tokio::time::timeout(gate::PATIENCE, self.refresh(sale))
+        if self.unknown.is_missing(sale) {
+            return Err(ShopError::SaleNotFound);
+        }
+        let asking = async {
+            let _turn = self.unknown.turn().await;
+            // While this waited for its turn, somebody else may have asked the same.
+            if let Some(listing) = self.board.get(sale) {
+                return Ok(listing);
+            }
+            if self.unknown.is_missing(sale) {
+                return Err(ShopError::SaleNotFound);
+            }
+            let found = self.refresh(sale).await;
+            if matches!(found, Err(ShopError::SaleNotFound)) {
+                self.unknown.found_missing(sale);
+            }
+            found
+        };
+        tokio::time::timeout(gate::PATIENCE, asking)
             .await
             .unwrap_or(Err(ShopError::Unavailable {
                 what: "the sale could not be looked up in time",

@@ -32,10 +32,10 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A folder in which programs run, with a data folder inside; removed at the end, together with
 /// whatever still runs in it.
-struct Home(PathBuf);
+pub struct Home(PathBuf);
 
 impl Home {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "fs-cli-{}-{}",
@@ -52,7 +52,7 @@ impl Home {
     }
 
     /// The program with these arguments and nothing of this process' settings.
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command
             .args(arguments)
@@ -76,7 +76,7 @@ impl Home {
         self.finish(self.command(arguments)).await
     }
 
-    async fn finish(&self, command: Command) -> Ended {
+    pub async fn finish(&self, command: Command) -> Ended {
         let mut program = Program::spawn(self, command);
         let mut stdout = String::new();
         while let Ok(Some(line)) = tokio::time::timeout(PATIENCE, program.lines.recv()).await {
@@ -166,12 +166,12 @@ impl Drop for Home {
 }
 
 /// A program that this test has started; killed when dropped.
-struct Program {
+pub struct Program {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
     stderr: PathBuf,
     /// Where it said it listens; empty for a command.
-    base: String,
+    pub base: String,
 }
 
 impl Program {
@@ -202,9 +202,14 @@ impl Program {
     }
 
     /// Starts a server and waits for its one line.
-    async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+    pub async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = home.command(&[&["serve"], arguments].concat());
         command.envs(settings.iter().copied());
+        Self::serve_by(home, command).await
+    }
+
+    /// The same for a command that starts the server in its own way.
+    pub async fn serve_by(home: &Home, command: Command) -> Self {
         let mut program = Self::spawn(home, command);
         let line = program.line().await;
         let address = line.strip_prefix("flash-sale ready on ");
@@ -222,11 +227,11 @@ impl Program {
             .unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()))
     }
 
-    fn stderr(&self) -> String {
+    pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
@@ -245,7 +250,7 @@ impl Program {
     }
 
     /// Ends it as a service manager does, which it has 10 s for.
-    async fn terminate(mut self) {
+    pub async fn terminate(mut self) {
         let began = Instant::now();
         self.signal(Signal::SIGTERM);
         let code = self.end().await;
@@ -278,10 +283,10 @@ impl Drop for Program {
 }
 
 /// How a command ended.
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Ended {

@@ -5,6 +5,7 @@ mod admission;
 mod audit;
 mod checkers;
 mod cli;
+mod clients;
 mod contract;
 mod embedded;
 mod ids;
@@ -12,6 +13,7 @@ mod life;
 mod plans;
 mod proxy;
 mod recovery;
+mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod writer;

@@ -7,6 +7,7 @@ use flash_sale::{
     config::SaleSettings,
     domain::UserId,
     fail_point::FailPoints,
+    http::ConnectionLimits,
     redis::Redis,
     sale::{Audit, Shop, ShopSettings, log::AcceptedBatch, payment::SimulatedPayments},
 };
@@ -43,6 +44,7 @@ pub struct Options {
     pub admin: bool,
     pub backlog_limit: i64,
     pub batch_limit: u16,
+    pub connections: ConnectionLimits,
     /// See `flash_sale::fail_point`.
     pub fail_points: &'static str,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
             admin: true,
             backlog_limit: 1_000_000,
             batch_limit: 512,
+            connections: ConnectionLimits::new(10_000, false),
             fail_points: "",
         }
     }
@@ -134,6 +137,7 @@ impl TestApp {
             admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
             trust_proxy: options.trust_proxy,
+            connections: options.connections,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {

@@ -1,0 +1,161 @@
+//! What is no HTTP, or hardly, is refused and changes nothing.
+
+use super::{HEALTH, Wire, purchase};
+use crate::support::app::TestApp;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tokio::io::AsyncWriteExt;
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let shopper = app.shopper();
+    let mut wire = Wire::to(&app).await;
+    let sale_path = format!("GET /api/v1/sales/{sale} HTTP/1.1\r\nhost: shop\r\n\r\n");
+    let missing = "GET /nothing HTTP/1.1\r\nhost: shop\r\n\r\n";
+    let buy = purchase(&sale, &shopper, "");
+    wire.send([HEALTH, &buy, missing, &buy, &sale_path, HEALTH].concat())
+        .await;
+    let mut order = BTreeSet::new();
+    for expected in [200, 202, 404, 409, 200, 200] {
+        let answer = wire.answer().await.expect("six answers");
+        assert_eq!(answer.status(), expected, "{answer:?}");
+        let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        order.extend(body["order_id"].as_str().map(str::to_owned));
+    }
+    assert_eq!(order.len(), 1, "the second purchase names the first");
+    assert_eq!(app.assert_sound(&sale).await.live, 1);
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let shopper = app.shopper();
+    let chunked = |body: &str| {
+        let head = purchase(&sale, &shopper, "transfer-encoding: chunked\r\n");
+        head.replace("content-length: 0\r\n", "") + body
+    };
+    let many = "x-many: 1\r\n".repeat(150);
+    for (what, request, expected) in [
+        (
+            "a header of 64 KiB",
+            purchase(&sale, &shopper, &format!("x: {}\r\n", "x".repeat(65_536))),
+            431,
+        ),
+        ("150 headers", purchase(&sale, &shopper, &many), 431),
+        (
+            "an address of 64 KiB",
+            format!("GET /{} HTTP/1.1\r\nhost: shop\r\n\r\n", "x".repeat(65_536)),
+            431,
+        ),
+        ("a chunk without a size", chunked("\r\n\r\n"), 422),
+        (
+            "a chunk of no number",
+            chunked("xyz\r\n{}\r\n0\r\n\r\n"),
+            422,
+        ),
+        (
+            "a chunk larger than any",
+            chunked("ffffffffffffffffff\r\n{}\r\n0\r\n\r\n"),
+            422,
+        ),
+        (
+            "a chunk longer than its size",
+            chunked("1\r\n{}\r\n0\r\n\r\n"),
+            422,
+        ),
+        (
+            "a length and chunks",
+            purchase(&sale, &shopper, "transfer-encoding: chunked\r\n") + "zz\r\n",
+            422,
+        ),
+        (
+            "two lengths",
+            purchase(&sale, &shopper, "content-length: 7\r\n"),
+            400,
+        ),
+        (
+            "an unknown transfer coding",
+            purchase(&sale, &shopper, "transfer-encoding: gzip\r\n"),
+            400,
+        ),
+    ] {
+        let mut wire = Wire::to(&app).await;
+        // The server need not read to the end.
+        let _ = wire.stream.write_all(request.as_bytes()).await;
+        match wire.answer().await {
+            Some(answer) => assert_eq!(answer.status(), expected, "{what}: {answer:?}"),
+            // Hung up on what it would not read.
+            None => assert!(request.len() > 32_768, "{what}: no answer"),
+        }
+    }
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.redis.buyers), (0, Some(0)));
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn garbage_is_refused_and_never_an_error_of_ours() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let whole = purchase(&sale, &app.shopper(), "idempotency-key: k\r\n");
+    let mut random = Random(20_261_120); // always the same garbage, so a failure can be had again
+    let garbage: Vec<Vec<u8>> = (0..300)
+        .map(|number| match number % 3 {
+            0 => (0..random.below(2_000)).map(|_| random.byte()).collect(),
+            // A good request with some of its bytes changed.
+            1 => {
+                let mut bytes = whole.clone().into_bytes();
+                for _ in 0..=random.below(8) {
+                    let at = random.below(bytes.len());
+                    bytes[at] = random.byte();
+                }
+                bytes
+            }
+            // A good one with a piece left out.
+            _ => {
+                let mut bytes = whole.clone().into_bytes();
+                let (from, to) = (random.below(bytes.len()), random.below(bytes.len()));
+                bytes.drain(from.min(to)..from.max(to));
+                bytes
+            }
+        })
+        .collect();
+    for bytes in garbage {
+        let mut wire = Wire::to(&app).await;
+        let _ = wire.stream.write_all(&bytes).await;
+        // No more is coming, so an unfinished request ends here.
+        let _ = wire.stream.shutdown().await;
+        while let Some(answer) = wire.answer().await {
+            assert!(answer.status() < 500, "{bytes:?}: {answer:?}");
+        }
+    }
+    assert_eq!(app.get("/healthz").await.status, StatusCode::OK);
+    // A changed byte may have left a good purchase good.
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+/// Numbers that look random (xorshift); never zero.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() >> 16).unwrap_or(0) % most
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[3]
+    }
+}

@@ -1,0 +1,167 @@
+//! A crowd leaves room for buyers, one client too many is told so, and all are let go in the end.
+
+use super::{HEALTH, Wire, with_limits};
+use crate::{
+    cli::{Home, Program},
+    support::app::{PATIENCE, Shopper, all_at_once, eventually},
+};
+use flash_sale::http::{ConnectionLimits, connections};
+use reqwest::StatusCode;
+use serde_json::json;
+use std::{process::Command, time::Instant};
+use tokio::io::AsyncWriteExt;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_server_goes() {
+    // Both ends of each connection are in this process, and the other tests need some too.
+    let crowd = (connections::raise_descriptor_limit() / 8).min(2_000);
+    let app = with_limits(ConnectionLimits {
+        head_patience: 4 * PATIENCE,
+        ..ConnectionLimits::new(10_000, false)
+    })
+    .await;
+    let sale = app.sale(1_000, json!({})).await;
+
+    let (mut idle, mut followers) = (Vec::new(), Vec::new());
+    for _ in 0..crowd {
+        let mut wire = Wire::to(&app).await;
+        wire.send(HEALTH).await;
+        assert_eq!(wire.answer().await.expect("an answer").status(), 200);
+        idle.push(wire);
+        let mut wire = Wire::to(&app).await;
+        let follow = format!("GET /api/v1/sales/{sale}/events HTTP/1.1\r\nhost: shop\r\n\r\n");
+        wire.send(follow).await;
+        followers.push(wire);
+    }
+    for wire in &mut followers {
+        while !String::from_utf8_lossy(&wire.unread).contains("event: sale") {
+            assert!(wire.read().await > 0, "the stream goes on");
+        }
+    }
+
+    let buyers: Vec<Shopper> = (0..200).map(|_| app.shopper()).collect();
+    let replies = all_at_once(buyers.into_iter().map(|buyer| {
+        let sale = sale.clone();
+        async move { buyer.buy(&sale).await }
+    }))
+    .await;
+    for reply in &replies {
+        reply.assert(StatusCode::ACCEPTED);
+    }
+    assert_eq!(app.assert_sound(&sale).await.live, 200);
+    // Everybody who follows hears of it.
+    for wire in &mut followers {
+        while !String::from_utf8_lossy(&wire.unread).contains("\"remaining\":800") {
+            assert!(wire.read().await > 0, "the stream goes on");
+        }
+    }
+
+    let began = Instant::now();
+    app.stop().await.drop().await;
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    for wire in idle.iter_mut().chain(&mut followers) {
+        wire.until_closed().await;
+    }
+    for wire in &followers {
+        let stream = String::from_utf8_lossy(&wire.unread);
+        assert!(stream.ends_with("0\r\n\r\n"), "the streams end in order");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_client_too_many_is_told_so_and_the_next_one_gets_the_free_place() {
+    let app = with_limits(ConnectionLimits::new(5, false)).await;
+    let mut seated = Vec::new();
+    for _ in 0..5 {
+        let mut wire = Wire::to(&app).await;
+        wire.send(HEALTH).await;
+        assert_eq!(wire.answer().await.expect("an answer").status(), 200);
+        seated.push(wire);
+    }
+    let mut late = Wire::to(&app).await;
+    // It is told without being asked, and what it sends does no harm.
+    late.send(HEALTH).await;
+    let told = late.answer().await.expect("a word");
+    assert_eq!((told.status(), told.code().as_str()), (503, "unavailable"));
+    assert!(told.head.contains("retry-after: 1\r\n"), "{}", told.head);
+    assert!(told.head.contains("connection: close"), "{}", told.head);
+    late.until_closed().await;
+
+    // Those who are in are served as ever.
+    for wire in &mut seated {
+        wire.send(HEALTH).await;
+        assert_eq!(wire.answer().await.expect("an answer").status(), 200);
+    }
+    seated.pop();
+    eventually("the free place is given away", async || {
+        let mut next = Wire::to(&app).await;
+        // A refusal may already have closed it.
+        next.stream.write_all(HEALTH.as_bytes()).await.ok()?;
+        (next.answer().await?.status() == 200).then_some(())
+    })
+    .await;
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn one_address_cannot_have_all_connections() {
+    // A quarter of twelve.
+    let app = with_limits(ConnectionLimits::new(12, true)).await;
+    let mut seated = Vec::new();
+    for number in 0..4 {
+        let mut wire = Wire::to(&app).await;
+        wire.send(HEALTH).await;
+        let expected = if number < 3 { 200 } else { 503 };
+        assert_eq!(wire.answer().await.expect("an answer").status(), expected);
+        seated.push(wire);
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_descriptors_pauses_and_goes_on() {
+    const DESCRIPTORS: usize = 160;
+    let home = Home::new();
+    let ordinary = home.command(&["serve"]);
+    // A hard limit, which the program cannot raise, below the connections that it is told to take.
+    let limit = format!("ulimit -Sn {DESCRIPTORS} && ulimit -Hn {DESCRIPTORS} && exec \"$@\"");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &limit, "sh"])
+        .arg(ordinary.get_program())
+        .args(ordinary.get_args())
+        .current_dir(ordinary.get_current_dir().expect("the home"))
+        .env_clear()
+        .env("MAX_CONNECTIONS", "10000");
+    for (name, value) in ordinary.get_envs() {
+        command.envs(value.map(|value| (name, value)));
+    }
+    let program = Program::serve_by(&home, command).await;
+
+    let mut crowd = Vec::new();
+    for _ in 0..DESCRIPTORS + 50 {
+        let mut wire = Wire::to_address(&program.base).await;
+        wire.send(HEALTH).await;
+        crowd.push(wire);
+    }
+    eventually("it says what it lacks", async || {
+        let said = program.stderr();
+        said.contains("no connection can be accepted").then_some(())
+    })
+    .await;
+    // Who is in is served.
+    assert_eq!(
+        crowd[0].answer().await.map(|answer| answer.status()),
+        Some(200)
+    );
+    crowd[0].send(HEALTH).await;
+    assert_eq!(
+        crowd[0].answer().await.map(|answer| answer.status()),
+        Some(200)
+    );
+    drop(crowd);
+    let mut next = Wire::to_address(&program.base).await;
+    next.send(HEALTH).await;
+    assert_eq!(next.answer().await.map(|answer| answer.status()), Some(200));
+    program.terminate().await;
+}
