@@ -147,8 +147,12 @@ async fn insert_buyers(
     .execute(&mut connection)
     .await?;
     sqlx::query(
-        "UPDATE sales SET taken = (SELECT count(*) FROM orders WHERE sale_id = sales.id
-             AND status IN ('paid', 'pending_payment')) WHERE id BETWEEN $1 AND $2",
+        // Counted once for all: a count for each sale would read the table a thousand times.
+        "UPDATE sales SET taken = counted.live FROM (
+             SELECT sale_id, count(*) AS live FROM orders
+             WHERE status IN ('paid', 'pending_payment') GROUP BY sale_id
+         ) AS counted
+         WHERE sales.id = counted.sale_id AND sales.id BETWEEN $1 AND $2",
     )
     .bind(first_sale)
     .bind(last_sale)
