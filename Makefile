@@ -7,7 +7,7 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench fmt lint ci clean-data
+.PHONY: help setup run test chaos bench fmt lint ci clean-data
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,15 @@ test: ## run every test (ARGS="-- name" picks some of them)
 	python3 scripts/check_links.py
 	python3 scripts/check_alerts.py --self-test
 	python3 scripts/check_alerts.py
+
+# An ARGS on the command line replaces these; SECONDS_PER_FAULT=20 keeps them, but shorter.
+SECONDS_PER_FAULT ?= 60
+MIXED_SECONDS     ?= $(shell expr 10 '*' $(SECONDS_PER_FAULT))
+CHAOS_ARGS = $(or $(ARGS),--all --seconds $(SECONDS_PER_FAULT) --mixed-seconds $(MIXED_SECONDS) --report chaos-report)
+
+chaos: ## break everything for an hour and judge what came of it (ARGS="--help"; SECONDS_PER_FAULT=20)
+	@scripts/setup.sh test
+	$(CARGO) test --release --locked --test chaos -- $(CHAOS_ARGS)
 
 bench: ## measure the purchase path, as ratios taken in one run
 	@scripts/setup.sh run

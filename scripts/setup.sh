@@ -74,6 +74,16 @@ have make || needs make
 redis_found || needs redis
 postgres_found || needs postgres
 if [ "$mode" != run ]; then have python3 || needs python3; fi
+# The chaos run sets the clocks of the program; only Linux has the library in its packages.
+faketime_found() {
+  local library
+  for library in /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib64/faketime/libfaketimeMT.so.1 \
+    /usr/local/lib/faketime/libfaketimeMT.so.1; do
+    if [ -e "$library" ]; then return 0; fi
+  done
+  return 1
+}
+if [ "$mode" != run ] && { have apt-get || have dnf; }; then faketime_found || needs faketime; fi
 if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi
@@ -118,6 +128,7 @@ package() {
     apt:redis) echo redis-server ;;
     apt:postgres) echo postgresql ;;
     dnf:cc) echo gcc glibc-devel ;;
+    dnf:faketime) echo libfaketime ;;
     dnf:postgres) echo postgresql-server ;;
     dnf:python3-venv) echo python3 ;; # Fedora's python3 carries venv
     brew:postgres) echo postgresql@17 ;;

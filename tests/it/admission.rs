@@ -368,6 +368,9 @@ impl ScriptBench {
             version: 1,
             buyer_shards: 1,
         };
+        scripts::seal(&mut connection, &keys, sale.id, sale.epoch)
+            .await
+            .expect("seal");
         let installed = scripts::install(&mut connection, &keys, &sale, i64::from(stock), 0)
             .await
             .expect("install");

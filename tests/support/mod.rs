@@ -3,9 +3,15 @@
 //! The servers live as long as the test process. A static is never dropped, so a small shell waits at
 //! the other end of a pipe and removes them when this process has gone, however it went.
 
+// Two test binaries include this module, and neither uses all of it.
+#![allow(dead_code)]
+
 pub mod app;
+pub mod checkers;
+pub mod history;
 pub mod load;
 pub mod proxy;
+pub mod random;
 
 use flash_sale::embedded::{
     PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings,

@@ -1,0 +1,178 @@
+//! One process of the program: started, killed, stopped, continued and started again, always on the
+//! same port.
+
+use crate::Error;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::OpenOptions,
+    net::SocketAddr,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+/// What a process of the program is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Server,
+    ServerWithoutWriter,
+    Worker,
+}
+
+impl Role {
+    pub fn serves(self) -> bool {
+        self != Self::Worker
+    }
+}
+
+/// See the head of this file. Dropping it kills the process.
+pub struct Instance {
+    pub number: u8,
+    pub role: Role,
+    pub address: SocketAddr,
+    settings: Vec<(String, String)>,
+    folder: PathBuf,
+    child: Option<Child>,
+    started: Instant,
+    /// How the last process ended, if it ended without being killed from here.
+    pub ended_by_itself: Option<ExitStatus>,
+}
+
+impl Instance {
+    /// Prepared, not started. `settings` are environment variables.
+    pub fn new(
+        number: u8,
+        role: Role,
+        address: SocketAddr,
+        folder: &Path,
+        settings: Vec<(String, String)>,
+    ) -> Self {
+        Self {
+            number,
+            role,
+            address,
+            settings,
+            folder: folder.to_path_buf(),
+            child: None,
+            started: Instant::now(),
+            ended_by_itself: None,
+        }
+    }
+
+    /// What the processes of this instance have written, all of them one after the other.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join(format!("app-{}.log", self.number))
+    }
+
+    /// Starts it with these settings besides its own; does not wait for it to serve.
+    pub fn start(&mut self, extra: &[(&str, &str)]) -> Result<(), Error> {
+        if self.is_running() {
+            return Ok(());
+        }
+        let log = self.log();
+        let open = || OpenOptions::new().create(true).append(true).open(&log);
+        let output = open().map_err(|error| format!("cannot open {}: {error}", log.display()))?;
+        let errors = output.try_clone()?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+        command.arg(match self.role {
+            Role::Server | Role::ServerWithoutWriter => "serve",
+            Role::Worker => "worker",
+        });
+        if self.role == Role::ServerWithoutWriter {
+            command.arg("--no-writer");
+        }
+        // Nobody's settings but ours.
+        command.env_clear();
+        for kept in ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"] {
+            if let Some(value) = std::env::var_os(kept) {
+                command.env(kept, value);
+            }
+        }
+        command
+            .env("NO_COLOR", "1") // the logs are searched
+            .envs(self.settings.iter().map(|(name, value)| (name, value)))
+            .envs(extra.iter().copied())
+            .current_dir(&self.folder)
+            .process_group(0) // Ctrl-C is the runner's to handle
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors);
+        end_with_this_process(&mut command);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("cannot start instance {}: {error}", self.number))?;
+        self.child = Some(child);
+        self.started = Instant::now();
+        Ok(())
+    }
+
+    /// Whether there is a process, stopped ones included. Notices one that has ended by itself.
+    pub fn is_running(&mut self) -> bool {
+        let Some(child) = &mut self.child else {
+            return false;
+        };
+        match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                self.ended_by_itself = Some(status);
+                self.child = None;
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            // Not yet waited for, so the pid is still this child's; it may be a zombie, which is no error.
+            kill(pid_of(child.id()), signal).ok();
+        }
+    }
+
+    /// `kill -9`. Answers whether there was somebody to kill.
+    pub fn kill(&mut self) -> bool {
+        self.signal(Signal::SIGKILL);
+        let Some(mut child) = self.child.take() else {
+            return false;
+        };
+        match child.wait() {
+            Ok(status) if status.signal() == Some(Signal::SIGKILL as i32) => true,
+            Ok(status) => {
+                self.ended_by_itself = Some(status);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("pids are small"))
+}
+
+#[cfg(target_os = "linux")]
+fn end_with_this_process(command: &mut Command) {
+    // SAFETY: runs between fork and exec, where only async-signal-safe calls are allowed: it is one
+    // system call and allocates nothing.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_this_process(_: &mut Command) {}

@@ -1,0 +1,270 @@
+//! The chaos run: real processes, real faults, real load, and checkers that judge what came of it.
+//!
+//! See `docs/chaos.md`, and `--help` for what can be chosen. Without arguments it runs the short form,
+//! which is also what `cargo test` does.
+
+mod cluster;
+mod faults;
+mod http;
+mod instance;
+mod look;
+mod measures;
+mod operator;
+mod planted;
+mod report;
+mod shoppers;
+mod trial;
+mod world;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use clap::Parser;
+use faults::Fault;
+use futures_util::{StreamExt, stream};
+use report::{HEADINGS, Machine, Report, TrialReport, Verdict};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::OnceLock,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use trial::Plan;
+
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// What `cargo test` runs: a fault of each kind.
+const SHORT: &[Fault] = &[
+    Fault::AppKill,
+    Fault::RedisCut,
+    Fault::PostgresKill,
+    Fault::NetLostReplies,
+];
+const SHORT_SECONDS: u64 = 2;
+
+/// The name under which `--only` knows the measurements.
+const MEASURES: &str = "measures";
+
+/// Breaks the program in every way we know while shoppers buy, and judges what came of it.
+///
+/// Without arguments: the short form, some seconds for each kind of fault. Every run prints its seed;
+/// the same seed makes the same decisions (when what dies, who buys what), though the machine decides
+/// how they interleave.
+#[derive(Debug, Parser)]
+#[command(name = "chaos", after_help = list_of_faults())]
+struct Arguments {
+    /// Only these, comma-separated
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<String>,
+
+    /// Every fault, not only those of the short form
+    #[arg(long)]
+    all: bool,
+
+    /// How long each fault strikes, again and again
+    #[arg(long, value_name = "N", default_value_t = SHORT_SECONDS)]
+    seconds: u64,
+
+    /// How long the mixed faults strike; as long as the others if it is not said
+    #[arg(long, value_name = "N")]
+    mixed_seconds: Option<u64>,
+
+    /// Only prove the checkers: plant each bug (or the named ones, with --only) and see that it is
+    /// caught
+    #[arg(long)]
+    planted: bool,
+
+    /// Let `clock` pass where libfaketime is missing; the report says that it was not exercised
+    #[arg(long)]
+    allow_missing_faketime: bool,
+
+    /// Decides everything; printed by every run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// How many clients at once
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    clients: u16,
+
+    /// Writes report.txt and report.json there, and the logs of what failed
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+
+    /// Tells each step of a trial
+    #[arg(long)]
+    verbose: bool,
+
+    // What `cargo test` hands to every test binary. Names of tests choose whether this one runs.
+    #[arg(hide = true)]
+    filters: Vec<String>,
+    #[arg(long, hide = true)]
+    exact: bool,
+    #[arg(long, hide = true)]
+    nocapture: bool,
+    #[arg(long, hide = true)]
+    list: bool,
+    #[arg(long, hide = true)]
+    test_threads: Option<usize>,
+}
+
+fn list_of_faults() -> String {
+    let lines = Fault::ALL
+        .iter()
+        .map(|fault| format!("  {:<24}{}", fault.name(), fault.about()));
+    let lines: Vec<String> = lines.collect();
+    format!(
+        "Faults, for --only:\n{}\n  {MEASURES:<24}no fault: promised times against their targets",
+        lines.join("\n")
+    )
+}
+
+static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Where the logs of failed trials are kept, if anywhere.
+pub fn keep_logs_in() -> Option<&'static PathBuf> {
+    KEEP_LOGS_IN.get()
+}
+
+static TALKATIVE: OnceLock<Instant> = OnceLock::new();
+
+/// Tells what a trial is doing, if that was asked for.
+pub fn progress(trial: &str, what: &str) {
+    if let Some(began) = TALKATIVE.get() {
+        eprintln!("{:>8.1} s  {trial}: {what}", began.elapsed().as_secs_f64());
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let names_others = |filters: &[String]| {
+        !filters.is_empty()
+            && !filters
+                .iter()
+                .any(|filter| "chaos".contains(filter.as_str()))
+    };
+    if arguments.list || names_others(&arguments.filters) {
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("chaos: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(report) if report.passed => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("chaos: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One trial, told when it is over.
+async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialReport {
+    let seconds = match fault {
+        Fault::Mixed | Fault::MixedLoss => arguments.mixed_seconds,
+        _ => None,
+    };
+    let plan = Plan {
+        length: seconds.map_or(plan.length, Duration::from_secs),
+        terminal_within: fault.terminal_within(),
+        ..plan
+    };
+    let mut report = trial::run(fault, plan)
+        .await
+        .unwrap_or_else(|error| TrialReport::failed(fault, &error));
+    if fault == Fault::Clock && arguments.allow_missing_faketime {
+        report.excuse_missing_faketime();
+    }
+    eprintln!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64());
+    for remark in report.remarks() {
+        eprintln!("    {remark}");
+    }
+    report
+}
+
+async fn run(arguments: Arguments) -> Result<Report, Error> {
+    cluster::remove_leftovers();
+    if let Some(folder) = &arguments.report {
+        KEEP_LOGS_IN.get_or_init(|| folder.clone());
+    }
+    if arguments.verbose {
+        TALKATIVE.get_or_init(Instant::now);
+    }
+    let seed = match arguments.seed {
+        Some(seed) => seed,
+        None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
+    };
+    eprintln!("chaos: seed {seed}");
+    let faults: Vec<Fault> = if arguments.planted {
+        Vec::new()
+    } else if !arguments.only.is_empty() {
+        let named = arguments.only.iter().filter(|name| *name != MEASURES);
+        named
+            .map(|name| {
+                Fault::from_name(name)
+                    .ok_or_else(|| format!("there is no fault {name}: see --help"))
+            })
+            .collect::<Result<_, _>>()?
+    } else if arguments.all {
+        Fault::ALL.to_vec()
+    } else {
+        SHORT.to_vec()
+    };
+    let plan = Plan {
+        seed,
+        length: Duration::from_secs(arguments.seconds),
+        clients: arguments.clients,
+        terminal_within: Duration::ZERO, // each fault has its own
+        least_accepted: arguments.seconds * 20,
+    };
+    let is_short = arguments.only.is_empty() && !arguments.all;
+    if !faults.is_empty() {
+        eprintln!("{HEADINGS}");
+    }
+    // In the short form two at once: each mostly waits for orders to lapse.
+    let at_once = if is_short { 2 } else { 1 };
+    let trials: Vec<TrialReport> = stream::iter(faults)
+        .map(async |fault| try_fault(fault, plan, &arguments).await)
+        .buffered(at_once)
+        .collect()
+        .await;
+    let mut planted = Vec::new();
+    if arguments.planted || is_short {
+        eprintln!("planted bugs, which the checkers must notice:");
+        planted = planted::run(seed, &arguments.only).await;
+        for report in &planted {
+            eprintln!("{}", report.line());
+        }
+    }
+    let measures = if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
+        measures::run(seed).await
+    } else {
+        Vec::new()
+    };
+    let report = Report {
+        seed,
+        arguments: std::env::args().skip(1).collect(),
+        machine: Machine::look(),
+        operations: trials.iter().map(|trial| trial.operations).sum(),
+        kills: trials.iter().map(|trial| trial.kills).sum(),
+        violations: trials.iter().map(|trial| trial.violations.len()).sum(),
+        passed: trials.iter().all(|trial| trial.verdict == Verdict::Passed)
+            && planted.iter().all(|report| report.passed)
+            && measures.iter().all(|measure| measure.held),
+        trials,
+        planted,
+        measures,
+    };
+    if let Some(folder) = &arguments.report {
+        report.write(folder)?;
+        eprintln!("chaos: the report is in {}", folder.display());
+    }
+    Ok(report)
+}

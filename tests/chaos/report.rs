@@ -1,0 +1,298 @@
+//! What a run says: a line for each fault while it goes on, a table in the end, and the same as JSON.
+
+use crate::{
+    Error,
+    faults::{Fault, Strikes},
+    support::{
+        checkers::{Evidence, Violation},
+        history::Answer,
+    },
+    trial::tell,
+};
+use serde::Serialize;
+use std::{fmt::Write as _, fs, path::Path, process::Command, time::Duration};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Passed,
+    Violated,
+    /// Too little happened to prove anything, which is a failure too.
+    Void,
+}
+
+/// One trial.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialReport {
+    pub fault: String,
+    pub verdict: Verdict,
+    /// Operations of clients that were sent; all of them are judged.
+    pub operations: usize,
+    pub accepted: usize,
+    /// Sent, and not answered.
+    pub unknown: usize,
+    /// 503 and 429.
+    pub shed: usize,
+    pub snapshots: usize,
+    pub orders: usize,
+    pub strikes: u64,
+    pub kills: u64,
+    /// From each healing to the first accepted purchase.
+    pub recoveries_ms: Vec<f64>,
+    /// From the last healing until nothing was under way.
+    #[serde(skip)]
+    pub at_rest_after: Option<Duration>,
+    pub at_rest: String,
+    pub violations: Vec<String>,
+    pub void: Option<String>,
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    pub took: Duration,
+}
+
+impl TrialReport {
+    pub fn of(
+        fault: Fault,
+        evidence: &Evidence,
+        violations: &[Violation],
+        strikes: &Strikes,
+    ) -> Self {
+        let history = &evidence.history;
+        Self {
+            fault: fault.name().to_owned(),
+            verdict: Verdict::Passed,
+            operations: history.count(|one| one.answer != Answer::NeverSent),
+            accepted: history.count(|one| one.answer == Answer::Accepted),
+            unknown: history.count(|one| one.answer == Answer::Unknown),
+            shed: history
+                .count(|one| matches!(one.answer, Answer::Unavailable | Answer::RateLimited)),
+            snapshots: evidence.snapshots.len(),
+            orders: evidence.rows.len(),
+            strikes: strikes.count,
+            kills: strikes.kills,
+            recoveries_ms: Vec::new(),
+            at_rest_after: None,
+            at_rest: tell(&evidence.settled),
+            violations: violations.iter().map(Violation::to_string).collect(),
+            void: None,
+            notes: strikes.notes.clone(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// A trial that could not be done proves nothing.
+    pub fn failed(fault: Fault, error: &Error) -> Self {
+        Self {
+            fault: fault.name().to_owned(),
+            verdict: Verdict::Void,
+            operations: 0,
+            accepted: 0,
+            unknown: 0,
+            shed: 0,
+            snapshots: 0,
+            orders: 0,
+            strikes: 0,
+            kills: 0,
+            recoveries_ms: Vec::new(),
+            at_rest_after: None,
+            at_rest: String::new(),
+            violations: Vec::new(),
+            void: Some(format!("the trial could not be done: {error}")),
+            notes: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    pub fn conclude(&mut self) {
+        self.verdict = match (self.violations.is_empty(), &self.void) {
+            (false, _) => Verdict::Violated,
+            (true, Some(_)) => Verdict::Void,
+            (true, None) => Verdict::Passed,
+        };
+    }
+
+    /// Only on request: a fault that was not exercised is otherwise no pass.
+    pub fn excuse_missing_faketime(&mut self) {
+        if self.verdict == Verdict::Void
+            && let Some(why) = self.void.take_if(|why| why.contains("libfaketime"))
+        {
+            self.notes.push(format!("NOT EXERCISED: {why}"));
+            self.verdict = Verdict::Passed;
+        }
+    }
+
+    pub fn line(&self) -> String {
+        let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
+        let at_rest = self
+            .at_rest_after
+            .map_or("-".into(), |after| format!("{:.1} s", after.as_secs_f64()));
+        let verdict = match self.verdict {
+            Verdict::Passed => "passed",
+            Verdict::Violated => "VIOLATED",
+            Verdict::Void => "VOID",
+        };
+        format!(
+            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {verdict}",
+            self.fault,
+            self.operations,
+            self.accepted,
+            self.unknown,
+            self.shed,
+            self.strikes,
+            self.kills,
+            recovery,
+            at_rest,
+        )
+    }
+
+    /// What has to be said besides the line.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = self.violations.clone();
+        remarks.extend(
+            self.notes
+                .iter()
+                .filter(|note| note.starts_with("NOT EXERCISED"))
+                .cloned(),
+        );
+        remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
+        remarks
+    }
+}
+
+pub const HEADINGS: &str = "fault                   operations  accepted  unknown    shed strikes kills   recovery at rest  verdict";
+
+/// The middle of the values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// Where and with what this was run.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub cores: usize,
+    pub kernel: String,
+    pub redis: String,
+    pub postgres: String,
+    pub commit: String,
+    pub profile: &'static str,
+}
+
+impl Machine {
+    pub fn look() -> Self {
+        let said = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output();
+            let text =
+                output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+            text.unwrap_or_default()
+        };
+        let changed = !said("git", &["status", "--porcelain"]).is_empty();
+        let commit = said("git", &["rev-parse", "--short", "HEAD"]);
+        Self {
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            kernel: said("uname", &["-sr"]),
+            redis: said("redis-server", &["--version"]),
+            postgres: crate::cluster::postgres_version(),
+            commit: if changed {
+                format!("{commit} with changes")
+            } else {
+                commit
+            },
+            profile: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            },
+        }
+    }
+}
+
+/// A measured time against its target.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measure {
+    pub what: String,
+    pub measured: String,
+    pub target: String,
+    pub held: bool,
+}
+
+impl Measure {
+    pub fn line(&self) -> String {
+        let verdict = if self.held { "held" } else { "MISSED" };
+        format!(
+            "{:<84}{:>10}  target {:<12}{verdict}",
+            self.what, self.measured, self.target
+        )
+    }
+}
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub seed: u64,
+    pub arguments: Vec<String>,
+    pub machine: Machine,
+    pub trials: Vec<TrialReport>,
+    pub planted: Vec<crate::planted::PlantedReport>,
+    pub measures: Vec<Measure>,
+    pub operations: usize,
+    pub kills: u64,
+    pub violations: usize,
+    pub passed: bool,
+}
+
+impl Report {
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let machine = &self.machine;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "seed {}, commit {}, {} build, {} cores, {}\n{}\n{}\narguments: {}\n",
+            self.seed,
+            machine.commit,
+            machine.profile,
+            machine.cores,
+            machine.kernel,
+            machine.redis,
+            machine.postgres,
+            self.arguments.join(" ")
+        );
+        if !self.trials.is_empty() {
+            let _ = writeln!(text, "{HEADINGS}");
+        }
+        for trial in &self.trials {
+            let _ = writeln!(text, "{}", trial.line());
+            for remark in trial.remarks() {
+                let _ = writeln!(text, "    {remark}");
+            }
+        }
+        for planted in &self.planted {
+            let _ = writeln!(text, "{}", planted.line());
+        }
+        for measure in &self.measures {
+            let _ = writeln!(text, "{}", measure.line());
+        }
+        let _ = writeln!(
+            text,
+            "\n{} operations checked, {} kills, {} violations: {}",
+            self.operations,
+            self.kills,
+            self.violations,
+            if self.passed { "passed" } else { "FAILED" }
+        );
+        text
+    }
+
+    pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        fs::create_dir_all(folder)
+            .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+        fs::write(folder.join("report.txt"), self.text())?;
+        fs::write(
+            folder.join("report.json"),
+            serde_json::to_string_pretty(self)?,
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Answers: what was confirmed stays, the same question gets the same answer, and only its owner
+//! hears of an order.
+
+use super::{Case, Found};
+use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
+use flash_sale::domain::OrderStatus;
+use std::collections::HashMap;
+
+/// queued → pending_payment → one of the ends.
+fn rank(status: OrderStatus) -> u8 {
+    match status {
+        OrderStatus::Queued => 0,
+        OrderStatus::PendingPayment => 1,
+        _ => 2,
+    }
+}
+
+/// What an operation showed its owner of the order: `None` if nothing.
+fn shown(one: &Operation) -> Option<OrderStatus> {
+    match (one.kind, one.answer) {
+        (Kind::Buy, Answer::Accepted) => Some(OrderStatus::Queued),
+        (Kind::Read | Kind::Pay | Kind::Cancel, Answer::Order(status)) => Some(status),
+        _ => None,
+    }
+}
+
+pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
+    let mut of_order: HashMap<i64, Vec<&Operation>> = HashMap::new();
+    for one in case.operations() {
+        let about_own = matches!(one.kind, Kind::Buy | Kind::Read | Kind::Pay | Kind::Cancel);
+        let tells = shown(one).is_some() || one.answer == Answer::OrderNotFound;
+        if about_own && tells && one.order != NO_ORDER {
+            of_order.entry(one.order).or_default().push(one);
+        }
+    }
+    for (order, mut operations) in of_order {
+        operations.sort_by_key(|one| one.completed);
+        let end = case.rows.get(&order).map(|row| row.status);
+        // The most advanced answer that was complete before each operation began. Going through the
+        // invocations in order, answers join in the order of their completion.
+        let mut by_invocation = operations.clone();
+        by_invocation.sort_by_key(|one| one.invoked);
+        let mut completed = operations.iter().peekable();
+        let mut furthest: Option<(&Operation, OrderStatus)> = None;
+        for later in by_invocation {
+            while let Some(earlier) = completed.next_if(|earlier| earlier.is_before(later)) {
+                if let Some(status) = shown(earlier)
+                    && furthest.is_none_or(|(_, known)| rank(status) > rank(known))
+                {
+                    furthest = Some((*earlier, status));
+                }
+            }
+            let Some((earlier, known)) = furthest else {
+                continue;
+            };
+            let goes_back = match shown(later) {
+                Some(_) if later.kind == Kind::Buy => false,
+                Some(status) => {
+                    rank(status) < rank(known) || (known.is_terminal() && status != known)
+                }
+                // Not found, although it had been seen. While Redis has lost its log, an order that
+                // is not a row yet may be out of sight until its process writes it.
+                None => !(case.evidence.redis_lost_data && known == OrderStatus::Queued),
+            };
+            if goes_back {
+                found.add(format!("{} and later {}", earlier.tell(), later.tell()));
+            }
+        }
+        // Whatever the times: an order has one end, and what was shown of it is in the database.
+        for one in operations {
+            let Some(status) = shown(one) else { continue };
+            if status.is_terminal() && end != Some(status) {
+                found.add(format!("{}, but its row is {end:?}", one.tell()));
+            }
+        }
+    }
+    for row in &case.evidence.rows {
+        if row.has_payment != (row.status == OrderStatus::Paid) {
+            found.add(format!(
+                "order {} is {:?} and has {} payment",
+                row.id,
+                row.status,
+                if row.has_payment { "a" } else { "no" }
+            ));
+        }
+    }
+}
+
+pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
+    let mut of_key: HashMap<(u32, u32, u8), Vec<&Operation>> = HashMap::new();
+    for one in case.evidence.history.of_kind(Kind::Buy) {
+        if one.key != NO_KEY {
+            of_key
+                .entry((one.user, one.key, one.sale))
+                .or_default()
+                .push(one);
+        }
+    }
+    for mut attempts in of_key.into_values() {
+        attempts.sort_by_key(|one| one.completed);
+        let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else {
+            continue;
+        };
+        for one in &attempts {
+            if one.answer.is_accepted() && one.order != first.order {
+                found.add(format!("{} and {}", first.tell(), one.tell()));
+            }
+            let refused = matches!(
+                one.answer,
+                Answer::AlreadyOrdered
+                    | Answer::SoldOut
+                    | Answer::NotOpen
+                    | Answer::Paused
+                    | Answer::Ended
+            );
+            if refused && first.is_before(one) && !case.evidence.may_lose_accepted {
+                found.add(format!("{} and later {}", first.tell(), one.tell()));
+            }
+        }
+    }
+}
+
+pub(super) fn orders_are_private(case: &Case, found: &mut Found) {
+    for one in case.evidence.history.of_kind(Kind::Pry) {
+        if matches!(one.answer, Answer::Order(_) | Answer::Conflict) {
+            found.add(format!("{}: an order of somebody else", one.tell()));
+        }
+    }
+}
+
+pub(super) fn documented_answers(case: &Case, found: &mut Found) {
+    for one in case.operations() {
+        if let Answer::Undocumented(status) = one.answer {
+            found.add(format!("{} (status {status})", one.tell()));
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The checkers: pure functions over what clients were told, what Postgres and Redis hold in the end,
+//! and the snapshots taken in between. Each guards one promise of the program, and answers with
+//! violations and their evidence in words.
+//!
+//! A checker that never cries is worth nothing, so each is proven twice: on small hand-made histories
+//! (`tests/it/checkers.rs`), and by a bug planted in the program (`chaos --planted`).
+//!
+//! An answer that did not come is never held against the program, and an operation that overlaps
+//! another in time has no order with it: only `completed < invoked` counts as "before".
+
+mod answers;
+mod orders;
+mod stock;
+mod window;
+
+use super::history::{History, Micros, Operation, user_id};
+use flash_sale::domain::OrderStatus;
+use std::{collections::HashMap, fmt, time::Duration};
+
+/// One promise, and who looks after it. The numbers are the invariants of the design.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Checker {
+    /// I1: live orders never exceed the stock, in any snapshot.
+    NoOversell,
+    /// I2: nobody holds more live orders than the sale allows.
+    NoDuplicate,
+    /// I3: every 202 is one row of that user and sale (an explicit `rejected` is one).
+    AcceptedIsOneRow,
+    /// I3, the other way: no row without an attempt of that user.
+    NoRowWithoutAttempt,
+    /// I4: stock = remaining + held + paid, in Redis and in Postgres, and both know the same orders.
+    Conservation,
+    /// I5: if enough people want it, all of it sells.
+    NoUndersell,
+    /// I6: no two attempts get the same id.
+    UniqueIds,
+    /// I7 and I9: what was confirmed stays, and an order has one end.
+    NothingReverts,
+    /// I8: the same Idempotency-Key, the same order.
+    SameKeySameOrder,
+    /// I10: everything is terminal within the stated time after healing.
+    TerminalInTime,
+    /// I11: nothing is accepted outside the window or while paused.
+    OnlyWhileOpen,
+    /// I12: nobody sees somebody else's order.
+    OrdersArePrivate,
+    /// Only answers that API.md knows.
+    DocumentedAnswers,
+}
+
+impl Checker {
+    pub const ALL: [Self; 13] = [
+        Self::NoOversell,
+        Self::NoDuplicate,
+        Self::AcceptedIsOneRow,
+        Self::NoRowWithoutAttempt,
+        Self::Conservation,
+        Self::NoUndersell,
+        Self::UniqueIds,
+        Self::NothingReverts,
+        Self::SameKeySameOrder,
+        Self::TerminalInTime,
+        Self::OnlyWhileOpen,
+        Self::OrdersArePrivate,
+        Self::DocumentedAnswers,
+    ];
+
+    fn look(self, case: &Case, found: &mut Found) {
+        match self {
+            Self::NoOversell => stock::no_oversell(case, found),
+            Self::NoDuplicate => stock::no_duplicate(case, found),
+            Self::AcceptedIsOneRow => orders::accepted_is_one_row(case, found),
+            Self::NoRowWithoutAttempt => orders::no_row_without_attempt(case, found),
+            Self::Conservation => stock::conservation(case, found),
+            Self::NoUndersell => stock::no_undersell(case, found),
+            Self::UniqueIds => orders::unique_ids(case, found),
+            Self::NothingReverts => answers::nothing_reverts(case, found),
+            Self::SameKeySameOrder => answers::same_key_same_order(case, found),
+            Self::TerminalInTime => stock::terminal_in_time(case, found),
+            Self::OnlyWhileOpen => window::only_while_open(case, found),
+            Self::OrdersArePrivate => answers::orders_are_private(case, found),
+            Self::DocumentedAnswers => answers::documented_answers(case, found),
+        }
+    }
+}
+
+/// A broken promise, and how one knows.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    pub checker: Checker,
+    pub evidence: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.checker, self.evidence)
+    }
+}
+
+/// A sale of the run, as Postgres holds it in the end.
+#[derive(Debug, Clone)]
+pub struct SaleFacts {
+    pub name: &'static str,
+    pub id: i64,
+    /// What it was created with.
+    pub first_stock: i64,
+    pub stock: i64,
+    pub taken: i64,
+    pub per_user_limit: i64,
+    /// Microseconds since 1970.
+    pub opens_at: i64,
+    pub closes_at: i64,
+    /// After healing, more buyers came than units were left, until they heard "sold out", and
+    /// everybody paid.
+    pub sold_off: bool,
+}
+
+/// An order in Postgres, in the end.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    pub id: i64,
+    pub sale: i64,
+    pub user: u128,
+    pub status: OrderStatus,
+    /// When Redis admitted it, in microseconds since 1970.
+    pub created_at: i64,
+    /// Whether there is a payment for it.
+    pub has_payment: bool,
+}
+
+impl Row {
+    pub fn is_live(&self) -> bool {
+        matches!(self.status, OrderStatus::PendingPayment | OrderStatus::Paid)
+    }
+}
+
+/// A sale in Redis, in the end, read by the tests' own code.
+#[derive(Debug, Clone, Default)]
+pub struct RedisSale {
+    pub sale: i64,
+    pub stock: i64,
+    pub remaining: i64,
+    /// Accepted orders that are not in Postgres yet.
+    pub pending: i64,
+    pub log_entries: i64,
+    /// Orders that hold a unit: user and id.
+    pub live: Vec<(u128, i64)>,
+}
+
+/// One look at one sale during the chaos, all from one database snapshot.
+#[derive(Debug, Clone, Copy)]
+pub struct Snapshot {
+    pub at: Micros,
+    pub sale: i64,
+    pub stock: i64,
+    pub taken: i64,
+    pub live: i64,
+    pub users_over_limit: i64,
+}
+
+/// What the program's own audit said of a sale in the end.
+#[derive(Debug, Clone)]
+pub struct AuditSaid {
+    pub sale: i64,
+    pub ok: bool,
+    /// Whether it could compare both sides, and they agreed.
+    pub conserved: Option<bool>,
+    pub problems: String,
+}
+
+/// How long it took until nothing was under way any more.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    /// `None`: it did not happen within the limit.
+    pub after: Option<Duration>,
+    pub limit: Duration,
+    /// What was still under way when patience ended.
+    pub still: String,
+}
+
+/// All there is to judge.
+#[derive(Debug, Clone)]
+pub struct Evidence {
+    pub history: History,
+    pub sales: Vec<SaleFacts>,
+    pub rows: Vec<Row>,
+    pub redis: Vec<RedisSale>,
+    pub snapshots: Vec<Snapshot>,
+    pub audits: Vec<AuditSaid>,
+    pub settled: Settled,
+    /// Releases that never reached Redis.
+    pub outbox: i64,
+    /// How long a request without an answer may still take effect: as long as the fault could hold
+    /// it up.
+    pub late_effects: Duration,
+    /// Redis lost data during this run, so an accepted order may not have been readable for a while
+    /// before it was written.
+    pub redis_lost_data: bool,
+    /// Redis lost data together with the processes that could have repaired it: the documented case
+    /// in which accepted orders that were not yet rows are gone.
+    pub may_lose_accepted: bool,
+}
+
+/// The evidence, and what all checkers look up in it.
+struct Case<'a> {
+    evidence: &'a Evidence,
+    /// Users by their id.
+    users: HashMap<u128, u32>,
+    /// Rows by their id; the duplicates are impossible (a primary key).
+    rows: HashMap<i64, &'a Row>,
+    /// Index into the sales by their id.
+    sales: HashMap<i64, u8>,
+}
+
+impl Case<'_> {
+    fn operations(&self) -> &[Operation] {
+        &self.evidence.history.operations
+    }
+
+    fn sale(&self, index: u8) -> Option<&SaleFacts> {
+        self.evidence.sales.get(usize::from(index))
+    }
+
+    fn user_of(&self, row: &Row) -> Option<u32> {
+        self.users.get(&row.user).copied()
+    }
+
+    /// Whether the row is an order of this operation's user in this operation's sale.
+    fn belongs_to(&self, row: &Row, one: &Operation) -> bool {
+        self.user_of(row) == Some(one.user)
+            && self.sale(one.sale).is_some_and(|sale| sale.id == row.sale)
+    }
+}
+
+/// Where a checker puts what it finds. One broken promise often shows a thousand times; a few examples
+/// and the number are enough.
+struct Found {
+    checker: Checker,
+    violations: Vec<Violation>,
+    more: usize,
+}
+
+const EXAMPLES: usize = 4;
+
+impl Found {
+    fn add(&mut self, evidence: String) {
+        if self.violations.len() < EXAMPLES {
+            self.violations.push(Violation {
+                checker: self.checker,
+                evidence,
+            });
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// All checkers. Empty: every promise was kept, as far as this evidence shows.
+pub fn check(evidence: &Evidence) -> Vec<Violation> {
+    let history = &evidence.history;
+    let numbers: std::collections::HashSet<u32> =
+        history.operations.iter().map(|one| one.user).collect();
+    let case = Case {
+        evidence,
+        users: numbers
+            .into_iter()
+            .map(|user| (user_id(history.seed, user).uuid().as_u128(), user))
+            .collect(),
+        rows: evidence.rows.iter().map(|row| (row.id, row)).collect(),
+        sales: (evidence.sales.iter().zip(0..))
+            .map(|(sale, index)| (sale.id, index))
+            .collect(),
+    };
+    let mut violations = Vec::new();
+    for checker in Checker::ALL {
+        let mut found = Found {
+            checker,
+            violations: Vec::new(),
+            more: 0,
+        };
+        checker.look(&case, &mut found);
+        violations.append(&mut found.violations);
+        if found.more > 0 {
+            violations.push(Violation {
+                checker,
+                evidence: format!("and {} more like these", found.more),
+            });
+        }
+    }
+    violations
+}

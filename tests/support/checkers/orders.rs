@@ -1,0 +1,103 @@
+//! Orders: each that was promised is there, each that is there was asked for, and no two share an id.
+
+use super::{Case, Found, Row};
+use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
+use std::collections::{HashMap, HashSet};
+
+pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
+    let mut lost = HashSet::new();
+    for one in case.evidence.history.of_kind(Kind::Buy) {
+        let names_an_order = one.answer.is_accepted() || one.answer == Answer::AlreadyOrdered;
+        if !names_an_order {
+            continue;
+        }
+        match case.rows.get(&one.order) {
+            Some(row) if case.belongs_to(row, one) => {}
+            Some(row) => found.add(format!(
+                "{} names order {}, which is somebody else's or of another sale (user {}, sale {})",
+                one.tell(),
+                row.id,
+                uuid::Uuid::from_u128(row.user),
+                row.sale
+            )),
+            None if case.evidence.may_lose_accepted => {
+                lost.insert(one.order);
+            }
+            None => found.add(format!("{} has no row", one.tell())),
+        }
+    }
+    // Even the documented loss has a measure: what was on its way, not what had settled.
+    let accepted = case
+        .evidence
+        .history
+        .count(|one| one.answer == Answer::Accepted);
+    if lost.len() * 5 > accepted {
+        let lost = lost.len();
+        found.add(format!("{lost} of {accepted} accepted orders have no row"));
+    }
+}
+
+pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
+    // For each user and sale: the orders that were named to them, and the attempts that may have
+    // become orders of which nobody told them.
+    #[derive(Default)]
+    struct Attempts {
+        named: HashSet<i64>,
+        open: usize,
+    }
+    let mut attempts: HashMap<(u32, u8), Attempts> = HashMap::new();
+    for one in case.evidence.history.of_kind(Kind::Buy) {
+        let of_user = attempts.entry((one.user, one.sale)).or_default();
+        if one.answer.is_accepted() {
+            of_user.named.insert(one.order);
+        } else if one.answer.leaves_open_whether() {
+            of_user.open += 1;
+        }
+    }
+    let mut unnamed: HashMap<(u32, u8), Vec<&Row>> = HashMap::new();
+    for row in &case.evidence.rows {
+        let (Some(user), Some(sale)) = (case.user_of(row), case.sales.get(&row.sale)) else {
+            found.add(format!(
+                "order {} is of user {} and sale {}, who never asked for anything",
+                row.id,
+                uuid::Uuid::from_u128(row.user),
+                row.sale
+            ));
+            continue;
+        };
+        let named = attempts.get(&(user, *sale));
+        if !named.is_some_and(|of_user| of_user.named.contains(&row.id)) {
+            unnamed.entry((user, *sale)).or_default().push(row);
+        }
+    }
+    for ((user, sale), rows) in unnamed {
+        let open = attempts
+            .get(&(user, sale))
+            .map_or(0, |of_user| of_user.open);
+        if rows.len() > open {
+            let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+            found.add(format!(
+                "user {user} has orders {ids:?} of sale {sale} that nobody named to them, \
+                 but only {open} attempts without a clear answer"
+            ));
+        }
+    }
+}
+
+pub(super) fn unique_ids(case: &Case, found: &mut Found) {
+    let mut first: HashMap<i64, &Operation> = HashMap::new();
+    for one in case.evidence.history.of_kind(Kind::Buy) {
+        // A replay and `already_ordered` name an order again, on purpose.
+        if one.answer != Answer::Accepted || one.order == NO_ORDER {
+            continue;
+        }
+        let Some(earlier) = first.insert(one.order, one) else {
+            continue;
+        };
+        let is_retry = one.key != NO_KEY
+            && (one.key, one.user, one.sale) == (earlier.key, earlier.user, earlier.sale);
+        if !is_retry {
+            found.add(format!("{} and {}", earlier.tell(), one.tell()));
+        }
+    }
+}

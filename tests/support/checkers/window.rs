@@ -1,0 +1,97 @@
+//! I11: nothing is accepted outside the window of a sale or while it is paused.
+
+use super::{Case, Found};
+use crate::support::history::{Answer, Kind, Micros, Operation};
+
+/// Clocks of one machine are read at slightly different moments.
+const CLOCK_SLACK_MICROS: i64 = 5_000;
+
+pub(super) fn only_while_open(case: &Case, found: &mut Found) {
+    let history = &case.evidence.history;
+    let pauses = certain_pauses(case);
+    for one in history.of_kind(Kind::Buy) {
+        // A replay repeats an answer that was given while the sale was open.
+        if one.answer != Answer::Accepted {
+            continue;
+        }
+        let Some(sale) = case.sale(one.sale) else {
+            continue;
+        };
+        if history.wall_clock(one.completed) < sale.opens_at - CLOCK_SLACK_MICROS {
+            found.add(format!("{}, before the sale opened", one.tell()));
+        }
+        if history.wall_clock(one.invoked) > sale.closes_at + CLOCK_SLACK_MICROS {
+            found.add(format!("{}, after the sale closed", one.tell()));
+        }
+        let inside = |pause: &&Pause| {
+            pause.sale == one.sale && pause.from < one.invoked && one.completed < pause.until
+        };
+        if let Some(pause) = pauses.iter().find(inside) {
+            found.add(format!(
+                "{}, while the sale was paused from {:.3} s to {:.3} s",
+                one.tell(),
+                pause.from as f64 / 1e6,
+                pause.until as f64 / 1e6
+            ));
+        }
+    }
+    for row in &case.evidence.rows {
+        let Some(sale) = case
+            .sales
+            .get(&row.sale)
+            .and_then(|index| case.sale(*index))
+        else {
+            continue;
+        };
+        if row.created_at < sale.opens_at || row.created_at >= sale.closes_at {
+            found.add(format!(
+                "order {} of sale {} ({}) was admitted {} us after it opened and {} us before it closed",
+                row.id,
+                sale.id,
+                sale.name,
+                row.created_at - sale.opens_at,
+                sale.closes_at - row.created_at
+            ));
+        }
+    }
+}
+
+/// From the confirmation of a pause to the next attempt to resume the sale was certainly paused.
+struct Pause {
+    sale: u8,
+    from: Micros,
+    until: Micros,
+}
+
+fn certain_pauses(case: &Case) -> Vec<Pause> {
+    let history = &case.evidence.history;
+    let resumes: Vec<&Operation> = history.of_kind(Kind::Resume).collect();
+    let late = u64::try_from(case.evidence.late_effects.as_micros()).unwrap_or(u64::MAX);
+    let confirmed = history
+        .of_kind(Kind::Pause)
+        .filter(|one| one.answer == Answer::Done);
+    confirmed
+        .filter_map(|pause| {
+            let of_sale = || resumes.iter().filter(|resume| resume.sale == pause.sale);
+            // A resume that nobody heard of may still be on its way, and come after the pause.
+            let may_still_come = |resume: &&&Operation| {
+                let without_end = resume.answer == Answer::Unknown
+                    && resume.completed.saturating_add(late) > pause.invoked;
+                resume.invoked < pause.completed
+                    && (without_end || resume.completed > pause.invoked)
+            };
+            if of_sale().any(|resume| may_still_come(&resume)) {
+                return None;
+            }
+            let next = of_sale().filter(|resume| resume.invoked >= pause.completed);
+            Some(Pause {
+                sale: pause.sale,
+                from: pause.completed,
+                until: next
+                    .map(|resume| resume.invoked)
+                    .min()
+                    .unwrap_or(Micros::MAX),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,161 @@
+//! What clients did and were told: the evidence that the checkers judge.
+//!
+//! Every operation is one compact record with the times of its invocation and its completion, because
+//! a run has millions. An operation whose answer did not come is `Unknown`: it may have happened, may
+//! happen still, or never will; the checkers hold neither against the program.
+
+use super::random::Random;
+use flash_sale::domain::{OrderStatus, UserId};
+
+/// Microseconds since the history began, by the monotonic clock.
+pub type Micros = u64;
+
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Buy,
+    /// The owner reads their order.
+    Read,
+    /// Somebody else tries to read, pay or cancel it.
+    Pry,
+    Pay,
+    Cancel,
+    Pause,
+    Resume,
+    /// Adds this many units (takes them away if negative).
+    AddStock(i16),
+}
+
+/// What was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// 202: a new order.
+    Accepted,
+    /// 202 with `Idempotent-Replayed`: the order of an earlier attempt.
+    Replayed,
+    AlreadyOrdered,
+    SoldOut,
+    NotOpen,
+    Paused,
+    Ended,
+    /// 200 with the order in this status.
+    Order(OrderStatus),
+    OrderNotFound,
+    /// A conflict with the state of the order or the sale: `still_queued`, `not_payable`,
+    /// `not_cancellable`, `not_enough_remaining`.
+    Conflict,
+    /// An operator's change is confirmed.
+    Done,
+    /// 429.
+    RateLimited,
+    /// 503. Nothing is promised, and nothing excluded: it may have been accepted all the same.
+    Unavailable,
+    /// The request did not leave this process: it certainly did not happen.
+    NeverSent,
+    /// It was sent, and no answer came.
+    Unknown,
+    /// An answer that API.md does not know for this call.
+    Undocumented(u16),
+}
+
+impl Answer {
+    /// Whether a purchase with this answer may nevertheless have become an order.
+    pub fn leaves_open_whether(self) -> bool {
+        matches!(
+            self,
+            Self::Unknown | Self::Unavailable | Self::Undocumented(_)
+        )
+    }
+
+    pub fn is_accepted(self) -> bool {
+        matches!(self, Self::Accepted | Self::Replayed)
+    }
+}
+
+/// No idempotency key.
+pub const NO_KEY: u32 = 0;
+/// No order was named.
+pub const NO_ORDER: i64 = 0;
+
+/// One operation of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    pub invoked: Micros,
+    pub completed: Micros,
+    /// The order that was asked about, or that the answer names; [`NO_ORDER`] otherwise.
+    pub order: i64,
+    /// Number of the user; [`user_id`] makes a name of it.
+    pub user: u32,
+    /// Number of the idempotency key; [`NO_KEY`] for none. A retry repeats it.
+    pub key: u32,
+    pub client: u16,
+    pub instance: u8,
+    /// Index into the sales of the run.
+    pub sale: u8,
+    pub kind: Kind,
+    pub answer: Answer,
+}
+
+impl Operation {
+    /// Whether this was over before the other began: only then their order is certain.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.completed < other.invoked
+    }
+
+    /// The operation in words, for a violation's evidence.
+    pub fn tell(&self) -> String {
+        let order = match self.order {
+            NO_ORDER => String::new(),
+            order => format!(" order {order}"),
+        };
+        let key = match self.key {
+            NO_KEY => String::new(),
+            key => format!(" key k{key}"),
+        };
+        format!(
+            "[{:.3} s..{:.3} s] {:?} -> {:?}{order} (user {}{key}, sale {}, instance {}, client {})",
+            self.invoked as f64 / 1e6,
+            self.completed as f64 / 1e6,
+            self.kind,
+            self.answer,
+            self.user,
+            self.sale,
+            self.instance,
+            self.client
+        )
+    }
+}
+
+/// User number `user` of the run with this seed.
+pub fn user_id(seed: u64, user: u32) -> UserId {
+    let mut random = Random::of(seed, "user", u64::from(user));
+    let [high, low] = [random.next(), random.next()];
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&high.to_be_bytes());
+    bytes[8..].copy_from_slice(&low.to_be_bytes());
+    UserId::from_bytes(bytes)
+}
+
+/// All operations of a run, in no particular order.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub seed: u64,
+    /// The wall clock at time zero, in microseconds since 1970.
+    pub began_at: i64,
+    pub operations: Vec<Operation>,
+}
+
+impl History {
+    pub fn count(&self, wanted: impl Fn(&Operation) -> bool) -> usize {
+        self.operations.iter().filter(|one| wanted(one)).count()
+    }
+
+    /// The wall clock at this time.
+    pub fn wall_clock(&self, at: Micros) -> i64 {
+        self.began_at + i64::try_from(at).unwrap_or(i64::MAX)
+    }
+
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Operation> {
+        self.operations.iter().filter(move |one| one.kind == kind)
+    }
+}
