@@ -4,10 +4,15 @@
 //
 // It makes sales of its own and closes them again. Every line of `expect` is a promise; one broken promise fails the run.
 
-import { sleep } from 'k6';
-import { admin, alwaysTrue, auditWhenQuiet, buy, call, createSale, followOrder, guarded, openSession, promise, serverOrGiveUp, summary } from './lib/flash.js';
+import { openSession } from './lib/buyers.js';
+import { act, buy, followOrder, readSale } from './lib/flash.js';
+import { auditWhenQuiet, closeSale, createSale } from './lib/operator.js';
+import { always, alwaysTrue, guarded, promise } from './lib/promises.js';
+import { summary } from './lib/report.js';
+import { admin, call, serverOrGiveUp, waitFor } from './lib/requests.js';
 
 export const options = {
+  ...always,
   vus: 1,
   iterations: 1,
   thresholds: { ...alwaysTrue },
@@ -82,7 +87,7 @@ function catalogue(sale) {
   const list = expect('the catalogue', call('GET', '/api/v1/sales'), 200);
   const sales = (list.data && list.data.sales) || [];
   promise(sales.some(({ id }) => id === sale.id), 'the new sale is in the catalogue');
-  const shown = expect('the sale', call('GET', `/api/v1/sales/${sale.id}`, { name: `GET ${SALE}` }), 200).data || {};
+  const shown = expect('the sale', readSale(sale.id), 200).data || {};
   promise(shown.state === 'open' && shown.remaining === sale.stock, 'the new sale is open, and all of it is there');
 }
 
@@ -96,13 +101,12 @@ function buyAndPay(sale, ann, eve) {
 
   const again = expectEnding('a second purchase by the same user', buy(ann.token, sale.id), 'already_ordered');
   promise(again.order_id === id, 'the refusal names the first order');
-  const pay = (token) => call('POST', `/api/v1/orders/${id}/pay`, { token, name: `POST ${ORDER}/pay` });
+  const pay = (token) => act('pay', token, id);
   expect("paying someone else's order", pay(eve.token), 404, 'order_not_found');
   const paid = expect('paying', pay(ann.token), 200);
   promise(paid.data && paid.data.status === 'paid' && paid.data.paid_at, 'a paid order is paid and says when');
   expect('paying again', pay(ann.token), 200);
-  const cancel = call('POST', `/api/v1/orders/${id}/cancel`, { token: ann.token, name: `POST ${ORDER}/cancel` });
-  expect('cancelling a paid order', cancel, 409, 'not_cancellable');
+  expect('cancelling a paid order', act('cancel', ann.token, id), 409, 'not_cancellable');
 
   const mine = expect('my orders', call('GET', '/api/v1/orders', { token: ann.token }), 200);
   promise(mine.data && mine.data.orders.length === 1 && mine.data.orders[0].order_id === id, 'my orders are mine');
@@ -118,21 +122,19 @@ function buyAndCancel(sale, ben) {
   promise(replay.response.headers['Idempotent-Replayed'] === 'true', 'and says that it is a replay');
 
   followOrder(ben.token, first.order_id, ({ status }) => status !== 'queued');
-  const cancel = () =>
-    call('POST', `/api/v1/orders/${first.order_id}/cancel`, { token: ben.token, name: `POST ${ORDER}/cancel` });
+  const cancel = () => act('cancel', ben.token, first.order_id);
   const cancelled = expect('cancelling', cancel(), 200);
   promise(cancelled.data && cancelled.data.status === 'cancelled', 'a cancelled order is cancelled');
   expect('cancelling again', cancel(), 200);
-  const pay = call('POST', `/api/v1/orders/${first.order_id}/pay`, { token: ben.token, name: `POST ${ORDER}/pay` });
-  expect('paying a cancelled order', pay, 409, 'not_payable');
+  expect('paying a cancelled order', act('pay', ben.token, first.order_id), 409, 'not_payable');
 
   // Of four units one is paid, and the cancelled one has to come back.
   let remaining;
-  for (let tries = 0; tries < 100 && remaining !== 3; tries++) {
-    const shown = call('GET', `/api/v1/sales/${sale.id}`, { name: `GET ${SALE}` });
-    remaining = shown.data && shown.data.remaining;
-    if (remaining !== 3) sleep(0.1);
-  }
+  waitFor(() => {
+    const shown = readSale(sale.id).data;
+    remaining = shown && shown.remaining;
+    return remaining === 3;
+  });
   promise(remaining === 3, `the cancelled unit is for sale again within 10 s (${remaining} of 3 are)`);
 }
 
@@ -176,7 +178,7 @@ function operating(sale, eve) {
   expect('adding stock', operate('stock', { add: 2 }), 200);
   expect('taking away more than remains', operate('stock', { add: -100 }), 409, 'not_enough_remaining');
   expect('buying after resuming', buy(eve.token, sale.id).response, 202);
-  expect('closing', operate('close'), 200);
+  expect('closing', closeSale(sale.id), 200);
   expectEnding('buying after the end', buy(eve.token, sale.id), 'ended');
 }
 
@@ -191,13 +193,13 @@ function windows(eve) {
   const early = buy(eve.token, later.id);
   const refusal = expectEnding('buying too early', early, 'not_open');
   promise(refusal.opens_at && early.response.headers['Retry-After'], 'the refusal says when to come back');
-  admin('POST', `/sales/${later.id}/close`, undefined, '/api/v1/admin/sales/{id}/close');
+  closeSale(later.id);
 
   const last = createSale({ title: 'Smoke, the last one (k6)', stock: 1, payment_timeout_secs: 300 });
   expect('the last unit', buy(eve.token, last.id).response, 202);
   expectEnding('one more', buy(openSession('Max').token, last.id), 'sold_out');
   auditWhenQuiet(last.id);
-  admin('POST', `/sales/${last.id}/close`, undefined, '/api/v1/admin/sales/{id}/close');
+  closeSale(last.id);
 }
 
 export function handleSummary(data) {

@@ -8,13 +8,19 @@
 // agrees afterwards, from its own database, that exactly ten units are sold.
 
 import exec from 'k6/execution';
-import { SHORT, admin, alwaysTrue, auditWhenQuiet, buy, buyer, createSale, findBuyers, guarded, promise, serverOrGiveUp, summary } from './lib/flash.js';
+import { buyer, findBuyers } from './lib/buyers.js';
+import { buy } from './lib/flash.js';
+import { createSale, judge, nothingLost } from './lib/operator.js';
+import { always, alwaysTrue, promise } from './lib/promises.js';
+import { summary } from './lib/report.js';
+import { serverOrGiveUp } from './lib/requests.js';
+import { SHORT, wholeNumber } from './lib/settings.js';
 
 const UNITS = 10;
-const ATTEMPTS = Number(__ENV.ATTEMPTS || (SHORT ? 400 : 2000));
-if (!Number.isInteger(ATTEMPTS) || ATTEMPTS <= UNITS) throw new Error(`ATTEMPTS must be a whole number above ${UNITS}`);
+const ATTEMPTS = wholeNumber('ATTEMPTS', SHORT ? 400 : 2000, UNITS + 1);
 
 export const options = {
+  ...always,
   scenarios: {
     rush: {
       executor: 'shared-iterations',
@@ -23,10 +29,9 @@ export const options = {
       maxDuration: SHORT ? '30s' : '5m',
     },
   },
-  setupTimeout: '2m',
-  teardownTimeout: '1m',
   thresholds: {
     ...alwaysTrue,
+    ...nothingLost,
     flash_won: [`count==${UNITS}`],
     flash_sold_out: [`count==${ATTEMPTS - UNITS}`],
   },
@@ -46,15 +51,10 @@ export default function ({ buyers, saleId }) {
 }
 
 export function teardown(setupData) {
-  if (!setupData) return; // given up in setup; there is nothing to judge
-  guarded(() => {
-    const audit = auditWhenQuiet(setupData.saleId);
-    if (!audit) return;
+  judge(setupData, (audit) => {
     promise(audit.live === UNITS, `${UNITS} units are sold; the audit counts ${audit.live}`);
     promise(audit.remaining === 0, `no unit is left over; the audit counts ${audit.remaining}`);
-    promise(audit.rejected === 0, `no winner was rejected afterwards; the audit counts ${audit.rejected}`);
   });
-  admin('POST', `/sales/${setupData.saleId}/close`, undefined, '/api/v1/admin/sales/{id}/close');
 }
 
 export function handleSummary(data) {
