@@ -20,7 +20,7 @@ run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the
 	$(CARGO) build --release --locked
 	@exec $(TARGET)/release/flash-sale serve $(ARGS)
 
-test: ## run every test (ARGS="-- name" picks some of them)
+test: ## run every test (ARGS="--test it -- name" picks some of them)
 	@scripts/setup.sh test
 	$(CARGO) test --locked $(ARGS)
 	scripts/pages_test.sh

@@ -220,7 +220,7 @@ impl Protocol {
             epoch,
             remaining: self.stock.saturating_sub(taken),
         });
-        // `remove_old_buyers` in rebuild.rs: nobody reads them any more.
+        // `remove_old_buyers` in rebuild/restore.rs: nobody reads them any more.
         state.redis.buyers.retain(|(held_in, _)| *held_in >= epoch);
         true
     }
@@ -408,7 +408,7 @@ impl Protocol {
         WorkStep::Acknowledge
     }
 
-    // ── Rebuilding (src/worker/rebuild.rs) ──────────────────────────────────────────────────────
+    // ── Rebuilding (src/worker/rebuild/) ─────────────────────────────────────────────────────────
 
     /// Why a rebuild is needed, if it is: the Redis process to approve, or only a missing sale.
     fn rebuild_needed(state: &State) -> Option<Option<Incarnation>> {
