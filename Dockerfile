@@ -7,13 +7,15 @@ WORKDIR /build
 # Dependencies first, with stand-ins for our own sources: this layer, by far the slowest, is rebuilt only when the
 # manifest or the lock file changes. Every target that the manifest names needs a stand-in.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir -p src tests/it benches/bench migrations static \
+RUN mkdir -p src tests/it tests/model tests/chaos benches/bench migrations static \
     && touch src/lib.rs \
-    && for file in src/main.rs tests/it/main.rs benches/bench/main.rs; do echo 'fn main() {}' > "$file"; done \
+    && for file in src/main.rs tests/it/main.rs tests/model/main.rs tests/chaos/main.rs benches/bench/main.rs; do echo 'fn main() {}' > "$file"; done \
     && cargo build --release --locked
 
 # Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time of a file.
 COPY build.rs ./
+# Without npm in this image the live wall has no charts, only tables; put .tools/uplot-VERSION.tgz there to change that.
+COPY scripts/charts.sh scripts/charts.sh
 COPY migrations migrations
 COPY static static
 COPY src src

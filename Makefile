@@ -7,7 +7,7 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos bench fmt lint ci clean-data
+.PHONY: help setup run test chaos bench screenshots fmt lint ci clean-data
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -24,6 +24,7 @@ test: ## run every test (ARGS="--test it -- name" picks some of them)
 	@scripts/setup.sh test
 	$(CARGO) test --locked $(ARGS)
 	scripts/pages_test.sh
+	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
 	python3 scripts/check_imports.py --self-test
 	python3 scripts/check_imports.py
 	python3 scripts/check_links.py --self-test
@@ -43,6 +44,11 @@ chaos: ## break everything for an hour and judge what came of it (ARGS="--help";
 bench: ## measure the purchase path, as ratios taken in one run
 	@scripts/setup.sh run
 	$(CARGO) bench --locked --bench bench -- $(ARGS)
+
+screenshots: ## make the pictures of README and docs again, from a real server
+	@scripts/setup.sh test
+	$(CARGO) build --release --locked
+	FLASH_SALE_BIN=$(TARGET)/release/flash-sale scripts/screenshots.sh
 
 fmt: ## format the Rust code
 	$(CARGO) fmt

@@ -152,12 +152,14 @@ def check_dockerfile(program):
             stages.update(stage[1:])
         elif instruction == "COPY" and "--from=" in rest:
             must(re.search(r"--from=(\S+)", rest).group(1) in stages, f"Dockerfile: no such stage in: {line}")
+        elif instruction == "ADD" and "://" in rest:
+            must("--checksum=sha256:" in rest, f"Dockerfile: what is fetched needs a checksum: {line}")
         elif instruction in ("COPY", "ADD"):
             for source in rest.split()[:-1]:
                 if "*" not in source:
                     must((ROOT / source).exists(), f"Dockerfile: {source} does not exist")
                 top = source.rstrip("*").split("/")[0]
-                must(top in let_through, f"Dockerfile: .dockerignore keeps {source} out of the build")
+                must(top in let_through or source in let_through, f"Dockerfile: .dockerignore keeps {source} out of the build")
         elif instruction in ("HEALTHCHECK", "CMD", "ENTRYPOINT"):
             command = json.loads(rest[rest.index("[") :])
             if instruction == "CMD":

@@ -2,7 +2,7 @@
 # Installs what is missing, and only that.
 #
 #   scripts/setup.sh run    what the program needs to build and to run embedded
-#   scripts/setup.sh test   the same and what the tests need
+#   scripts/setup.sh test   the same and what the tests need; where Node is, also Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
@@ -127,6 +127,9 @@ package() {
     apt:cc) echo gcc libc6-dev ;;
     apt:redis) echo redis-server ;;
     apt:postgres) echo postgresql ;;
+    apt:browser | dnf:browser) echo chromium ;;
+    apt:chinese-font) echo fonts-wqy-microhei ;;
+    dnf:chinese-font) echo wqy-microhei-fonts ;;
     dnf:cc) echo gcc glibc-devel ;;
     dnf:faketime) echo libfaketime ;;
     dnf:postgres) echo postgresql-server ;;
@@ -241,6 +244,29 @@ if [ -n "$missing" ]; then
   c_compiler_works || die "installed, but cc still cannot compile a C program"
   redis_found || die "installed, but redis-server is not found where the program looks"
   postgres_found || die "installed, but postgres and initdb are not found where the program looks"
+fi
+
+# The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other
+# tests by these, so what cannot be installed is said and left: scripts/browser_test.sh then says that it did not run.
+browser_found() {
+  have chromium || have chromium-browser || have google-chrome ||
+    [ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] || [ -x /Applications/Chromium.app/Contents/MacOS/Chromium ]
+}
+
+if [ "$mode" != run ] && have node; then
+  missing=""
+  browser_found || needs browser
+  if have fc-list && [ -z "$(fc-list :lang=zh 2>/dev/null)" ]; then needs chinese-font; fi
+  if [ -n "$missing" ]; then
+    # In a shell of its own, because these end the shell when they fail.
+    if have apt-get; then
+      (install_with_apt) || say "going on without:$missing"
+    elif have dnf; then
+      (install_with_dnf) || say "going on without:$missing"
+    else
+      say "going on without:$missing (the browser tests want Chrome or Chromium)"
+    fi
+  fi
 fi
 
 # Rust comes last, so that one run finds everything else; it is the visitor's to install, as it lives in their home.

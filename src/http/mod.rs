@@ -585,6 +585,7 @@ mod tests {
         for (path, content_type) in [
             ("/", "text/html; charset=utf-8"),
             ("/sales/7", "text/html; charset=utf-8"),
+            ("/sales/7/live", "text/html; charset=utf-8"),
             ("/orders", "text/html; charset=utf-8"),
             ("/admin", "text/html; charset=utf-8"),
             ("/static/favicon.svg", "image/svg+xml"),

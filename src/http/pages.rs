@@ -1,5 +1,8 @@
 //! The pages and their files, carried inside the program (in a debug build they are read from
 //! `static/`, so an edit shows on reload).
+//!
+//! At an opening thousands load the same page: files are compressed once, not for every visitor, and
+//! one that the browser has is not sent again.
 
 use super::{
     App,
@@ -7,25 +10,42 @@ use super::{
 };
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::Path,
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
-            CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
-            REFERRER_POLICY,
+            ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY,
+            CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, VARY,
         },
     },
     response::{IntoResponse, Response},
     routing::get,
 };
-use rust_embed::{Embed, EmbeddedFile};
+use dashmap::DashMap;
+use flate2::{Compression, write::GzEncoder};
+use rust_embed::Embed;
+use sha2::{Digest, Sha256};
+use std::{borrow::Cow, io::Write, sync::LazyLock};
 use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_swagger_ui::SwaggerUi;
 
 #[derive(Embed)]
 #[folder = "static/"]
 struct Static;
+
+macro_rules! fetched {
+    ($name:literal) => {
+        ($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name)))
+    };
+}
+
+/// The charting library of the live wall, from build.rs; empty where the build had no network.
+const VENDOR: [(&str, &[u8]); 3] = [
+    fetched!("uPlot.iife.min.js"),
+    fetched!("uPlot.min.css"),
+    fetched!("uPlot.LICENSE"),
+];
 
 /// Everything comes from here, and nobody may frame it: an inline script does not run even if one
 /// got into a sale's title.
@@ -45,6 +65,10 @@ pub fn router() -> Router<App> {
         .route(
             "/sales/{id}",
             get(async |headers: HeaderMap| file("sale.html", &headers)),
+        )
+        .route(
+            "/sales/{id}/live",
+            get(async |headers: HeaderMap| file("live.html", &headers)),
         )
         .route(
             "/orders",
@@ -76,36 +100,104 @@ fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
 /// A file, or 304 if the client has it as it is. `no-cache` means "ask every time": a new release is
 /// seen at once, and an unchanged file costs headers only.
 fn file(path: &str, headers: &HeaderMap) -> Response {
-    let Some(file) = Static::get(path) else {
+    let Some(found) = find(path) else {
         return Problem::new(&NOT_FOUND).into_response();
     };
-    let tag = etag(&file);
+    let compressed = takes_gzip(headers);
+    let tag = etag(&found.hash);
     let mut response = if is_known(headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        let content_type = HeaderValue::try_from(content_type(&file));
-        let mut response = Response::new(Body::from(file.data));
-        response
-            .headers_mut()
-            .extend(content_type.ok().map(|value| (CONTENT_TYPE, value)));
+        let body = if compressed {
+            Body::from(gzip(&tag, &found.data))
+        } else {
+            Body::from(found.data)
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        if compressed {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let content_type = HeaderValue::try_from(found.content_type);
+        headers.extend(content_type.ok().map(|value| (CONTENT_TYPE, value)));
         response
     };
-    response
-        .headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
-        .headers_mut()
-        .extend(HeaderValue::try_from(tag).ok().map(|value| (ETAG, value)));
+    // One tag for the content in both encodings, so it is weak where the bytes are not the file's.
+    let tag = if compressed { format!("W/{tag}") } else { tag };
+    let headers = response.headers_mut();
+    headers.extend(HeaderValue::try_from(tag).ok().map(|value| (ETAG, value)));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     response
 }
 
+/// A file of this program; all of them are text (our pictures are SVG).
+struct Found {
+    data: Cow<'static, [u8]>,
+    hash: [u8; 32],
+    content_type: String,
+}
+
+fn find(path: &str) -> Option<Found> {
+    if let Some(name) = path.strip_prefix("vendor/") {
+        let (name, data) = VENDOR.into_iter().find(|(vendored, _)| *vendored == name)?;
+        let kind = match name.rsplit_once('.') {
+            Some((_, "js")) => "text/javascript",
+            Some((_, "css")) => "text/css",
+            _ => "text/plain",
+        };
+        return Some(Found {
+            data: Cow::Borrowed(data),
+            hash: Sha256::digest(data).into(),
+            content_type: content_type(kind),
+        });
+    }
+    let file = Static::get(path)?;
+    Some(Found {
+        hash: file.metadata.sha256_hash(),
+        content_type: content_type(file.metadata.mimetype()),
+        data: file.data,
+    })
+}
+
 /// Half of the content's SHA-256 tells two versions of a file apart.
-fn etag(file: &EmbeddedFile) -> String {
-    let hash = file.metadata.sha256_hash();
+fn etag(hash: &[u8; 32]) -> String {
     let head = hash[..16]
         .iter()
         .fold(0u128, |head, byte| head << 8 | u128::from(*byte));
     format!("\"{head:032x}\"")
+}
+
+/// The file compressed, from memory as of its second visitor; a file's tag stands for its content.
+fn gzip(tag: &str, data: &[u8]) -> Bytes {
+    static DONE: LazyLock<DashMap<String, Bytes>> = LazyLock::new(DashMap::new);
+    if let Some(done) = DONE.get(tag) {
+        return done.clone();
+    }
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let compressed = encoder
+        .write_all(data)
+        .and_then(|()| encoder.finish())
+        .expect("a Vec takes everything");
+    let compressed = Bytes::from(compressed);
+    DONE.insert(tag.to_owned(), compressed.clone());
+    compressed
+}
+
+/// Whether Accept-Encoding (RFC 9110 §12.5.3) names gzip and does not refuse it by `q=0`.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| {
+            let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+            let refused = weight
+                .trim()
+                .strip_prefix("q=")
+                .is_some_and(|weight| weight.parse() == Ok(0.0));
+            name.trim().eq_ignore_ascii_case("gzip") && !refused
+        })
 }
 
 /// If-None-Match (RFC 9110 §13.1.2): weak comparison, so a proxy that compressed the file may have
@@ -120,8 +212,7 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
         .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
 }
 
-fn content_type(file: &EmbeddedFile) -> String {
-    let kind = file.metadata.mimetype();
+fn content_type(kind: &str) -> String {
     if kind.starts_with("text/") || ["application/javascript", "application/json"].contains(&kind) {
         format!("{kind}; charset=utf-8")
     } else {
@@ -161,6 +252,48 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_gzip_gets_the_same_content_in_fewer_bytes() {
+        let accepting = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
+            headers
+        };
+        for refusing in ["", "br", "gzip;q=0", "identity, gzip; q=0.0"] {
+            let plain = file("css/app.css", &accepting(refusing));
+            assert!(
+                !plain.headers().contains_key(CONTENT_ENCODING),
+                "{refusing}"
+            );
+        }
+        let headers = accepting("br, GZIP;q=0.8");
+        let response = file("css/app.css", &headers);
+        assert_eq!(response.headers()[CONTENT_ENCODING], "gzip");
+        assert_eq!(response.headers()[VARY], "accept-encoding");
+        let tag = response.headers()[ETAG].to_str().expect("ascii").to_owned();
+        assert!(tag.starts_with("W/"), "{tag}");
+        assert_eq!(asked("css/app.css", &tag).status(), 304);
+        let found = find("css/app.css").expect("a file");
+        let compressed = gzip(&etag(&found.hash), &found.data);
+        assert!(compressed.len() * 2 < found.data.len());
+        let mut unpacked = Vec::new();
+        std::io::Read::read_to_end(
+            &mut flate2::read::GzDecoder::new(&compressed[..]),
+            &mut unpacked,
+        )
+        .expect("gzip");
+        assert_eq!(unpacked[..], found.data[..]);
+    }
+
+    #[test]
+    fn the_charting_library_is_served_or_empty() {
+        for (name, data) in VENDOR {
+            let response = file(&format!("vendor/{name}"), &HeaderMap::new());
+            assert_eq!(response.status(), 200, "{name}");
+            assert_eq!(data.is_empty(), VENDOR[0].1.is_empty(), "all or nothing");
+        }
+    }
+
+    #[test]
     fn only_what_is_in_the_folder_is_served() {
         assert_eq!(
             file("css/app.css", &HeaderMap::new()).headers()[CONTENT_TYPE],
@@ -171,6 +304,8 @@ mod tests {
             "nothing.html",
             "../Cargo.toml",
             "css/../../Cargo.toml",
+            "vendor/",
+            "vendor/../index.html",
             "/etc/passwd",
         ] {
             assert_eq!(file(path, &HeaderMap::new()).status(), 404, "{path}");

@@ -1,8 +1,11 @@
 // The operators' page: steer sales, look at orders, read the audit in words.
 
+import { editDialog } from './admin-edit.js';
 import { call, poll } from './api.js';
+import { auditRows, verdictOf } from './audit-rows.js';
 import { clock } from './clock.js';
-import { minorUnits, money, moment, number } from './format.js';
+import { money, moment, number } from './format.js';
+import { newSale } from './new-sale.js';
 import { errorWords, t } from './strings.js';
 import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.js';
 
@@ -18,8 +21,7 @@ const path = (sale, rest = '') => `/${encodeURIComponent(sale.id)}${rest}`;
 function words(problem) {
   if (problem.status === 401) return t('error.admin_token');
   if (problem.status === 404 && problem.code !== 'sale_not_found') return t('error.admin_off');
-  // A refusal of a value says which one: that is the server's sentence to say.
-  return problem.status === 422 && problem.detail ? problem.detail : errorWords(problem);
+  return errorWords(problem);
 }
 
 // ---- the gate ----------------------------------------------------------------------------------------------------
@@ -75,7 +77,8 @@ function failed(problem) {
 const rows = new Map();
 
 function row(sale) {
-  const cells = { badge: badge(sale.state), left: h('td', { class: 'num' }), opens: h('td') };
+  const cells = { badge: badge(sale.state), left: h('td', { class: 'num', role: 'cell' }), opens: h('td', { class: 'opens', role: 'cell' }) };
+  cells.title = h('a', { href: `/sales/${encodeURIComponent(sale.id)}` }, sale.title);
   const button = (key, work, extra = {}) => h('button', { class: 'button small', type: 'button', onclick: work, ...extra }, t(key));
   const named = (key) => ({ 'aria-label': `${t(key)}: ${sale.title}` });
   cells.pause = button('admin.pause', () => steer(sale, 'pause'), named('admin.pause'));
@@ -84,11 +87,13 @@ function row(sale) {
   cells.amount = h('input', { type: 'number', step: 1, value: 10, required: true, 'aria-label': t('admin.add_n', { title: sale.title }) });
   cells.add = h('form', { class: 'add', onsubmit: (event) => { event.preventDefault(); addStock(sale, cells.amount.valueAsNumber); } },
     cells.amount, h('button', { class: 'button small', ...named('admin.add') }, t('admin.add')));
-  const element = h('tr', {},
-    h('th', { scope: 'row' }, h('a', { href: `/sales/${encodeURIComponent(sale.id)}` }, sale.title), h('small', {}, sale.id)),
-    h('td', {}, cells.badge), cells.left, cells.opens,
-    h('td', {}, h('div', { class: 'steer' },
+  const element = h('tr', { role: 'row' }, // named roles, because on a phone a row is laid out as a card
+    h('th', { scope: 'row', role: 'rowheader' }, cells.title, h('small', {}, sale.id)),
+    h('td', { role: 'cell' }, cells.badge), cells.left, cells.opens,
+    h('td', { role: 'cell' }, h('div', { class: 'steer' },
       button('admin.inspect', () => inspect(sale), { 'aria-label': t('admin.inspect_of', { title: sale.title }) }),
+      h('a', { class: 'button small', href: `/sales/${encodeURIComponent(sale.id)}/live`, 'aria-label': t('admin.wall_of', { title: sale.title }) }, t('admin.wall')),
+      button('admin.edit', () => edit(sale.id), { 'aria-label': t('admin.edit_of', { title: sale.title }) }),
       cells.pause, cells.resume, cells.close, cells.add)));
   return { element, cells };
 }
@@ -99,6 +104,7 @@ function render() {
     if (!rows.has(sale.id)) rows.set(sale.id, row(sale));
     const { element, cells } = rows.get(sale.id);
     const state = stateAt(sale, clock.now());
+    text(cells.title, sale.title);
     cells.badge.className = `badge ${state}`;
     text(cells.badge, t(`state.${state}`));
     text(cells.left, `${number(sale.remaining)} / ${number(sale.stock)}`);
@@ -125,11 +131,15 @@ async function refresh() {
   render();
 }
 
+/** The sale as an answer tells it, at once instead of with the next poll. */
+function took(changed) {
+  sales = sales.map((one) => (one.id === changed.id ? changed : one));
+  render();
+}
+
 async function change(sale, work, done) {
   try {
-    const changed = await work();
-    sales = sales.map((one) => (one.id === changed.id ? changed : one));
-    render();
+    took(await work());
     toast(done, 'good');
     if (inspected?.id === sale.id) audit();
   } catch (problem) {
@@ -172,19 +182,6 @@ function inspect(sale) {
   orders();
 }
 
-/** The audit's fields as sentences: [what must hold, true | false | null for not yet known, how it stands]. */
-function invariants(a) {
-  const line = (name, holds, params = a) => [t(`audit.${name}`), holds, t(`audit.${name}_${holds ? 'yes' : holds === false ? 'no' : 'wait'}`, params)];
-  return [
-    line('oversold', a.oversold === 0),
-    line('duplicates', a.duplicate_users === 0, { ...a, n: a.duplicate_users }),
-    line('backlog', a.backlog === 0 ? true : null, { ...a, n: a.backlog }),
-    line('conserved', a.conserved ?? null),
-    line('epoch', a.redis && a.postgres ? a.redis.epoch === a.postgres.epoch : null, { redis: a.redis?.epoch, epoch: a.postgres?.epoch }),
-    line('run', a.redis?.run_id_approved ?? null),
-  ];
-}
-
 async function audit() {
   const sale = inspected;
   let a;
@@ -196,13 +193,15 @@ async function audit() {
   if (sale !== inspected) return;
   const verdict = !a.ok ? 'bad' : a.quiescent ? 'ok' : 'moving';
   $('#verdict').className = `verdict ${verdict}`;
-  text($('#verdict'), `${t(`admin.audit_${verdict}`)}. ${t('admin.audit_at', { at: moment(clock.now(), clock.now()) })}`);
-  $('#invariants').replaceChildren(...invariants(a).map(([what, holds, how]) => {
-    const name = holds ? 'yes' : holds === false ? 'no' : 'wait';
-    return h('li', { class: name }, h('span', { class: 'mark' }, t(`verdict.${name}`)), h('strong', {}, what), h('span', {}, how));
+  text($('#verdict'), t('admin.audit_line', { verdict: t(`admin.audit_${verdict}`), at: moment(clock.now(), clock.now()) }));
+  $('#invariants').replaceChildren(...auditRows(a).map(({ name, holds, params }) => {
+    const verdict = verdictOf(holds);
+    const figures = Object.fromEntries(Object.entries(params).map(([key, value]) => [key, Number.isInteger(value) && key !== 'n' ? number(value) : value]));
+    return h('li', { class: verdict },
+      h('span', { class: 'mark' }, t(`verdict.${verdict}`)), h('strong', {}, t(`audit.${name}`)), h('span', {}, t(`audit.${name}_${verdict}`, figures)));
   }));
   $('#problems').hidden = a.problems.length === 0;
-  $('#problems ul').replaceChildren(...a.problems.map((problem) => h('li', {}, typeof problem === 'string' ? problem : JSON.stringify(problem))));
+  $('#problems ul').replaceChildren(...a.problems.map((problem) => h('li', {}, problem)));
   $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected']
     .map((name) => h('div', {}, h('dt', {}, t(`fig.${name}`)), h('dd', {}, number(a[name])))));
 }
@@ -232,26 +231,23 @@ async function orders(after) {
   $('#orders').hidden = body.children.length === 0;
 }
 
-// ---- a new sale --------------------------------------------------------------------------------------------------
+// ---- a sale changed, and a new one -------------------------------------------------------------------------------
+
+function edit(id) {
+  const sale = sales.find((one) => one.id === id);
+  editDialog(sale, async (changes) => {
+    const changed = await admin('PATCH', path(sale), changes);
+    took(changed);
+    toast(t('admin.done.edit', changed), 'good');
+  }, words);
+}
 
 async function create(event) {
   event.preventDefault();
   const form = event.target;
-  const value = (name) => form.elements[name].value.trim();
-  const complain = (key, name) => { text($('#create-error'), t(key)); form.elements[name].focus(); };
-  text($('#create-error'), '');
-
-  const currency = value('currency');
-  const body = { title: value('title'), currency, stock: Number(value('stock')), per_user_limit: Number(value('per_user_limit')) };
-  for (const [field, name] of [['price_cents', 'price'], ['original_price_cents', 'original']]) {
-    if (!value(name)) continue;
-    body[field] = minorUnits(value(name), currency);
-    if (body[field] === null) return complain('admin.bad_amount', name);
-  }
-  for (const name of ['description', 'image_url']) if (value(name)) body[name] = value(name);
-  if (value('payment_timeout_secs')) body.payment_timeout_secs = Number(value('payment_timeout_secs'));
-  for (const name of ['opens_at', 'closes_at']) if (value(name)) body[name] = new Date(value(name)).toISOString();
-  if (body.closes_at && Date.parse(body.closes_at) <= (body.opens_at ? Date.parse(body.opens_at) : clock.now())) return complain('admin.bad_window', 'closes_at');
+  const { body, wrong } = newSale((name) => form.elements[name].value.trim(), clock.now());
+  text($('#create-error'), wrong ? t(wrong.key) : '');
+  if (wrong) return form.elements[wrong.name].focus();
 
   const submit = form.querySelector('button');
   submit.disabled = true;

@@ -3,10 +3,13 @@
 // A countdown must not follow the visitor's wall clock: it may be wrong, and it jumps when the system corrects it.
 // So time here is performance.now(), which only moves forward, plus an offset learnt from answers that carry
 // `server_time`. An answer bounds the true offset to within half its round trip; the tightest bound wins, and bounds
-// widen with age because two crystals drift apart.
+// widen with age because two crystals drift apart. What is learnt is not applied in one jump: the shown time runs a
+// little faster or slower until it agrees, so no second is skipped and none is shown twice.
 
 const DRIFT = 0.0002; // how much a bound widens per millisecond of age: 200 ppm, generous for quartz
 const COARSE_MS = 500; // error of a time stamp that has no fraction of a second
+const SLEW = 0.1; // how much faster or slower the shown time may run: a correction of 300 ms takes 3 s
+const STEP_MS = 1000; // beyond this it is no correction but another time: the first answer, or the computer slept
 
 export class Clock {
   constructor(monotonic = () => performance.now(), wall = () => Date.now()) {
@@ -14,14 +17,18 @@ export class Clock {
     this.offset = wall() - monotonic(); // read once: only a guess until the first answer
     this.error = Infinity;
     this.learntAt = monotonic();
-    this.last = -Infinity;
+    this.shown = this.offset; // follows `offset`
+    this.shownAt = this.learntAt;
   }
 
-  /** Milliseconds since 1970 on the server's clock. Small corrections hold it still rather than turn it back. */
+  /** Milliseconds since 1970 on the server's clock. */
   now() {
-    const now = this.monotonic() + this.offset;
-    this.last = now < this.last && this.last - now < 1000 ? this.last : now;
-    return this.last;
+    const now = this.monotonic();
+    const gap = this.offset - this.shown;
+    const most = (now - this.shownAt) * SLEW;
+    this.shown += Math.abs(gap) > STEP_MS ? gap : Math.max(-most, Math.min(most, gap));
+    this.shownAt = now;
+    return now + this.shown;
   }
 
   /** An answer with this time stamp was asked for at `sent` and began to arrive at `received` (both monotonic). */
@@ -33,6 +40,7 @@ export class Clock {
     const error = (received - sent) / 2 + coarse;
     const aged = this.error + (received - this.learntAt) * DRIFT;
     const contradicts = Math.abs(offset - this.offset) > error + aged; // the computer slept, say
+    if (this.error === Infinity) this.shown = offset; // until now it was a guess, which nothing need be smoothed from
     if (error <= aged || contradicts) Object.assign(this, { offset, error, learntAt: received });
   }
 

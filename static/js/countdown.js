@@ -10,11 +10,14 @@ export function untilNextChange(target, now) {
   return left <= 0 ? Infinity : left % 1000 || 1000;
 }
 
-/** `1 d 02:03:04`, `02:03:04` or `03:04`. */
+const FAR = 3; // days; who comes that early does not count seconds
+
+/** `12 days`, `1 d 02:03:04`, `02:03:04` or `03:04`. */
 export function digits(ms) {
   const { days, hours, minutes, seconds } = parts(ms);
   const two = (n) => String(n).padStart(2, '0');
   const tail = `${two(minutes)}:${two(seconds)}`;
+  if (days >= FAR) return t('days_only', { n: days });
   if (days) return `${t('days', { n: days })} ${two(hours)}:${tail}`;
   return hours ? `${two(hours)}:${tail}` : tail;
 }

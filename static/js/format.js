@@ -1,10 +1,16 @@
 // Money, numbers and times in the page's language.
 
-const lang = () => globalThis.document?.documentElement.lang || 'en';
+import { language } from './strings.js';
+
+/** The visitor's own variant of the page's language, if they have one: dates of en-GB differ from those of en-US. */
+export const locale = globalThis.document
+  ? navigator.languages.find((tag) => tag.startsWith(language)) ?? document.documentElement.lang
+  : 'en-US';
+
 const made = new Map();
 function cached(kind, options) {
-  const id = `${kind.name}|${lang()}|${JSON.stringify(options)}`;
-  if (!made.has(id)) made.set(id, new kind(lang(), options));
+  const id = `${kind.name}|${JSON.stringify(options)}`;
+  if (!made.has(id)) made.set(id, new kind(locale, options));
   return made.get(id);
 }
 
@@ -38,7 +44,10 @@ export function percentOff(price, original) {
   return original > price ? Math.floor(((original - price) * 100) / original) : 0;
 }
 
-export const number = (n) => cached(Intl.NumberFormat, {}).format(n);
+export const number = (n, options = {}) => cached(Intl.NumberFormat, options).format(n);
+
+/** 0.254 → `25%`. */
+export const share = (part) => number(part, { style: 'percent', maximumFractionDigits: part > 0 && part < 0.1 ? 1 : 0 });
 
 /** A moment: the time alone when it is today, else with the date. */
 export function moment(iso, now = Date.now()) {
@@ -46,6 +55,9 @@ export function moment(iso, now = Date.now()) {
   const today = date.toDateString() === new Date(now).toDateString();
   return cached(Intl.DateTimeFormat, today ? { timeStyle: 'medium' } : { dateStyle: 'medium', timeStyle: 'short' }).format(date);
 }
+
+/** A time of day, to the second. */
+export const time = (at) => cached(Intl.DateTimeFormat, { timeStyle: 'medium' }).format(at);
 
 /** Milliseconds → {days, hours, minutes, seconds}, seconds rounded up so that "1" shows until the very end. */
 export function parts(ms) {

@@ -184,6 +184,7 @@ async function pressSecond() {
 
 async function start() {
   shell();
+  $('#wall').href = `${location.pathname}/live`;
   button.addEventListener('click', press);
   button.addEventListener('keydown', (event) => { if (event.repeat) event.preventDefault(); });
   second.addEventListener('click', pressSecond);

@@ -1,6 +1,6 @@
 // The few things every page does with the DOM.
 
-import { t } from './strings.js';
+import { language, switchLanguage, t } from './strings.js';
 import { number } from './format.js';
 
 export const $ = (selector, root = document) => root.querySelector(selector);
@@ -29,6 +29,12 @@ export function shell() {
   for (const link of document.querySelectorAll('nav a')) {
     if (link.pathname === location.pathname) link.setAttribute('aria-current', 'page');
   }
+  const other = language === 'en' ? { to: 'zh', tag: 'zh-Hans', name: '中文' } : { to: 'en', tag: 'en', name: 'English' };
+  const button = $('#lang');
+  text(button, other.name); // in its own language: whoever needs it can read it
+  button.lang = other.tag;
+  button.addEventListener('click', () => switchLanguage(other.to));
+  document.documentElement.classList.remove('wordless');
 }
 
 /** A message that does not move the page; `tone` is `good`, `bad` or nothing. */

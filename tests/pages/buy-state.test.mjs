@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { ARMING_MS, canBuy, initial, nextTick, orderFacts, saleFacts, step } from '../../static/js/buy-state.js';
 import { view } from '../../static/js/buy-view.js';
-import { catalogues } from '../../static/js/strings.js';
+import words from '../../static/js/strings/en.js';
 
 const OPENS = 1_000_000;
 const CLOSES = OPENS + 3_600_000;
@@ -24,7 +24,7 @@ class Page {
     this.effects.push(...out.effects);
     const shown = view(this.state, this.now);
     for (const [key, , otherwise] of [shown.button.label, shown.say, shown.second.label, [shown.clock.label]]) {
-      assert.ok(key in catalogues.en || otherwise in catalogues.en, `no words for ${key}`);
+      assert.ok(key in words || otherwise in words, `no words for ${key}`);
     }
     return this;
   }

@@ -114,6 +114,7 @@ async fn pages_are_guarded_and_everything_on_them_is_here() {
         "/",
         "/sales/1",
         &format!("/sales/{sale}"),
+        &format!("/sales/{sale}/live"),
         "/orders",
         "/admin",
     ] {

@@ -1,0 +1,16 @@
+// Chooses the language before anything is shown: the one picked last, else the first that the browser asks for and we
+// have. A plain script in <head>, because a module would run after the first paint and the English would flash.
+(() => {
+  const TAGS = { en: 'en', zh: 'zh-Hans' };
+  let kept;
+  try { kept = localStorage.getItem('flash-sale.lang'); } catch { /* storage is switched off */ }
+  const wanted = [kept, ...(navigator.languages ?? [])].map((tag) => String(tag).slice(0, 2).toLowerCase());
+  const language = wanted.find((one) => one in TAGS) ?? 'en';
+  document.documentElement.lang = TAGS[language];
+  // The page carries the English; in another language it waits, for the blink of an eye, until its words are there.
+  if (language !== 'en') document.documentElement.classList.add('wordless');
+  const words = document.createElement('link');
+  words.rel = 'modulepreload';
+  words.href = `/static/js/strings/${language}.js`;
+  document.head.append(words);
+})();

@@ -1,0 +1,79 @@
+// My orders: the whole life of an order, seen from the list.
+
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { eventually } from './support.mjs';
+
+export function orders(stage) {
+  const { visit } = stage;
+
+  /** Buys on the page's behalf, with its own session, and answers the order once it can be paid. */
+  async function buy(page, sale) {
+    const id = await page.evaluate(async (path) => (await (await fetch(path, { method: 'POST' })).json()).order_id, `/api/v1/sales/${sale.id}/orders`);
+    await eventually(() => page.evaluate(async (path) => (await (await fetch(path)).json()).status === 'pending_payment', `/api/v1/orders/${id}`), 'payment');
+    return id;
+  }
+
+  const newcomer = async (options) => {
+    const page = await visit(options);
+    await page.goto('/orders');
+    await page.waitForSelector('#empty:not([hidden])');
+    return page;
+  };
+
+  describe('my orders', { concurrency: 2 }, () => {
+    it('a newcomer has none; a new order is there, can be paid, and moves to the history', async () => {
+      const page = await newcomer();
+      const sale = await stage.server.sale({ title: 'To be paid' });
+      await buy(page, sale);
+      await page.reload();
+      const order = page.locator('#open .order');
+      await order.getByText('Waiting for payment').waitFor();
+      assert.match(await order.locator('.digits').textContent(), /^0[45]:\d\d$/);
+      await order.getByRole('button', { name: 'Pay now' }).click();
+      await page.locator('#history .order').getByText('Paid', { exact: true }).waitFor();
+      await page.waitForFunction(() => document.querySelector('#say').textContent === 'To be paid: Paid');
+      await page.leave();
+    });
+
+    it('is cancelled after asking, and expires before one’s eyes', async () => {
+      const page = await newcomer();
+      const [kept, short] = [await stage.server.sale({ title: 'Given back' }), await stage.server.sale({ title: 'Too slow', payment_timeout_secs: 3 })];
+      await buy(page, kept);
+      await buy(page, short);
+      await page.reload();
+      const given = page.locator('.order', { hasText: 'Given back' });
+      await given.getByRole('button', { name: 'Cancel order' }).click();
+      await page.getByRole('button', { name: 'Keep it' }).click();
+      await given.getByText('Waiting for payment').waitFor();
+      await given.getByRole('button', { name: 'Cancel order' }).click();
+      await page.locator('dialog').getByRole('button', { name: 'Cancel the order' }).click();
+      await given.getByText('Cancelled').waitFor();
+      await page.locator('#history .order', { hasText: 'Too slow' }).getByText('Expired, not paid in time').waitFor({ timeout: 15_000 });
+      await page.leave();
+    });
+
+    it('shows what another page of the same person does', async () => {
+      const page = await newcomer();
+      const sale = await stage.server.sale({ title: 'Two tabs' });
+      const id = await buy(page, sale);
+      await page.reload();
+      await page.locator('#open .order').waitFor();
+      await page.evaluate((path) => fetch(path, { method: 'POST' }).then((response) => response.text()), `/api/v1/orders/${id}/pay`);
+      await page.locator('#history .order', { hasText: 'Two tabs' }).waitFor();
+      await page.leave();
+    });
+
+    it('has pages', async () => {
+      const page = await newcomer();
+      const sale = await stage.server.sale({ title: 'Many', stock: 30, per_user_limit: 25 });
+      await page.evaluate(async (path) => { for (let n = 0; n < 23; n++) await (await fetch(path, { method: 'POST' })).text(); }, `/api/v1/sales/${sale.id}/orders`);
+      await page.reload();
+      await page.waitForFunction(() => document.querySelectorAll('.order').length === 20);
+      await page.click('#more');
+      await page.waitForFunction(() => document.querySelectorAll('.order').length === 23);
+      await page.waitForSelector('#more', { state: 'hidden' });
+      await page.leave();
+    });
+  });
+}

@@ -1,0 +1,154 @@
+// What holds on every page: both languages, both themes, all widths, accessible, light, and silent in the console.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, it } from 'node:test';
+import { AXE, inMs } from './support.mjs';
+
+const axe = readFileSync(AXE, 'utf8');
+const HEAVIEST = 60_000; // bytes over the wire on a first visit
+
+export function pages(stage) {
+  let all;
+  /** [name, path, what to do and wait for], made once. */
+  async function everyPage() {
+    if (all) return all;
+    const { server } = stage;
+    const [open, soon, ended] = [
+      await server.sale({ title: 'Pages: open', stock: 100 }), await server.sale({ title: 'Pages: soon', opens_at: inMs(3_600_000) }), await server.sale({ title: 'Pages: over' }),
+    ];
+    await server.admin('POST', `/${ended.id}/close`);
+    const loaded = (page) => page.waitForSelector('#page:not([aria-busy])');
+    return all = [
+      ['catalogue', '/', (page) => page.waitForSelector('.card h3')],
+      ['sale', `/sales/${open.id}`, loaded],
+      ['sale-soon', `/sales/${soon.id}`, loaded],
+      ['sale-over', `/sales/${ended.id}`, loaded],
+      ['bought', `/sales/${open.id}`, async (page) => {
+        await page.click('#buy[data-action="buy"]');
+        await page.waitForSelector('#buy[data-action="pay"]');
+      }],
+      ['orders', '/orders', (page) => page.waitForSelector('.order')],
+      ['wall', `/sales/${open.id}/live`, (page) => page.waitForSelector('#latest tr', { state: 'attached' })],
+      ['admin-gate', '/admin', (page) => page.waitForSelector('#gate:not([hidden])')],
+      ['admin', '/admin', async (page) => {
+        await page.fill('#token', server.adminToken);
+        await page.keyboard.press('Enter');
+        await page.locator('#rows tr', { hasText: 'Pages: open' }).getByRole('button').first().click();
+        await page.waitForSelector('.invariants li');
+        await page.waitForSelector('#orders tbody tr');
+      }],
+      ['missing', '/sales/999999', (page) => page.waitForSelector('#missing:not([hidden])')],
+    ];
+  }
+
+  /** Fails with what axe finds, and where. */
+  async function accessible(page, name, options) {
+    const { violations, passes } = await page.evaluate((how) => globalThis.axe.run(document, how), options);
+    assert.deepEqual(violations.map(({ id, nodes }) => `${name}: ${id}: ${nodes.map(({ html, failureSummary }) => `${html}\n${failureSummary}`).join('\n')}`), []);
+    assert.ok(passes.length > 0, `${name}: axe looked at nothing`);
+  }
+
+  for (const [locale, lang] of [['en-US', 'en'], ['zh-CN', 'zh-Hans']]) {
+    it(`every page is accessible in both themes and says nothing in the console: ${lang}`, async () => {
+      const page = await stage.visit({ locale, expected: ['status of 404'], reducedMotion: 'reduce' });
+      for (const [name, path, ready] of await everyPage()) {
+        await page.goto(path);
+        await ready(page);
+        assert.equal(await page.getAttribute('html', 'lang'), lang, name);
+        assert.ok(await page.title(), name);
+        assert.doesNotMatch(await page.innerText('body'), /NaN|undefined|null|Invalid|\{\w+\}|\b[a-z]+\.[a-z]+_[a-z]+\b/, `${name}: a value or a key shows through`);
+        await page.evaluate(axe); // as the debugger does it: the policy would forbid a script element
+        for (const [theme, options] of [
+          ['light', { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }],
+          ['dark', { runOnly: { type: 'rule', values: ['color-contrast'] } }], // a theme changes colours and nothing else
+        ]) {
+          await page.emulateMedia({ colorScheme: theme });
+          await accessible(page, `${name} ${theme}`, { ...options, resultTypes: ['violations'] });
+          await page.screenshot({ path: join(stage.shots, `${name}-${lang}-${theme}.png`), fullPage: theme === 'light' });
+        }
+        await page.emulateMedia({ colorScheme: 'light' });
+      }
+      await page.leave();
+    });
+  }
+
+  it('no page is wider than the screen, from 360 to 2560 pixels', async () => {
+    const page = await stage.visit({ expected: ['status of 404'] });
+    for (const [name, path, ready] of await everyPage()) {
+      await page.setViewportSize({ width: 1280, height: 900 });
+      await page.goto(path);
+      await ready(page);
+      for (const width of [360, 768, 1280, 2560]) {
+        await page.setViewportSize({ width, height: width < 500 ? 780 : 1200 });
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(wide <= width, `${name} at ${width}: ${wide}`);
+        await page.screenshot({ path: join(stage.shots, `${name}-${width}.png`), fullPage: width < 500 });
+      }
+    }
+    await page.leave();
+  });
+
+  describe('language', () => {
+    it('is the browser’s, else the one picked, and stays', async () => {
+      const page = await stage.visit({ locale: 'fr-FR' });
+      await page.goto('/');
+      assert.equal(await page.getAttribute('html', 'lang'), 'en', 'neither of ours: English');
+      await page.getByRole('button', { name: '中文' }).click();
+      await page.waitForSelector('html[lang="zh-Hans"]');
+      await page.getByText('库存很少').waitFor();
+      await page.goto('/orders');
+      assert.equal(await page.title(), '我的订单 · 限时秒杀');
+      await page.getByRole('button', { name: 'English' }).click();
+      await page.getByRole('heading', { name: 'My orders' }).waitFor();
+      await page.leave();
+    });
+
+    it('reaches prices, dates, numbers and errors', async () => {
+      const sale = await stage.server.sale({ currency: 'CNY', price_cents: 1234500, original_price_cents: 2000000, stock: 12345, opens_at: '2020-01-02T03:04:05Z', closes_at: '2099-01-02T03:04:05Z' });
+      for (const [locale, texts] of [['en-GB', [/CN¥12,345/, /12,345 of 12,345/, /2 Jan 2099/]], ['zh-CN', [/^¥12,345$/, /剩 12,345 件/, /2099年1月2日/]]]) {
+        const page = await stage.visit({ locale, expected: ['status of 409'] });
+        await page.goto(`/sales/${sale.id}`);
+        await page.waitForSelector('#page:not([aria-busy])');
+        for (const [place, pattern] of [['#price', texts[0]], ['#stock', texts[1]], ['#fact-window', texts[2]]]) assert.match(await page.textContent(place), pattern);
+        await page.leave();
+      }
+      const page = await stage.visit({ locale: 'zh-CN', expected: ['status of 409'] });
+      const last = await stage.server.sale({ stock: 1 });
+      await page.goto(`/sales/${last.id}`);
+      await page.waitForSelector('#buy[data-action="buy"]');
+      await page.route('**/sales/*/orders', (route) => route.fulfill({ status: 409, contentType: 'application/problem+json', body: '{"code":"sold_out","status":409}' }), { times: 1 });
+      await page.click('#buy');
+      await page.getByText('有人更快一步').waitFor();
+      await page.leave();
+    });
+  });
+
+  it('a first visit costs less than 60 KB, and a second one next to nothing', async () => {
+    for (const path of ['/', `/sales/${(await everyPage())[1][1].split('/').pop()}`]) {
+      const page = await stage.visit();
+      const wire = await page.context().newCDPSession(page);
+      let bytes = 0;
+      await wire.send('Network.enable');
+      wire.on('Network.loadingFinished', ({ encodedDataLength }) => { bytes += encodedDataLength; });
+      await page.goto(path, { waitUntil: 'load' });
+      await page.waitForSelector('.card h3, #page:not([aria-busy])');
+      const first = bytes;
+      assert.ok(first > 5_000 && first < HEAVIEST, `${path}: ${first} bytes`);
+      bytes = 0;
+      await page.reload({ waitUntil: 'load' });
+      assert.ok(bytes < first / 2, `${path}: ${bytes} bytes the second time`);
+      await page.leave();
+    }
+  });
+
+  it('who wants less motion gets none', async () => {
+    const page = await stage.visit({ reducedMotion: 'reduce' });
+    await page.goto('/');
+    await page.waitForSelector('.card h3');
+    const moving = await page.evaluate(() => document.getAnimations().length);
+    assert.equal(moving, 0);
+    await page.leave();
+  });
+}

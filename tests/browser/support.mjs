@@ -1,0 +1,133 @@
+// What the browser tests and the screenshots stand on: a private server of their own, and Chromium pages that complain.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+
+export const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+const require = createRequire(join(ROOT, '.tools/browser/')); // where scripts/browser_test.sh installs them
+const { chromium } = require('playwright-core');
+export const AXE = require.resolve('axe-core/axe.min.js');
+
+const PROGRAM = resolve(ROOT, process.env.FLASH_SALE_BIN ?? 'target/debug/flash-sale');
+const CHROMIUM = process.env.CHROMIUM_BIN ?? '/usr/bin/chromium';
+const ADMIN_TOKEN = 'a token for the browser tests only';
+
+// ---- the server --------------------------------------------------------------------------------------------------
+
+/** An embedded server in a folder of its own, on a port of its own. Nothing of it is left after close(). */
+export class Server {
+  static async start() {
+    const server = new Server();
+    server.folder = await mkdtemp(join(tmpdir(), 'flash-sale-pages.'));
+    await chmod(server.folder, 0o711); // run as root, it starts Postgres as another user, who has to walk in here
+    await server.up();
+    return server;
+  }
+
+  async up() {
+    const clean = Object.fromEntries(Object.entries(process.env).filter(([name]) => ['PATH', 'HOME', 'LANG', 'TMPDIR', 'USER'].includes(name)));
+    this.process = spawn(PROGRAM, ['serve'], {
+      cwd: this.folder, // no .env of the checkout
+      env: { ...clean, DATA_DIR: join(this.folder, 'data'), LISTEN_ADDR: `127.0.0.1:${this.port ?? 0}`, ADMIN_TOKEN, RATE_LIMIT: 'off', LAB: 'off', RUST_LOG: 'warn' },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.process.stderr.on('data', (chunk) => { this.said = ((this.said ?? '') + chunk).slice(-20_000); });
+    for await (const line of createInterface({ input: this.process.stdout })) {
+      const [, url] = /^flash-sale ready on (http:\S+)/.exec(line) ?? [];
+      if (!url) continue;
+      this.url = url;
+      this.port = new URL(url).port;
+      this.process.stdout.resume();
+      return;
+    }
+    throw new Error(`the server did not get ready:\n${this.said}`);
+  }
+
+  /** Stops it as an operator would, and waits until it has gone. */
+  async down() {
+    if (!this.process || this.process.exitCode !== null || this.process.signalCode !== null) return;
+    const gone = once(this.process, 'exit');
+    this.process.kill('SIGTERM');
+    await gone;
+  }
+
+  async close() {
+    await this.down();
+    await rm(this.folder, { recursive: true, force: true });
+  }
+
+  async call(method, path, body, bearer) {
+    const response = await fetch(this.url + path, {
+      method, headers: { ...(bearer && { authorization: `Bearer ${bearer}` }), ...(body && { 'content-type': 'application/json' }) },
+      body: body && JSON.stringify(body),
+    });
+    const answer = await response.json();
+    assert.ok(response.ok, `${method} ${path}: ${JSON.stringify(answer)}`);
+    return answer;
+  }
+
+  admin(method, path, body) { return this.call(method, `/api/v1/admin/sales${path}`, body, ADMIN_TOKEN); }
+
+  /** A sale, open now and for an hour unless `more` says otherwise. */
+  sale(more = {}) {
+    return this.admin('POST', '', { title: 'A test sale', price_cents: 1999, original_price_cents: 4999, stock: 5, image_url: '/static/img/phone.svg', payment_timeout_secs: 300, ...more });
+  }
+
+  /** The token of a buyer who uses no browser. */
+  async buyer() { return (await this.call('POST', '/api/v1/session', {})).token; }
+  async buy(sale, token) { return this.call('POST', `/api/v1/sales/${sale.id}/orders`, undefined, token ?? await this.buyer()); }
+  order(id, token) { return this.call('GET', `/api/v1/orders/${id}`, undefined, token); }
+  get adminToken() { return ADMIN_TOKEN; }
+}
+
+/** An instant this many milliseconds from now, as the API wants it. */
+export const inMs = (ms) => new Date(Date.now() + ms).toISOString();
+
+// ---- the browser -------------------------------------------------------------------------------------------------
+
+export const launch = () => chromium.launch({
+  executablePath: CHROMIUM,
+  args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+});
+
+/**
+ * A visitor: a context of its own (cookies, storage) and a page that notes whatever it should not have said. `expected`
+ * names failures that the test itself brings about, by a part of the message.
+ */
+export async function visitor(browser, server, { locale = 'en-US', theme = 'light', width = 1280, height = 900, expected = [], ...more } = {}) {
+  const context = await browser.newContext({ baseURL: server.url, locale, colorScheme: theme, viewport: { width, height }, ...more });
+  context.setDefaultTimeout(10_000);
+  const page = await context.newPage();
+  const complaints = [];
+  page.on('console', (message) => {
+    // What the policy forbids, Chromium reports as a console error too.
+    if (['error', 'warning'].includes(message.type())) complaints.push(`${message.type()}: ${message.text()} (${message.location().url})`);
+  });
+  page.on('pageerror', (error) => complaints.push(`uncaught: ${error.message}`));
+  page.context().on('requestfailed', (request) => {
+    if (!new URL(request.url()).origin.startsWith(server.url)) complaints.push(`a request left this site: ${request.url()}`);
+  });
+  await context.addInitScript(() => {
+    document.addEventListener('securitypolicyviolation', (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
+  });
+  page.verify = () => assert.deepEqual(complaints.filter((one) => !expected.some((part) => one.includes(part))), []);
+  page.leave = async () => { page.verify(); await context.close(); };
+  return page;
+}
+
+/** Until `check` answers something true; the test fails by its own time limit. */
+export async function eventually(check, what = 'it', withinMs = 15_000) {
+  for (const end = Date.now() + withinMs; Date.now() < end;) {
+    const found = await check();
+    if (found) return found;
+    await new Promise((tick) => { setTimeout(tick, 50); });
+  }
+  assert.fail(`${what} did not happen within ${withinMs} ms`);
+}

@@ -1,0 +1,79 @@
+// Both languages say the same things, every key that is used exists, and the pages carry the same English.
+
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { describe, it } from 'node:test';
+import en from '../../static/js/strings/en.js';
+import zh from '../../static/js/strings/zh.js';
+import { errorWords } from '../../static/js/strings.js';
+
+const ROOT = new URL('../../', import.meta.url);
+const read = (name) => readFileSync(new URL(name, ROOT), 'utf8');
+const pages = readdirSync(new URL('static/', ROOT)).filter((name) => name.endsWith('.html'));
+
+/** What a text asks for: {places} of a string, properties that a function reads. */
+function places(value) {
+  if (typeof value !== 'function') return [...value.matchAll(/\{(\w+)\}/g)].map(([, name]) => name).sort();
+  const asked = new Set();
+  for (const n of [1, 2]) value(new Proxy({}, { get: (_, name) => { asked.add(name); return name === 'n' ? n : String(name); } }));
+  return [...asked].filter((name) => name !== 'n').sort();
+}
+
+describe('the languages', () => {
+  it('have the same keys', () => assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort()));
+  it('have the same places, and nothing empty', () => {
+    for (const key of Object.keys(en)) {
+      assert.deepEqual(places(zh[key]).filter((name) => name !== 'n'), places(en[key]).filter((name) => name !== 'n'), key);
+      assert.ok(typeof zh[key] === 'function' || zh[key].trim(), key);
+    }
+  });
+  it('are different languages', () => {
+    const same = Object.keys(en).filter((key) => en[key] === zh[key]);
+    assert.deepEqual(same.sort(), ['buy.count', 'nav.api', 'audit.conserved_yes', 'wall.p95', 'wall.p99'].sort());
+  });
+});
+
+it('every problem code of the server has words', () => {
+  const codes = [...read('src/http/error.rs').matchAll(/^ {4}[A-Z_]+ = [A-Z_]+ "(\w+)"/gm)].map(([, code]) => code);
+  assert.ok(codes.length > 20, 'the list in src/http/error.rs is still found');
+  for (const code of codes) assert.ok(`error.${code}` in en, code);
+  assert.equal(errorWords({ code: 'of a later server', detail: 'What it said.' }), 'What it said.');
+  assert.equal(errorWords({ code: 'invalid', detail: 'stock: too much' }), 'The server does not accept this: stock: too much');
+});
+
+it('pages carry the English of their keys, and nothing inline', () => {
+  for (const page of pages) {
+    const html = read(`static/${page}`);
+    for (const [, key, words] of html.matchAll(/data-t="([^"]+)"[^>]*>([^<]*)</g)) assert.equal(words, en[key], `${page}: ${key}`);
+    for (const [, key] of html.matchAll(/data-t-label="([^"]+)"/g)) assert.ok(key in en, `${page}: ${key}`);
+    assert.ok(!/ style=|<style|<script>| on\w+=/.test(html), `${page}: nothing inline`);
+    for (const [, file] of html.matchAll(/(?:href|src)="\/static\/((?!vendor\/)[^"]+)"/g)) read(`static/${file}`);
+  }
+});
+
+it('every page preloads the modules it needs, so that they do not wait for each other', () => {
+  for (const page of pages) {
+    const html = read(`static/${page}`);
+    const [, start] = /<script type="module" src="\/static\/js\/([\w-]+\.js)"/.exec(html);
+    const needed = new Set();
+    const visit = (module) => {
+      for (const [, name] of read(`static/js/${module}`).matchAll(/^(?:import|export) .*? from '\.\/([\w-]+\.js)'/gm)) {
+        if (!needed.has(name)) { needed.add(name); visit(name); }
+      }
+    };
+    visit(start);
+    const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w-]+\.js)"/g)].map(([, name]) => name);
+    assert.deepEqual(preloaded.sort(), [...needed].sort(), page);
+  }
+});
+
+it('every key that a script names exists, and every key is named', () => {
+  const scripts = readdirSync(new URL('static/js/', ROOT)).filter((name) => name.endsWith('.js')).map((name) => [name, read(`static/js/${name}`)]);
+  for (const [name, source] of scripts) {
+    for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in en, `${name}: ${key}`);
+  }
+  const used = scripts.map(([, source]) => source).join('\n') + pages.map((page) => read(`static/${page}`)).join('\n');
+  const families = [...used.matchAll(/[`'"]([a-z]+\.(?:[a-z]+[._])?)\$\{/g)].map(([, start]) => start);
+  const unused = Object.keys(en).filter((key) => !used.includes(`'${key}'`) && !used.includes(`"${key}"`) && !families.some((start) => key.startsWith(start)));
+  assert.deepEqual(unused, []);
+});
