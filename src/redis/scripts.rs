@@ -101,8 +101,11 @@ pub enum Judged {
     Accepted {
         slot: u8,
     },
-    /// An earlier run of this same attempt had been accepted (its reply was lost).
-    AcceptedBefore,
+    /// An earlier run of this same attempt had been accepted (its reply was lost). `None`: its unit
+    /// was returned since.
+    AcceptedBefore {
+        slot: Option<u8>,
+    },
     Replay(OrderId),
     AlreadyOrdered(OrderId),
     SoldOut,
@@ -136,8 +139,9 @@ pub struct AdmitOptions {
     pub high_water: i64,
     /// This instance writes what it accepts; otherwise any worker may pick it up at once.
     pub own_writer: bool,
-    /// The buyers were accepted under an older epoch: the window has been judged.
-    pub late: bool,
+    /// The buyers were accepted under an older epoch, at this time (Unix ms): the window was judged
+    /// then.
+    pub late: Option<i64>,
 }
 
 /// outcome, time in ms, remaining, admitted, change, stream id, verdicts, ids, slots
@@ -172,7 +176,7 @@ pub async fn admit(
         .arg(epoch)
         .arg(options.high_water)
         .arg(u8::from(options.own_writer))
-        .arg(u8::from(options.late));
+        .arg(options.late.unwrap_or(0));
     for buyer in buyers {
         command.arg(&buyer.encode()[..]);
     }
@@ -205,6 +209,12 @@ fn decode_verdicts(
         )
     });
     let mut slots = slots.iter();
+    let mut slot = || {
+        slots
+            .next()
+            .copied()
+            .ok_or_else(|| unexpected("admit: fewer slots than accepted", ""))
+    };
     let mut id = || {
         ids.next()
             .ok_or_else(|| unexpected("admit: fewer ids than verdicts need", ""))
@@ -219,12 +229,10 @@ fn decode_verdicts(
         .iter()
         .map(|letter| {
             Ok(match letter {
-                b'A' => Judged::Accepted {
-                    slot: *slots
-                        .next()
-                        .ok_or_else(|| unexpected("admit: fewer slots than accepted", ""))?,
+                b'A' => Judged::Accepted { slot: slot()? },
+                b'a' => Judged::AcceptedBefore {
+                    slot: Some(slot()?).filter(|slot| slot & record::RETURNED == 0),
                 },
-                b'a' => Judged::AcceptedBefore,
                 b'R' => Judged::Replay(id()?),
                 b'D' => Judged::AlreadyOrdered(id()?),
                 b'S' => Judged::SoldOut,
@@ -511,7 +519,7 @@ pub mod record {
     use super::{IdempotencyKey, OrderId};
 
     const LEN: usize = 17;
-    const RETURNED: u8 = 128;
+    pub const RETURNED: u8 = 128;
 
     /// One order in a buyer's record.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -589,7 +597,7 @@ mod tests {
         let options = AdmitOptions {
             high_water: 1,
             own_writer: true,
-            late: false,
+            late: None,
         };
         let buyer = Buyer {
             user: order.0,

@@ -18,14 +18,14 @@
 //! On a crash the queue is lost, nobody in it was answered, and what was accepted is in the log.
 
 use crate::{
-    domain::{Admission, IdempotencyKey, OrderId, SaleId, UserId},
+    domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
     redis::{
-        HotError, Redis, is_wrong_type,
+        HotError, is_wrong_type,
         scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
     },
     sale::{
         Shop, ShopError,
-        board::{Listing, RedisClock},
+        board::Listing,
         ids::IdError,
         log::{AcceptedBatch, AcceptedOrder},
     },
@@ -247,6 +247,7 @@ async fn judge(
     if fail_points.at("gate.batched").await.is_err() {
         return Err(NO_ANSWER);
     }
+    let began_ms = shop.now().unix_timestamp_nanos() / 1_000_000;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut ids = spare.take(waiting.len());
     let (mut reloaded, mut unanswered) = (false, false);
@@ -269,13 +270,17 @@ async fn judge(
                         .iter()
                         .zip(&ids)
                         .filter_map(|(verdict, id)| {
-                            let used =
-                                matches!(verdict, Judged::Accepted { .. } | Judged::AcceptedBefore);
+                            let used = matches!(
+                                verdict,
+                                Judged::Accepted { .. } | Judged::AcceptedBefore { .. }
+                            );
                             (!used).then_some(*id)
                         });
                     spare.give_back(unused);
                 }
-                return Ok(conclude(shop, listing, waiting, &ids, admitted, epoch));
+                return Ok(conclude(
+                    shop, listing, waiting, &ids, admitted, epoch, began_ms,
+                ));
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
             // once, before calling for a rebuild.
@@ -376,7 +381,8 @@ async fn attempt(
     let options = AdmitOptions {
         high_water: shop.settings.high_water,
         own_writer: shop.settings.own_writer,
-        late: shop.fail_points.planted("bug.ignore_the_window"),
+        late: (shop.fail_points.planted("bug.ignore_the_window"))
+            .then(|| (shop.now().unix_timestamp_nanos() / 1_000_000) as i64),
     };
     let mut shards = sale.buyer_shards;
     if shop.fail_points.planted("bug.sell_twice_to_a_user") {
@@ -417,9 +423,11 @@ fn conclude(
     ids: &[OrderId],
     admitted: Admitted,
     epoch: i64,
+    began_ms: i128,
 ) -> Vec<Answer> {
     let sale = listing.sale();
-    let mut accepted = Vec::new();
+    // What this call accepted, and what an earlier one did whose reply was lost.
+    let (mut accepted, mut before) = (Vec::new(), Vec::new());
     let answers = waiting
         .iter()
         .zip(ids)
@@ -438,10 +446,18 @@ fn conclude(
                         replayed: false,
                     }
                 }
-                Judged::AcceptedBefore => Admission::Accepted {
-                    order_id: *id,
-                    replayed: false,
-                },
+                Judged::AcceptedBefore { slot } => {
+                    before.extend(slot.map(|slot| AcceptedOrder {
+                        id: *id,
+                        user: buyer.user,
+                        slot,
+                        key: buyer.key,
+                    }));
+                    Admission::Accepted {
+                        order_id: *id,
+                        replayed: false,
+                    }
+                }
                 Judged::Replay(order_id) => Admission::Accepted {
                     order_id,
                     replayed: true,
@@ -468,34 +484,51 @@ fn conclude(
         admitted.remaining,
         Some(admitted.admitted),
     );
-    if let Some(entry) = admitted.entry {
+    let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>| {
         let batch = AcceptedBatch {
             sale: sale.id,
             epoch,
             entry,
-            created_ms: admitted.now_ms,
+            created_ms,
             own_writer: shop.settings.own_writer,
-            orders: accepted,
+            orders,
         };
         if shop.settings.own_writer && shop.handoff.try_send(batch).is_err() {
             // The log has it; the recovery pass writes it once it is older than the grace period.
             METRICS.not_handed_off.increment(1);
         }
+    };
+    if let Some(entry) = admitted.entry {
+        hand_off(entry, admitted.now_ms, accepted);
+    }
+    if !before.is_empty() {
+        // Which entry they stand in is not known, only that it is younger than this batch. Writing them
+        // all the same keeps a second copy until they are rows, should Redis lose its own.
+        let opened_ms = sale.opens_at.unix_timestamp_nanos() / 1_000_000;
+        let created_ms = i64::try_from(began_ms.max(opened_ms)).unwrap_or(admitted.now_ms);
+        hand_off(String::new(), created_ms, before);
     }
     answers
 }
 
-/// Admits orders of an older epoch into the live one, under their own ids. The caller gets the
-/// verdict of each and, if any was accepted, the batch to write.
+/// What became of orders that asked again.
+pub struct Readmitted {
+    /// One for each order, in order.
+    pub verdicts: Vec<Judged>,
+    /// Those that are live in this epoch: accepted by this call, with their log entry, and accepted by
+    /// an earlier one, whose entry is not known.
+    pub live: Vec<AcceptedBatch>,
+}
+
+/// Admits orders that were accepted at `created_ms` (Unix) under an older epoch into the live one,
+/// under their own ids.
 pub async fn readmit(
-    redis: &Redis,
-    clock: &RedisClock,
-    sale: (SaleId, i64, i32),
-    high_water: i64,
+    shop: &Shop,
+    sale: &Sale,
+    created_ms: i64,
     orders: &[AcceptedOrder],
-) -> Result<Result<(Vec<Judged>, Option<AcceptedBatch>), Fenced>, redis::RedisError> {
-    let (id, epoch, shards) = sale;
-    let mut connection = redis.pooled().await?;
+) -> Result<Result<Readmitted, Fenced>, redis::RedisError> {
+    let mut connection = shop.redis.pooled().await?;
     let buyers: Vec<Buyer> = orders
         .iter()
         .map(|order| Buyer {
@@ -505,17 +538,17 @@ pub async fn readmit(
         })
         .collect();
     let options = AdmitOptions {
-        high_water,
+        high_water: shop.settings.high_water,
         own_writer: true,
-        late: true,
+        late: Some(created_ms.max(1)),
     };
     let asked = Instant::now();
     let admitted = match scripts::admit(
         &mut *connection,
-        &redis.keys,
-        id,
-        epoch,
-        shards,
+        &shop.redis.keys,
+        sale.id,
+        sale.epoch,
+        sale.buyer_shards,
         options,
         &buyers,
     )
@@ -524,25 +557,32 @@ pub async fn readmit(
         Ok(admitted) => admitted,
         Err(fenced) => return Ok(Err(fenced)),
     };
-    clock.read(admitted.now_ms, asked);
-    let accepted = orders
-        .iter()
-        .zip(&admitted.verdicts)
-        .filter_map(|(order, verdict)| match verdict {
-            Judged::Accepted { slot } => Some(AcceptedOrder {
-                slot: *slot,
-                ..*order
-            }),
-            _ => None,
+    shop.board.clock.read(admitted.now_ms, asked);
+    let (mut accepted, mut before) = (Vec::new(), Vec::new());
+    for (order, verdict) in orders.iter().zip(&admitted.verdicts) {
+        match *verdict {
+            Judged::Accepted { slot } => accepted.push(AcceptedOrder { slot, ..*order }),
+            Judged::AcceptedBefore { slot: Some(slot) } => {
+                before.push(AcceptedOrder { slot, ..*order });
+            }
+            _ => {}
+        }
+    }
+    let entry = admitted.entry.unwrap_or_default();
+    let live = [(entry, accepted), (String::new(), before)]
+        .into_iter()
+        .filter(|(_, orders)| !orders.is_empty())
+        .map(|(entry, orders)| AcceptedBatch {
+            sale: sale.id,
+            epoch: sale.epoch,
+            entry,
+            created_ms,
+            own_writer: true,
+            orders,
         })
         .collect();
-    let batch = admitted.entry.map(|entry| AcceptedBatch {
-        sale: id,
-        epoch,
-        entry,
-        created_ms: admitted.now_ms,
-        own_writer: true,
-        orders: accepted,
-    });
-    Ok(Ok((admitted.verdicts, batch)))
+    Ok(Ok(Readmitted {
+        verdicts: admitted.verdicts,
+        live,
+    }))
 }

@@ -30,7 +30,8 @@ pub struct AcceptedOrder {
 pub struct AcceptedBatch {
     pub sale: SaleId,
     pub epoch: i64,
-    /// The stream id, to acknowledge it with.
+    /// The stream id, to acknowledge it with. Empty if that is not known (the reply that named it was
+    /// lost): then the entry is a recovery pass' to find.
     pub entry: String,
     /// Redis time of the admission, Unix ms.
     pub created_ms: i64,

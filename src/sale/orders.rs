@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use sqlx::{PgConnection, PgExecutor, PgPool};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use time::{OffsetDateTime, macros::datetime};
 use uuid::Uuid;
 
@@ -97,6 +97,15 @@ pub async fn by_ids(postgres: &PgPool, ids: &[i64]) -> Result<Vec<Order>, sqlx::
     .bind(ids)
     .fetch_all(postgres)
     .await
+}
+
+/// Which of these orders are rows, live or not.
+pub async fn existing(postgres: &PgPool, ids: &[i64]) -> Result<HashSet<OrderId>, sqlx::Error> {
+    let found: Vec<OrderId> = sqlx::query_scalar("SELECT id FROM orders WHERE id = ANY($1)")
+        .bind(ids)
+        .fetch_all(postgres)
+        .await?;
+    Ok(found.into_iter().collect())
 }
 
 /// How a batch of accepted orders fared.

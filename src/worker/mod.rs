@@ -15,6 +15,7 @@
 //! step each and need no more than a [`Pace`].
 
 pub mod expiry;
+mod late;
 pub mod rebuild;
 pub mod recovery;
 pub mod refresh;

@@ -9,22 +9,19 @@
 //! commit and acknowledgement, and the recovery pass finds rows that exist and acknowledges; Postgres
 //! down, and the batch is retried here while the channel and then only the log fill up.
 //!
-//! When a batch is refused as a whole (a constraint, an epoch that ended) its orders are settled one
-//! by one: live, admitted again into the new epoch, or `rejected`.
+//! When a batch is refused as a whole by a constraint, its orders are settled one by one, live or
+//! `rejected`. When its epoch has ended, its orders ask again ([`super::late`]).
 
 use crate::{
     domain::OrderStatus,
     postgres::timed_out,
-    redis::{
-        is_wrong_type,
-        scripts::{self, Judged},
-    },
+    redis::{is_wrong_type, scripts},
     sale::{
-        Shop, ShopError, gate, life,
+        Shop, ShopError, life,
         log::{self, AcceptedBatch, AcceptedOrder},
         orders::{self, Expect, Rejected, Written},
     },
-    worker::survive,
+    worker::{late, survive},
 };
 use metrics::{counter, histogram};
 use std::{
@@ -76,10 +73,10 @@ async fn persist_until_stopped(
                 .at("writer.received")
                 .await
                 .map_err(sqlx::Error::Io)?;
-            persist(shop, batches, Expect::New).await
+            settle(shop, batches, Expect::New).await
         };
         match survive(written).await {
-            Ok(()) => return,
+            Ok(()) => break,
             Err(error) if stop.is_cancelled() => {
                 tracing::warn!(%error, batches = batches.len(), "left in the log for a recovery pass");
                 return;
@@ -95,6 +92,11 @@ async fn persist_until_stopped(
             }
         }
     }
+    // Once, and not until it succeeds: while Redis is away, what else is in the channel must become rows,
+    // since Redis may come back without it. A recovery pass finds rows and acknowledges.
+    if let Err(error) = survive(acknowledge_settled(shop, batches)).await {
+        tracing::debug!(%error, batches = batches.len(), "written; the log entries stay for a recovery pass");
+    }
 }
 
 /// Settles every order of these batches in Postgres, then acknowledges their log entries. Idempotent.
@@ -103,10 +105,23 @@ pub async fn persist(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<(), ShopError> {
+    settle(shop, batches, expect).await?;
+    // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
+    // if it dies, a recovery pass does.
+    acknowledge_settled(shop, batches).await
+}
+
+/// Makes every order of these batches a row, live or `rejected`. Idempotent.
+async fn settle(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<(), ShopError> {
     let began = Instant::now();
     match write(shop, batches, expect).await {
         Ok(Written::All { new }) => count_written(new),
-        Ok(Written::StaleEpoch | Written::IdTaken) => settle_each(shop, batches).await?,
+        Ok(Written::StaleEpoch) => late::settle(shop, batches).await?,
+        Ok(Written::IdTaken) => settle_each(shop, batches).await?,
         Err(error) if is_refusal(&error) => {
             tracing::warn!(%error, "postgres refuses a batch of accepted orders; settling them one by one");
             settle_each(shop, batches).await?;
@@ -115,8 +130,37 @@ pub async fn persist(
     }
     histogram!("flash_sale_writer_seconds").record(began.elapsed().as_secs_f64());
     shop.watch.bell.notify_one();
-    // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
-    // if it dies, a recovery pass does.
+    Ok(())
+}
+
+/// The same for a batch that was found to be live a moment ago: if it is not any more, the caller has
+/// to look again.
+pub(super) async fn settle_live(
+    shop: &Arc<Shop>,
+    batch: &AcceptedBatch,
+    expect: Expect,
+) -> Result<(), ShopError> {
+    match write(shop, std::slice::from_ref(batch), expect).await {
+        Ok(Written::All { new }) => count_written(new),
+        Ok(Written::StaleEpoch) => return Err(rebuilt_again()),
+        Ok(Written::IdTaken) => settle_each(shop, std::slice::from_ref(batch)).await?,
+        Err(error) if is_refusal(&error) => {
+            settle_each(shop, std::slice::from_ref(batch)).await?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    shop.watch.bell.notify_one();
+    Ok(())
+}
+
+fn rebuilt_again() -> ShopError {
+    ShopError::Unavailable {
+        what: "the sale was rebuilt at the same moment",
+        retry_after: Duration::from_secs(1),
+    }
+}
+
+async fn acknowledge_settled(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
     let fail_points = &shop.fail_points;
     fail_points
         .at("writer.committed")
@@ -162,9 +206,13 @@ pub(super) fn is_refusal(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| code.starts_with("23") || code.starts_with("22"))
 }
 
-async fn acknowledge(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
+/// Deletes the log entries of batches whose orders are rows.
+pub(super) async fn acknowledge(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+) -> Result<(), ShopError> {
     let mut by_sale: BTreeMap<_, Vec<(&str, usize)>> = BTreeMap::new();
-    for batch in batches {
+    for batch in batches.iter().filter(|batch| !batch.entry.is_empty()) {
         by_sale
             .entry(batch.sale)
             .or_default()
@@ -188,7 +236,7 @@ async fn acknowledge(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
 async fn settle_each(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
     for batch in batches {
         for order in &batch.orders {
-            tokio::time::timeout(2 * WRITE_TIMEOUT, settle(shop, batch, *order))
+            tokio::time::timeout(2 * WRITE_TIMEOUT, settle_one(shop, batch, *order))
                 .await
                 .unwrap_or_else(|_| Err(timed_out().into()))?;
         }
@@ -196,7 +244,7 @@ async fn settle_each(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), 
     Ok(())
 }
 
-async fn settle(
+async fn settle_one(
     shop: &Arc<Shop>,
     batch: &AcceptedBatch,
     order: AcceptedOrder,
@@ -210,7 +258,7 @@ async fn settle(
             count_written(new);
             Ok(())
         }
-        Ok(Written::StaleEpoch) => settle_late(shop, &single, order).await,
+        Ok(Written::StaleEpoch) => Err(rebuilt_again()),
         Ok(Written::IdTaken) => put_aside(shop, &single, "its id is somebody else's order").await,
         Err(error) if is_refusal(&error) => {
             let constraint = error
@@ -226,79 +274,8 @@ async fn settle(
     }
 }
 
-/// An order that was accepted in an epoch that has ended, and that the rebuild did not find. If it is
-/// a row by now, all is well; otherwise it asks for a place in the live epoch like everybody else.
-async fn settle_late(
-    shop: &Arc<Shop>,
-    single: &AcceptedBatch,
-    order: AcceptedOrder,
-) -> Result<(), ShopError> {
-    if !orders::by_ids(&shop.postgres, &[order.id.get()])
-        .await?
-        .is_empty()
-    {
-        return Ok(());
-    }
-    let sale = match shop.refresh(single.sale).await {
-        Ok(listing) => listing.sale(),
-        Err(ShopError::SaleNotFound) => {
-            tracing::error!(sale = %single.sale, order = %order.id, "an accepted order of a sale that does not exist");
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    let target = (sale.id, sale.epoch, sale.buyer_shards);
-    let fail_points = &shop.fail_points;
-    fail_points
-        .at("writer.readmitting")
-        .await
-        .map_err(sqlx::Error::Io)?;
-    let readmitted = gate::readmit(
-        &shop.redis,
-        &shop.board.clock,
-        target,
-        shop.settings.high_water,
-        &[order],
-    )
-    .await?;
-    let Ok((verdicts, batch)) = readmitted else {
-        shop.rebuild_bell.notify_one();
-        return Err(ShopError::Unavailable {
-            what: "late orders wait until the sale is rebuilt",
-            retry_after: Duration::from_secs(1),
-        });
-    };
-    match verdicts.first() {
-        Some(Judged::Accepted { .. }) => {
-            // Now an order of the live epoch, with a log entry of its own.
-            fail_points
-                .at("writer.readmitted")
-                .await
-                .map_err(sqlx::Error::Io)?;
-            if let Some(batch) = batch {
-                Box::pin(persist(shop, std::slice::from_ref(&batch), Expect::New)).await?;
-            }
-            Ok(())
-        }
-        // Somebody else has readmitted it; their entry is written or in the log.
-        Some(Judged::AcceptedBefore) => Ok(()),
-        Some(Judged::BacklogFull) | None => Err(ShopError::Unavailable {
-            what: "late orders wait until the backlog is written",
-            retry_after: Duration::from_secs(1),
-        }),
-        Some(_) => {
-            reject(
-                shop,
-                single,
-                order,
-                "its unit was sold again after redis lost data",
-            )
-            .await
-        }
-    }
-}
-
-async fn reject(
+/// Writes an order that Postgres will not hold live as `rejected`, which returns its unit.
+pub(super) async fn reject(
     shop: &Arc<Shop>,
     single: &AcceptedBatch,
     order: AcceptedOrder,

@@ -328,7 +328,10 @@ async fn the_same_attempt_asked_twice_is_accepted_once() {
         bench.admit(&buyers).await,
         vec![Judged::Accepted { slot: 0 }]
     );
-    assert_eq!(bench.admit(&buyers).await, vec![Judged::AcceptedBefore]);
+    assert_eq!(
+        bench.admit(&buyers).await,
+        vec![Judged::AcceptedBefore { slot: Some(0) }]
+    );
     assert_eq!(bench.state().await["remaining"], 9);
     assert_eq!(bench.state().await["pending"], 1);
 }
@@ -389,7 +392,7 @@ impl ScriptBench {
         let options = AdmitOptions {
             high_water: 1_000_000,
             own_writer: true,
-            late: false,
+            late: None,
         };
         let mut connection = self.connection.clone();
         scripts::admit(

@@ -6,7 +6,8 @@
 -- ARGV[1]   epoch this instance believes in
 -- ARGV[2]   the most orders that may wait in the log (high-water mark)
 -- ARGV[3]   who writes them to Postgres: '1' this instance, '0' any worker
--- ARGV[4]   '1' admits late orders: accepted under an older epoch, so the window was judged then
+-- ARGV[4]   '0', or for late orders (accepted under an older epoch, so the window was judged then) the
+--           time of their admission in ms, which becomes the time of the log entry
 -- ARGV[4+i] buyer i: user id (16 bytes) .. order id (8, big endian) .. idempotency key (8, zeros: none)
 --
 -- Returns { outcome, time in ms, remaining, admitted, change, stream id or '', verdicts, ids, slots }
@@ -15,7 +16,8 @@
 --             R replay of an idempotency key, D already ordered, S sold out, N not open yet,
 --             P paused, E ended, B backlog full
 --   ids       8 bytes for every R and D, in order: the order that stands in the way
---   slots     1 byte for every A, in order: which of the user's places the order takes
+--   slots     1 byte for every A and a, in order: which of the user's places the order takes (with
+--             128 added if its unit was returned since)
 --
 -- A buyer's record is 17 bytes an order: slot (1; 128 is added once the unit was returned, and the
 -- record then only serves replays) .. order id (8) .. idempotency key (8).
@@ -45,8 +47,9 @@ end
 
 -- Why nobody new gets in at this moment, if so. Judged after replays: a retry of an accepted
 -- purchase is answered as the first time, even when the sale is over.
-local shut = false
-if ARGV[4] ~= '1' then
+local shut, created = false, ARGV[4]
+if created == '0' then
+  created = now
   if now >= closes then shut = 'E'
   elseif state[8] == '1' then shut = 'P'
   elseif now < opens then shut = 'N' end
@@ -74,6 +77,7 @@ for i = 1, #ARGV - 4 do
     local slot, id = string.byte(record, at), string.sub(record, at + 1, at + 8)
     if id == order then
       verdict = 'a'
+      slots[#slots + 1] = string.char(slot)
       break
     elseif key ~= NO_KEY and string.sub(record, at + 9, at + 16) == key then
       verdict, standing = 'R', id
@@ -112,7 +116,7 @@ local entry = ''
 if #accepted > 0 then
   -- The log first: it is the one write that could still be refused.
   entry = redis.call('XADD', KEYS[2], '*',
-    'm', ARGV[1] .. ' ' .. now .. ' ' .. ARGV[3], 'o', table.concat(accepted))
+    'm', ARGV[1] .. ' ' .. created .. ' ' .. ARGV[3], 'o', table.concat(accepted))
   for i = 1, #changed do
     redis.call('HSET', shards[i], changed[i], records[changed[i]])
   end
