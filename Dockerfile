@@ -14,7 +14,7 @@ RUN mkdir -p src tests/it tests/model tests/chaos benches/bench migrations stati
 
 # Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time of a file.
 COPY build.rs ./
-# Without npm in this image the live wall has no charts, only tables; put .tools/uplot-VERSION.tgz there to change that.
+# Without npm in this image the live wall has no charts, only tables.
 COPY scripts/charts.sh scripts/charts.sh
 COPY migrations migrations
 COPY static static

@@ -22,7 +22,7 @@ const STATEMENT_TIMEOUT: &str = "60s";
 
 /// How long to wait for a statement that may take as long as Postgres allows: past its own timeout
 /// only a Postgres that has fallen silent is still waited for.
-const SILENCE: Duration = Duration::from_secs(65);
+pub const SILENCE: Duration = Duration::from_secs(65);
 
 /// How long a connection that comes back may take to show that it is alive.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);

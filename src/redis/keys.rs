@@ -9,6 +9,7 @@
 //! | `{sale:ID}:log` | stream | accepted orders that are not yet committed in Postgres |
 //! | `{sale:ID}:EPOCH:buyers:SHARD` | hash | user → their orders, 17 bytes each |
 //! | `{sale:ID}:EPOCH:unreadable` | stream | log entries that could not be read, put aside |
+//! | `{sale:ID}:EPOCH:unwritable` | stream | orders that could not be rows of any kind, put aside |
 //! | `{ids}:clock` | hash | floor and day of the id generator |
 //! | `{ids}:yyyymmdd` | integer | how many order numbers that UTC day has leased |
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
@@ -52,6 +53,11 @@ impl Keys {
     /// Where a log is put whose entries cannot be read.
     pub fn unreadable_log(&self, sale: SaleId, epoch: i64) -> String {
         format!("{}{{sale:{sale}}}:{epoch}:unreadable", self.prefix)
+    }
+
+    /// Where orders are put that Postgres cannot store.
+    pub fn unwritable_log(&self, sale: SaleId, epoch: i64) -> String {
+        format!("{}{{sale:{sale}}}:{epoch}:unwritable", self.prefix)
     }
 
     pub fn shard(&self, sale: SaleId, epoch: i64, shard: i32) -> String {

@@ -223,9 +223,7 @@ impl Shop {
             Installed::Open => {}
             // Somebody was quicker to rebuild it; or the id was used before, in a database that this
             // Redis has outlived, and a rebuild has to sort that out.
-            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => {
-                self.rebuild_bell.notify_one();
-            }
+            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => self.suspect(id),
         }
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;

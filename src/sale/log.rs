@@ -167,7 +167,7 @@ pub async fn put_aside(
     keys: &Keys,
     batch: &AcceptedBatch,
 ) -> Result<String, RedisError> {
-    let aside = keys.unreadable_log(batch.sale, batch.epoch);
+    let aside = keys.unwritable_log(batch.sale, batch.epoch);
     let (meta, orders) = batch.encode();
     redis::cmd("XADD")
         .arg(&[aside.as_bytes(), b"*", b"m", &meta, b"o", &orders])

@@ -30,7 +30,13 @@ use ids::IdGenerator;
 use log::AcceptedBatch;
 use payment::PaymentProvider;
 use sqlx::PgPool;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use time::OffsetDateTime;
 use tokio::sync::{Notify, mpsc};
 use unknown::UnknownSales;
@@ -128,6 +134,8 @@ pub struct Shop {
     /// Where the gates hand accepted orders to the writer. Bounded; when it is full (or there is no
     /// writer here) the log still holds them.
     handoff: mpsc::Sender<AcceptedBatch>,
+    /// Whether the writer has a batch in hand.
+    pub writer_is_busy: AtomicBool,
     /// Rung when a unit waits in the outbox.
     pub release_bell: Notify,
     /// Rung when Redis does not have what it should have.
@@ -154,6 +162,7 @@ impl Shop {
             fail_points,
             payments,
             handoff,
+            writer_is_busy: AtomicBool::new(false),
             release_bell: Notify::new(),
             rebuild_bell: Notify::new(),
         }
@@ -168,9 +177,9 @@ impl Shop {
         self.rebuild_bell.notify_one();
     }
 
-    /// Whether everything that was accepted here has reached the writer.
-    pub fn handoff_is_empty(&self) -> bool {
-        self.handoff.capacity() == self.handoff.max_capacity()
+    /// Whether everything that was accepted here and handed to the writer is in Postgres.
+    pub fn everything_is_written(&self) -> bool {
+        self.handoff.capacity() == self.handoff.max_capacity() && !self.writer_is_busy.load(Relaxed)
     }
 
     /// Redis time as this process estimates it, from the monotonic clock.

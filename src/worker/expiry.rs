@@ -5,8 +5,9 @@
 
 use crate::{
     domain::OrderStatus,
+    postgres::timed_out,
     sale::{Shop, ShopError, life, orders},
-    worker::writer,
+    worker::{STEP_LIMIT, writer},
 };
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
             .at("expiry.due")
             .await
             .map_err(sqlx::Error::Io)?;
-        let expired = match orders::expire_due(&shop.postgres, None, BATCH).await {
+        let expired = match bounded(orders::expire_due(&shop.postgres, None, BATCH)).await {
             Err(error) if writer::is_refusal(&error) => return expire_each_sale(shop).await,
             expired => expired?,
         };
@@ -42,12 +43,20 @@ pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
     }
 }
 
+async fn bounded<T>(
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    tokio::time::timeout(STEP_LIMIT, statement)
+        .await
+        .unwrap_or_else(|_| Err(timed_out()))
+}
+
 /// Sale by sale, when the batch as a whole breaks a constraint: a sale whose counter was damaged from
 /// outside must not keep the others' units.
 async fn expire_each_sale(shop: &Arc<Shop>) -> Result<u64, ShopError> {
     let (mut total, mut failed) = (0, None);
-    for sale in orders::sales_with_due(&shop.postgres).await? {
-        match orders::expire_due(&shop.postgres, Some(sale), BATCH).await {
+    for sale in bounded(orders::sales_with_due(&shop.postgres)).await? {
+        match bounded(orders::expire_due(&shop.postgres, Some(sale), BATCH)).await {
             Ok(expired) => total += expired,
             Err(error) => {
                 tracing::error!(%sale, %error, "its unpaid orders cannot expire; run the audit");

@@ -9,42 +9,55 @@
 use super::writer;
 use crate::{
     domain::SaleId,
+    postgres::timed_out,
     redis::scripts::{Fenced, Judged},
     sale::{
-        Shop, ShopError, gate,
+        Shop, ShopError,
+        board::Listing,
+        gate,
         log::{AcceptedBatch, AcceptedOrder},
         orders::{self, Expect},
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// The most orders that ask in one script call.
 const CALL: usize = 512;
 
+/// How long one call, and the rows that come of it, may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// An order and the time of its admission, Unix ms.
 type Late = (AcceptedOrder, i64);
 
-/// Settles every order of these batches, whatever their epoch. Idempotent.
-pub(super) async fn settle(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
-    let orders = || batches.iter().flat_map(|batch| &batch.orders);
-    let ids: Vec<i64> = orders().map(|order| order.id.get()).collect();
-    let written = orders::existing(&shop.postgres, &ids).await?;
-    let mut by_sale: BTreeMap<SaleId, Vec<Late>> = BTreeMap::new();
-    for batch in batches {
-        let missing = batch
-            .orders
-            .iter()
-            .filter(|order| !written.contains(&order.id))
-            .map(|order| (*order, batch.created_ms));
-        by_sale.entry(batch.sale).or_default().extend(missing);
-    }
-    for (sale, mut late) in by_sale {
-        late.sort_unstable_by_key(|(order, _)| order.id);
-        for some in late.chunks(CALL) {
-            ask_again(shop, sale, some).await?;
-        }
+/// Settles every order of these batches, all of one sale, whatever their epoch. Idempotent.
+pub(super) async fn settle(
+    shop: &Arc<Shop>,
+    sale: SaleId,
+    batches: &[AcceptedBatch],
+) -> Result<(), ShopError> {
+    let ids: Vec<i64> = batches
+        .iter()
+        .flat_map(|batch| batch.orders.iter().map(|order| order.id.get()))
+        .collect();
+    let written = within(async { Ok(orders::existing(&shop.postgres, &ids).await?) }).await?;
+    let mut late: Vec<Late> = batches
+        .iter()
+        .flat_map(|batch| batch.orders.iter().map(|order| (*order, batch.created_ms)))
+        .filter(|(order, _)| !written.contains(&order.id))
+        .collect();
+    late.sort_unstable_by_key(|(order, _)| order.id);
+    for some in late.chunks(CALL) {
+        within(ask_again(shop, sale, some)).await?;
     }
     Ok(())
+}
+
+/// No part of this may wait for a server that has fallen silent: this process holds the only copy.
+async fn within<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<T, ShopError> {
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .unwrap_or_else(|_| Err(timed_out().into()))
 }
 
 async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), ShopError> {
@@ -66,6 +79,14 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
     let created_ms = late.iter().map(|(_, created)| *created).min().unwrap_or(0);
     let readmitted = match gate::readmit(shop, &listing.sale(), created_ms, &orders).await? {
         Ok(readmitted) => readmitted,
+        Err(Fenced::Absent) if listing.is_retired(shop.now()) => {
+            // Nobody rebuilds it any more, so nobody could ever admit them.
+            for order in &orders {
+                let single = alone(&listing, created_ms, *order);
+                writer::reject(shop, &single, *order, "its sale has long been over").await?;
+            }
+            return Ok(());
+        }
         Err(fenced) => {
             if fenced == Fenced::Corrupt {
                 listing.suspect();
@@ -87,25 +108,32 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
             Judged::Accepted { .. } | Judged::AcceptedBefore { .. } => {}
             Judged::BacklogFull => full = true,
             _ => {
-                let single = AcceptedBatch {
-                    sale,
-                    epoch: listing.sale().epoch,
-                    entry: String::new(),
-                    created_ms,
-                    own_writer: true,
-                    orders: vec![*order],
-                };
-                let why = "its unit was sold again after redis lost data";
+                let single = alone(&listing, created_ms, *order);
+                let why = "redis lost it, and its unit or its place was given away since";
                 writer::reject(shop, &single, *order, why).await?;
             }
         }
     }
-    // Their entry is of the live epoch; if this fails, a recovery pass finds rows and acknowledges.
-    writer::acknowledge(shop, &readmitted.live).await?;
+    if let Err(error) = writer::acknowledge(shop, &readmitted.live).await {
+        // They are rows: a recovery pass acknowledges.
+        tracing::debug!(%sale, %error, "readmitted orders stay in the log");
+    }
     if full {
         return Err(wait("late orders wait until the backlog is written"));
     }
     Ok(())
+}
+
+/// A batch of this one order.
+fn alone(listing: &Listing, created_ms: i64, order: AcceptedOrder) -> AcceptedBatch {
+    AcceptedBatch {
+        sale: listing.id,
+        epoch: listing.sale().epoch,
+        entry: String::new(),
+        created_ms,
+        own_writer: true,
+        orders: vec![order],
+    }
 }
 
 fn wait(what: &'static str) -> ShopError {

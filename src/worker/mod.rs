@@ -9,6 +9,7 @@
 //! | [`expiry`] | orders whose time to pay is over |
 //! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
+//! | `late` | orders of an epoch that has ended ask again, for the writer |
 //! | [`retire`] | sales that have long been over, out of Redis |
 //!
 //! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
@@ -160,7 +161,9 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
     });
     let (expiring, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
-        let mut pace = Pace::new("expiry", Duration::from_millis(250), None, &stopped);
+        // A hundred thousand may be due at once; each statement is bounded.
+        let mut pace =
+            Pace::new("expiry", Duration::from_millis(250), None, &stopped).without_limit();
         while pace.rest(expiry::step(&expiring)).await {}
     });
     let (retiring, stopped) = (shop.clone(), stop.clone());

@@ -40,11 +40,11 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
 }
 
 async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
-    // Redis is read, and the backlog reported, even while Postgres is away: above all then.
-    let catalogue = shop.refresh_catalogue().await;
-    shop.read_tallies(&shop.board.listings()).await?;
+    // Redis is read, and what is known reported, even while one of the two is away: above all then.
+    let tallies = shop.read_tallies(&shop.board.listings()).await;
     report(shop);
-    catalogue?;
+    shop.refresh_catalogue().await?;
+    tallies?;
     shop.reconcile(suspects).await
 }
 

@@ -1,8 +1,10 @@
 //! Takes ended sales out of Redis, whose memory is the dearest place to keep them.
 //!
-//! [`RETIREMENT`] after its end a sale has no more payments, returns or retries to expect. Its buyers
-//! go first and its state last, so that a crash in between leaves a state that the next step finds and
-//! finishes. From then on the board answers `ended` by itself; Postgres keeps everything.
+//! [`RETIREMENT`] after its end a sale has no more retries to expect; units that still come back are
+//! only counted in Postgres. Its state goes first, by a script that judges whether it may, and its
+//! buyers after it: an operator may extend the sale at the same moment, and then it needs them. On a
+//! crash in between, keys stay that nobody reads. From then on the board answers `ended` by itself;
+//! Postgres keeps everything.
 
 use crate::{
     redis::scripts,
@@ -33,11 +35,13 @@ async fn remove(shop: &Arc<Shop>, listing: &Arc<Listing>) -> Result<bool, ShopEr
     if !listing.is_retired(shop.now()) {
         return Ok(false);
     }
-    unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
     let mut connection = shop.redis.pooled().await?;
     let keys = &shop.redis.keys;
     let gone = scripts::retire(&mut *connection, keys, sale.id, sale.epoch, RETIREMENT).await?;
     drop(connection);
+    if gone {
+        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
+    }
     shop.read_tallies(std::slice::from_ref(listing)).await?;
     Ok(gone)
 }

@@ -13,7 +13,7 @@
 //! `rejected`. When its epoch has ended, its orders ask again ([`super::late`]).
 
 use crate::{
-    domain::OrderStatus,
+    domain::{OrderStatus, SaleId},
     postgres::timed_out,
     redis::{is_wrong_type, scripts},
     sale::{
@@ -26,7 +26,7 @@ use crate::{
 use metrics::{counter, histogram};
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use tokio::sync::mpsc;
@@ -35,9 +35,12 @@ use tokio_util::sync::CancellationToken;
 /// About how many orders one transaction writes.
 const BATCH: usize = 2_000;
 
+/// How long a failing write is tried again once the program is stopping.
+const LAST_TRIES: Duration = Duration::from_secs(2);
+
 /// Takes batches from the channel until `stop`, then drains what is left in it.
 ///
-/// After `stop` a failing write is given up instead of retried for ever: the log still has it.
+/// After `stop` a failing write is given up after a while: the log still has it, as far as Redis does.
 pub async fn run(
     shop: Arc<Shop>,
     mut channel: mpsc::Receiver<AcceptedBatch>,
@@ -57,7 +60,9 @@ pub async fn run(
             orders += next.orders.len();
             batches.push(next);
         }
+        shop.writer_is_busy.store(true, Relaxed);
         persist_until_stopped(&shop, &batches, &stop).await;
+        shop.writer_is_busy.store(false, Relaxed);
     }
 }
 
@@ -67,6 +72,7 @@ async fn persist_until_stopped(
     stop: &CancellationToken,
 ) {
     let mut pause = Duration::from_millis(50);
+    let mut give_up_at = None;
     loop {
         let written = async {
             shop.fail_points
@@ -78,8 +84,13 @@ async fn persist_until_stopped(
         match survive(written).await {
             Ok(()) => break,
             Err(error) if stop.is_cancelled() => {
-                tracing::warn!(%error, batches = batches.len(), "left in the log for a recovery pass");
-                return;
+                // Not at the first failure: after a loss of data this may be the only copy.
+                let give_up_at = *give_up_at.get_or_insert_with(|| Instant::now() + LAST_TRIES);
+                if Instant::now() >= give_up_at {
+                    tracing::warn!(%error, batches = batches.len(), "left in the log for a recovery pass");
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
             Err(error) => {
                 tracing::warn!(%error, batches = batches.len(), "could not write orders, will retry");
@@ -120,7 +131,7 @@ async fn settle(
     let began = Instant::now();
     match write(shop, batches, expect).await {
         Ok(Written::All { new }) => count_written(new),
-        Ok(Written::StaleEpoch) => late::settle(shop, batches).await?,
+        Ok(Written::StaleEpoch) => settle_by_sale(shop, batches, expect).await?,
         Ok(Written::IdTaken) => settle_each(shop, batches).await?,
         Err(error) if is_refusal(&error) => {
             tracing::warn!(%error, "postgres refuses a batch of accepted orders; settling them one by one");
@@ -131,6 +142,42 @@ async fn settle(
     histogram!("flash_sale_writer_seconds").record(began.elapsed().as_secs_f64());
     shop.watch.bell.notify_one();
     Ok(())
+}
+
+/// Settles each sale by itself, when at least one is of an epoch that has ended: a sale that has to wait
+/// until it is rebuilt must not hold up the others.
+async fn settle_by_sale(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+    expect: Expect,
+) -> Result<(), ShopError> {
+    let mut by_sale: BTreeMap<SaleId, Vec<AcceptedBatch>> = BTreeMap::new();
+    for batch in batches {
+        by_sale.entry(batch.sale).or_default().push(batch.clone());
+    }
+    let is_mixed = by_sale.len() > 1;
+    let mut failed = None;
+    for (sale, batches) in by_sale {
+        let settled = async {
+            if is_mixed {
+                match write(shop, &batches, expect).await {
+                    Ok(Written::All { new }) => {
+                        count_written(new);
+                        return Ok(());
+                    }
+                    Ok(Written::StaleEpoch) => {}
+                    Ok(Written::IdTaken) => return settle_each(shop, &batches).await,
+                    Err(error) if is_refusal(&error) => return settle_each(shop, &batches).await,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            late::settle(shop, sale, &batches).await
+        };
+        if let Err(error) = settled.await {
+            failed = Some(error);
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// The same for a batch that was found to be live a moment ago: if it is not any more, the caller has
@@ -219,17 +266,18 @@ pub(super) async fn acknowledge(
             .push((batch.entry.as_str(), batch.orders.len()));
     }
     let mut connection = shop.redis.pooled().await?;
+    let mut failed = None;
     for (sale, entries) in by_sale {
         let acknowledged = scripts::ack(&mut *connection, &shop.redis.keys, sale, &entries).await;
-        if let Err(error) = &acknowledged
-            && is_wrong_type(error)
-        {
-            // The log's key holds something else: only a rebuild of the sale mends that.
-            shop.suspect(sale);
+        if let Err(error) = acknowledged {
+            if is_wrong_type(&error) {
+                // The log's key holds something else: only a rebuild of the sale mends that.
+                shop.suspect(sale);
+            }
+            failed = Some(error);
         }
-        acknowledged?;
     }
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Settles orders whose batch was refused, each in its own transaction.

@@ -156,6 +156,7 @@ pub async fn conduct(
         late_effects: fault.late_effects(),
         redis_lost_data: fault.loses_redis_data(),
         may_lose_accepted: fault.may_lose_accepted(),
+        may_panic: fault == Fault::FailPoints,
     };
     phase("judging");
     // Judging millions of operations takes seconds of a processor.

@@ -147,6 +147,7 @@ fn sound() -> Evidence {
         late_effects: Duration::from_secs(1),
         redis_lost_data: false,
         may_lose_accepted: false,
+        may_panic: false,
     }
 }
 

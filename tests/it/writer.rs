@@ -1,7 +1,7 @@
 //! Writing accepted orders: whole batches, batches that are partly written, twice, by two at once, and
 //! batches that Postgres refuses.
 
-use crate::support::app::{Options, TestApp};
+use crate::support::app::{Options, TestApp, eventually};
 use flash_sale::{
     domain::{Admission, OrderId, UserId},
     sale::{
@@ -160,4 +160,26 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
         .await;
     assert_eq!(rejected, duplicate.id.get());
     app.finish().await;
+}
+
+#[tokio::test]
+async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_batch() {
+    let app = app().await;
+    let (waiting, shop, old) = accepted(&app, 10, 2).await;
+    let (live, _, current) = accepted(&app, 10, 3).await;
+    // Fenced and not yet rebuilt: its orders can neither be written nor ask again.
+    app.execute(&format!(
+        "UPDATE sales SET epoch = epoch + 1 WHERE id = {waiting}"
+    ))
+    .await;
+    let batches = [old, current];
+    let first_try = writer::persist(&shop, &batches, Expect::New).await;
+    let rows = format!("{ROWS} WHERE sale_id = {live}");
+    assert_eq!(app.number(&rows).await, 3, "{first_try:?}");
+    // In the end, when somebody has rebuilt it, all are.
+    eventually("the waiting sale's orders are rows", async || {
+        writer::persist(&shop, &batches, Expect::New).await.ok()
+    })
+    .await;
+    assert_eq!(app.number(ROWS).await, 5);
 }

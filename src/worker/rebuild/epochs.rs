@@ -16,7 +16,7 @@ use std::{
 
 /// How long the writers get to finish what they have in hand, at least (other instances' channels
 /// cannot be seen from here; a batch takes some ten milliseconds) and at most (while this instance's
-/// own channel is not empty).
+/// own writer has something to write).
 const WRITERS_LEAST: Duration = Duration::from_millis(100);
 const WRITERS_MOST: Duration = Duration::from_secs(2);
 
@@ -72,10 +72,8 @@ async fn seal_sale(
                 }));
             }
             Sealed::Newer { epoch: live } => {
-                let now: i64 = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1")
-                    .bind(id)
-                    .fetch_one(&shop.postgres)
-                    .await?;
+                let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
+                let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
                 if now >= live {
                     return Ok(None);
                 }
@@ -91,7 +89,7 @@ pub(super) async fn let_writers_finish(shop: &Shop) {
     let began = Instant::now();
     loop {
         tokio::time::sleep(WRITERS_LEAST).await;
-        if shop.handoff_is_empty() || began.elapsed() >= WRITERS_MOST {
+        if shop.everything_is_written() || began.elapsed() >= WRITERS_MOST {
             return;
         }
     }

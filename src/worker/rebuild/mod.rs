@@ -24,7 +24,7 @@ mod restore;
 
 use crate::{
     domain::SaleId,
-    postgres::{self, Transaction, unless_silent},
+    postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
     sale::{Shop, ShopError},
     worker::Pace,
 };
@@ -63,7 +63,14 @@ pub enum Scope {
 /// One check, and a rebuild if it is needed and this instance is elected. `suspects` are sales that
 /// were missing at the last check: only a second look counts, since a sale may just be being created.
 pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<(), ShopError> {
-    let live = shop.redis.live_run_id().await?;
+    let live = match shop.redis.live_run_id().await {
+        Ok(live) => live,
+        Err(error) => {
+            // The gate is shown as closed, although nobody may be buying at this moment.
+            shop.redis.drop_hot();
+            return Err(error.into());
+        }
+    };
     let approved = approved_run_id(shop).await?;
     if approved.as_deref() != Some(live.as_str()) {
         // Connections that were made to it while it was approved count no more.
@@ -74,7 +81,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
         if shop.redis.approved_run_id().as_deref() != Some(&live) {
             // Approved by another instance: its rebuild has changed the epochs.
             shop.ids.discard_lease().await;
-            shop.refresh_catalogue().await?;
+            bounded(shop.refresh_catalogue()).await?;
             shop.read_tallies(&shop.board.listings()).await?;
             shop.redis.approve(&live);
         }
@@ -114,6 +121,13 @@ fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
         .collect()
 }
 
+/// Work on few rows, which takes long only if a server has fallen silent.
+async fn bounded<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<T, ShopError> {
+    tokio::time::timeout(SILENCE, work)
+        .await
+        .unwrap_or_else(|_| Err(timed_out().into()))
+}
+
 /// Rebuilds if no other instance is at it. `only`: these sales; otherwise all, and approve.
 async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
@@ -126,10 +140,10 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Resul
     )
     .await?;
     if !elected {
-        return Ok(election.rollback().await?);
+        return Ok(unless_silent(election.rollback()).await?);
     }
     let result = rebuild(shop, only).await;
-    election.rollback().await?;
+    unless_silent(election.rollback()).await?;
     result
 }
 
@@ -145,7 +159,7 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
         Some(ids) => {
             // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
             for id in &ids {
-                shop.refresh(*id).await?;
+                bounded(shop.refresh(*id)).await?;
             }
             let missing = missing_sales(shop);
             let still: Vec<SaleId> = ids.into_iter().filter(|id| missing.contains(id)).collect();
@@ -157,7 +171,10 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
     };
     let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
     if only.is_none() {
-        approve(shop, &live).await?;
+        bounded(approve(shop, &live)).await?;
+    }
+    if let Some((_, error)) = outcome.failed {
+        return Err(error); // the others are open; this one is tried again
     }
     counter!("flash_sale_rebuilds_total").increment(1);
     tracing::info!(

@@ -4,7 +4,7 @@
 //! scattered over the same pages, and asking for one sale after the other would read all of them each
 //! time.
 
-use super::{Ended, Outcome, PAUSE};
+use super::{Ended, Outcome, PAUSE, bounded};
 use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction, unless_silent},
@@ -81,18 +81,28 @@ pub(super) async fn restore(
     }
     drop(draining);
     let drained_point = shop.fail_points.at("rebuild.drained").await;
-    let live = match drained_point.map_err(sqlx::Error::Io) {
+    let together = match drained_point.map_err(sqlx::Error::Io) {
         Ok(()) => live_orders(shop, &drained).await,
         Err(error) => Err(error.into()),
     };
-    let mut live = match live {
+    let mut live = match together {
         Ok(live) => live,
         Err(error) => {
-            // Any of them stands for all: the next steps find every one of them missing.
-            if let Some(sale) = drained.first() {
-                outcome.fail(sale.id, error);
+            // One of them may be too large to be read in time: the others must not wait for it.
+            tracing::warn!(%error, sales = drained.len(), "could not be read together");
+            let mut live = HashMap::new();
+            let mut readable = Vec::new();
+            for sale in drained {
+                match live_orders(shop, std::slice::from_ref(&sale)).await {
+                    Ok(orders) => {
+                        live.extend(orders);
+                        readable.push(sale);
+                    }
+                    Err(error) => outcome.fail(sale.id, error),
+                }
             }
-            return;
+            drained = readable;
+            live
         }
     };
     let mut filling = stream::iter(drained)
@@ -160,7 +170,7 @@ async fn open(
     }
     // An operator may have changed the sale since it was fenced, and been told that the change takes
     // effect with the rebuild.
-    let now = shop.refresh(sale.id).await?.sale();
+    let now = bounded(shop.refresh(sale.id)).await?.sale();
     if now.epoch == sale.epoch && now.version > sale.version {
         let mut connection = shop.redis.pooled().await?;
         scripts::project(&mut *connection, keys, &now).await?;
@@ -285,7 +295,7 @@ async fn live_orders(
         });
     }
     drop(rows);
-    snapshot.rollback().await?;
+    unless_silent(snapshot.rollback()).await?;
     for orders in live
         .values_mut()
         .flat_map(|of_sale| of_sale.held.values_mut())

@@ -45,25 +45,30 @@ pub async fn prepare(stage: &mut Stage<'_>) -> Result<(), Error> {
         .to_str()
         .ok_or("the library's path is not UTF-8")?
         .to_owned();
-    let folder = stage.cluster.folder.0.clone();
-    for (number, instance) in stage.cluster.instances.iter_mut().enumerate() {
-        let file = offset_file(&folder, number);
-        fs::write(&file, OFFSETS[number % 2])?;
-        let file = file
-            .to_str()
-            .ok_or("the folder's name is not UTF-8")?
-            .to_owned();
-        instance.kill();
-        instance.start(&[
-            ("LD_PRELOAD", &library),
-            ("FAKETIME_TIMESTAMP_FILE", &file),
-            ("FAKETIME_NO_CACHE", "1"),
-            // Timeouts are measured by the monotonic clock, which no operator can set.
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-        ])?;
+    for number in 0..stage.cluster.instances.len() {
+        fs::write(
+            offset_file(&stage.cluster.folder.0, number),
+            OFFSETS[number % 2],
+        )?;
+        start(stage, number, &library)?;
     }
     Ok(())
+}
+
+/// Starts an instance (again), under the clock of its file.
+fn start(stage: &mut Stage<'_>, number: usize, library: &str) -> Result<(), Error> {
+    let file = offset_file(&stage.cluster.folder.0, number);
+    let file = file.to_str().ok_or("the folder's name is not UTF-8")?;
+    let instance = &mut stage.cluster.instances[number];
+    stage.strikes.kills += u64::from(instance.kill());
+    instance.start(&[
+        ("LD_PRELOAD", library),
+        ("FAKETIME_TIMESTAMP_FILE", file),
+        ("FAKETIME_NO_CACHE", "1"),
+        // Timeouts are measured by the monotonic clock, which no operator can set.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ])
 }
 
 /// A clock steps, and its instance is asked what time it believes in.
@@ -72,6 +77,13 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
     let number = stage.random.index(stage.cluster.instances.len());
     let offset = OFFSETS[stage.random.index(OFFSETS.len())];
     fs::write(offset_file(&stage.cluster.folder.0, number), offset)?;
+    // Now and then a process is born into the wrong time. (It also shows its day again: the header
+    // `Date` is cached until the clock passes it, so after a step back it stands still.)
+    if stage.random.chance(0.25)
+        && let Some(library) = library().as_deref().and_then(Path::to_str)
+    {
+        start(stage, number, library)?;
+    }
     for instance in &stage.cluster.instances {
         if let Some(day) = day_at(instance.address).await {
             stage.reached.insert(day);

@@ -199,6 +199,8 @@ pub struct Evidence {
     /// Redis lost data together with the processes that could have repaired it: the documented case
     /// in which accepted orders that were not yet rows are gone.
     pub may_lose_accepted: bool,
+    /// Panics were injected into handlers, which answer 500 then.
+    pub may_panic: bool,
 }
 
 /// The evidence, and what all checkers look up in it.
