@@ -393,6 +393,18 @@ fn another_order_for_the_same_key_is_seen() {
             .operations
             .push(keyed(6, buy(70, 1, Answer::AlreadyOrdered, 101)));
     });
+    // After a loss of data the first order may have given way to the second, but then it is rejected.
+    let give_way = |run: &mut Evidence, end: OrderStatus| {
+        run.redis_lost_data = true;
+        run.rows.push(row(105, 1, end));
+        run.history
+            .operations
+            .push(keyed(5, buy(70, 1, Answer::Accepted, 105)));
+    };
+    expect_clean(|run| give_way(run, OrderStatus::Rejected));
+    expect(Checker::SameKeySameOrder, |run| {
+        give_way(run, OrderStatus::Expired);
+    });
 }
 
 #[test]

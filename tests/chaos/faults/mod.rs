@@ -273,9 +273,10 @@ impl Fault {
     }
 
     /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the
-    /// process that still had them in memory.
+    /// process that still had them in memory. An instance that is stopped while the reply about them is
+    /// on its way has never had them: when it goes on, it no longer waits for that reply.
     pub fn may_lose_accepted(self) -> bool {
-        self == Self::MixedLoss
+        matches!(self, Self::MixedLoss | Self::StaleInstance)
     }
 
     /// Within this time after the last purchase everything is terminal: the time to pay (2 s), the
