@@ -64,8 +64,15 @@ export function orders(stage) {
       await page.leave();
     });
 
-    it('has pages', async () => {
+    it('has pages, also while the newest orders are queued', async () => {
       const page = await newcomer();
+      // What the server answers while they are: no row yet, and a time cut to the second, so before those of older orders.
+      await page.route('**/api/v1/orders?limit=20', async (route) => {
+        const response = await route.fetch();
+        const { orders } = await response.json();
+        orders.slice(0, 3).forEach((order) => Object.assign(order, { status: 'queued', pay_by: null, created_at: new Date(Date.parse(order.created_at) - 1000) }));
+        await route.fulfill({ response, json: { orders } });
+      });
       const sale = await stage.server.sale({ title: 'Many', stock: 30, per_user_limit: 25 });
       await page.evaluate(async (path) => { for (let n = 0; n < 23; n++) await (await fetch(path, { method: 'POST' })).text(); }, `/api/v1/sales/${sale.id}/orders`);
       await page.reload();
