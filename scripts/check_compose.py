@@ -10,7 +10,7 @@ Run it with the Python that `scripts/setup.sh ci` prepares. It checks that
 - every image is pinned to a version;
 - every file and folder that is mounted, built from or copied exists, and .dockerignore lets it through;
 - the program knows every setting and every command that the compose file, the Dockerfile and .env.example name, and
-  .env.example leaves none of its settings out;
+  neither .env.example nor the compose file leaves one of its settings out (but those of embedded servers);
 - every metric on the dashboard and in its queries is one that the program's source names.
 """
 
@@ -25,6 +25,8 @@ from ruamel.yaml import YAML
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Read by libraries that the program uses, so they are not in its --help.
 LIBRARY_SETTINGS = {"RUST_LOG", "RUST_BACKTRACE"}
+# Of the servers that the program starts itself; in the compose file they are services of their own.
+EMBEDDED_SETTINGS = {"DATA_DIR", "REDIS_FSYNC"}
 
 problems = []
 
@@ -117,12 +119,17 @@ def check_compose(program):
                 must(check.get("test"), f"{where}: waits for {other} to be healthy, which has no health check")
 
         for key, value in (service.get("environment") or {}).items():
-            # YAML 1.1 and 1.2 disagree about a bare on, off, yes and no; in quotes they cannot.
-            must(isinstance(value, (str, int)) and not isinstance(value, bool), f"{where}: put the value of {key} in quotes")
+            # YAML 1.1 and 1.2 disagree about a bare on, off, yes and no; in quotes they cannot. No value at all is
+            # taken from the environment of whoever starts it.
+            bare = isinstance(value, bool) or not isinstance(value, (str, int, type(None)))
+            must(not bare, f"{where}: put the value of {key} in quotes")
 
         if service.get("image") in built:
-            for key in service.get("environment") or {}:
+            environment = service.get("environment") or {}
+            for key in environment:
                 program.check_setting(where, key)
+            for key in sorted(program.settings - EMBEDDED_SETTINGS - set(environment)):
+                must(False, f"{where}: the setting {key} cannot be set")
             command = words(service.get("command"))
             if "entrypoint" in service:  # a shell: every flash-sale in its script
                 for line in re.findall(r"flash-sale ([^;&|]+)", " ".join(command)):
