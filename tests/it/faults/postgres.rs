@@ -3,7 +3,7 @@
 
 use crate::support::{
     Servers,
-    app::{Options, TestApp},
+    app::{Options, TestApp, eventually},
     load::Rush,
     proxy::{Address, Fault, Proxy},
 };
@@ -135,7 +135,7 @@ async fn sells_in_spite_of(statements: String) {
         let id = shopper.must_buy(&sale).await;
         shopper.until(&id, "pending_payment").await;
         // A transaction that failed is an answer of 5xx; asking again is safe.
-        crate::support::app::eventually("it is paid or cancelled", async || {
+        eventually("it is paid or cancelled", async || {
             let reply = match pays {
                 true => shopper.pay(&id).await,
                 false => shopper.cancel(&id).await,
@@ -165,6 +165,42 @@ async fn every_second_transaction_is_the_victim_of_a_deadlock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_that_take_300_ms() {
     sells_in_spite_of(SLOW_COMMITS.to_owned()).await;
+}
+
+/// What a connection costs when it comes back to the pool: one round trip, in which it shows that it is
+/// alive. One that is silent is replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
+    let servers = Servers::shared().await;
+    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
+    let database = servers.database().await.through(port_of(&proxy));
+    let pool = flash_sale::postgres::pool(database.options(), 1);
+    let ask = async || sqlx::query("SELECT 1").execute(&pool).await;
+    for _ in 0..2 {
+        ask().await.expect("an answer"); // and now the statement is prepared
+    }
+    // Under this fault the proxy counts what passes: a request is a piece, and so is an answer.
+    proxy.set(Fault::Latency(Duration::from_millis(5))).await;
+    let before = proxy.counts().delayed;
+    for _ in 0..20 {
+        ask().await.expect("an answer");
+    }
+    let pieces = proxy.counts().delayed - before;
+    assert!(
+        (60..=90).contains(&pieces),
+        "{pieces}: 2 × 2 × 20 are meant"
+    );
+
+    let at_rest = async || (pool.num_idle() == 1).then_some(());
+    eventually("the connection is tested", at_rest).await;
+    proxy.set(Fault::BlackHole).await;
+    let given_up = tokio::time::timeout(Duration::from_millis(200), ask()).await;
+    assert!(given_up.is_err(), "nobody answers");
+    proxy.set(Fault::None).await;
+    // The one place of the pool is taken by a connection that will never say anything again.
+    eventually("the pool has a connection", async || ask().await.ok()).await;
+    pool.close().await;
+    database.drop().await;
 }
 
 /// The postmaster and everything it has started. (Backends lead sessions of their own, so a signal to
