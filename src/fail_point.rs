@@ -55,6 +55,8 @@ pub const POINTS: &[&str] = &[
     "sale.changed",
     "stock.claimed",
     "stock.taken",
+    // the end
+    "retire.judging",
     // rebuild
     "rebuild.elected",
     "rebuild.sealed",

@@ -146,7 +146,8 @@ pub struct Tally {
 /// Which users have bought, as far as this process has seen.
 ///
 /// Holds 8 bytes of each user id (the random half of a v4 UUID). A stranger who collides, and a user
-/// whose order was cancelled since, are sent to Redis: slower, never wrong.
+/// whose order was cancelled since, are sent to Redis: slower, never wrong. [`KnownBuyers::forget`] frees
+/// them once the sale has long been over, and then everybody is.
 pub struct KnownBuyers {
     users: DashSet<u64>,
     /// How many admissions of `epoch` the set covers, counted from the first without a gap.
@@ -159,6 +160,9 @@ struct Covered {
     epoch: i64,
     admissions: i64,
     loaded_at: Option<Instant>,
+    /// How often the users were forgotten: who began to add some before that has added to a set that
+    /// is gone, and covers nothing.
+    forgotten: u64,
 }
 
 fn head(user: UserId) -> u64 {
@@ -174,6 +178,7 @@ impl KnownBuyers {
                 epoch: 0,
                 admissions: 0,
                 loaded_at: None,
+                forgotten: 0,
             }),
             loading: AtomicBool::new(false),
         }
@@ -182,17 +187,18 @@ impl KnownBuyers {
     /// Takes in a batch of `new` users that brought the epoch's admissions to `admitted`.
     pub fn saw(&self, epoch: i64, admitted: i64, new: impl ExactSizeIterator<Item = UserId>) {
         let count = i64::try_from(new.len()).unwrap_or(i64::MAX);
+        let forgotten = lock(&self.covered).forgotten;
         for user in new {
             self.users.insert(head(user));
         }
         let mut covered = lock(&self.covered);
+        if covered.forgotten != forgotten {
+            return;
+        }
         // The first epoch begins with nobody; a later one with whom the rebuild found.
         if covered.epoch == 0 && epoch == 1 {
-            *covered = Covered {
-                epoch,
-                admissions: 0,
-                loaded_at: None,
-            };
+            covered.epoch = epoch;
+            covered.admissions = 0;
         }
         if covered.epoch == epoch && covered.admissions + count == admitted {
             covered.admissions = admitted;
@@ -201,18 +207,42 @@ impl KnownBuyers {
 
     /// Takes in a complete list, read after `admitted` had been seen in `epoch`.
     pub fn loaded(&self, epoch: i64, admitted: i64, users: impl Iterator<Item = UserId>) {
+        let forgotten = lock(&self.covered).forgotten;
         for user in users {
             self.users.insert(head(user));
         }
         let mut covered = lock(&self.covered);
+        if covered.forgotten != forgotten {
+            return;
+        }
         if covered.epoch != epoch || covered.admissions < admitted {
-            *covered = Covered {
-                epoch,
-                admissions: admitted,
-                loaded_at: Some(Instant::now()),
-            };
+            covered.epoch = epoch;
+            covered.admissions = admitted;
         }
         covered.loaded_at = Some(Instant::now());
+    }
+
+    /// Frees what is known: from now on everybody is sent to Redis, until a list is loaded.
+    pub fn forget(&self) {
+        if self.users.is_empty() {
+            return;
+        }
+        let mut covered = lock(&self.covered);
+        covered.epoch = 0;
+        covered.admissions = 0;
+        covered.loaded_at = None;
+        covered.forgotten += 1;
+        self.users.clear();
+        self.users.shrink_to_fit();
+    }
+
+    /// How many users it remembers.
+    pub fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
     }
 
     fn cover(&self, epoch: i64, admitted: i64) -> bool {
@@ -581,6 +611,39 @@ mod tests {
             refusal(&listing, &clock, UserId::random()),
             Some(Admission::SoldOut)
         );
+    }
+
+    #[test]
+    fn forgotten_buyers_are_strangers_to_nobody() {
+        let (listing, clock) = (Listing::new(sale()), RedisClock::new());
+        let (one, other) = (UserId::random(), UserId::random());
+        listing.tell(tally(0, 2, 2));
+        listing.buyers.saw(1, 1, [one].into_iter());
+        listing.buyers.saw(1, 2, [other].into_iter());
+        assert!(refusal(&listing, &clock, UserId::random()).is_some());
+        listing.buyers.forget();
+        assert!(listing.buyers.is_empty());
+        for user in [one, other, UserId::random()] {
+            assert_eq!(refusal(&listing, &clock, user), None, "Redis knows");
+        }
+        // What is seen later does not make up for what is forgotten.
+        listing.tell(tally(0, 3, 3));
+        listing.buyers.saw(1, 3, [UserId::random()].into_iter());
+        assert_eq!(refusal(&listing, &clock, one), None);
+    }
+
+    #[test]
+    fn who_adds_users_while_they_are_forgotten_covers_nothing() {
+        let (listing, clock) = (Listing::new(sale()), RedisClock::new());
+        let (ours, theirs) = (UserId::random(), UserId::random());
+        listing.tell(tally(0, 2, 2));
+        let users = [ours, theirs].into_iter().inspect(|user| {
+            if *user == theirs {
+                listing.buyers.forget(); // the first one is in the set by now
+            }
+        });
+        listing.buyers.loaded(1, 2, users);
+        assert_eq!(refusal(&listing, &clock, ours), None);
     }
 
     #[test]

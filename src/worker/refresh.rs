@@ -42,6 +42,7 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
 async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
     // Redis is read, and what is known reported, even while one of the two is away: above all then.
     let tallies = shop.read_tallies(&shop.board.listings()).await;
+    forget_old_buyers(shop);
     report(shop);
     shop.refresh_catalogue().await?;
     tallies?;
@@ -65,11 +66,25 @@ async fn read_warm(shop: &Arc<Shop>) -> Result<(), ShopError> {
     Ok(())
 }
 
+/// Nobody asks who bought in a sale that has long been over; see [`Listing::refuse_locally`].
+fn forget_old_buyers(shop: &Shop) {
+    let now = shop.now();
+    for listing in shop.board.listings() {
+        if listing.is_retired(now) {
+            listing.buyers.forget();
+        }
+    }
+}
+
 /// Once nobody new can buy, learns who has bought, so that the others can be refused here.
 fn load_buyers_if_over(shop: &Arc<Shop>, listing: &Arc<Listing>) {
     let Some(tally) = listing.tally() else { return };
-    let selling = listing.view(shop.now()).state == crate::domain::SaleState::Open;
-    if selling || !listing.buyers.begin_loading(tally.epoch, tally.admitted) {
+    let now = shop.now();
+    let selling = listing.view(now).state == crate::domain::SaleState::Open;
+    if selling
+        || listing.is_retired(now)
+        || !listing.buyers.begin_loading(tally.epoch, tally.admitted)
+    {
         return;
     }
     let (shop, listing) = (shop.clone(), listing.clone());

@@ -35,6 +35,10 @@ async fn remove(shop: &Arc<Shop>, listing: &Arc<Listing>) -> Result<bool, ShopEr
     if !listing.is_retired(shop.now()) {
         return Ok(false);
     }
+    shop.fail_points
+        .at("retire.judging")
+        .await
+        .map_err(sqlx::Error::Io)?;
     let mut connection = shop.redis.pooled().await?;
     let keys = &shop.redis.keys;
     let gone = scripts::retire(&mut *connection, keys, sale.id, sale.epoch, RETIREMENT).await?;

@@ -716,7 +716,14 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     assert_eq!(retire::step(&app.shop).await.expect("a pass"), 0);
     assert!(!keys_of(&app, &sale).await.is_empty());
 
+    let listing = app.shop.board.get(sale.parse().expect("an id"));
+    let listing = listing.expect("it is on the board");
+    assert_eq!(listing.buyers.len(), 1);
     change(ago(25)).await.assert(StatusCode::OK);
+    eventually("its buyers leave the memory of the process", async || {
+        listing.buyers.is_empty().then_some(())
+    })
+    .await;
     assert_eq!(retire::step(&app.shop).await.expect("a pass"), 1);
     assert_eq!(keys_of(&app, &sale).await, Vec::<String>::new());
     app.shopper().buy(&sale).await.assert_problem(409, "ended");
@@ -731,4 +738,67 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     .await;
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
+}
+
+/// An operator extends a sale after it was found to be over, and before the script that takes it out of
+/// Redis has judged. `reaches_redis`: the change is there before the script; otherwise it is only stored.
+async fn extended_while_it_is_retired(reaches_redis: bool) {
+    let app = TestApp::start().await;
+    let at = |hours| {
+        let time = OffsetDateTime::now_utc() + time::Duration::hours(hours);
+        time.format(&Rfc3339).expect("a time")
+    };
+    let sale = app.sale(5, json!({"opens_at": at(-48)})).await;
+    let buyer = app.shopper();
+    let order = hold(&buyer, &sale).await;
+    app.assert_sound(&sale).await;
+    let path = format!("/api/v1/admin/sales/{sale}");
+    let close_at = async |hours| {
+        let body = json!({"closes_at": at(hours)});
+        app.admin(Method::PATCH, &path, Some(body)).await
+    };
+    close_at(-25).await.assert(StatusCode::OK);
+
+    let points = &app.shop.fail_points;
+    points.set("retire.judging=pause:4000").expect("a point");
+    let extending = async {
+        eventually("it is about to be judged", async || {
+            (points.fired("retire.judging") > 0).then_some(())
+        })
+        .await;
+        if reaches_redis {
+            close_at(1).await.assert(StatusCode::OK);
+            return;
+        }
+        points.set("sale.changed=error*always").expect("a point");
+        let reply = close_at(1).await;
+        assert!(reply.status.is_server_error(), "{:#}", reply.body);
+    };
+    let (removed, ()) = tokio::join!(retire::step(&app.shop), extending);
+    assert_eq!(removed.expect("a pass"), usize::from(!reaches_redis));
+    points.clear();
+
+    let next = app.shopper();
+    eventually("the sale is open", async || {
+        (next.buy(&sale).await.status == StatusCode::ACCEPTED).then_some(())
+    })
+    .await;
+    let again = buyer.buy(&sale).await;
+    again.assert_problem(409, "already_ordered");
+    assert_eq!(again.text("order_id"), order);
+    assert_eq!(app.assert_sound(&sale).await.live, 2);
+    let epoch = format!("SELECT epoch FROM sales WHERE id = {sale}");
+    let was_rebuilt = app.number(&epoch).await > 1;
+    assert_eq!(was_rebuilt, !reaches_redis, "only if it was taken out");
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_is_extended_while_it_is_retired_stays() {
+    extended_while_it_is_retired(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_whose_extension_comes_too_late_for_redis_is_rebuilt_with_its_buyers() {
+    extended_while_it_is_retired(false).await;
 }

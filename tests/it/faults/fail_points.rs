@@ -17,7 +17,7 @@ use flash_sale::{
         log::{AcceptedBatch, AcceptedOrder},
         orders::Expect,
     },
-    worker::writer,
+    worker::{retire, writer},
 };
 use futures_util::{FutureExt, StreamExt, future::join_all};
 use reqwest::{Method, StatusCode};
@@ -161,6 +161,8 @@ async fn a_day(app: &TestApp) -> Sales {
     })
     .await;
 
+    retired_sale(app).await;
+
     // A sale is gone from Redis, and then the whole process is another one to Postgres.
     let before = super::epoch(app, &long).await;
     redis::cmd("DEL")
@@ -235,6 +237,25 @@ async fn late_order(app: &TestApp, sale: SaleId) {
     // One that was readmitted and then forgotten is found in the log.
     eventually("the late order is a row", async || {
         (app.number(&found).await == 1).then_some(())
+    })
+    .await;
+}
+
+/// A sale that has long been over is taken out of Redis.
+async fn retired_sale(app: &TestApp) {
+    let ago = |hours| {
+        let time = time::OffsetDateTime::now_utc() - time::Duration::hours(hours);
+        let text = time.format(&time::format_description::well_known::Rfc3339);
+        text.expect("a time")
+    };
+    let window = json!({"opens_at": ago(48), "closes_at": ago(25)});
+    let sale = create(app, 5, window).await;
+    let listing = app.shop.board.get(sale.parse().expect("an id"));
+    let listing = listing.expect("it is on the board");
+    eventually("it is retired", async || {
+        let shop = app.shop.clone();
+        let step = tokio::spawn(async move { retire::step(&shop).await });
+        (matches!(step.await, Ok(Ok(_))) && !listing.is_present()).then_some(())
     })
     .await;
 }
