@@ -1,10 +1,13 @@
 //! Finding orders that Redis has accepted and Postgres does not have yet.
 //!
 //! An order id does not name its sale, so each sale that is known here is asked whether this user
-//! holds it: two pipelined reads a sale, only after Postgres has said no.
+//! holds it: two pipelined reads a sale, only after Postgres has said no. An id does name its second, and
+//! a sale that opened later than that cannot have it.
 //!
 //! "There is no such order" is only said when it is certain. While Redis is away, not approved, or
-//! rebuilding a sale, an order that was answered 202 may be nowhere to be seen, and the answer is 503.
+//! rebuilding a sale that was open when the id was made, an order that was answered 202 may be nowhere to
+//! be seen, and the answer is 503. That goes for any unknown id of that time: which of the sales that had
+//! opened by then it would belong to, nothing tells. (An end says nothing either, since operators move it.)
 
 use crate::{
     domain::{Order, OrderId, OrderStatus, UserId},
@@ -12,6 +15,17 @@ use crate::{
     sale::{Shop, ShopError, board::Listing, gate::RETRY_AFTER, ids},
 };
 use std::sync::Arc;
+use time::{Duration, OffsetDateTime};
+
+/// How much later than its id was made an order may be admitted: a lease and a spare id live for a second
+/// each, and a batch is tried for two, all by one clock, Redis'. The rest is for that clock being set.
+const ID_AGE: Duration = Duration::MINUTE;
+
+/// Whether an order whose id was made at `made_at` may belong to this sale. When a sale opens is never
+/// changed, and nothing is admitted before.
+fn may_belong(made_at: OffsetDateTime, listing: &Listing) -> bool {
+    listing.sale().opens_at <= made_at.saturating_add(ID_AGE)
+}
 
 impl Shop {
     /// The user's order of this id, if Redis has accepted it. Unavailable if that cannot be known now.
@@ -29,7 +43,8 @@ impl Shop {
         };
         let now = self.now();
         let mut candidates = self.board.listings();
-        candidates.retain(|listing| !listing.is_retired(now));
+        let made_at = ids::made_at(id);
+        candidates.retain(|listing| !listing.is_retired(now) && may_belong(made_at, listing));
         let held = self
             .held(user, candidates)
             .await

@@ -9,6 +9,7 @@ use crate::support::{
 use flash_sale::{
     app::Role,
     domain::{Admission, UserId},
+    sale::ids,
     worker::{rebuild, recovery},
 };
 use reqwest::StatusCode;
@@ -17,6 +18,7 @@ use std::{
     collections::HashSet,
     time::{Duration, Instant},
 };
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_goes_on_without_postgres_and_the_backlog_drains_by_itself() {
@@ -108,14 +110,16 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
         0,
         "too young to be left behind"
     );
-    let settled = eventually("the orders are left behind", async || {
+    let mut settled = 0;
+    eventually("all orders are left behind", async || {
         shop.refresh(id).await.expect("the sale");
-        let settled = recovery::step(&shop).await.expect("a pass");
-        (settled > 0).then_some(settled)
+        // On a busy machine the first ones are old enough a pass before the last.
+        settled += recovery::step(&shop).await.expect("a pass");
+        assert!(settled == 0 || accepted.elapsed() >= recovery::GRACE);
+        (settled >= 5).then_some(())
     })
     .await;
-    assert!(accepted.elapsed() >= recovery::GRACE);
-    assert_eq!(settled, 5, "all of them");
+    assert_eq!(settled, 5, "each once");
     assert_eq!(app.assert_sound(&sale).await.live, 5);
     app.finish().await;
 }
@@ -269,5 +273,42 @@ async fn a_frozen_redis_gives_every_waiting_buyer_an_answer_in_time_and_no_one_l
         shopper.until(&id, "pending_payment").await;
     }
     assert_eq!(app.assert_sound(&sale).await.live, 51);
+    app.finish().await;
+}
+
+/// An id says when it was made: a sale that was not open by then cannot have that order, whatever state it
+/// is in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
+    let app = TestApp::start().await;
+    let opens_at = OffsetDateTime::now_utc() + time::Duration::HOUR;
+    let text = opens_at.format(&Rfc3339).expect("a time");
+    let (open, next) = (
+        app.sale(10, json!({})).await,
+        app.sale(10, json!({ "opens_at": text })).await,
+    );
+    // What is broken stays so.
+    let points = &app.shop.fail_points;
+    points.set("rebuild.elected=error*always").expect("a point");
+    let shopper = app.shopper();
+    let unknown = |hours: i64| {
+        let time = OffsetDateTime::now_utc() + time::Duration::hours(hours);
+        ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
+    };
+    let break_sale = async |sale: &str| {
+        let state = app.shop.redis.keys.state(sale.parse().expect("an id"));
+        redis::cmd("HSET")
+            .arg(&[state.as_str(), "epoch", "7"])
+            .exec_async(&mut app.redis().await)
+            .await
+            .expect("HSET");
+    };
+    let ask = async |hours| shopper.order(&unknown(hours).to_string()).await;
+    ask(0).await.assert(StatusCode::NOT_FOUND);
+    break_sale(&next).await;
+    ask(0).await.assert(StatusCode::NOT_FOUND);
+    ask(2).await.assert(StatusCode::SERVICE_UNAVAILABLE);
+    break_sale(&open).await;
+    ask(0).await.assert(StatusCode::SERVICE_UNAVAILABLE);
     app.finish().await;
 }
