@@ -246,16 +246,17 @@ fn decode_verdicts(
         .collect()
 }
 
-/// See `scripts/ack.lua`. `entries` are log entries and how many orders each holds. Returns the
-/// orders that still wait.
+/// See `scripts/ack.lua`. `entries` are log entries and how many orders each holds, all written in
+/// `epoch`. Returns the orders that still wait.
 pub async fn ack(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
+    epoch: i64,
     entries: &[(&str, usize)],
 ) -> Result<i64, RedisError> {
     let mut command = evalsha(&ACK, 2);
-    command.arg(keys.state(sale)).arg(keys.log(sale));
+    command.arg(keys.state(sale)).arg(keys.log(sale)).arg(epoch);
     for (entry, orders) in entries {
         command.arg(entry).arg(orders);
     }
@@ -356,27 +357,47 @@ pub async fn project(
     })
 }
 
+/// What a seal ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// What was live before; 0 if nothing was.
+    pub epoch: i64,
+    pub shards: i32,
+    /// From this epoch on there may be buyers of rebuilds that did not come to their end.
+    pub first_half_done: i64,
+    /// In at most so many shards each.
+    pub half_done_shards: i32,
+}
+
 /// The outcome of ending a sale's older epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sealed {
-    /// What was live before; epoch 0 if nothing was.
-    Ended { epoch: i64, shards: i32 },
+    Ended(Ended),
     /// This epoch or a later one is live or being built.
-    Newer { epoch: i64 },
+    Newer {
+        epoch: i64,
+    },
 }
 
-/// See `scripts/seal.lua`.
+/// See `scripts/seal.lua`. `shards` are those of the epoch before, as Postgres has them.
 pub async fn seal(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
     new_epoch: i64,
+    shards: i32,
 ) -> Result<Sealed, RedisError> {
     let mut command = evalsha(&SEAL, 1);
-    command.arg(keys.state(sale)).arg(new_epoch);
-    let (outcome, epoch, shards): (String, i64, i32) = run(&SEAL, &command, connection).await?;
+    command.arg(keys.state(sale)).arg(new_epoch).arg(shards);
+    let (outcome, epoch, shards, first_half_done, half_done_shards): (String, i64, i32, i64, i32) =
+        run(&SEAL, &command, connection).await?;
     match outcome.as_str() {
-        "ok" => Ok(Sealed::Ended { epoch, shards }),
+        "ok" => Ok(Sealed::Ended(Ended {
+            epoch,
+            shards,
+            first_half_done,
+            half_done_shards,
+        })),
         "newer" => Ok(Sealed::Newer { epoch }),
         other => Err(unexpected("outcome of seal", other)),
     }
@@ -610,10 +631,10 @@ mod tests {
                 assert_eq!(admitted.verdicts.len(), buyers.len());
             }
         }
-        let _ = ack(redis, &keys, sale.id, &[("1-1", 1)]).await;
+        let _ = ack(redis, &keys, sale.id, 1, &[("1-1", 1)]).await;
         let _ = release(redis, &keys, sale.id, 1, 1, &[order]).await;
         let _ = project(redis, &keys, &sale).await;
-        let _ = seal(redis, &keys, sale.id, 2).await;
+        let _ = seal(redis, &keys, sale.id, 2, 1).await;
         let _ = install(redis, &keys, &sale, 1, 0).await;
         let day = OffsetDateTime::UNIX_EPOCH.date();
         let _ = lease_ids(redis, &keys, day, 1).await;

@@ -217,7 +217,7 @@ impl Shop {
             .map_err(sqlx::Error::Io)?;
         let mut connection = self.redis.pooled().await?;
         let keys = &self.redis.keys;
-        scripts::seal(&mut *connection, keys, id, sale.epoch).await?;
+        scripts::seal(&mut *connection, keys, id, sale.epoch, sale.buyer_shards).await?;
         let stock = i64::from(sale.stock);
         match scripts::install(&mut *connection, keys, &sale, stock, 0).await? {
             Installed::Open => {}

@@ -24,6 +24,9 @@ use std::{sync::Arc, time::Duration};
 /// The most orders that ask in one script call.
 const CALL: usize = 512;
 
+/// How long it may take to see which of them are rows.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// How long one call, and the rows that come of it, may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -40,7 +43,8 @@ pub(super) async fn settle(
         .iter()
         .flat_map(|batch| batch.orders.iter().map(|order| order.id.get()))
         .collect();
-    let written = within(async { Ok(orders::existing(&shop.postgres, &ids).await?) }).await?;
+    let looking = async { Ok(orders::existing(&shop.postgres, &ids).await?) };
+    let written = within(LOOK, looking).await?;
     let mut late: Vec<Late> = batches
         .iter()
         .flat_map(|batch| batch.orders.iter().map(|order| (*order, batch.created_ms)))
@@ -48,14 +52,17 @@ pub(super) async fn settle(
         .collect();
     late.sort_unstable_by_key(|(order, _)| order.id);
     for some in late.chunks(CALL) {
-        within(ask_again(shop, sale, some)).await?;
+        within(PATIENCE, ask_again(shop, sale, some)).await?;
     }
     Ok(())
 }
 
 /// No part of this may wait for a server that has fallen silent: this process holds the only copy.
-async fn within<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<T, ShopError> {
-    tokio::time::timeout(PATIENCE, work)
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, ShopError>>,
+) -> Result<T, ShopError> {
+    tokio::time::timeout(limit, work)
         .await
         .unwrap_or_else(|_| Err(timed_out().into()))
 }

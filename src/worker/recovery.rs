@@ -46,6 +46,8 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
 async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<usize, ShopError> {
     let mut settled = 0;
     let mut after = String::new();
+    // Known before the log is read, so an entry of an older epoch was not left by a rebuild under way.
+    let live = listing.tally().map_or(0, |tally| tally.epoch);
     // Almost always the oldest entry is young, and then so are all: one is enough to see that.
     let mut count = 1;
     loop {
@@ -73,6 +75,12 @@ async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<u
             match entry {
                 Ok(batch) => {
                     after.clone_from(&batch.entry);
+                    if batch.epoch < live {
+                        // No epoch begins before the log of the one before it is empty, so this
+                        // program did not leave it here; nor would it acknowledge it. The rebuild drains.
+                        tracing::error!(sale = %listing.id, entry = batch.entry, "a log entry of an epoch that has ended");
+                        listing.suspect();
+                    }
                     if !batch.own_writer || i128::from(batch.created_ms) <= latest {
                         due.push(batch);
                     } else {

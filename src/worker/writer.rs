@@ -258,17 +258,19 @@ pub(super) async fn acknowledge(
     shop: &Arc<Shop>,
     batches: &[AcceptedBatch],
 ) -> Result<(), ShopError> {
-    let mut by_sale: BTreeMap<_, Vec<(&str, usize)>> = BTreeMap::new();
+    let mut by_log: BTreeMap<_, Vec<(&str, usize)>> = BTreeMap::new();
     for batch in batches.iter().filter(|batch| !batch.entry.is_empty()) {
-        by_sale
-            .entry(batch.sale)
+        // An id from a log that is lost may be another entry's by now; see `ack.lua`.
+        by_log
+            .entry((batch.sale, batch.epoch))
             .or_default()
             .push((batch.entry.as_str(), batch.orders.len()));
     }
     let mut connection = shop.redis.pooled().await?;
     let mut failed = None;
-    for (sale, entries) in by_sale {
-        let acknowledged = scripts::ack(&mut *connection, &shop.redis.keys, sale, &entries).await;
+    for ((sale, epoch), entries) in by_log {
+        let keys = &shop.redis.keys;
+        let acknowledged = scripts::ack(&mut *connection, keys, sale, epoch, &entries).await;
         if let Err(error) = acknowledged {
             if is_wrong_type(&error) {
                 // The log's key holds something else: only a rebuild of the sale mends that.

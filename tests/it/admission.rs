@@ -371,7 +371,7 @@ impl ScriptBench {
             version: 1,
             buyer_shards: 1,
         };
-        scripts::seal(&mut connection, &keys, sale.id, sale.epoch)
+        scripts::seal(&mut connection, &keys, sale.id, sale.epoch, 1)
             .await
             .expect("seal");
         let installed = scripts::install(&mut connection, &keys, &sale, i64::from(stock), 0)

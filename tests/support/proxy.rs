@@ -58,6 +58,8 @@ pub enum Fault {
     /// byte stays silent for ever, also when the fault is over: what follows a hole is not the same
     /// conversation any more. (A firewall that forgot its connections does just this.)
     BlackHole,
+    /// A black hole for connections that send a request with these bytes in it, from there on.
+    SilentTo { request: &'static str },
     /// Every byte arrives that much later, in each direction.
     Latency(Duration),
     /// So many bytes a second, in each direction of each connection.
@@ -427,7 +429,14 @@ async fn carry(
             }
             return to.shutdown().await;
         }
-        if fault == Fault::BlackHole || connection.silent.load(Relaxed) {
+        let falls_silent = match &fault {
+            Fault::BlackHole => true,
+            Fault::SilentTo { request } => {
+                direction == Direction::Requests && contains(&piece[..length], request.as_bytes())
+            }
+            _ => false,
+        };
+        if falls_silent || connection.silent.load(Relaxed) {
             connection.silent.store(true, Relaxed);
             in_flight.clear();
             shared.count(|counts| counts.swallowed_bytes += length as u64);

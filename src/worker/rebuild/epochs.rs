@@ -5,7 +5,7 @@ use crate::{
     postgres::unless_silent,
     redis::{
         keys::BUYERS_PER_SHARD,
-        scripts::{self, Sealed},
+        scripts::{self, Ended, Sealed},
     },
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns},
 };
@@ -20,12 +20,11 @@ use std::{
 const WRITERS_LEAST: Duration = Duration::from_millis(100);
 const WRITERS_MOST: Duration = Duration::from_secs(2);
 
-/// What a seal ended: the epoch to build, and what was live before (0: nothing).
+/// A sealed sale: the epoch to build, and what ended with the seal.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct Sealing {
     new_epoch: i64,
-    pub epoch: i64,
-    pub shards: i32,
+    pub ended: Ended,
 }
 
 /// Step 1.
@@ -33,21 +32,21 @@ pub(super) async fn seal(
     shop: &Shop,
     only: Option<&[SaleId]>,
     retired: bool,
-) -> Result<HashMap<SaleId, Ended>, ShopError> {
+) -> Result<HashMap<SaleId, Sealing>, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
     let sales = sqlx::query_as(
-        "SELECT id, epoch FROM sales
+        "SELECT id, epoch, buyer_shards FROM sales
          WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
          ORDER BY id",
     )
     .bind(ids)
     .bind(retired)
     .bind(RETIREMENT.as_seconds_f64());
-    let sales: Vec<(SaleId, i64)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
+    let sales: Vec<(SaleId, i64, i32)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
     let mut ended = HashMap::new();
     let mut connection = shop.redis.pooled().await?;
-    for (id, epoch) in sales {
-        if let Some(sealed) = seal_sale(shop, &mut connection, id, epoch).await? {
+    for (id, epoch, shards) in sales {
+        if let Some(sealed) = seal_sale(shop, &mut connection, id, epoch, shards).await? {
             ended.insert(id, sealed);
         }
     }
@@ -60,17 +59,12 @@ async fn seal_sale(
     connection: &mut deadpool_redis::Connection,
     id: SaleId,
     epoch: i64,
-) -> Result<Option<Ended>, ShopError> {
+    shards: i32,
+) -> Result<Option<Sealing>, ShopError> {
     let mut new_epoch = epoch + 1;
     loop {
-        match scripts::seal(&mut **connection, &shop.redis.keys, id, new_epoch).await? {
-            Sealed::Ended { epoch, shards } => {
-                return Ok(Some(Ended {
-                    new_epoch,
-                    epoch,
-                    shards,
-                }));
-            }
+        match scripts::seal(&mut **connection, &shop.redis.keys, id, new_epoch, shards).await? {
+            Sealed::Ended(ended) => return Ok(Some(Sealing { new_epoch, ended })),
             Sealed::Newer { epoch: live } => {
                 let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
                 let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
@@ -98,11 +92,11 @@ pub(super) async fn let_writers_finish(shop: &Shop) {
 /// Step 3. Answers the sales that are fenced; those that somebody else has taken further are left out.
 pub(super) async fn fence(
     shop: &Shop,
-    sealed: &HashMap<SaleId, Ended>,
+    sealed: &HashMap<SaleId, Sealing>,
 ) -> Result<Vec<Sale>, ShopError> {
     let (ids, epochs): (Vec<i64>, Vec<i64>) = sealed
         .iter()
-        .map(|(id, ended)| (id.get(), ended.new_epoch))
+        .map(|(id, sealing)| (id.get(), sealing.new_epoch))
         .unzip();
     // Locked by id, as everywhere, so that writers and this cannot wait for each other.
     let fenced = sqlx::query_as(concat!(

@@ -17,7 +17,8 @@
 //! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. One that was
 //! paused while another took over finds itself overtaken at its next step: a seal or a fence of a
 //! higher epoch, entries of a higher epoch in the log. What it still writes goes to keys that nobody
-//! reads.
+//! reads, and that it removes when it notices. What a dead one leaves is removed by the next one at step
+//! 5, before it adds its own: however many fail, the keys of one are the most that wait for removal.
 
 mod epochs;
 mod restore;
@@ -28,7 +29,7 @@ use crate::{
     sale::{Shop, ShopError},
     worker::Pace,
 };
-use epochs::{Ended, fence, let_writers_finish, seal};
+use epochs::{fence, let_writers_finish, seal};
 use metrics::counter;
 use std::{
     collections::{HashMap, HashSet},
@@ -40,6 +41,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// "flash-sale rebuild", so that no other program picks the same number by accident.
 const ELECTION: i64 = 0x666c_6173_685f_7262;
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often somebody who waits for another rebuild hears that they do.
+const WAITING_NEWS: Duration = Duration::from_secs(10);
+
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
@@ -84,6 +88,12 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
             bounded(shop.refresh_catalogue()).await?;
             shop.read_tallies(&shop.board.listings()).await?;
             shop.redis.approve(&live);
+        }
+        if !shop.redis.gate_is_open()
+            && let Err(error) = shop.redis.hot().await
+        {
+            // The next buyer would connect, but until then the gate would be shown as shut.
+            tracing::debug!(%error, "could not connect to the approved redis");
         }
         let missing = missing_sales(shop);
         let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
@@ -133,13 +143,7 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Resul
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
     // with it, whatever happens to this process.
     let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
-    let elected: bool = unless_silent(
-        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-            .bind(ELECTION)
-            .fetch_one(&mut *election),
-    )
-    .await?;
-    if !elected {
+    if !try_lock(&mut election).await? {
         return Ok(unless_silent(election.rollback()).await?);
     }
     let result = rebuild(shop, only).await;
@@ -240,6 +244,50 @@ async fn rebuild_sales(
     Ok(outcome)
 }
 
+/// The lock of an election, however long somebody else has it. It is asked for again and again: a
+/// statement that waited for it would be ended by its timeout.
+async fn elected_at_last(shop: &Shop) -> Result<Transaction, ShopError> {
+    let began = Instant::now();
+    let mut news = None::<Instant>;
+    loop {
+        // A new transaction each time: none is left open for as long as another rebuild takes.
+        let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
+        if try_lock(&mut election).await? {
+            return Ok(election);
+        }
+        if news.is_none_or(|at| at.elapsed() >= WAITING_NEWS) {
+            news = Some(Instant::now());
+            let holder = unless_silent(
+                sqlx::query_scalar(
+                    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                     AND (classid::bigint << 32) | objid::bigint = $1",
+                )
+                .bind(ELECTION)
+                .fetch_optional(&mut *election),
+            )
+            .await?;
+            let holder: Option<i32> = holder;
+            tracing::warn!(
+                seconds = began.elapsed().as_secs(),
+                postgres_backend = holder,
+                "waiting: another rebuild is under way (if it hangs, pg_terminate_backend of its Postgres process ends it)"
+            );
+        }
+        unless_silent(election.rollback()).await?;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn try_lock(election: &mut Transaction) -> Result<bool, sqlx::Error> {
+    unless_silent(
+        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
+            .bind(ELECTION)
+            .fetch_one(&mut **election),
+    )
+    .await
+}
+
 /// Step 7.
 async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
     // The id counters may have been rolled back together with the rest.
@@ -268,13 +316,10 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
 }
 
 /// Rebuilds at an operator's word: all sales, or one, whatever state Redis is in. Waits for a rebuild
-/// that is under way. Answers how many sales.
+/// that is under way, for as long as that takes, and says so every [`WAITING_NEWS`]. Answers how many
+/// sales.
 pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
-    let mut election = Transaction::begin(&shop.postgres, "BEGIN").await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(ELECTION)
-        .execute(&mut *election)
-        .await?;
+    let election = elected_at_last(shop).await?;
     let live = shop.redis.live_run_id().await?;
     let outcome = rebuild_sales(
         shop,

@@ -4,13 +4,13 @@
 //! scattered over the same pages, and asking for one sale after the other would read all of them each
 //! time.
 
-use super::{Ended, Outcome, PAUSE, bounded};
+use super::{Outcome, PAUSE, bounded, epochs::Sealing};
 use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction, unless_silent},
     redis::{
         keys::shard_of,
-        scripts::{self, Installed, record::Held},
+        scripts::{self, Ended, Installed, record::Held},
     },
     sale::{
         Shop, ShopError,
@@ -23,8 +23,8 @@ use crate::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{collections::HashMap, sync::Arc};
 
-/// How many returned orders of a user are kept for replays, as in `release.lua`.
-const RETURNED_KEPT: usize = 8;
+/// How many returned orders of a user are kept for replays, the newest, as in `release.lua`.
+const RETURNED_KEPT: i64 = 8;
 /// Sales that are drained, or filled, at the same time.
 const CONCURRENCY: usize = 4;
 /// A group ends after so many live orders (about 100 bytes of memory each) or so many sales.
@@ -61,7 +61,7 @@ pub(super) fn groups(sales: Vec<Sale>, taken: &HashMap<SaleId, i64>) -> Vec<Vec<
 pub(super) async fn restore(
     shop: &Arc<Shop>,
     group: Vec<Sale>,
-    sealed: &HashMap<SaleId, Ended>,
+    sealed: &HashMap<SaleId, Sealing>,
     outcome: &mut Outcome,
 ) {
     let mut drained = Vec::new();
@@ -108,7 +108,7 @@ pub(super) async fn restore(
     let mut filling = stream::iter(drained)
         .map(|sale| (live.remove(&sale.id).unwrap_or_default(), sale))
         .map(async |(live, sale)| {
-            let old = sealed.get(&sale.id).copied();
+            let old = sealed.get(&sale.id).map(|sealing| sealing.ended);
             (sale.id, open(shop, &sale, live, old).await)
         })
         .buffer_unordered(CONCURRENCY);
@@ -134,6 +134,10 @@ async fn open(
         .at("rebuild.recomputed")
         .await
         .map_err(sqlx::Error::Io)?;
+    if let Some(old) = old {
+        // Before this rebuild adds its own: whatever becomes of it, no more than its own are left.
+        remove_half_done(shop, sale, old).await?;
+    }
     write_buyers(shop, sale, &held).await?;
     fail_points
         .at("rebuild.buyers_written")
@@ -143,7 +147,13 @@ async fn open(
     let remaining = i64::from(sale.stock) - taken;
     match scripts::install(&mut *connection, keys, sale, remaining, taken).await? {
         Installed::Open => {}
-        Installed::Newer => return Ok(0),
+        Installed::Newer => {
+            drop(connection);
+            if let Err(error) = remove_own_if_overtaken(shop, sale).await {
+                tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
+            }
+            return Ok(0);
+        }
         Installed::Unsealed => {
             return Err(ShopError::Unavailable {
                 what: "redis lost the sale again while it was being rebuilt",
@@ -163,7 +173,8 @@ async fn open(
         .await
         .map_err(sqlx::Error::Io)?;
     if let Some(old) = old
-        && let Err(error) = remove_old_buyers(shop, sale, old).await
+        && old.epoch > 0
+        && let Err(error) = unlink_buyers(shop, sale.id, old.epoch, old.shards).await
     {
         // Keys that nobody reads any more: a waste, not a fault.
         tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
@@ -276,10 +287,13 @@ async fn live_orders(
         "SELECT sale_id, id, user_id, slot, idempotency_hash, status FROM orders
          WHERE sale_id = ANY($1) AND status IN ('pending_payment', 'paid')
          UNION ALL
-         SELECT sale_id, id, user_id, slot, idempotency_hash, status FROM orders
-         WHERE sale_id = ANY($1) AND status IN ('cancelled', 'expired', 'rejected') AND idempotency_hash IS NOT NULL",
+         SELECT sale_id, id, user_id, slot, idempotency_hash, status FROM (
+             SELECT *, row_number() OVER (PARTITION BY sale_id, user_id ORDER BY id DESC) AS place FROM orders
+             WHERE sale_id = ANY($1) AND status IN ('cancelled', 'expired', 'rejected') AND idempotency_hash IS NOT NULL
+         ) AS closed WHERE place <= $2",
     )
     .bind(ids)
+    .bind(RETURNED_KEPT)
     .fetch(&mut *snapshot);
     while let Some(row) = unless_silent(rows.try_next()).await? {
         let (sale, order_id, user, slot, hash, status) = row;
@@ -301,14 +315,6 @@ async fn live_orders(
         .flat_map(|of_sale| of_sale.held.values_mut())
     {
         orders.sort_unstable_by_key(|order| order.order_id);
-        // The scripts keep the newest few returned ones, and so does this.
-        let returned = orders.iter().filter(|order| order.returned).count();
-        let mut surplus = returned.saturating_sub(RETURNED_KEPT);
-        orders.retain(|order| {
-            let drop = order.returned && surplus > 0;
-            surplus -= usize::from(drop);
-            !drop
-        });
     }
     Ok(live)
 }
@@ -345,18 +351,21 @@ async fn write_buyers(
     Ok(())
 }
 
-/// Deletes the buyers of the epoch that was live, and of half-done rebuilds after it.
-async fn remove_old_buyers(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), ShopError> {
-    let live = (old.epoch > 0).then_some((old.epoch, old.shards));
-    // After a loss nothing was live, and there is nothing older that could have survived it.
-    let first_half_done = if old.epoch > 0 {
-        old.epoch + 1
-    } else {
-        sale.epoch - 1
-    };
-    let half_done = (first_half_done..sale.epoch).map(|epoch| (epoch, sale.buyer_shards));
-    for (epoch, shards) in live.into_iter().chain(half_done) {
-        unlink_buyers(shop, sale.id, epoch, shards).await?;
+/// Deletes the buyers that rebuilds before this one wrote and never opened, and those of a live epoch
+/// whose state is lost.
+async fn remove_half_done(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), ShopError> {
+    for epoch in old.first_half_done..sale.epoch {
+        unlink_buyers(shop, sale.id, epoch, old.half_done_shards).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the buyers that this rebuild has just written, if another one has fenced its epoch: the
+/// other one may have looked for them too early.
+async fn remove_own_if_overtaken(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
+    let now = bounded(shop.refresh(sale.id)).await?.sale();
+    if now.epoch > sale.epoch {
+        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
     }
     Ok(())
 }

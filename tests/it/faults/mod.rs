@@ -18,6 +18,7 @@ mod clocks;
 mod cuts;
 mod fail_points;
 mod failover;
+mod late;
 mod poison;
 mod postgres;
 mod postgres_disk;

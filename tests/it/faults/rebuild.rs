@@ -9,9 +9,18 @@ use crate::{
         load::crowd,
     },
 };
-use flash_sale::{app::Role, fail_point::POINTS, redis::Keys};
+use flash_sale::{
+    app::Role,
+    domain::{SaleId, UserId},
+    fail_point::POINTS,
+    redis::{Keys, keys::shard_of, scripts::record},
+};
+use reqwest::StatusCode;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 fn points() -> impl Iterator<Item = &'static str> {
     POINTS
@@ -101,6 +110,157 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     app.stop().await;
 }
 
+/// The epochs of which Redis has buyers of this sale.
+async fn epochs_with_buyers(app: &TestApp, sale: &str) -> BTreeSet<i64> {
+    let state = Keys::new(&app.prefix).state(sale.parse().expect("an id"));
+    let found: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("{state}:*:buyers:*"))
+        .query_async(&mut app.redis().await)
+        .await
+        .expect("KEYS");
+    let rest = found.iter().map(|key| &key[state.len() + 1..]);
+    rest.map(|rest| rest.split(':').next().expect("an epoch"))
+        .map(|epoch| epoch.parse().expect("a number"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
+    let servers = Servers::own().await;
+    for everything_is_lost in [false, true] {
+        let app = TestApp::start_on(&servers, Options::default()).await;
+        let sale = app.sale(100, json!({})).await;
+        let winners = crowd(&app, &sale, 20).await;
+        app.assert_sound(&sale).await;
+        let before = epoch(&app, &sale).await;
+        let points = &app.shop.fail_points;
+        points
+            .set("rebuild.buyers_written=error*always")
+            .expect("a point");
+        if everything_is_lost {
+            flush(&app).await;
+        }
+        disown_redis(&app).await;
+        let fails_again = async || {
+            let fired = points.fired("rebuild.buyers_written");
+            eventually("two more rebuilds fail", async || {
+                (points.fired("rebuild.buyers_written") >= fired + 2).then_some(())
+            })
+            .await;
+        };
+        fails_again().await;
+        // Spread over more keys for a while, which somebody has to remember.
+        app.execute("UPDATE sales SET stock = 1600").await;
+        fails_again().await;
+        app.execute("UPDATE sales SET stock = 100").await;
+        fails_again().await;
+        let found = epochs_with_buyers(&app, &sale).await;
+        let was_live = found.contains(&before);
+        assert_eq!(was_live, !everything_is_lost, "{found:?}");
+        assert!(found.len() <= 1 + usize::from(was_live), "{found:?}");
+        points.clear();
+        until_rebuilt(&app, &sale, before).await;
+        eventually("only the live epoch's are left", async || {
+            let live = BTreeSet::from([epoch(&app, &sale).await]);
+            (epochs_with_buyers(&app, &sale).await == live).then_some(())
+        })
+        .await;
+        app.assert_kept(&sale, &winners).await;
+        assert_eq!(app.assert_sound(&sale).await.live, 20);
+        app.stop().await;
+    }
+}
+
+/// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
+fn unreadable(sale: &str) -> String {
+    format!(
+        "ALTER TABLE orders RENAME TO stored;
+         CREATE FUNCTION readable(sale bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+             IF sale = {sale} THEN
+                 RAISE EXCEPTION 'invalid page' USING ERRCODE = 'data_corrupted';
+             END IF;
+             RETURN true;
+         END $$;
+         CREATE VIEW orders AS SELECT * FROM stored WHERE readable(sale_id);"
+    )
+}
+
+const READABLE_AGAIN: &str =
+    "DROP VIEW orders; DROP FUNCTION readable(bigint); ALTER TABLE stored RENAME TO orders;";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
+    let app = TestApp::start().await;
+    let mut sales = Vec::new();
+    for _ in 0..3 {
+        let sale = app.sale(20, json!({})).await;
+        let winners = crowd(&app, &sale, 5).await;
+        app.assert_sound(&sale).await;
+        sales.push((sale, winners));
+    }
+    let (bad, _) = &sales[1];
+    let bad = bad.clone();
+    let before = epoch(&app, &bad).await;
+    app.execute(&unreadable(&bad)).await;
+    disown_redis(&app).await;
+    for (sale, winners) in sales.iter_mut().filter(|(sale, _)| *sale != bad) {
+        until_rebuilt(&app, sale, before).await;
+        let (shopper, id) = &winners[0];
+        let again = shopper.buy(sale).await;
+        again.assert_problem(409, "already_ordered");
+        assert_eq!(again.text("order_id"), id);
+        // Accepted, and written later: a view takes no COPY.
+        winners.extend(crowd(&app, sale, 5).await);
+        assert_eq!(winners.len(), 10, "its neighbours sell");
+    }
+    let refused = app.shopper().buy(&bad).await;
+    refused.assert(StatusCode::SERVICE_UNAVAILABLE);
+
+    let before = epoch(&app, &bad).await;
+    app.execute(READABLE_AGAIN).await;
+    until_rebuilt(&app, &bad, before - 1).await;
+    for (sale, winners) in &sales {
+        let kept = app.assert_kept(sale, winners).await;
+        assert_eq!(kept["pending_payment"], winners.len());
+        app.assert_sound(sale).await;
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() {
+    let app = TestApp::start().await;
+    let sale = app.sale(20, json!({})).await;
+    let id: SaleId = sale.parse().expect("an id");
+    let users = [UserId::random(), UserId::random()];
+    for (user, ids) in users.iter().zip(["1, 12", "13, 15"]) {
+        app.execute(&format!(
+            "INSERT INTO orders (id, sale_id, user_id, status, price_cents, idempotency_hash, created_at,
+                                 pay_by, closed_at)
+             SELECT n, {sale}, '{user}', 'cancelled', 100, n, now(), now(), now() FROM generate_series({ids}) AS n"
+        ))
+        .await;
+    }
+    let before = epoch(&app, &sale).await;
+    disown_redis(&app).await;
+    until_rebuilt(&app, &sale, before).await;
+    let (keys, now) = (Keys::new(&app.prefix), epoch(&app, &sale).await);
+    for (user, expected) in users.into_iter().zip([5..=12, 13..=15]) {
+        let found: Vec<u8> = redis::cmd("HGET")
+            .arg(keys.shard(id, now, shard_of(user, 1)))
+            .arg(&user.as_bytes()[..])
+            .query_async(&mut app.redis().await)
+            .await
+            .expect("a record");
+        let held: Vec<i64> = record::decode(&found)
+            .filter(|held| held.returned)
+            .map(|held| held.order_id.get())
+            .collect();
+        assert_eq!(held, expected.collect::<Vec<_>>(), "the newest eight");
+    }
+    app.finish().await;
+}
+
 /// By hand, while nothing else runs that would do it: one sale, and then everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_rebuilds_a_sale_and_everything() {
@@ -159,6 +319,50 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
         assert_eq!(app.assert_sound(sale).await.live, 20);
     }
     app.finish().await;
+}
+
+/// A statement that waits is ended after a minute; an operator's patience is their own affair.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
+    let servers = Servers::shared().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(20, json!({})).await;
+    let prefix = app.prefix.clone();
+    let database = app.stop().await;
+    let mut other = database.connect().await;
+    let (backend,): (i32,) = sqlx::query_as(
+        "SELECT pg_backend_pid() FROM pg_advisory_lock(x'666c6173685f7262'::bigint)",
+    )
+    .fetch_one(&mut other)
+    .await
+    .expect("the lock of the election");
+    let home = Home::new();
+    let mut command = home.command(&["rebuild"]);
+    command.envs(settings_of(servers, &database, &prefix));
+    let mut program = Program::spawn(&home, command);
+    eventually("it says whom it waits for", async || {
+        let said = program.stderr();
+        (said.contains("another rebuild is under way") && said.contains(&backend.to_string()))
+            .then_some(())
+    })
+    .await;
+    let waiting: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+         WHERE NOT granted AND datname = current_database()",
+    )
+    .fetch_one(&mut other)
+    .await
+    .expect("a number");
+    assert_eq!(waiting, 0, "no statement of it waits");
+    drop(other);
+    assert_eq!(program.end().await, Some(0), "{}", program.stderr());
+    let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1")
+        .bind(sale.parse::<i64>().expect("an id"))
+        .fetch_one(&mut database.connect().await)
+        .await
+        .expect("its epoch");
+    assert_eq!(epoch, 2, "it is rebuilt");
+    database.drop().await;
 }
 
 /// Whether this instance sells, from a Redis that Postgres has approved.

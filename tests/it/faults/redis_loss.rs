@@ -6,11 +6,14 @@
 //! audit finds nothing.
 
 use super::{OwnRedis, Pair, copy_folder, cut, epoch, until_rebuilt};
-use crate::support::{
-    Servers,
-    app::{Options, TestApp, eventually},
-    load::{Rush, assert_shed, crowd},
-    proxy::{Address, Proxy, free_port},
+use crate::{
+    cli::{Home, Program, settings_of},
+    support::{
+        Servers,
+        app::{Options, TestApp, eventually},
+        load::{Rush, assert_shed, crowd},
+        proxy::{Address, Proxy, free_port},
+    },
 };
 use flash_sale::embedded::RedisSettings;
 use futures_util::future::join_all;
@@ -233,6 +236,36 @@ async fn two_primaries_for_a_while() {
     first.assert_sound(&sale).await;
     second.stop().await;
     first.stop().await;
+}
+
+/// In a process of its own, since the metrics belong to the process. Nobody buys meanwhile: what is
+/// shown does not wait for somebody who is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_show_that_the_gate_is_shut_while_redis_is_away() {
+    let servers = Servers::own().await;
+    let mut redis = OwnRedis::start(servers.folder("other"), RedisSettings::default()).await;
+    let home = Home::new();
+    let mut command = home.command(&["serve"]);
+    command.envs(settings_of(&servers, &servers.database().await, ""));
+    command.env("REDIS_URL", redis.server().url());
+    let program = Program::serve_by(&home, command).await;
+    let shows = async |samples: &[&str]| {
+        let what = format!("the metrics show {samples:?}");
+        eventually(&what, async || {
+            let reply = reqwest::get(program.url("/metrics")).await.ok()?;
+            let text = reply.text().await.ok()?;
+            let shown = |sample: &&str| text.lines().any(|line| line == *sample);
+            samples.iter().all(shown).then_some(())
+        })
+        .await;
+    };
+    let rebuild = |failing| format!("flash_sale_worker_failing{{worker=\"rebuild\"}} {failing}");
+    shows(&["flash_sale_gate_open 1", &rebuild(0)]).await;
+    redis.kill();
+    shows(&["flash_sale_gate_open 0", &rebuild(1)]).await;
+    redis.start_again().await;
+    shows(&["flash_sale_gate_open 1", &rebuild(0)]).await;
+    program.terminate().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
