@@ -102,6 +102,34 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[Planted]) {
     pipeline.exec_async(&mut redis).await.expect("planted");
 }
 
+/// Nothing that this program does leaves such an entry, and nobody acknowledges it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let id: SaleId = sale.parse().expect("an id");
+    let (keys, order) = (Keys::new(&app.prefix), Planted::sound(1));
+    redis::pipe()
+        .atomic()
+        .cmd("XADD")
+        .arg(keys.log(id))
+        .arg("*")
+        .arg("m")
+        .arg(format!("0 {} 0", now_ms()))
+        .arg("o")
+        .arg(order.logged())
+        .hincr(keys.state(id), "pending", 1)
+        .exec_async(&mut app.redis().await)
+        .await
+        .expect("planted");
+    super::until_rebuilt(&app, &sale, 1).await;
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.redis.stream), (1, Some(0)), "{audit:#?}");
+    let found = format!("SELECT count(*) FROM orders WHERE id = {}", order.id);
+    assert_eq!(app.number(&found).await, 1);
+    app.finish().await;
+}
+
 fn now_ms() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp() * 1_000
 }

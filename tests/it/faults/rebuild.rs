@@ -171,6 +171,47 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
     }
 }
 
+/// One that stood still, lost its lock and wakes up after another one has done its work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
+    let pair = Pair::start().await;
+    let [app, other] = pair.apps();
+    let sale = app.sale(20, json!({})).await;
+    let winners = crowd(app, &sale, 8).await;
+    app.assert_sound(&sale).await;
+    let before = epoch(app, &sale).await;
+    let points = &app.shop.fail_points;
+    let stands_still = "rebuild.recomputed=pause:5000;rebuild.buyers_written=pause:0";
+    points.set(stands_still).expect("points");
+    let others = &other.shop.fail_points;
+    others.set("rebuild.elected=error*always").expect("a point");
+    disown_redis(app).await;
+    eventually("it stands still", async || {
+        (points.fired("rebuild.recomputed") > 0).then_some(())
+    })
+    .await;
+    others.clear();
+    app.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks
+         WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .await;
+    until_rebuilt(other, &sale, before + 1).await;
+    assert_eq!(points.fired("rebuild.buyers_written"), 0, "it sleeps still");
+    eventually("it wakes up", async || {
+        (points.fired("rebuild.buyers_written") > 0).then_some(())
+    })
+    .await;
+    eventually("only the live epoch's buyers are left", async || {
+        let live = BTreeSet::from([epoch(app, &sale).await]);
+        (epochs_with_buyers(app, &sale).await == live).then_some(())
+    })
+    .await;
+    app.assert_kept(&sale, &winners).await;
+    assert_eq!(app.assert_sound(&sale).await.live, 8);
+    pair.finish().await;
+}
+
 /// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
 fn unreadable(sale: &str) -> String {
     format!(
