@@ -155,7 +155,7 @@ const CASES: [Case; 15] = [
     Case {
         title: "Live orders of a group of sales, and those that answer replays (a rebuild)",
         words: &["SELECT sale_id, id, user_id, slot, idempotency_hash, status"],
-        arguments: "ARRAY[SALE]",
+        arguments: "ARRAY[SALE], 8",
         uses: &["orders_by_sale", "orders_replayable"],
     },
     Case {
