@@ -155,6 +155,54 @@ async fn under_way(cluster: &Cluster) -> Result<Option<String>, Error> {
     }))
 }
 
+/// Whom somebody who stands still keeps waiting, in words: those who bought longer than `patience` ago
+/// and whose order is no row yet, and everybody, if nothing was sold since (of the first sale, which is
+/// open and has plenty).
+pub async fn left_waiting(
+    (mut postgres, redis): (PgConnection, String),
+    world: &World,
+    patience: Duration,
+) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    let first = world.sales.first().ok_or("a run without sales")?;
+    let newest: Option<f64> = sqlx::query_scalar(
+        "SELECT extract(epoch FROM now() - max(created_at))::float8 FROM orders WHERE sale_id = $1",
+    )
+    .bind(first.id)
+    .fetch_one(&mut postgres)
+    .await?;
+    let newest = newest.unwrap_or(f64::INFINITY);
+    if newest > patience.as_secs_f64() {
+        found.push(format!(
+            "the newest order of sale {} in postgres was {newest:.0} s old",
+            first.id
+        ));
+    }
+    let client = redis::Client::open(redis)?;
+    let mut redis = client.get_multiplexed_async_connection().await?;
+    for sale in &world.sales {
+        let oldest: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
+            .arg(format!("{{sale:{}}}:log", sale.id))
+            .arg(&["-", "+", "COUNT", "1"])
+            .query_async(&mut redis)
+            .await?;
+        let now: (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await?;
+        let since = oldest.ids.first().and_then(|entry| {
+            let millis: u64 = entry.id.split('-').next()?.parse().ok()?;
+            Some(Duration::from_millis(
+                (now.0 * 1_000).saturating_sub(millis),
+            ))
+        });
+        if let Some(waits) = since.filter(|waits| *waits > patience) {
+            found.push(format!(
+                "an order of sale {} has waited for {waits:.0?} to be written",
+                sale.id
+            ));
+        }
+    }
+    Ok(found)
+}
+
 /// Whether the approved incarnation is the Redis that says this of itself. A replica that was promoted
 /// has more than the run id in its name.
 pub fn is_incarnation_of(approved: &str, info: &str) -> bool {

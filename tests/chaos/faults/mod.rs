@@ -47,7 +47,7 @@ faults! {
     AppKill "app-kill" "kill -9 one instance, start it again, over and over"
     AppKillAll "app-kill-all" "kill -9 all instances at once"
     AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
-    AppStopLong "app-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
+    AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
     WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
     RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
     RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
@@ -248,6 +248,8 @@ impl Fault {
         match self {
             // Every clock has stood on every offset, most likely.
             Self::Clock => 12,
+            // Once with rows locked, once with the lock of the rebuild.
+            Self::AppStopLong => 2,
             _ => 1,
         }
     }
@@ -338,7 +340,7 @@ impl Fault {
             Self::AppKill => processes::kill_one(stage).await,
             Self::AppKillAll => processes::kill_all(stage).await,
             Self::AppStop => processes::stop_one(stage, 3_000..4_500).await,
-            Self::AppStopLong => processes::for_long(stage, processes::stop_one).await,
+            Self::AppStopLong => processes::stop_one_for_long(stage).await,
             Self::WorkerKill => processes::kill_one(stage).await,
             Self::RedisKill => redis::kill(stage).await,
             Self::RedisEmpty => redis::restart_empty(stage).await,

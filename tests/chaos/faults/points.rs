@@ -267,10 +267,18 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-async fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result<(), Error> {
+pub async fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result<(), Error> {
     let instance = &mut stage.cluster.instances[number];
     stage.strikes.kills += u64::from(instance.kill());
     instance.start(&[("FAIL_POINTS", points)])
+}
+
+/// How often it has come to this point, as its log tells.
+pub fn fired(instance: &Instance, point: &str) -> usize {
+    let log = fs::read_to_string(instance.log()).unwrap_or_default();
+    let point = format!("point=\"{point}\"");
+    let lines = log.lines().filter(|line| line.contains("fail point"));
+    lines.filter(|line| line.contains(&point)).count()
 }
 
 /// The lines that the program writes when a point fires are what proves that it did.

@@ -1,9 +1,13 @@
 //! Faults of the program's own processes.
 
-use super::{Stage, redis};
-use crate::{Error, instance::pid_of};
+use super::{Stage, points, redis};
+use crate::{Error, instance::pid_of, look};
 use nix::sys::signal::{Signal, kill as send_signal};
-use std::{fs, ops::Range, time::Instant};
+use std::{
+    fs,
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 pub async fn kill_one(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.wait(50..500).await;
@@ -58,13 +62,65 @@ pub async fn for_long(
     Ok(())
 }
 
+/// Where it is worst to stand still: with rows locked that every writer of the sale needs, and with the
+/// lock of the rebuild while nobody can buy.
+const WORST: [&str; 2] = ["writer.counted", "rebuild.fenced"];
+
+/// In how much time an instance comes to such a place; it takes some restarts of Redis to be elected.
+const THERE_WITHIN: Duration = Duration::from_secs(20);
+
+/// What nobody has to wait for, even so: an order until it is a row, and everybody until they can buy.
+const WAITED_FOR: Duration = Duration::from_secs(30);
+
+/// One instance stands still in the worst place for that long, and the others must go on without it.
+pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result<(), Error> {
+    stage.wait(2_000..4_000).await;
+    let point = WORST[usize::try_from(stage.strikes.count)? % WORST.len()];
+    let number = stage.random.index(stage.cluster.instances.len());
+    let before = points::fired(&stage.cluster.instances[number], point);
+    points::restart(stage, number, &format!("{point}=pause:8000")).await?;
+    let deadline = Instant::now() + THERE_WITHIN;
+    let mut again = Instant::now();
+    while points::fired(&stage.cluster.instances[number], point) == before {
+        if Instant::now() > deadline {
+            stage.strikes.missing = Some(format!("no instance came to {point}"));
+            return Ok(());
+        }
+        if point.starts_with("rebuild.") && Instant::now() > again {
+            redis::kill(stage).await?;
+            again = Instant::now() + Duration::from_secs(2);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pid = Vec::from_iter(stage.cluster.instances[number].pid());
+    let began = halt(&pid);
+    stage.wait(LONG).await;
+    let direct = (stage.cluster.direct().await?, stage.cluster.redis()?.url());
+    for late in look::left_waiting(direct, &stage.world, WAITED_FOR).await? {
+        let what = format!("while instance {number} stood still at {point}, {late}");
+        stage.strikes.crashes.push(what);
+    }
+    go_on(stage, &pid, began);
+    stage.healed(Some(u8::try_from(number)?));
+    stage.wait(28_000..29_000).await;
+    Ok(())
+}
+
 /// SIGSTOP to all of them, in this order, a pause, and SIGCONT.
 pub async fn stand_still(stage: &mut Stage<'_>, pids: &[u32], millis: Range<u64>) {
+    let began = halt(pids);
+    stage.wait(millis).await;
+    go_on(stage, pids, began);
+}
+
+fn halt(pids: &[u32]) -> Instant {
     for pid in pids {
         send_signal(pid_of(*pid), Signal::SIGSTOP).ok(); // a backend may have gone
     }
-    let began = Instant::now();
-    stage.wait(millis).await;
+    Instant::now()
+}
+
+fn go_on(stage: &mut Stage<'_>, pids: &[u32], began: Instant) {
     let is_stopped = |pid: &u32| status_of(*pid).is_some_and(|(state, _)| state == "T");
     if pids.first().is_some_and(is_stopped) {
         let seconds = began.elapsed().as_secs_f64();
