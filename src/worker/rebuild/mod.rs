@@ -14,10 +14,10 @@
 //! 6. **install**: the new state opens the sale. It refuses if a newer epoch is live or on its way.
 //! 7. **approve**: Postgres records the process, and every instance opens its gate.
 //!
-//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. One that was
-//! paused while another took over finds itself overtaken at its next step: a seal or a fence of a
-//! higher epoch, entries of a higher epoch in the log. What it still writes goes to keys that nobody
-//! reads.
+//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. From one that
+//! stands still Postgres takes the lock after a while. When it goes on, it gives up, or finds itself
+//! overtaken at its next step: a seal or a fence of a higher epoch, entries of a higher epoch in the
+//! log. What it still writes goes to keys that nobody reads.
 
 mod epochs;
 mod restore;
@@ -131,7 +131,7 @@ async fn bounded<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<
 /// Rebuilds if no other instance is at it. `only`: these sales; otherwise all, and approve.
 async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
-    // with it, whatever happens to this process.
+    // with it, whatever happens to this process: also if it stands still.
     let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
     let elected: bool = unless_silent(
         sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
@@ -142,7 +142,8 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Resul
     if !elected {
         return Ok(unless_silent(election.rollback()).await?);
     }
-    let result = rebuild(shop, only).await;
+    // Given up with the lock: somebody else has been elected, or will be.
+    let result = election.during(rebuild(shop, only)).await?;
     unless_silent(election.rollback()).await?;
     result
 }
@@ -275,19 +276,19 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
         .bind(ELECTION)
         .execute(&mut *election)
         .await?;
-    let live = shop.redis.live_run_id().await?;
-    let outcome = rebuild_sales(
-        shop,
-        only.as_ref().map(std::slice::from_ref),
-        only.is_some(),
-    )
-    .await?;
-    if let Some((_, error)) = outcome.failed {
-        return Err(error);
-    }
-    if only.is_none() {
-        approve(shop, &live).await?;
-    }
+    let rebuilt = async {
+        let live = shop.redis.live_run_id().await?;
+        let only = only.as_ref().map(std::slice::from_ref);
+        let outcome = rebuild_sales(shop, only, only.is_some()).await?;
+        if let Some((_, error)) = outcome.failed {
+            return Err(error);
+        }
+        if only.is_none() {
+            approve(shop, &live).await?;
+        }
+        Ok(outcome.sales)
+    };
+    let sales = election.during(rebuilt).await??;
     election.rollback().await?;
-    Ok(outcome.sales)
+    Ok(sales)
 }

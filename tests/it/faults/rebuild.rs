@@ -11,6 +11,7 @@ use crate::{
 };
 use flash_sale::{app::Role, fail_point::POINTS, redis::Keys};
 use serde_json::json;
+use sqlx::Executor as _;
 use std::time::{Duration, Instant};
 
 fn points() -> impl Iterator<Item = &'static str> {
@@ -21,9 +22,10 @@ fn points() -> impl Iterator<Item = &'static str> {
 }
 
 /// Makes Postgres doubt the live Redis process: everything has to be rebuilt.
+const DISOWN: &str = "UPDATE redis_incarnation SET run_id = 'another process'";
+
 async fn disown_redis(app: &TestApp) {
-    app.execute("UPDATE redis_incarnation SET run_id = 'another process'")
-        .await;
+    app.execute(DISOWN).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,9 +72,15 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     let sale = app.sale(40, json!({})).await;
     let winners = crowd(&app, &sale, 20).await;
     assert_eq!(winners.len(), 20);
-    let (prefix, database) = (app.prefix.clone(), app.database.clone());
-    disown_redis(&app).await;
-    app.stop().await;
+    let prefix = app.prefix.clone();
+    // Only then: while it is stopping it would still rebuild, and leave nothing to do.
+    let database = app.stop().await;
+    database
+        .connect()
+        .await
+        .execute(DISOWN)
+        .await
+        .expect("postgres");
 
     let home = Home::new();
     let settings = settings_of(&servers, &database, &prefix);
