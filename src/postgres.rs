@@ -20,6 +20,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// No statement of the program takes seconds, but for an audit or a rebuild of millions of orders.
 const STATEMENT_TIMEOUT: &str = "60s";
 
+/// How long a transaction may wait for the next word of its process. None of the program does that for
+/// more than moments, unless the whole process stands still (SIGSTOP, a paused machine): then it must
+/// not keep the rows of a sale, or the lock of the rebuild, from the others for as long as that lasts.
+/// When it goes on, its transaction is gone, and it tries again.
+const IDLE_TRANSACTION_TIMEOUT: &str = "10s";
+
+/// How often a transaction that only carries a lock says that its process is alive.
+const BEAT: Duration = Duration::from_secs(2);
+
 /// How long to wait for a statement that may take as long as Postgres allows: past its own timeout
 /// only a Postgres that has fallen silent is still waited for.
 pub const SILENCE: Duration = Duration::from_secs(65);
@@ -65,6 +74,23 @@ impl Transaction {
         };
         transaction.connection.execute(statement).await?;
         Ok(transaction)
+    }
+
+    /// Does work that takes longer than a transaction may be idle, and keeps this one open meanwhile.
+    /// An error if Postgres has ended it all the same, and its locks with it: then the work is given up.
+    pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, sqlx::Error> {
+        let lost = async {
+            loop {
+                tokio::time::sleep(BEAT).await;
+                if let Err(error) = self.connection.execute("SELECT 1").await {
+                    return error;
+                }
+            }
+        };
+        tokio::select! {
+            done = work => Ok(done),
+            error = lost => Err(error),
+        }
     }
 
     pub async fn commit(self) -> Result<(), sqlx::Error> {
@@ -126,11 +152,13 @@ pub fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
                     .map(|()| true)
             })
         })
-        .connect_lazy_with(
-            options
-                .application_name("flash-sale")
-                .options([("statement_timeout", STATEMENT_TIMEOUT)]),
-        )
+        .connect_lazy_with(options.application_name("flash-sale").options([
+            ("statement_timeout", STATEMENT_TIMEOUT),
+            (
+                "idle_in_transaction_session_timeout",
+                IDLE_TRANSACTION_TIMEOUT,
+            ),
+        ]))
 }
 
 /// The timeline that this primary writes: a promotion starts a new one. 0 where Postgres does not tell

@@ -126,6 +126,10 @@ impl Instance {
         }
     }
 
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }

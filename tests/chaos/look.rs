@@ -12,7 +12,6 @@ use flash_sale::domain::OrderStatus;
 use futures_util::TryStreamExt;
 use sqlx::{PgConnection, postgres::PgConnectOptions};
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -84,11 +83,11 @@ async fn snapshot(
 
 /// Waits until nothing is under way: nothing pending, nothing in a log, nothing in the outbox, and
 /// Redis approved. Bounded by `limit`.
-pub async fn settle(cluster: &Cluster, world: &World, limit: Duration) -> Settled {
+pub async fn settle(cluster: &Cluster, limit: Duration) -> Settled {
     let began = Instant::now();
     let mut still = String::from("nobody could look");
     loop {
-        match tokio::time::timeout(limit, under_way(cluster, world)).await {
+        match tokio::time::timeout(limit, under_way(cluster)).await {
             Ok(Ok(None)) => {
                 return Settled {
                     after: Some(began.elapsed()),
@@ -111,7 +110,7 @@ pub async fn settle(cluster: &Cluster, world: &World, limit: Duration) -> Settle
     }
 }
 
-async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, Error> {
+async fn under_way(cluster: &Cluster) -> Result<Option<String>, Error> {
     let mut postgres = cluster.direct().await?;
     let (pending, outbox): (i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM orders WHERE status = 'pending_payment'),
@@ -122,7 +121,6 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
     let epochs: Vec<(i64, i64)> = sqlx::query_as("SELECT id, epoch FROM sales")
         .fetch_all(&mut postgres)
         .await?;
-    let epochs: HashMap<i64, i64> = epochs.into_iter().collect();
     let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
         .fetch_optional(&mut postgres)
         .await?;
@@ -133,18 +131,19 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
         .await?;
     let is_approved = is_incarnation_of(&approved.unwrap_or_default(), &info);
     let (mut waiting, mut entries, mut foreign) = (0, 0, 0);
-    for sale in &world.sales {
+    // Also sales that were created on the way and that no shopper knows.
+    for (sale, in_postgres) in epochs {
         let (state, length): (Vec<Option<i64>>, i64) = redis::pipe()
             .cmd("HMGET")
-            .arg(format!("{{sale:{}}}", sale.id))
+            .arg(format!("{{sale:{sale}}}"))
             .arg(&["pending", "epoch"])
             .cmd("XLEN")
-            .arg(format!("{{sale:{}}}:log", sale.id))
+            .arg(format!("{{sale:{sale}}}:log"))
             .query_async(&mut redis)
             .await?;
         waiting += state[0].unwrap_or(0);
         entries += length;
-        foreign += i64::from(state[1] != epochs.get(&sale.id).copied());
+        foreign += i64::from(state[1] != Some(in_postgres));
     }
     let at_rest = pending == 0 && outbox == 0 && waiting == 0 && entries == 0 && foreign == 0;
     Ok((!(at_rest && is_approved)).then(|| {
@@ -154,6 +153,54 @@ async fn under_way(cluster: &Cluster, world: &World) -> Result<Option<String>, E
             if is_approved { "" } else { "not " }
         )
     }))
+}
+
+/// Whom somebody who stands still keeps waiting, in words: those who bought longer than `patience` ago
+/// and whose order is no row yet, and everybody, if nothing was sold since (of the first sale, which is
+/// open and has plenty).
+pub async fn left_waiting(
+    (mut postgres, redis): (PgConnection, String),
+    world: &World,
+    patience: Duration,
+) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    let first = world.sales.first().ok_or("a run without sales")?;
+    let newest: Option<f64> = sqlx::query_scalar(
+        "SELECT extract(epoch FROM now() - max(created_at))::float8 FROM orders WHERE sale_id = $1",
+    )
+    .bind(first.id)
+    .fetch_one(&mut postgres)
+    .await?;
+    let newest = newest.unwrap_or(f64::INFINITY);
+    if newest > patience.as_secs_f64() {
+        found.push(format!(
+            "the newest order of sale {} in postgres was {newest:.0} s old",
+            first.id
+        ));
+    }
+    let client = redis::Client::open(redis)?;
+    let mut redis = client.get_multiplexed_async_connection().await?;
+    for sale in &world.sales {
+        let oldest: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
+            .arg(format!("{{sale:{}}}:log", sale.id))
+            .arg(&["-", "+", "COUNT", "1"])
+            .query_async(&mut redis)
+            .await?;
+        let now: (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await?;
+        let since = oldest.ids.first().and_then(|entry| {
+            let millis: u64 = entry.id.split('-').next()?.parse().ok()?;
+            Some(Duration::from_millis(
+                (now.0 * 1_000).saturating_sub(millis),
+            ))
+        });
+        if let Some(waits) = since.filter(|waits| *waits > patience) {
+            found.push(format!(
+                "an order of sale {} has waited for {waits:.0?} to be written",
+                sale.id
+            ));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether the approved incarnation is the Redis that says this of itself. A replica that was promoted
@@ -288,18 +335,22 @@ async fn keys_like(
     keys.map_err(|error| format!("KEYS {pattern}: {error}").into())
 }
 
-/// What the program's own audit says of each sale.
-pub async fn audits(cluster: &Cluster, world: &World) -> Result<Vec<AuditSaid>, Error> {
+/// What the program's own audit says of each sale that Postgres knows.
+pub async fn audits(cluster: &Cluster) -> Result<Vec<AuditSaid>, Error> {
+    let mut postgres = cluster.direct().await?;
+    let sales: Vec<i64> = sqlx::query_scalar("SELECT id FROM sales ORDER BY id")
+        .fetch_all(&mut postgres)
+        .await?;
     let first = *cluster.serving().first().ok_or("no instance serves")?;
     let mut connection = Connection::new(first);
     let mut said = Vec::new();
-    for sale in &world.sales {
-        let path = format!("/api/v1/admin/sales/{}/audit", sale.id);
+    for sale in sales {
+        let path = format!("/api/v1/admin/sales/{sale}/audit");
         let response = admin(&mut connection, "GET", &path, "").await?;
         let verdict: serde_json::Value = serde_json::from_str(&response.body)
             .map_err(|error| format!("GET {path}: {error}: {}", response.body))?;
         said.push(AuditSaid {
-            sale: sale.id,
+            sale,
             ok: verdict["ok"].as_bool().unwrap_or(false),
             conserved: verdict["conserved"].as_bool(),
             problems: verdict["problems"].to_string(),

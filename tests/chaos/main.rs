@@ -171,8 +171,9 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
         Fault::Mixed | Fault::MixedLoss => arguments.mixed_seconds,
         _ => None,
     };
+    let length = seconds.map_or(plan.length, Duration::from_secs);
     let plan = Plan {
-        length: seconds.map_or(plan.length, Duration::from_secs),
+        length: length.max(fault.least_length()),
         terminal_within: fault.terminal_within(),
         ..plan
     };
@@ -197,6 +198,8 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
     if arguments.verbose {
         TALKATIVE.get_or_init(Instant::now);
     }
+    // The commit too: it is the one that this was built from, as far as anybody can tell.
+    let mut machine = Machine::look();
     let seed = match arguments.seed {
         Some(seed) => seed,
         None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
@@ -248,10 +251,11 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
     } else {
         Vec::new()
     };
+    machine.postgres = cluster::postgres_version();
     let report = Report {
         seed,
         arguments: std::env::args().skip(1).collect(),
-        machine: Machine::look(),
+        machine,
         operations: trials.iter().map(|trial| trial.operations).sum(),
         kills: trials.iter().map(|trial| trial.kills).sum(),
         violations: trials.iter().map(|trial| trial.violations.len()).sum(),

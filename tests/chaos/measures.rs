@@ -283,7 +283,7 @@ async fn rebuild_of_a_catalogue(seed: u64) -> Result<Vec<Measure>, Error> {
     insert_buyers(&cluster, first, last, 1_000).await?;
     let since = restart_redis(&mut cluster, false).await?;
     let first_purchase = until_bought(&world, since).await?;
-    let settled = look::settle(&cluster, &world, Duration::from_secs(120)).await;
+    let settled = look::settle(&cluster, Duration::from_secs(120)).await;
     if settled.after.is_none() {
         return Err(format!("not rebuilt: {}", settled.still).into());
     }

@@ -1,4 +1,5 @@
-//! The operator: pauses and resumes one sale again and again, and changes the stock of another.
+//! The operator: pauses and resumes one sale again and again, and changes the stock of another. A fault
+//! may have one of its own.
 
 use crate::{
     cluster::ADMIN_TOKEN,
@@ -16,7 +17,7 @@ pub struct Operator {
     world: Arc<World>,
     random: Random,
     connections: Vec<Connection>,
-    operations: Vec<Operation>,
+    pub operations: Vec<Operation>,
 }
 
 impl Operator {
@@ -72,6 +73,12 @@ impl Operator {
     }
 
     async fn ask(&mut self, sale: u8, kind: Kind) -> Answer {
+        let instance = self.random.index(self.connections.len());
+        self.ask_at(sale, kind, instance).await
+    }
+
+    /// One change, asked for at this instance.
+    pub async fn ask_at(&mut self, sale: u8, kind: Kind, instance: usize) -> Answer {
         let id = self.world.sales[usize::from(sale)].id;
         let (action, body) = match kind {
             Kind::Pause => ("pause", String::new()),
@@ -80,7 +87,6 @@ impl Operator {
         };
         let path = format!("/api/v1/admin/sales/{id}/{action}");
         let asked = request("POST", &path, ADMIN_TOKEN, "", &body);
-        let instance = self.random.index(self.connections.len());
         let invoked = self.world.now();
         let ended = self.connections[instance].call(&asked, PATIENCE).await;
         let answer = understand(kind, &ended);

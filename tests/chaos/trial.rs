@@ -126,7 +126,7 @@ pub async fn conduct(
     phase("the load has stopped");
     let snapshots = snapshots.await?;
 
-    let mut settled = look::settle(cluster, &world, plan.terminal_within).await;
+    let mut settled = look::settle(cluster, plan.terminal_within).await;
     let at_rest_after = healed_at.elapsed();
     let mut sold_off = None;
     if settled.after.is_some() {
@@ -134,7 +134,7 @@ pub async fn conduct(
         let (mut more, heard) = sell_off(&world).await?;
         operations.append(&mut more);
         sold_off = Some(heard);
-        settled = look::settle(cluster, &world, plan.terminal_within).await;
+        settled = look::settle(cluster, plan.terminal_within).await;
     }
 
     phase("looking at what there is");
@@ -150,7 +150,7 @@ pub async fn conduct(
         rows,
         redis: look::dump_redis(cluster, &world).await?,
         snapshots,
-        audits: look::audits(cluster, &world).await?,
+        audits: look::audits(cluster).await?,
         settled: settled.clone(),
         outbox,
         late_effects: fault.late_effects(),

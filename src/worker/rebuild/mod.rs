@@ -14,11 +14,11 @@
 //! 6. **install**: the new state opens the sale. It refuses if a newer epoch is live or on its way.
 //! 7. **approve**: Postgres records the process, and every instance opens its gate.
 //!
-//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. One that was
-//! paused while another took over finds itself overtaken at its next step: a seal or a fence of a
-//! higher epoch, entries of a higher epoch in the log. What it still writes goes to keys that nobody
-//! reads, and that it removes when it notices. What a dead one leaves is removed by the next one at step
-//! 5, before it adds its own: however many fail, the keys of one are the most that wait for removal.
+//! On a crash anywhere, the lock is free and the next one starts at 1 with a higher epoch. From one that
+//! stands still Postgres takes the lock after a while. When it goes on, it gives up, or finds itself
+//! overtaken at its next step: a seal or a fence of a higher epoch, entries of a higher epoch in the
+//! log. What it still writes goes to keys that nobody reads, and that it removes if it gets to install. What
+//! a dead one leaves is removed by the next one at step 5, before it adds its own.
 
 mod epochs;
 mod restore;
@@ -141,12 +141,13 @@ async fn bounded<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<
 /// Rebuilds if no other instance is at it. `only`: these sales; otherwise all, and approve.
 async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
-    // with it, whatever happens to this process.
+    // with it, whatever happens to this process: also if it stands still.
     let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
     if !try_lock(&mut election).await? {
         return Ok(unless_silent(election.rollback()).await?);
     }
-    let result = rebuild(shop, only).await;
+    // Given up with the lock: somebody else has been elected, or will be.
+    let result = election.during(rebuild(shop, only)).await?;
     unless_silent(election.rollback()).await?;
     result
 }
@@ -319,20 +320,20 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
 /// that is under way, for as long as that takes, and says so every [`WAITING_NEWS`]. Answers how many
 /// sales.
 pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
-    let election = elected_at_last(shop).await?;
-    let live = shop.redis.live_run_id().await?;
-    let outcome = rebuild_sales(
-        shop,
-        only.as_ref().map(std::slice::from_ref),
-        only.is_some(),
-    )
-    .await?;
-    if let Some((_, error)) = outcome.failed {
-        return Err(error);
-    }
-    if only.is_none() {
-        approve(shop, &live).await?;
-    }
+    let mut election = elected_at_last(shop).await?;
+    let rebuilt = async {
+        let live = shop.redis.live_run_id().await?;
+        let only = only.as_ref().map(std::slice::from_ref);
+        let outcome = rebuild_sales(shop, only, only.is_some()).await?;
+        if let Some((_, error)) = outcome.failed {
+            return Err(error);
+        }
+        if only.is_none() {
+            approve(shop, &live).await?;
+        }
+        Ok(outcome.sales)
+    };
+    let sales = election.during(rebuilt).await??;
     election.rollback().await?;
-    Ok(outcome.sales)
+    Ok(sales)
 }

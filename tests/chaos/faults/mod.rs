@@ -46,7 +46,8 @@ faults! {
     Calm "calm" "nothing: the load alone"
     AppKill "app-kill" "kill -9 one instance, start it again, over and over"
     AppKillAll "app-kill-all" "kill -9 all instances at once"
-    AppStop "app-stop" "SIGSTOP an instance for longer than every timeout, then SIGCONT"
+    AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
+    AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
     WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
     RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
     RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
@@ -55,8 +56,10 @@ faults! {
     RedisBackup "redis-backup" "Redis restarts from an older copy of its data folder"
     RedisFailover "redis-failover" "a replica that lags is promoted"
     RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s"
+    RedisStopLong "redis-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
     PostgresKill "postgres-kill" "kill -9 Postgres; it recovers"
     PostgresStop "postgres-stop" "SIGSTOP all of Postgres for up to 3.5 s"
+    PostgresStopLong "postgres-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
     PostgresRefuse "postgres-refuse" "Postgres refuses connections, and loses those it has"
     PostgresFailover "postgres-failover" "a synchronous standby is promoted"
     PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
@@ -124,7 +127,7 @@ pub struct Stage<'a> {
     plan: Plan,
     until: Instant,
     pub strikes: Strikes,
-    /// What was proven to happen: fail points that fired, with their action; days believed in.
+    /// What was proven to happen: fail points that fired, with their action; days believed in; pauses.
     pub reached: BTreeSet<String>,
     /// Connections opened only to be in the way.
     pub nuisances: usize,
@@ -154,7 +157,7 @@ impl<'a> Stage<'a> {
         let latest = self.until + GRACE;
         let is_due = |stage: &Self| {
             let every_point = fault == Fault::FailPoints
-                && stage.plan.length > Duration::from_secs(15)
+                && stage.plan.length > points::COMPLETE_FROM
                 && !points::is_complete(stage);
             let accepted: u64 = stage
                 .world
@@ -245,8 +248,27 @@ impl Fault {
         match self {
             // Every clock has stood on every offset, most likely.
             Self::Clock => 12,
+            // Once with rows locked, once with the lock of the rebuild.
+            Self::AppStopLong => 2,
             _ => 1,
         }
+    }
+
+    /// So long a trial must be to hold what it is about: a pause of over a minute, and the load that
+    /// comes before and after it.
+    pub fn least_length(self) -> Duration {
+        if self.is_long_stop() {
+            Duration::from_secs(100)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    fn is_long_stop(self) -> bool {
+        matches!(
+            self,
+            Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong
+        )
     }
 
     /// Environment of the instances, besides the ordinary.
@@ -295,6 +317,8 @@ impl Fault {
             Self::NetThrottle | Self::NetBlackHole | Self::Mixed | Self::MixedLoss => {
                 Duration::from_secs(60)
             }
+            // What was sent to somebody who stands still is read when they go on.
+            _ if self.is_long_stop() => Duration::from_secs(90),
             _ => Duration::from_secs(8),
         }
     }
@@ -305,6 +329,7 @@ impl Fault {
             Self::PostgresSerialization => postgres::serialization_failures(stage).await,
             Self::RedisBackup => redis::back_up(stage).await,
             Self::Clock => clock::prepare(stage).await,
+            Self::FailPoints => points::prepare(stage).await,
             _ => Ok(()),
         }
     }
@@ -314,7 +339,8 @@ impl Fault {
         match self {
             Self::AppKill => processes::kill_one(stage).await,
             Self::AppKillAll => processes::kill_all(stage).await,
-            Self::AppStop => processes::stop_one(stage).await,
+            Self::AppStop => processes::stop_one(stage, 3_000..4_500).await,
+            Self::AppStopLong => processes::stop_one_for_long(stage).await,
             Self::WorkerKill => processes::kill_one(stage).await,
             Self::RedisKill => redis::kill(stage).await,
             Self::RedisEmpty => redis::restart_empty(stage).await,
@@ -322,9 +348,11 @@ impl Fault {
             Self::RedisFlush => redis::flush(stage).await,
             Self::RedisBackup => redis::restore_backup(stage).await,
             Self::RedisFailover => redis::fail_over(stage).await,
-            Self::RedisStop => redis::stop(stage).await,
+            Self::RedisStop => redis::stop(stage, 300..3_500).await,
+            Self::RedisStopLong => processes::for_long(stage, redis::stop).await,
             Self::PostgresKill => postgres::kill(stage).await,
-            Self::PostgresStop => postgres::stop(stage).await,
+            Self::PostgresStop => postgres::stop(stage, 500..3_500).await,
+            Self::PostgresStopLong => processes::for_long(stage, postgres::stop).await,
             Self::PostgresRefuse => postgres::refuse(stage).await,
             Self::PostgresFailover => postgres::fail_over(stage).await,
             Self::Calm | Self::PostgresSlowCommits | Self::PostgresSerialization => {
@@ -371,6 +399,10 @@ impl Fault {
             }
             Self::FailPoints => {
                 points::verify(stage);
+                Ok(())
+            }
+            Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong => {
+                processes::verify_stop(stage);
                 Ok(())
             }
             Self::Clients => {

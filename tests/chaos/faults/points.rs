@@ -2,51 +2,106 @@
 //! way.
 
 use super::Stage;
-use crate::{Error, instance::Instance};
+use crate::{
+    Error,
+    cluster::ADMIN_TOKEN,
+    http::{Connection, request},
+    instance::Instance,
+    operator::Operator,
+    report::EXITS,
+    shoppers::{Client, PATIENCE, Shopper},
+    support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation, user_id},
+};
 use flash_sale::fail_point::POINTS;
+use sqlx::Executor;
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::process::ExitStatusExt,
     time::{Duration, Instant},
 };
+use time::{OffsetDateTime, macros::datetime};
 
 /// How long to wait for a point to be reached before it counts as not reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(8);
 
+/// Turns with the actions that a process survives, at all points at once.
+const SURVIVED: [&str; 3] = ["error*2", "pause:300*2", "panic*1"];
+
+/// How many points that were missed get another turn.
+const MORE_TURNS: usize = 12;
+
+/// Below this time a trial does not come to every point.
+pub const COMPLETE_FROM: Duration = Duration::from_secs(15);
+
+/// The client behind these purchases, and the sale that they are made in.
+const CLIENT: u16 = 30_000;
+const SALE: u8 = 0;
+
+/// Lets Postgres refuse the orders of some users as it would refuse an order that breaks a constraint;
+/// then the writer rejects them.
+pub async fn prepare(stage: &mut Stage<'_>) -> Result<(), Error> {
+    let mut connection = stage.cluster.direct().await?;
+    connection
+        .execute(
+            "CREATE TABLE chaos_refused (user_id uuid PRIMARY KEY);
+             CREATE FUNCTION chaos_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF NEW.status = 'pending_payment'
+                     AND EXISTS (SELECT FROM chaos_refused AS r WHERE r.user_id = NEW.user_id) THEN
+                     RAISE EXCEPTION 'made up by the test' USING ERRCODE = 'check_violation';
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER chaos_refuse BEFORE INSERT ON orders
+                 FOR EACH ROW EXECUTE FUNCTION chaos_refuse();",
+        )
+        .await?;
+    Ok(())
+}
+
 /// First every point at once with each action that a process survives; then `exit` at one point after
-/// the other. Points of a rebuild are reached by a restart of Redis, which loses nothing: together
-/// with a process that fails, a loss would be the one that is documented, and hide others.
+/// the other, and again at those that were missed. Nothing here loses data of Redis: together with a
+/// process that fails, that would be the loss that is documented, and hide others.
 pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
-    let actions = ["error*2", "pause:300*2", "panic*1"];
-    match actions.get(turn) {
+    match SURVIVED.get(turn) {
         Some(action) => {
             let all: Vec<String> = POINTS
                 .iter()
                 .map(|point| format!("{point}={action}"))
                 .collect();
             restart(stage, number, &all.join(";")).await?;
-            stage.wait(1_200..1_500).await;
+            stage.wait(600..700).await;
+            for way in [Way::CreateSale, Way::TakeStock, Way::Refused, Way::Late] {
+                provoke(stage, number, way).await?;
+            }
+            stage.wait(300..500).await;
             super::redis::kill(stage).await?;
             stage.wait(1_500..2_000).await;
             note_reached(stage, number, action);
         }
         None => {
-            let point = POINTS[(turn - actions.len()) % POINTS.len()];
+            let point = point_of(stage, turn - SURVIVED.len());
             restart(stage, number, &format!("{point}=exit")).await?;
-            if point.starts_with("rebuild.") {
-                super::redis::kill(stage).await?;
-            }
             let deadline = Instant::now() + REACHED_WITHIN;
-            let instance = &mut stage.cluster.instances[number];
-            while instance.is_running() && Instant::now() < deadline {
+            while stage.cluster.instances[number].is_running() && Instant::now() < deadline {
+                if let Some(way) = Way::to(point) {
+                    provoke(stage, number, way).await?;
+                }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            if !instance.is_running() {
-                // It was told to.
-                instance.ended_by_itself = None;
-                stage.strikes.kills += 1;
+            let instance = &mut stage.cluster.instances[number];
+            if !instance.is_running()
+                && let Some(status) = instance.ended_by_itself.take()
+            {
+                // It was told to, if that is how it ended.
+                match status.signal() {
+                    Some(9) => stage.strikes.kills += 1,
+                    _ => stage.strikes.notes.push(format!(
+                        "instance {number} ended by itself ({status}) on its way to {point}"
+                    )),
+                }
             }
             note_reached(stage, number, "exit");
         }
@@ -56,15 +111,174 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// All points have had their turn with `exit`.
-pub fn is_complete(stage: &Stage<'_>) -> bool {
-    stage.strikes.count >= (POINTS.len() + 3) as u64
+/// Each in its turn; then those that were missed.
+fn point_of(stage: &Stage<'_>, turn: usize) -> &'static str {
+    let missed = missed(stage, "exit");
+    match turn.checked_sub(POINTS.len()) {
+        Some(again) if !missed.is_empty() => missed[again % missed.len()],
+        _ => POINTS[turn % POINTS.len()],
+    }
 }
 
-async fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result<(), Error> {
+fn missed(stage: &Stage<'_>, action: &str) -> Vec<&'static str> {
+    let is_missed = |point: &&'static str| !stage.reached.contains(&format!("{point} {action}"));
+    POINTS.iter().copied().filter(is_missed).collect()
+}
+
+/// All points have had their turn with `exit`, and those that were missed another.
+pub fn is_complete(stage: &Stage<'_>) -> bool {
+    let all = SURVIVED.len() + POINTS.len();
+    let turns = usize::try_from(stage.strikes.count).unwrap_or(usize::MAX);
+    turns >= all && (missed(stage, "exit").is_empty() || turns >= all + MORE_TURNS)
+}
+
+/// What makes a process come by a point where the load alone rarely or never leads it.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// Redis is restarted, and loses nothing.
+    Rebuild,
+    /// An order from an epoch that is over stands in the log.
+    Late,
+    /// Postgres refuses an order that was accepted.
+    Refused,
+    CreateSale,
+    TakeStock,
+}
+
+impl Way {
+    fn to(point: &str) -> Option<Self> {
+        match point {
+            "writer.readmitting" | "writer.readmitted" => Some(Self::Late),
+            "writer.rejecting" | "writer.rejected" => Some(Self::Refused),
+            "sale.stored" => Some(Self::CreateSale),
+            "sale.changed" | "stock.claimed" | "stock.taken" => Some(Self::TakeStock),
+            _ if point.starts_with("rebuild.") => Some(Self::Rebuild),
+            _ => None,
+        }
+    }
+}
+
+/// Tries once to lead this instance there. Whether it came is for its log to tell.
+async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result<(), Error> {
+    match way {
+        Way::Rebuild => {
+            // Whoever is elected rebuilds: perhaps the other one, and then there is a next time.
+            super::redis::kill(stage).await?;
+            stage.wait(600..900).await;
+        }
+        Way::Late => {
+            // A recovery pass takes it, of this instance or of another.
+            plant_late_order(stage).await?;
+            stage.wait(250..350).await;
+        }
+        Way::Refused => buy_refused(stage, number).await?,
+        Way::CreateSale => create_sale(stage, number).await,
+        Way::TakeStock => {
+            let mut operator = Operator::new(&stage.world);
+            (operator.ask_at(SALE, Kind::AddStock(-1), number)).await;
+            stage.operations.append(&mut operator.operations);
+            stage.wait(10..30).await;
+        }
+    }
+    Ok(())
+}
+
+/// A sale that no shopper knows. It must be in Redis in the end all the same, and pass its audit, even
+/// where its creator died before it was there.
+async fn create_sale(stage: &mut Stage<'_>, number: usize) {
+    let body = r#"{"title":"on the way","price_cents":100,"stock":10}"#;
+    let asked = request("POST", "/api/v1/admin/sales", ADMIN_TOKEN, "", body);
+    let mut connection = Connection::new(stage.world.addresses[number]);
+    connection.call(&asked, PATIENCE).await;
+    stage.wait(10..30).await;
+}
+
+/// A purchase, at this instance, of somebody whose orders Postgres refuses: it is accepted, and ends as
+/// `rejected`.
+async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result<(), Error> {
+    let user = stage.world.new_user();
+    let mut postgres = stage.cluster.direct().await?;
+    sqlx::query("INSERT INTO chaos_refused VALUES ($1)")
+        .bind(user_id(stage.world.seed, user).uuid())
+        .execute(&mut postgres)
+        .await?;
+    let shopper = Shopper {
+        user,
+        sale: SALE,
+        key: NO_KEY,
+        token: stage.world.token(user),
+    };
+    let mut client = Client::new(&stage.world, CLIENT);
+    client.ask(&shopper, Kind::Buy, NO_ORDER, number).await;
+    stage.operations.append(&mut client.operations);
+    stage.wait(10..30).await;
+    Ok(())
+}
+
+/// Puts an order into the log as the admission script would have, in an epoch that is over. A rebuild
+/// leaves none behind: otherwise late orders are only in the memory of processes, after Redis has lost
+/// its log, and a process that dies with them is the documented loss. Here the log still has it, so
+/// that nothing excuses its loss.
+async fn plant_late_order(stage: &mut Stage<'_>) -> Result<(), Error> {
+    /// Only if Redis has the sale at this moment. KEYS: state, log. ARGV: the entry's fields.
+    const PLANT: &str = "
+        if redis.call('HEXISTS', KEYS[1], 'epoch') == 0 then return 0 end
+        redis.call('XADD', KEYS[2], '*', 'm', ARGV[1], 'o', ARGV[2])
+        redis.call('HINCRBY', KEYS[1], 'pending', 1)
+        redis.call('HINCRBY', KEYS[1], 'change', 1)
+        return 1";
+    let world = stage.world.clone();
+    let (user, sale) = (world.new_user(), world.sales[usize::from(SALE)].id);
+    let now = OffsetDateTime::now_utc();
+    let second = (now - datetime!(2025-01-01 00:00 UTC)).whole_seconds();
+    // Far from the numbers that the generator begins each day with.
+    let order = (second << 32) + 3_500_000_000 + i64::from(user);
+    let header = format!("0 {} 0", now.unix_timestamp_nanos() / 1_000_000);
+    let mut entry = user_id(world.seed, user).as_bytes().to_vec();
+    entry.extend(order.to_be_bytes());
+    entry.extend([0; 9]); // no idempotency key, the first slot
+    let invoked = world.now();
+    let client = redis::Client::open(stage.cluster.redis()?.url())?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let planted: i64 = redis::cmd("EVAL")
+        .arg(PLANT)
+        .arg(2)
+        .arg(format!("{{sale:{sale}}}"))
+        .arg(format!("{{sale:{sale}}}:log"))
+        .arg(header)
+        .arg(entry)
+        .query_async(&mut connection)
+        .await?;
+    if planted == 1 {
+        // From here on it is an order that somebody was promised.
+        stage.operations.push(Operation {
+            invoked,
+            completed: world.now(),
+            order,
+            user,
+            key: NO_KEY,
+            client: CLIENT,
+            instance: u8::MAX,
+            sale: SALE,
+            kind: Kind::Buy,
+            answer: Answer::Replayed,
+        });
+    }
+    Ok(())
+}
+
+pub async fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result<(), Error> {
     let instance = &mut stage.cluster.instances[number];
     stage.strikes.kills += u64::from(instance.kill());
     instance.start(&[("FAIL_POINTS", points)])
+}
+
+/// How often it has come to this point, as its log tells.
+pub fn fired(instance: &Instance, point: &str) -> usize {
+    let log = fs::read_to_string(instance.log()).unwrap_or_default();
+    let point = format!("point=\"{point}\"");
+    let lines = log.lines().filter(|line| line.contains("fail point"));
+    lines.filter(|line| line.contains(&point)).count()
 }
 
 /// The lines that the program writes when a point fires are what proves that it did.
@@ -84,16 +298,32 @@ fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {
 
 /// Which points were reached with which action, and which were not.
 pub fn verify(stage: &mut Stage<'_>) {
-    for action in ["exit", "error", "pause", "panic"] {
-        let is_reached = |point: &&&str| stage.reached.contains(&format!("{point} {action}"));
-        let (reached, missed): (Vec<&&str>, Vec<&&str>) = POINTS.iter().partition(is_reached);
+    for action in ["error", "pause", "panic"] {
+        let missed = missed(stage, action);
         stage.strikes.notes.push(format!(
             "{action}: {} of {} points fired; not reached: {missed:?}",
-            reached.len(),
+            POINTS.len() - missed.len(),
             POINTS.len()
         ));
     }
+    let missed = missed(stage, "exit");
+    let reached: Vec<&str> = (POINTS.iter().copied())
+        .filter(|point| !missed.contains(point))
+        .collect();
+    stage.strikes.notes.push(format!(
+        "{EXITS}: {} of {} ended a process: {}; not reached: {}",
+        reached.len(),
+        POINTS.len(),
+        reached.join(" "),
+        if missed.is_empty() {
+            "none".to_owned()
+        } else {
+            missed.join(" ")
+        }
+    ));
     if stage.reached.is_empty() {
         stage.strikes.missing = Some("no fail point fired".to_owned());
+    } else if stage.plan.length > COMPLETE_FROM && !missed.is_empty() {
+        stage.strikes.missing = Some(format!("no process ended at {missed:?}"));
     }
 }

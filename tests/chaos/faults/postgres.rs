@@ -1,7 +1,7 @@
 //! Faults of Postgres: it dies, stands still, refuses, is replaced by its standby, is slow to commit,
 //! or fails transactions that should be tried again.
 
-use super::Stage;
+use super::{Stage, processes};
 use crate::{
     Error,
     cluster::Cluster,
@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill as send_signal};
 use sqlx::{Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::{
     fs,
+    ops::Range,
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -50,22 +51,14 @@ pub async fn kill(stage: &mut Stage<'_>) -> Result<(), Error> {
 fn processes_of(postmaster: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let parent = |pid: &u32| -> Option<u32> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold spaces; the state and the parent follow it.
-        stat.rsplit_once(')')?
-            .1
-            .split_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
-    };
+    let is_child =
+        |pid: &u32| processes::status_of(*pid).is_some_and(|(_, parent)| parent == postmaster);
     let mut all = vec![postmaster];
-    all.extend(pids.filter(|pid| parent(pid) == Some(postmaster)));
+    all.extend(pids.filter(is_child));
     all
 }
 
-pub async fn stop(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result<(), Error> {
     stage.wait(200..700).await;
     let postgres = stage
         .cluster
@@ -74,14 +67,8 @@ pub async fn stop(stage: &mut Stage<'_>) -> Result<(), Error> {
         .ok_or("postgres is not running")?;
     let postmaster = postgres.pid().ok_or("postgres is being restarted")?;
     // The postmaster first: then it starts no backend that would be missed.
-    let all = processes_of(postmaster);
-    for pid in &all {
-        send_signal(pid_of(*pid), Signal::SIGSTOP).ok();
-    }
-    stage.wait(500..3_500).await;
-    for pid in &all {
-        send_signal(pid_of(*pid), Signal::SIGCONT).ok(); // a backend may have gone
-    }
+    send_signal(pid_of(postmaster), Signal::SIGSTOP)?;
+    processes::stand_still(stage, &processes_of(postmaster), millis).await;
     stage.healed(None);
     Ok(())
 }

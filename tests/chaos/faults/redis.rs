@@ -1,12 +1,12 @@
 //! Faults of Redis: it dies, loses data in every way we know, or stands still.
 
-use super::Stage;
+use super::{Stage, processes};
 use crate::support::proxy::{Address, Fault as NetFault, Proxy, free_port};
-use crate::{Error, cluster::start_redis, instance::pid_of, look::is_incarnation_of};
+use crate::{Error, cluster::start_redis, look::is_incarnation_of};
 use flash_sale::embedded::RedisServer;
-use nix::sys::signal::{Signal, kill as send_signal};
 use std::{
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -174,12 +174,10 @@ pub async fn until_approved(stage: &mut Stage<'_>) -> Result<(), Error> {
     }
 }
 
-pub async fn stop(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result<(), Error> {
     stage.wait(200..700).await;
     if let Some(pid) = stage.cluster.redis()?.pid() {
-        send_signal(pid_of(pid), Signal::SIGSTOP)?;
-        stage.wait(300..3_500).await;
-        send_signal(pid_of(pid), Signal::SIGCONT)?;
+        processes::stand_still(stage, &[pid], millis).await;
     }
     stage.healed(None);
     Ok(())

@@ -7,7 +7,7 @@ use crate::support::{
     load::Rush,
     proxy::{Address, Fault, Proxy},
 };
-use flash_sale::embedded::PostgresAddress;
+use flash_sale::{embedded::PostgresAddress, postgres::Transaction};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -247,4 +247,32 @@ async fn a_postgres_that_stands_still_for_five_seconds() {
     rush.until_accepted(ENOUGH).await;
     assert_nothing_lost(&app, &sale, rush).await;
     app.stop().await;
+}
+
+/// A process that stands still inside a transaction keeps its locks only for so long; one that is at work
+/// keeps them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_of_a_process_that_stands_still_are_taken_from_it() {
+    const LOCK: &str = "SELECT pg_try_advisory_xact_lock($1)";
+    let database = Servers::shared().await.database().await;
+    let postgres = flash_sale::postgres::pool(database.options(), 3);
+    let lock = async |number: i64| {
+        let mut holder = Transaction::begin(&postgres, "BEGIN").await.expect("BEGIN");
+        let got: bool = sqlx::query_scalar(LOCK)
+            .bind(number)
+            .fetch_one(&mut *holder)
+            .await
+            .expect("the lock");
+        (holder, got)
+    };
+    let ((silent, first), (mut working, second)) = tokio::join!(lock(1), lock(2));
+    assert!(first && second);
+    let long = tokio::time::sleep(Duration::from_secs(13));
+    working.during(long).await.expect("it is alive");
+    assert!(lock(1).await.1, "nobody waits for the silent one");
+    assert!(!lock(2).await.1, "the one at work is not disturbed");
+    silent.commit().await.expect_err("it has lost everything");
+    working.commit().await.expect("COMMIT");
+    postgres.close().await;
+    database.drop().await;
 }
