@@ -171,7 +171,9 @@ impl Lock for ReentrantLock {
             undo.arm(true);
             let outcome = match self.attempt(name, &request).await {
                 Ok(Attempt::Ours { fencing, count }) => {
-                    woken.take().map(Wake::used);
+                    if let Some(wake) = woken.take() {
+                        wake.used();
+                    }
                     let hold = Hold::lease(sent, self.lease);
                     if !hold.is_lost() {
                         undo.arm(false);
@@ -188,7 +190,9 @@ impl Lock for ReentrantLock {
                     })
                 }
                 Ok(Attempt::Taken { remaining }) => {
-                    woken.take().map(Wake::used);
+                    if let Some(wake) = woken.take() {
+                        wake.used();
+                    }
                     undo.arm(false);
                     Ok(Acquired::Contended { remaining })
                 }
