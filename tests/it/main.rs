@@ -11,6 +11,7 @@ mod embedded;
 mod faults;
 mod ids;
 mod life;
+mod locks;
 mod plans;
 mod proxy;
 mod recovery;
