@@ -10,6 +10,7 @@
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
+//! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`options`] | the knobs and what each teaches |
 //! | [`servers`] | the servers that the lab works on |
 //! | [`production`] | the schema and the keys of the strategy that is the production path itself |
@@ -27,6 +28,7 @@ pub mod storm;
 pub mod strategies;
 pub mod strategy;
 pub mod tally;
+pub mod trial;
 pub mod verdict;
 
 use arena::{Arena, Definition};
@@ -42,6 +44,7 @@ use uuid::Uuid;
 
 pub use strategies::STRATEGIES;
 pub use strategy::Strategy;
+pub use trial::Trial;
 
 /// The most arenas at a time, over all processes.
 pub const MOST_ARENAS: i64 = 64;
