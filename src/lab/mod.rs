@@ -324,7 +324,7 @@ impl Lab {
 }
 
 /// Ids are generated: 32 hexadecimal digits. Nothing else gets near a key or a name of a schema.
-fn is_arena_id(id: &str) -> bool {
+pub fn is_arena_id(id: &str) -> bool {
     id.len() == 32
         && id
             .bytes()
