@@ -33,6 +33,10 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small machine is
+/// no outage.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Counts what was sent and waited for: the stand's own statements, and whatever goes over the wires of
 /// the locks.
 #[derive(Debug, Default)]
@@ -107,7 +111,7 @@ impl Stand {
         gone: CancellationToken,
     ) -> Result<Self, redis::RedisError> {
         // A connection of its own, as a server of its own would have.
-        let line = Line::new(ground.servers.redis.url())?
+        let line = Line::with_timeouts(ground.servers.redis.url(), REDIS_TIMEOUT, REDIS_TIMEOUT)?
             .of(&format!("node-{node}"))
             .counted_by(&ground.meter.wires);
         Ok(Self {
@@ -189,7 +193,7 @@ impl Stand {
         let mut lines = Vec::with_capacity(count);
         for number in 0..count {
             let server = self.ground.servers.redis_node(number).await?;
-            let line = Line::new(&server.url())?
+            let line = Line::with_timeouts(&server.url(), REDIS_TIMEOUT, REDIS_TIMEOUT)?
                 .of(&format!("node-{}", self.node))
                 .to(&format!("redis-{}", number + 1))
                 .counted_by(&self.ground.meter.wires);
