@@ -357,11 +357,11 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
     stores.close().await;
     print(&args, &rows);
     if let Some(file) = &args.report {
-        let verdicts: Vec<(&'static Strategy, Verdict)> = rows
-            .iter()
-            .filter_map(|(strategy, row)| Some((*strategy, row.clone().ok()?)))
-            .collect();
-        let page = report::page(&verdicts, args.lang.into());
+        let page = report::render(
+            &runs(&args, &rows),
+            &report::About::here(),
+            args.lang.into(),
+        );
         std::fs::write(file, page).map_err(|source| AppError::Io {
             action: format!("write {}", file.display()),
             source,
@@ -376,6 +376,21 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// What was run, for the report.
+fn runs(args: &RunArgs, rows: &[Row]) -> Vec<report::Run> {
+    let run = |(strategy, outcome): &Row| {
+        let trial = args.trial(strategy);
+        Some(report::Run {
+            verdict: outcome.clone().ok()?,
+            options: Options::read(strategy, &trial.wanted.options)
+                .ok()?
+                .to_json(),
+            storm: Some(trial.storm),
+        })
+    };
+    rows.iter().filter_map(run).collect()
 }
 
 fn progress(length: usize) -> ProgressBar {

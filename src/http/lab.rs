@@ -13,18 +13,19 @@ use super::{
     openapi::refusals,
 };
 use crate::lab::{
-    MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Wanted,
+    MOST_ARENAS, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Wanted,
     arena::Arena,
     is_arena_id,
     options::GENERAL,
+    report as page_of,
     storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
     strategy::{Buyer, Family, Harms, Language, OptionKind, OptionSpec, Outcome, Words},
     verdict::{Percentiles, Verdict},
 };
 use axum::{
     extract::{FromRequestParts, State},
-    http::{HeaderMap, StatusCode, header::ACCEPT_LANGUAGE, request::Parts},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, StatusCode, header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY}, request::Parts},
+    response::{Html, IntoResponse, Response},
 };
 use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
@@ -661,6 +662,36 @@ pub async fn verdict(
     Spoken(language): Spoken,
 ) -> Result<Response, Problem> {
     body::json(StatusCode::OK, &lab.verdict(&id, language).await?)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReportParams {
+    /// Ids of arenas, with commas in between; the report shows them in this order.
+    arenas: String,
+    /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
+    lang: Option<Language>,
+}
+
+/// The report of some arenas: a page with charts and lessons that needs nothing else.
+#[utoipa::path(
+    get, path = "/api/v1/lab/report", tag = "lab", operation_id = "report_arenas",
+    params(ReportParams),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"), LookRefusals),
+)]
+pub async fn report(
+    TheLab(lab): TheLab,
+    headers: HeaderMap,
+    Params(asked): Params<ReportParams>,
+) -> Result<Response, Problem> {
+    let language = asked.lang.unwrap_or_else(|| accepted(&headers));
+    let ids: Vec<String> = asked.arenas.split(',').map(|id| id.trim().to_owned()).collect();
+    if i64::try_from(ids.len()).is_ok_and(|count| count > MOST_ARENAS) {
+        return Err(Problem::invalid(format!("arenas: must be at most {MOST_ARENAS}")));
+    }
+    let page = page_of::of_arenas(&lab, &ids, language).await?;
+    Ok(([(CONTENT_SECURITY_POLICY, page_of::POLICY)], Html(page)).into_response())
 }
 
 #[cfg(test)]

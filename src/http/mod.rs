@@ -131,6 +131,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lab::storm))
         .routes(routes!(lab::events))
         .routes(routes!(lab::verdict))
+        .routes(routes!(lab::report))
         // /healthz, /readyz, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))
@@ -234,6 +235,7 @@ mod tests {
         ("post", "/api/v1/lab/arenas/{id}/storm"),
         ("get", "/api/v1/lab/arenas/{id}/events"),
         ("get", "/api/v1/lab/arenas/{id}/verdict"),
+        ("get", "/api/v1/lab/report"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/metrics"),

@@ -11,7 +11,7 @@
 //! | [`storm`] | the server's own load |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
-//! | [`report`] | verdicts as a page |
+//! | [`report`] | what some runs came to, as a page to be shown in class |
 //! | [`options`] | the knobs and what each teaches |
 //! | [`servers`] | the servers that the lab works on |
 //! | [`production`] | the schema and the keys of the strategy that is the production path itself |

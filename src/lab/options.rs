@@ -113,6 +113,67 @@ pub const fn retries(default: i64, teaches: Words) -> OptionSpec {
     }
 }
 
+/// The knob of the strategies with a lock that ends by itself.
+pub const fn lease_ms(default: i64) -> OptionSpec {
+    OptionSpec {
+        name: "lease_ms",
+        teaches: Words::new(
+            "How long the lock lasts by itself. Too short, and it ends while its holder still works: two are inside. Too \
+             long, and a dead holder keeps everybody waiting.",
+            "锁多久自动过期。太短，持有者还没干完锁就没了，里面会有两个人；太长，持有者死了以后大家都得干等。",
+        ),
+        kind: OptionKind::Whole {
+            default,
+            min: 10,
+            max: 60_000,
+        },
+    }
+}
+
+/// The knob of the strategies that wait for a lock.
+pub const fn wait_ms(default: i64) -> OptionSpec {
+    OptionSpec {
+        name: "wait_ms",
+        teaches: Words::new(
+            "How long a buyer waits for the lock; 0 tries once. Whoever gives up is turned away although there may be stock \
+             left.",
+            "买家最多等锁多久；0 表示只试一次。等不到就放弃的人，即使还有货也买不到。",
+        ),
+        kind: OptionKind::Whole {
+            default,
+            min: 0,
+            max: 20_000,
+        },
+    }
+}
+
+/// A knob of one strategy only. `range`: default, least, most.
+pub const fn whole(name: &'static str, range: (i64, i64, i64), teaches: Words) -> OptionSpec {
+    let (default, min, max) = range;
+    OptionSpec {
+        name,
+        teaches,
+        kind: OptionKind::Whole { default, min, max },
+    }
+}
+
+/// How many of the lock's Redis servers lose their data while the first buyer holds the lock.
+pub const fn redis_node_loss(max: i64) -> OptionSpec {
+    OptionSpec {
+        name: "redis_node_loss",
+        teaches: Words::new(
+            "So many of the lock's Redis servers come back empty while the first buyer is inside (a restart without its \
+             data, or a failover to a replica that never saw the lock).",
+            "第一个买家还在锁里面时，有这么多台存锁的 Redis 丢了数据（重启后没恢复，或切换到了没收到这把锁的从库）。",
+        ),
+        kind: OptionKind::Whole {
+            default: 0,
+            min: 0,
+            max,
+        },
+    }
+}
+
 /// Why an option was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("options.{name}: {why}")]
@@ -155,7 +216,7 @@ impl Options {
                 choice(value, ["never"].iter().chain(strategy.crash_points))
             } else {
                 match option.kind {
-                    OptionKind::Whole { min, max, .. } => whole(value, min, max),
+                    OptionKind::Whole { min, max, .. } => read_whole(value, min, max),
                     OptionKind::Choice(values) => choice(value, values.iter()),
                 }
             };
@@ -203,7 +264,7 @@ fn default_of(option: &OptionSpec) -> Setting {
     }
 }
 
-fn whole(value: &Value, min: i64, max: i64) -> Result<Setting, String> {
+fn read_whole(value: &Value, min: i64, max: i64) -> Result<Setting, String> {
     let number = match value {
         Value::Number(number) => number.as_i64(),
         Value::String(text) => text.parse().ok(),

@@ -2,7 +2,7 @@
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
 use crate::{
-    embedded::{RedisServer, RedisSettings},
+    embedded::{EmbeddedError, RedisServer, RedisSettings},
     redis::Redis,
 };
 use sqlx::{
@@ -76,9 +76,8 @@ impl Servers {
                 .to_vec(),
             ..RedisSettings::default()
         };
-        let started =
-            RedisServer::start(&data_dir.join(format!("redis-{}", number + 1)), settings).await;
-        let server = Arc::new(started.map_err(|error| Trouble::Other(error.to_string()))?);
+        let folder = data_dir.join(format!("redis-{}", number + 1));
+        let server = Arc::new(on_one_thread(async move || RedisServer::start(&folder, settings).await).await?);
         nodes.insert(number, server.clone());
         Ok(server)
     }
@@ -135,6 +134,19 @@ impl Servers {
         let _ = tokio::time::timeout(Duration::from_millis(500), self.postgres.close()).await;
         // Dropping them ends them.
         self.nodes.lock().await.clear();
+    }
+}
+
+/// Runs what starts a server: that is not `Send`, because of an async closure in it.
+async fn on_one_thread<T: Send + 'static>(
+    start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+) -> Result<T, Trouble> {
+    let runtime = tokio::runtime::Handle::current();
+    let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
+    match started {
+        Ok(Ok(server)) => Ok(server),
+        Ok(Err(error)) => Err(Trouble::Other(error.to_string())),
+        Err(error) => Err(Trouble::Other(error.to_string())),
     }
 }
 

@@ -16,7 +16,10 @@ use super::{
     strategy::{Buyer, Outcome, Trouble},
 };
 use crate::{
-    lock::wire::{self, Line},
+    lock::{
+        Guard, Released,
+        wire::{self, Line},
+    },
     postgres,
 };
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
@@ -68,6 +71,8 @@ pub struct Ground {
     pub meter: Arc<Meter>,
     meetings: Meetings,
     paused: AtomicBool,
+    /// Whether Redis has lost its data, if it is to.
+    redis_lost: AtomicBool,
     /// How often the crash point has been passed on the node that is to crash.
     passed: AtomicU64,
     notes: Mutex<BTreeMap<&'static str, u64>>,
@@ -83,6 +88,7 @@ impl Ground {
             servers,
             meter: Arc::default(),
             paused: AtomicBool::new(false),
+            redis_lost: AtomicBool::new(false),
             passed: AtomicU64::new(0),
             notes: Mutex::default(),
         }
@@ -326,6 +332,38 @@ impl Stand {
         }
     }
 
+    /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold under it is
+    /// sold in any case.
+    pub async fn release(&self, guard: impl Guard) {
+        match guard.release().await {
+            Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),
+            Ok(Released::Freed | Released::StillHeld { .. }) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a lock could not be released");
+                self.note("the lock could not be released");
+            }
+        }
+    }
+
+    /// While the first buyer stands here, so many of these Redis servers lose the lock of this name as
+    /// `redis_node_loss` says: as if they came back without their data.
+    pub async fn redis_node_loss(&self, servers: &[Line], lock: &str) {
+        let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
+        if lost == 0 || self.ground.redis_lost.swap(true, AcqRel) {
+            return;
+        }
+        for line in servers.iter().take(lost) {
+            // It is the lab that does this: not counted.
+            let line = line.clone().counted_by(&wire::Meter::default());
+            let fence = format!("{lock}:fence");
+            let forgotten: Result<u32, _> = line.send(redis::cmd("DEL").arg(lock).arg(fence)).await;
+            self.note(match forgotten {
+                Ok(_) => "redis lost its data",
+                Err(_) => "redis did not answer",
+            });
+        }
+    }
+
     /// Something worth telling in the verdict, counted.
     pub fn note(&self, what: &'static str) {
         let notes = self.ground.notes.lock();
@@ -348,6 +386,12 @@ pub struct Sql {
 }
 
 impl Sql {
+    /// Ends the connection instead of giving it back: for a session that holds more than its pool
+    /// should know of.
+    pub fn close_on_drop(&mut self) {
+        self.connection.close_on_drop();
+    }
+
     /// The connection, for one statement: one round trip.
     pub fn send(&mut self) -> &mut PgConnection {
         self.meter.postgres();
