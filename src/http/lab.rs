@@ -24,7 +24,11 @@ use crate::lab::{
 };
 use axum::{
     extract::{FromRequestParts, State},
-    http::{HeaderMap, StatusCode, header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY}, request::Parts},
+    http::{
+        HeaderMap, StatusCode,
+        header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY},
+        request::Parts,
+    },
     response::{Html, IntoResponse, Response},
 };
 use futures_util::{Stream, stream};
@@ -47,6 +51,7 @@ const LONGEST_NAME: usize = 100;
 #[into_params(parameter_in = Query)]
 pub struct LanguageParams {
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
+    #[param(inline)]
     lang: Option<Language>,
 }
 
@@ -243,21 +248,21 @@ impl StrategyBody {
 
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(CreateRefusals:
-    NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_ARENAS, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
+    CROSS_ORIGIN, NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_ARENAS, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
     UNAVAILABLE
 );
 refusals!(BuyRefusals:
-    NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
+    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
     UNAVAILABLE
 );
 refusals!(StormRefusals:
-    NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
     INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(LookRefusals:
     NOT_FOUND, ARENA_NOT_FOUND, STRATEGY_UNAVAILABLE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
-refusals!(DeleteRefusals: NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
+refusals!(DeleteRefusals: CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 
 /// Every strategy: what it is, what it promises, how it fails, its code.
 #[utoipa::path(
@@ -671,6 +676,7 @@ pub struct ReportParams {
     /// Ids of arenas, with commas in between; the report shows them in this order.
     arenas: String,
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
+    #[param(inline)]
     lang: Option<Language>,
 }
 
@@ -686,9 +692,15 @@ pub async fn report(
     Params(asked): Params<ReportParams>,
 ) -> Result<Response, Problem> {
     let language = asked.lang.unwrap_or_else(|| accepted(&headers));
-    let ids: Vec<String> = asked.arenas.split(',').map(|id| id.trim().to_owned()).collect();
+    let ids: Vec<String> = asked
+        .arenas
+        .split(',')
+        .map(|id| id.trim().to_owned())
+        .collect();
     if i64::try_from(ids.len()).is_ok_and(|count| count > MOST_ARENAS) {
-        return Err(Problem::invalid(format!("arenas: must be at most {MOST_ARENAS}")));
+        return Err(Problem::invalid(format!(
+            "arenas: must be at most {MOST_ARENAS}"
+        )));
     }
     let page = page_of::of_arenas(&lab, &ids, language).await?;
     Ok(([(CONTENT_SECURITY_POLICY, page_of::POLICY)], Html(page)).into_response())

@@ -77,7 +77,9 @@ impl Servers {
             ..RedisSettings::default()
         };
         let folder = data_dir.join(format!("redis-{}", number + 1));
-        let server = Arc::new(on_one_thread(async move || RedisServer::start(&folder, settings).await).await?);
+        let server = Arc::new(
+            on_one_thread(async move || RedisServer::start(&folder, settings).await).await?,
+        );
         nodes.insert(number, server.clone());
         Ok(server)
     }

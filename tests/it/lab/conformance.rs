@@ -194,7 +194,7 @@ async fn every_strategy_does_what_it_promises() {
             eprintln!("{} took {:?}", strategy.id, began.elapsed());
             found
         })
-        .buffer_unordered(4)
+        .buffer_unordered(6)
         .collect()
         .await;
     let found: Vec<String> = found.into_iter().flatten().collect();
