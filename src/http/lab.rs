@@ -24,7 +24,11 @@ use crate::lab::{
 };
 use axum::{
     extract::{FromRequestParts, State},
-    http::{HeaderMap, StatusCode, header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY}, request::Parts},
+    http::{
+        HeaderMap, StatusCode,
+        header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY},
+        request::Parts,
+    },
     response::{Html, IntoResponse, Response},
 };
 use futures_util::{Stream, stream};
@@ -686,9 +690,15 @@ pub async fn report(
     Params(asked): Params<ReportParams>,
 ) -> Result<Response, Problem> {
     let language = asked.lang.unwrap_or_else(|| accepted(&headers));
-    let ids: Vec<String> = asked.arenas.split(',').map(|id| id.trim().to_owned()).collect();
+    let ids: Vec<String> = asked
+        .arenas
+        .split(',')
+        .map(|id| id.trim().to_owned())
+        .collect();
     if i64::try_from(ids.len()).is_ok_and(|count| count > MOST_ARENAS) {
-        return Err(Problem::invalid(format!("arenas: must be at most {MOST_ARENAS}")));
+        return Err(Problem::invalid(format!(
+            "arenas: must be at most {MOST_ARENAS}"
+        )));
     }
     let page = page_of::of_arenas(&lab, &ids, language).await?;
     Ok(([(CONTENT_SECURITY_POLICY, page_of::POLICY)], Html(page)).into_response())
