@@ -2,14 +2,20 @@
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
 use crate::{
-    embedded::{EmbeddedError, RedisServer, RedisSettings},
+    embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings},
+    lock::LockError,
     redis::Redis,
 };
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use super::strategy::{Need, Trouble, Words};
@@ -27,6 +33,8 @@ pub struct Servers {
     pub data_dir: Option<PathBuf>,
     /// More Redis nodes, by their number, once they have been needed.
     nodes: Mutex<HashMap<usize, Arc<RedisServer>>>,
+    /// Once it has been needed.
+    zookeeper: Mutex<Option<Arc<ZooKeeperServer>>>,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
     production: Arc<Semaphore>,
 }
@@ -41,6 +49,7 @@ impl Servers {
             redis,
             data_dir,
             nodes: Mutex::default(),
+            zookeeper: Mutex::default(),
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
         }
     }
@@ -84,6 +93,33 @@ impl Servers {
         Ok(server)
     }
 
+    /// The ZooKeeper of the lab, as its clients name it; started when it is first needed.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        let mut zookeeper = self.zookeeper.lock().await;
+        if let Some(server) = &*zookeeper {
+            return Ok(server.cluster());
+        }
+        let data_dir = self.data_dir.as_ref();
+        let folder = data_dir.map(|folder| folder.join("zookeeper"));
+        let folder = folder
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let start =
+            async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
+        let server = Arc::new(on_one_thread(start).await?);
+        let cluster = server.cluster();
+        *zookeeper = Some(server);
+        Ok(cluster)
+    }
+
+    /// Removes a node, as ZooKeeper itself does at the end of the session that made it.
+    pub async fn remove_zookeeper_node(&self, path: &str) -> Result<(), Trouble> {
+        let cluster = self.zookeeper().await?;
+        let client = zookeeper_client::Client::connect(&cluster).await;
+        let client = client.map_err(LockError::from)?;
+        let removed = client.delete(path, None).await;
+        Ok(removed.map_err(LockError::from)?)
+    }
+
     /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.
     pub fn prefix_of(&self, arena: &str) -> String {
         format!("{}lab:{{{arena}}}:", self.redis.keys.prefix())
@@ -98,10 +134,15 @@ impl Servers {
                  them started.",
                 "需要多台互相独立的 Redis；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它们。",
             )),
-            Need::ZooKeeper => Some(Words::new(
-                "A ZooKeeper server is needed.",
-                "需要一台 ZooKeeper 服务器。",
+            Need::ZooKeeper if self.data_dir.is_none() => Some(Words::new(
+                "A ZooKeeper server is needed; run embedded (without DATABASE_URL and REDIS_URL) to have one started.",
+                "需要一台 ZooKeeper；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它。",
             )),
+            Need::ZooKeeper if !zookeeper_is_installed() => Some(Words::new(
+                "ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless.",
+                "没有安装 ZooKeeper；在 Debian 上：apt-get install zookeeper default-jre-headless。",
+            )),
+            Need::ZooKeeper => None,
         }
     }
 
@@ -136,7 +177,14 @@ impl Servers {
         let _ = tokio::time::timeout(Duration::from_millis(500), self.postgres.close()).await;
         // Dropping them ends them.
         self.nodes.lock().await.clear();
+        self.zookeeper.lock().await.take();
     }
+}
+
+/// Looked for once: nobody installs it while a program runs that could do without.
+fn zookeeper_is_installed() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(ZooKeeperServer::is_installed)
 }
 
 /// Runs what starts a server: that is not `Send`, because of an async closure in it.

@@ -20,6 +20,7 @@ mod s16_token_lock;
 mod s17_reentrant_lock;
 mod s18_multi_lock;
 mod s18_redlock;
+mod s19_zookeeper_lock;
 mod s20_fenced_lock;
 mod s21_hincrby;
 mod s22_lock_and_hincrby;
@@ -54,6 +55,7 @@ pub static STRATEGIES: &[Strategy] = &[
     s17_reentrant_lock::STRATEGY,
     s18_multi_lock::STRATEGY,
     s18_redlock::STRATEGY,
+    s19_zookeeper_lock::STRATEGY,
     s20_fenced_lock::STRATEGY,
     s21_hincrby::STRATEGY,
     s22_lock_and_hincrby::STRATEGY,

@@ -117,8 +117,8 @@ pub const STRATEGY: Strategy = Strategy {
                     ("crash_at", "between SETNX and EXPIRE"),
                     ("restart_ms", "0"),
                     ("repair", "only-expire"),
-                    ("wait_ms", "500"),
-                    ("lease_ms", "100"),
+                    ("wait_ms", "1500"),
+                    ("lease_ms", "700"),
                 ],
                 ..Scenario::SMALL
             },

@@ -134,14 +134,11 @@ impl Sell for Node {
         let (number, (answer, answered)) = (new_order_id(), oneshot::channel());
         self.waiting.insert(number.clone(), answer);
         let request = format!("{} {number} {}", self.name, buyer.name);
-        let asked = self.push(&self.queue, &request).await;
-        let answer = match asked {
-            Ok(()) => timeout(PATIENCE, answered).await,
-            Err(error) => {
-                self.waiting.remove(&number);
-                return Err(error);
-            }
-        };
+        if let Err(trouble) = self.push(&self.queue, &request).await {
+            self.waiting.remove(&number);
+            return Err(trouble);
+        }
+        let answer = timeout(PATIENCE, answered).await;
         self.waiting.remove(&number);
         match answer.as_ref().map(|answer| answer.as_deref()) {
             Ok(Ok("sold")) => Ok(Outcome::Sold { order_id: number }),
