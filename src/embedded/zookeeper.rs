@@ -51,6 +51,11 @@ impl ZooKeeperServer {
         blocking(|| binaries::find_zookeeper().map(|_| ())).await
     }
 
+    /// As [`ZooKeeperServer::check`], for who cannot wait: it looks for a few files.
+    pub fn is_installed() -> bool {
+        binaries::find_zookeeper().is_ok()
+    }
+
     /// Starts ZooKeeper with its files in `dir` (created if need be) and returns once it answers: about a second.
     pub async fn start(
         dir: &Path,

@@ -1,6 +1,8 @@
 //! The commands of the program, one function each. Exit codes: 0 done, 1 the answer is bad news
 //! (an invariant is broken), 2 it could not be done.
 
+mod lab;
+
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
@@ -94,6 +96,11 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
+    /// The lab: every way to sell a scarce thing, the broken ones too
+    Lab {
+        #[command(subcommand)]
+        command: lab::LabCommand,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
@@ -140,6 +147,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             store,
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
+        Command::Lab { command } => lab::run(command).await,
         Command::Openapi => print_openapi(),
         Command::Health { url } => return health(&url),
     };
@@ -200,7 +208,7 @@ async fn serve_command(
         } else {
             Role::Server
         };
-        let running = Running::start(&stores, &sale, role)?;
+        let running = Running::start(&stores.postgres, &stores.redis, &sale, role)?;
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
@@ -228,12 +236,21 @@ async fn serve_command(
                 // Behind a proxy all connections come from the proxy's address.
                 settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
             ),
+            lab: settings
+                .lab
+                .map_or(stores.are_embedded(), |lab| lab.is_on())
+                .then(|| stores.lab(lab_dir(&stores, &store))),
         };
         app::serve(running, listener, front, shutdown).await
     }
     .await;
     stores.close().await;
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// Where the lab may start more servers: only a program that runs its own has a place for them.
+fn lab_dir(stores: &Stores, store: &StoreSettings) -> Option<PathBuf> {
+    stores.are_embedded().then(|| store.data_dir.join("lab"))
 }
 
 /// Waits until there is something to serve.
@@ -253,7 +270,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     let shutdown = shutdown_signal()?;
     let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
-    let running = Running::start(&stores, &sale, Role::Worker)?;
+    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Worker)?;
     println!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;
@@ -305,15 +322,21 @@ async fn seed_command(store: StoreSettings) -> Result<ExitCode, AppError> {
 /// The stores of a command that acts once, brought up to date.
 async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
     start_logs(store);
-    let stores = Stores::join(store).await?;
-    postgres::migrate(&stores.postgres).await?;
+    let stores = open_stores(store).await?;
     let sale = SaleSettings {
         backlog_limit: 1_000_000,
         batch_limit: 512,
         fail_points: String::new(),
     };
-    let running = Running::start(&stores, &sale, Role::Command)?;
+    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Command)?;
     Ok((stores, running))
+}
+
+/// The stores, with the schema up to date.
+async fn open_stores(store: &StoreSettings) -> Result<Stores, AppError> {
+    let stores = Stores::join(store).await?;
+    postgres::migrate(&stores.postgres).await?;
+    Ok(stores)
 }
 
 /// The demo catalogue. Idempotent: each sale carries a name. Answers how many there are.

@@ -1,0 +1,232 @@
+//! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
+//! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
+
+use crate::{
+    embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings},
+    lock::LockError,
+    redis::Redis,
+};
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+
+use super::strategy::{Need, Trouble, Words};
+
+/// Connections to Postgres for all arenas of this process.
+const CONNECTIONS: u32 = 12;
+/// How long a buyer may wait for one of them. Long: waiting in line is what a slow strategy costs.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+pub struct Servers {
+    pub postgres: PgPool,
+    pub redis: Arc<Redis>,
+    /// Where servers of the lab's own may be started; `None` if this program runs on servers that
+    /// somebody else has set up.
+    pub data_dir: Option<PathBuf>,
+    /// More Redis nodes, by their number, once they have been needed.
+    nodes: Mutex<HashMap<usize, Arc<RedisServer>>>,
+    /// Once it has been needed.
+    zookeeper: Mutex<Option<Arc<ZooKeeperServer>>>,
+    /// Nodes that run the whole production path, each with loops and a pool of its own.
+    production: Arc<Semaphore>,
+}
+
+/// How many nodes of the production path a process runs at a time.
+const PRODUCTION_NODES: usize = 6;
+
+impl Servers {
+    pub fn new(options: &PgConnectOptions, redis: Arc<Redis>, data_dir: Option<PathBuf>) -> Self {
+        Self {
+            postgres: pool(options, CONNECTIONS),
+            redis,
+            data_dir,
+            nodes: Mutex::default(),
+            zookeeper: Mutex::default(),
+            production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
+        }
+    }
+
+    /// For a Postgres that takes more connections.
+    pub fn with_production_nodes(self, most: usize) -> Self {
+        Self {
+            production: Arc::new(Semaphore::new(most)),
+            ..self
+        }
+    }
+
+    /// A place for one more node of the production path.
+    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+        let free = self.production.clone().try_acquire_owned();
+        free.map_err(|_| Trouble::Other("this process runs as many shops as it may".to_owned()))
+    }
+
+    /// One more Redis, independent of all others, started when it is first needed. It keeps nothing over
+    /// a restart.
+    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
+        let mut nodes = self.nodes.lock().await;
+        if let Some(server) = nodes.get(&number) {
+            return Ok(server.clone());
+        }
+        let data_dir = self
+            .data_dir
+            .as_ref()
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let settings = RedisSettings {
+            extra_args: ["--appendonly", "no", "--save", ""]
+                .map(String::from)
+                .to_vec(),
+            ..RedisSettings::default()
+        };
+        let folder = data_dir.join(format!("redis-{}", number + 1));
+        let server = Arc::new(
+            on_one_thread(async move || RedisServer::start(&folder, settings).await).await?,
+        );
+        nodes.insert(number, server.clone());
+        Ok(server)
+    }
+
+    /// The ZooKeeper of the lab, as its clients name it; started when it is first needed.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        let mut zookeeper = self.zookeeper.lock().await;
+        if let Some(server) = &*zookeeper {
+            return Ok(server.cluster());
+        }
+        let data_dir = self.data_dir.as_ref();
+        let folder = data_dir.map(|folder| folder.join("zookeeper"));
+        let folder = folder
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let start =
+            async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
+        let server = Arc::new(on_one_thread(start).await?);
+        let cluster = server.cluster();
+        *zookeeper = Some(server);
+        Ok(cluster)
+    }
+
+    /// Removes a node, as ZooKeeper itself does at the end of the session that made it.
+    pub async fn remove_zookeeper_node(&self, path: &str) -> Result<(), Trouble> {
+        let cluster = self.zookeeper().await?;
+        let client = zookeeper_client::Client::connect(&cluster).await;
+        let client = client.map_err(LockError::from)?;
+        let removed = client.delete(path, None).await;
+        Ok(removed.map_err(LockError::from)?)
+    }
+
+    /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.
+    pub fn prefix_of(&self, arena: &str) -> String {
+        format!("{}lab:{{{arena}}}:", self.redis.keys.prefix())
+    }
+
+    /// Why a strategy with this need cannot run here; `None` if it can.
+    pub fn lacks(&self, need: Need) -> Option<Words> {
+        match need {
+            Need::RedisNodes(_) if self.data_dir.is_some() => None,
+            Need::RedisNodes(_) => Some(Words::new(
+                "More independent Redis servers are needed; run embedded (without DATABASE_URL and REDIS_URL) to have \
+                 them started.",
+                "需要多台互相独立的 Redis；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它们。",
+            )),
+            Need::ZooKeeper if self.data_dir.is_none() => Some(Words::new(
+                "A ZooKeeper server is needed; run embedded (without DATABASE_URL and REDIS_URL) to have one started.",
+                "需要一台 ZooKeeper；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它。",
+            )),
+            Need::ZooKeeper if !zookeeper_is_installed() => Some(Words::new(
+                "ZooKeeper is not installed; on Debian: apt-get install zookeeper default-jre-headless.",
+                "没有安装 ZooKeeper；在 Debian 上：apt-get install zookeeper default-jre-headless。",
+            )),
+            Need::ZooKeeper => None,
+        }
+    }
+
+    /// Removes all keys of an arena. The keys of a large Redis are walked in small steps.
+    pub async fn sweep(&self, arena: &str) -> Result<(), redis::RedisError> {
+        let pattern = format!("{}*", escaped(&self.prefix_of(arena)));
+        let mut connection = self.redis.pooled().await?;
+        let mut cursor = 0_u64;
+        loop {
+            let (next, keys): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
+                .arg(cursor)
+                .arg("MATCH")
+                .arg(&pattern)
+                .arg("COUNT")
+                .arg(1_000)
+                .query_async(&mut *connection)
+                .await?;
+            if !keys.is_empty() {
+                redis::cmd("UNLINK")
+                    .arg(keys)
+                    .exec_async(&mut *connection)
+                    .await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    pub async fn close(&self) {
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.postgres.close()).await;
+        // Dropping them ends them.
+        self.nodes.lock().await.clear();
+        self.zookeeper.lock().await.take();
+    }
+}
+
+/// Looked for once: nobody installs it while a program runs that could do without.
+fn zookeeper_is_installed() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(ZooKeeperServer::is_installed)
+}
+
+/// Runs what starts a server: that is not `Send`, because of an async closure in it.
+async fn on_one_thread<T: Send + 'static>(
+    start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+) -> Result<T, Trouble> {
+    let runtime = tokio::runtime::Handle::current();
+    let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
+    match started {
+        Ok(Ok(server)) => Ok(server),
+        Ok(Err(error)) => Err(Trouble::Other(error.to_string())),
+        Err(error) => Err(Trouble::Other(error.to_string())),
+    }
+}
+
+/// A pool of the lab: nobody is told 503 here, everybody waits.
+pub fn pool(options: &PgConnectOptions, connections: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(Duration::from_secs(30))
+        .test_before_acquire(false)
+        .connect_lazy_with(
+            options
+                .clone()
+                .application_name("flash-sale-lab")
+                // A lock that leaks makes Postgres complain at each unlock: the verdict says it better.
+                .options([
+                    ("statement_timeout", "30s"),
+                    ("client_min_messages", "error"),
+                ]),
+        )
+}
+
+/// A text as a pattern that only it matches.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}

@@ -1,0 +1,34 @@
+//! The lab: strategies against their promises, and the lab itself from outside.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`conformance`] | every registered strategy under the same scenarios: nothing that it says never happens happens, and everything that it says can happen is made to |
+//! | [`http`] | the routes: arenas, purchases, storms, events, verdicts, refusals, LAB=off |
+//! | [`processes`] | two real server processes share an arena |
+//! | [`command`] | `flash-sale lab` |
+
+mod command;
+mod conformance;
+mod http;
+mod processes;
+
+use crate::support::Servers;
+use flash_sale::{
+    lab::{Lab, servers},
+    redis::Redis,
+};
+use std::sync::Arc;
+
+/// The library's lab on the shared servers, with a database of its own.
+async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let redis = Redis::new(&shared.redis.url(), prefix).expect("redis url");
+    let servers = servers::Servers::new(
+        &database.options(),
+        Arc::new(redis),
+        Some(shared.folder(prefix)),
+    );
+    // This Postgres takes hundreds of connections.
+    (Lab::new(servers.with_production_nodes(32)), database)
+}
