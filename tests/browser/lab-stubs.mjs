@@ -135,7 +135,7 @@ const ids = (say) => ({ sections: [
 
 /**
  * Answers everything below /api/v1/lab for `page`. `how.refuse(method, path)` may answer with a problem {status, code} first.
- * What was asked is kept in the answer: [{method, path, body}].
+ * What was asked is kept in the answer: [{method, path, query, body}].
  */
 export async function stubLab(page, how = {}) {
   const asked = [], arenas = new Map();
@@ -143,7 +143,7 @@ export async function stubLab(page, how = {}) {
     const request = route.request(), url = new URL(request.url()), method = request.method();
     const say = (en, zh) => (url.searchParams.get('lang') === 'zh' ? zh : en);
     const parts = url.pathname.replace('/api/v1/lab/', '').split('/'), body = request.postDataJSON() ?? {};
-    asked.push({ method, path: url.pathname, body });
+    asked.push({ method, path: url.pathname, query: Object.fromEntries(url.searchParams), body });
     const json = (answer, status = 200) => route.fulfill({ status, json: answer });
     const problem = how.refuse?.(method, url.pathname);
     if (problem) return route.fulfill({ status: problem.status, contentType: 'application/problem+json', headers: problem.headers, body: JSON.stringify(problem) });

@@ -1,5 +1,5 @@
 // The lab: choose strategies, storm them, see what each sold, read how it is done. What is chosen stands in the address, and
-// finished races in its fragment, so that a link shows what its sender saw.
+// finished races in its fragment, so that a link shows what its sender saw. What only a race needs is fetched for the first one.
 
 import { call } from '../api.js';
 import { number } from '../format.js';
@@ -9,10 +9,7 @@ import { lessonCards } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import { reader } from './reader.js';
-import { laneView, scaleLanes } from './lanes.js';
-import { showResults } from './results-view.js';
 import { row, unpack, pack } from './results.js';
-import { heat, leave, standing } from './run.js';
 import { FIELDS, MOST_LANES, bounded, fromDemonstration, fromQuery, heats, merged, optionsOf, toQuery } from './setup.js';
 import { inWords, t } from './words.js';
 
@@ -25,7 +22,7 @@ const PRESETS = {
 };
 
 const setup = fromQuery(location.search);
-let strategies = [], shared = [], running = null, runs = 0, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
+let strategies = [], shared = [], running = null, runner = null, runs = 0, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
 const read = reader($('#reader'), { familyName: (family) => familyName(family), onShow: demonstrate });
 const named = (id) => strategies.find((one) => one.id === id);
 
@@ -147,6 +144,8 @@ async function start() {
   running = new AbortController();
   const mine = running, run = ++runs, asked = structuredClone(setup);
   changed();
+  const [{ laneView }, { scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
+  runner ??= await import('./run.js');
   $('#race').hidden = false;
   const views = new Map(chosen.map((one) => [one.id, laneView(one, asked.stock)]));
   const latest = new Map();
@@ -160,19 +159,19 @@ async function start() {
     if (lane.oversold > 0 && !(before?.oversold > 0)) text($('#say'), t('lab.say.oversold', { title: named(lane.id).title, sold: number(lane.sold), stock: number(lane.stock) }));
     waiting ||= requestAnimationFrame(() => { // several arenas speak at once: paint once
       waiting = 0;
-      const lanes = [...latest.values()], to = scaleLanes(lanes);
+      const lanes = [...latest.values()], to = scale(lanes);
       lanes.forEach((one) => views.get(one.id).show(one, to));
     });
   };
   for (const ids of heats(chosen.map(({ id }) => id), asked.together)) {
     if (mine.signal.aborted) break;
     text($('#race-state'), t('lab.race_now', { names: ids.map((id) => named(id).title).join(' · ') }));
-    const lanes = await heat(ids.map(named), asked, shared, onLane, mine.signal);
+    const lanes = await runner.heat(ids.map(named), asked, shared, onLane, mine.signal);
     for (const one of lanes) {
       if (one.verdict) rows.push({ ...row(one.verdict, asked, run, ids.length), strategy: one.id, arena: one.arena });
       else if (one.status === 'refused' && one.why.code !== 'stopped') toast(`${named(one.id).title}: ${refusal(one.why)}`, 'bad');
     }
-    results();
+    await results();
   }
   running = null;
   text($('#race-state'), t(mine.signal.aborted ? 'lab.stopped' : 'lab.race_over'));
@@ -183,9 +182,10 @@ async function start() {
 
 // ---- the results -------------------------------------------------------------------------------------------------
 
-function results() {
-  showResults(rows, named, standing());
+async function results() {
   remember();
+  $('#results').hidden = rows.length === 0;
+  if (rows.length) (await import('./results-view.js')).showResults(rows, named, runner?.standing() ?? []);
 }
 
 function forget() {
@@ -229,6 +229,6 @@ for (const name of Object.keys(PRESETS)) $('#presets').append(h('button', { clas
 $('#setup').addEventListener('submit', (event) => { event.preventDefault(); start(); });
 $('#none').addEventListener('click', () => { setup.strategies = []; for (const box of boxes.values()) box.checked = false; changed(); });
 $('#forget').addEventListener('click', forget);
-addEventListener('pagehide', leave);
+addEventListener('pagehide', () => runner?.leave());
 addEventListener('pageshow', (event) => { if (event.persisted) results(); }); // back again: the arenas have gone, so has their report
 load();

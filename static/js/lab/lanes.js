@@ -3,10 +3,9 @@
 import { number } from '../format.js';
 import { h, text } from '../ui.js';
 import { refusal } from './frame.js';
-import { polyline, scale, tone } from './race.js';
+import { polyline, tone } from './race.js';
 import { t } from './words.js';
 
-export const scaleLanes = scale;
 const SVG = 'http://www.w3.org/2000/svg';
 
 function curve() {

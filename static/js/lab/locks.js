@@ -41,7 +41,7 @@ async function load() {
   workedAgain();
   const { locks, properties, note_on_fencing: note } = answered;
   $('#page').hidden = false;
-  $('#properties').replaceChildren(...properties.map((one, index) => h('li', {}, h('span', { class: 'nr' }, String(index + 1)), h('h3', {}, one.title), h('p', {}, one.explanation))));
+  $('#properties').replaceChildren(...properties.map((one, index) => h('li', {}, h('span', { class: 'nr' }, String(index + 1)), h('h2', {}, one.title), h('p', {}, one.explanation))));
   $('#columns').replaceChildren(h('th', { scope: 'col' }, t('locks.lock')), ...properties.map((one) => h('th', { scope: 'col' }, one.title)), h('th', { scope: 'col' }, t('locks.cost')));
   $('#rows').replaceChildren(...locks.map((one) => lock(one, properties)));
   $('#uses').replaceChildren(...locks.filter((one) => one.use_when || one.not_given).map((one) => h('li', { class: 'use' }, h('h3', {}, one.title),

@@ -1,14 +1,16 @@
 // The table of finished races, the bars that compare them, and the ways to take them along.
 
+import { Problem, problemOf } from '../api.js';
 import { number } from '../format.js';
 import { $, h, toast } from '../ui.js';
+import { refusal } from './frame.js';
 import { tripsWords } from './lanes.js';
 import { csv, json } from './results.js';
 import { inWords, t } from './words.js';
 
 const fixed = (n) => (n == null ? '–' : number(n, { maximumFractionDigits: n < 10 ? 1 : 0 }));
 const cell = (n, bad = false) => h('td', { class: bad ? 'num bad' : 'num' }, fixed(n));
-let shown = [], nameOf = () => undefined;
+let shown = [], reported = [], nameOf = () => undefined;
 
 const title = (one) => nameOf(one.strategy)?.title ?? one.strategy;
 
@@ -16,8 +18,6 @@ const title = (one) => nameOf(one.strategy)?.title ?? one.strategy;
 export function showResults(rows, named, standing) {
   shown = rows;
   nameOf = named;
-  $('#results').hidden = rows.length === 0;
-  if (!rows.length) return;
   $('#table').replaceChildren(...rows.map((one) => h('tr', {},
     h('th', { scope: 'row' }, title(one), h('small', {}, t('lab.with', { run: one.run, buyers: number(one.buyers ?? 0), nodes: one.nodes ?? 1, work: one.work_ms ?? 0 }))),
     h('td', {}, h('span', { class: `promise ${one.kept_promise === false ? 'bad' : one.kept_promise ? 'good' : ''}` }, t(`lab.kept.${one.kept_promise ?? 'unknown'}`))),
@@ -32,10 +32,8 @@ export function showResults(rows, named, standing) {
       (one) => (one.oversold ? t('lab.too_many_sold', { n: number(one.oversold) }) : one.undersold ? t('lab.too_few_sold', { n: number(one.undersold) }) : t('lab.exact'))),
   ];
   $('#charts').replaceChildren(...charts);
-  const reported = rows.map(({ arena }) => arena).filter((arena) => arena && standing.includes(arena));
-  const report = $('#report');
-  report.hidden = reported.length === 0;
-  report.href = inWords(`/api/v1/lab/report?arenas=${reported.map(encodeURIComponent).join(',')}`);
+  reported = rows.map(({ arena }) => arena).filter((arena) => arena && standing.includes(arena));
+  $('#report').hidden = reported.length === 0;
 }
 
 /** One bar for each row, on one scale; the figure stands beside it as text, so that nobody has to read a length. */
@@ -58,6 +56,15 @@ function save(name, type, content) {
 
 $('#csv').addEventListener('click', () => save('flash-sale-lab.csv', 'text/csv', `\ufeff${csv(shown)}`)); // the mark tells spreadsheets that it is UTF-8
 $('#json').addEventListener('click', () => save('flash-sale-lab.json', 'application/json', json(shown)));
+$('#report').addEventListener('click', async () => {
+  try {
+    const response = await fetch(inWords(`/api/v1/lab/report?arenas=${reported.map(encodeURIComponent).join(',')}`), { signal: AbortSignal.timeout(30_000) });
+    if (!response.ok) throw await problemOf(response);
+    save('flash-sale-lab.html', 'text/html', await response.text());
+  } catch (problem) {
+    toast(refusal(problem instanceof Problem ? problem : new Problem(0, 'network')), 'bad');
+  }
+});
 $('#link').addEventListener('click', async () => {
   try {
     await navigator.clipboard.writeText(location.href);
