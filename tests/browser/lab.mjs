@@ -152,6 +152,38 @@ export function lab(stage) {
     });
   });
 
+  // Without stubs: what the server really answers.
+  describe('the server’s own lab', () => {
+    it('a race: one sells too much, the other does not, and the report says so', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab?s=naive,conditional-update&stock=10&buyers=80&concurrency=16');
+      await loaded(page);
+      await page.click('#start');
+      const finished = (lane) => page.waitForFunction((id) => document.querySelectorAll('#lanes .lane')[id]?.querySelector('.explains').textContent, lane, { timeout: 60_000 });
+      await Promise.all([0, 1].map(finished));
+      const classes = await page.locator('#lanes .lane').evaluateAll((lanes) => lanes.map(({ className }) => className));
+      assert.deepEqual(classes, ['lane bad', 'lane good']);
+      await page.waitForSelector('#table tr:nth-child(2)');
+      assert.match(await page.locator('#table tr').nth(1).textContent(), /10 \/ 10/);
+      await page.leave();
+    });
+
+    it('every strategy can be read, in both languages', async () => {
+      for (const locale of ['en-US', 'zh-CN']) {
+        const page = await stage.visit({ locale });
+        await page.goto('/lab');
+        await loaded(page);
+        for (const id of await page.locator('#read-which option').evaluateAll((options) => options.map(({ value }) => value))) {
+          await page.selectOption('#read-which', id);
+          assert.ok(await page.locator('#read-words dd').count() >= 5, id);
+          assert.ok(await page.locator('#read-code .line').count() > 5, id);
+        }
+        assert.doesNotMatch(await page.locator('#picker').innerText(), /undefined|lab\.|\{/);
+        await page.leave();
+      }
+    });
+  });
+
   describe('the lock theatre', () => {
     it('is stepped through by the keyboard alone, and says every step', async () => {
       const page = await visit();

@@ -212,6 +212,7 @@ describe('a lesson', () => {
 
   it('a play without acts is one act, and one without steps none', () => {
     assert.deepEqual(timeline({ ...play, acts: [] }).acts.map(({ first, last }) => [first, last]), [[0, 4]]);
+    assert.deepEqual(timeline({ ...play, acts: [...play.acts, { id: 'never', first: null, last: null }] }).acts.length, 2, 'an act that did not come is none');
     assert.equal(timeline({}).last, -1);
   });
 

@@ -41,10 +41,10 @@ const familyName = (family) => t(`lab.family.${family}`, { name: family }, 'lab.
 
 const boxes = new Map();
 function pickers() {
-  const families = Map.groupBy ? Map.groupBy(strategies, ({ family }) => family) : grouped(strategies);
-  $('#picker').replaceChildren(...[...families].map(([family, members]) => h('fieldset', { class: 'family' },
+  $('#picker').replaceChildren(...[...grouped(strategies)].map(([family, members]) => h('fieldset', { class: 'family' },
     h('legend', {}, familyName(family)), ...members.map(picker))));
 }
+/** By family, in the order in which the server teaches them. */
 function grouped(list) {
   const groups = new Map();
   for (const one of list) groups.set(one.family, [...(groups.get(one.family) ?? []), one]);

@@ -163,8 +163,7 @@ function perform(play) {
     h('td', { class: 'says' }, event.say ?? ''),
     h('td', {}, event.believers?.length ? listed(event.believers) : '–', event.overlap ? h('strong', { class: 'error' }, ` ${t('lesson.overlap')}`) : null))));
   $('#seek').max = line.last;
-  text($('#outcome'), verdictWords(play.verdict));
-  $('#outcome').hidden = !play.verdict;
+  text($('#outcome'), play.verdict?.why ? t('lesson.outcome', { why: play.verdict.why }) : '');
   $('#theatre').hidden = false;
   show(Number(/^#(\d+)$/.exec(location.hash)?.[1] ?? 1) - 1, { quiet: true });
 }

@@ -10,8 +10,7 @@ export function optionInput(option, value, id) {
   const about = { id, 'aria-describedby': `${id}-teaches` };
   const now = value ?? option.default;
   if (Array.isArray(option.values)) {
-    const select = h('select', about, ...option.values.map((one) => h('option', { value: String(one), selected: String(one) === String(now) }, String(one))));
-    return select;
+    return h('select', about, ...option.values.map((one) => h('option', { value: String(one), selected: String(one) === String(now) }, t(`lab.value.${one}`, { name: String(one) }, 'lab.option_other'))));
   }
   if (typeof option.default === 'boolean') {
     const box = h('input', { type: 'checkbox', class: 'switch', ...about });

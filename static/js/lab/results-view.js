@@ -13,6 +13,7 @@ const cell = (n, bad = false) => h('td', { class: bad ? 'num bad' : 'num' }, fix
 let shown = [], reported = [], nameOf = () => undefined;
 
 const title = (one) => nameOf(one.strategy)?.title ?? one.strategy;
+const brief = (one) => [nameOf(one.strategy)?.number, one.strategy].filter(Boolean).join(' '); // titles may be whole statements
 
 /** `standing` are the arenas that still exist: only of those can the server make a report. */
 export function showResults(rows, named, standing) {
@@ -43,7 +44,7 @@ function bars(name, rows, value, tone, words = (one) => fixed(value(one))) {
     h('ul', {}, ...rows.map((one) => {
       const fill = h('i', {});
       fill.style.transform = `scaleX(${(value(one) ?? 0) / most})`;
-      return h('li', { class: tone(one) }, h('span', { class: 'what' }, title(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
+      return h('li', { class: tone(one) }, h('span', { class: 'what', title: title(one) }, brief(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
         h('span', { class: 'bar', 'aria-hidden': 'true' }, fill), h('span', { class: 'num' }, words(one)));
     })));
 }

@@ -2,7 +2,7 @@
 
 /** PLAY of the API, made safe to walk through: acts cover all events, every list is there. */
 export function timeline(play) {
-  const events = play.events ?? [], acts = (play.acts ?? []).filter((act) => act.first <= act.last && act.first < events.length);
+  const events = play.events ?? [], acts = (play.acts ?? []).filter(({ first, last }) => Number.isInteger(first) && first <= last && last < events.length);
   const whole = acts.length ? acts : [{ id: 'all', title: play.title ?? '', kind: 'failure', first: 0, last: events.length - 1, verdict: play.verdict }];
   return { play, events, acts: whole, actors: play.actors ?? [], last: events.length - 1 };
 }
