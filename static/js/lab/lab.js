@@ -10,7 +10,7 @@ import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import { reader } from './reader.js';
 import { row, unpack, pack } from './results.js';
-import { FIELDS, MOST_LANES, bounded, fromDemonstration, fromQuery, heats, merged, optionsOf, toQuery } from './setup.js';
+import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, merged, optionsOf, toQuery } from './setup.js';
 import { inWords, t } from './words.js';
 
 const PRESETS = {
@@ -22,7 +22,8 @@ const PRESETS = {
 };
 
 const setup = fromQuery(location.search);
-let strategies = [], shared = [], running = null, runner = null, runs = 0, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
+let strategies = [], shared = [], running = null, runner = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
+let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
 const read = reader($('#reader'), { familyName: (family) => familyName(family), onShow: demonstrate });
 const named = (id) => strategies.find((one) => one.id === id);
 
@@ -75,21 +76,16 @@ function choose(id, chosen) {
 
 function preset(name) {
   const { strategies: wanted, ...fields } = PRESETS[name];
-  Object.assign(setup, { nodes: 1 }, fields, { strategies: wanted.filter((id) => named(id)?.available?.ok) });
-  for (const [id, box] of boxes) box.checked = setup.strategies.includes(id);
-  fillForm();
+  Object.assign(setup, defaults(), fields, { strategies: wanted.filter((id) => named(id)?.available?.ok) });
+  fill();
   if (setup.strategies.length) read.open(setup.strategies[0], setup.strategies[1]);
-  changed();
 }
 
 /** The strategy alone, under what makes it show its weakness, and off it goes. */
 function demonstrate(strategy, show) {
   if (running) return;
   Object.assign(setup, fromDemonstration(strategy, show));
-  for (const [id, box] of boxes) box.checked = setup.strategies.includes(id);
-  shownOptions = '';
-  fillForm();
-  changed();
+  fill();
   start();
 }
 
@@ -106,9 +102,13 @@ function changed() {
   remember();
 }
 
-function fillForm() {
+/** The whole form anew from the setup. */
+function fill() {
+  for (const [id, box] of boxes) box.checked = setup.strategies.includes(id);
   for (const name of Object.keys(FIELDS)) $(`#f-${name}`).value = setup[name];
   $('#f-together').checked = setup.together;
+  shownOptions = '';
+  changed();
 }
 
 let shownOptions = '';
@@ -142,9 +142,19 @@ async function start() {
   const chosen = setup.strategies.map(named).filter(Boolean);
   if (!chosen.length) return toast(t('lab.choose'));
   running = new AbortController();
-  const mine = running, run = ++runs, asked = structuredClone(setup);
   changed();
-  const [{ laneView }, { scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
+  try {
+    await race(chosen, structuredClone(setup), ++runs, running.signal);
+  } catch {
+    toast(t('error.network'), 'bad'); // a part of the page could not be fetched
+  } finally {
+    running = null;
+    changed();
+  }
+}
+
+async function race(chosen, asked, run, signal) {
+  const [{ laneView }, { lane, scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
   runner ??= await import('./run.js');
   $('#race').hidden = false;
   const views = new Map(chosen.map((one) => [one.id, laneView(one, asked.stock)]));
@@ -153,31 +163,30 @@ async function start() {
   $('#race').scrollIntoView({ block: 'nearest' });
   text($('#say'), t('lab.say.started', { n: chosen.length }));
   let waiting = 0;
-  const onLane = (lane) => {
-    const before = latest.get(lane.id);
-    latest.set(lane.id, lane);
-    if (lane.oversold > 0 && !(before?.oversold > 0)) text($('#say'), t('lab.say.oversold', { title: named(lane.id).title, sold: number(lane.sold), stock: number(lane.stock) }));
+  const onLane = (now) => {
+    const before = latest.get(now.id);
+    latest.set(now.id, now);
+    if (now.oversold > 0 && !(before?.oversold > 0)) text($('#say'), t('lab.say.oversold', { title: named(now.id).title, sold: number(now.sold), stock: number(now.stock) }));
     waiting ||= requestAnimationFrame(() => { // several arenas speak at once: paint once
       waiting = 0;
       const lanes = [...latest.values()], to = scale(lanes);
       lanes.forEach((one) => views.get(one.id).show(one, to));
     });
   };
+  for (const { id } of chosen) onLane(lane(id, asked.stock));
   for (const ids of heats(chosen.map(({ id }) => id), asked.together)) {
-    if (mine.signal.aborted) break;
+    if (signal.aborted) break;
     text($('#race-state'), t('lab.race_now', { names: ids.map((id) => named(id).title).join(' · ') }));
-    const lanes = await runner.heat(ids.map(named), asked, shared, onLane, mine.signal);
+    const lanes = await runner.heat(ids.map(named), asked, shared, onLane, signal);
     for (const one of lanes) {
       if (one.verdict) rows.push({ ...row(one.verdict, asked, run, ids.length), strategy: one.id, arena: one.arena });
       else if (one.status === 'refused' && one.why.code !== 'stopped') toast(`${named(one.id).title}: ${refusal(one.why)}`, 'bad');
     }
     await results();
   }
-  running = null;
-  text($('#race-state'), t(mine.signal.aborted ? 'lab.stopped' : 'lab.race_over'));
+  text($('#race-state'), t(signal.aborted ? 'lab.stopped' : 'lab.race_over'));
   text($('#say'), [...latest.values()].filter(({ verdict }) => verdict).map(({ id, sold, oversold }) => t(oversold ? 'lab.say.bad' : 'lab.say.good', { title: named(id).title, sold: number(sold), over: number(oversold) })).join(' ')
     || t('lab.stopped'));
-  changed();
 }
 
 // ---- the results -------------------------------------------------------------------------------------------------
@@ -212,8 +221,7 @@ async function load() {
   pickers();
   read.know(strategies);
   read.open(setup.strategies[0] ?? strategies[0]?.id, setup.strategies[1]);
-  fillForm();
-  changed();
+  fill();
   results();
   call('GET', inWords('/api/v1/lab/lessons')).then(({ lessons }) => {
     $('#lesson-list').replaceChildren(...lessonCards(lessons));
@@ -227,7 +235,7 @@ for (const name of Object.keys(FIELDS)) {
 $('#f-together').addEventListener('change', (event) => { setup.together = event.target.checked; changed(); });
 for (const name of Object.keys(PRESETS)) $('#presets').append(h('button', { class: 'button small', type: 'button', onclick: () => preset(name) }, t(`lab.preset.${name}`)));
 $('#setup').addEventListener('submit', (event) => { event.preventDefault(); start(); });
-$('#none').addEventListener('click', () => { setup.strategies = []; for (const box of boxes.values()) box.checked = false; changed(); });
+$('#none').addEventListener('click', () => { setup.strategies = []; fill(); });
 $('#forget').addEventListener('click', forget);
 addEventListener('pagehide', () => runner?.leave());
 addEventListener('pageshow', (event) => { if (event.persisted) results(); }); // back again: the arenas have gone, so has their report

@@ -19,9 +19,10 @@ export function stage(root, line, onSeek) {
     }));
     const sent = arrow(line, event);
     const from = Math.max(0, line.actors.findIndex(({ id }) => id === event.actor));
-    const [left, right] = sent ? [Math.min(...sent), Math.max(...sent)] : [from, from];
-    const label = h('p', { class: 'sent' },
-      h('code', {}, event.detail?.command ?? words(event.step)), event.detail?.reply != null ? h('code', { class: 'reply' }, `→ ${event.detail.reply}`) : null);
+    const [left, right] = sent ? [Math.min(...sent), Math.max(...sent)] : [Math.max(0, from - 1), Math.min(columns - 1, from + 1)];
+    const side = sent || right - left === 2 ? '' : from === left ? ' start' : ' end';
+    const label = h('p', { class: `sent${side}` },
+      event.detail?.command ? h('code', {}, event.detail.command) : h('span', { class: 'tale' }, event.say ?? words(event.step)), event.detail?.reply != null ? h('code', { class: 'reply' }, `→ ${event.detail.reply}`) : null);
     label.style.gridColumn = `${left + 1} / ${right + 2}`;
     row.append(label);
     if (sent) {
