@@ -224,6 +224,10 @@ async function load() {
     $(`#${part}`).parentElement.hidden = !lesson[part];
     text($(`#${part}`), lesson[part] ?? '');
   }
+  if (lesson.available?.ok === false) {
+    $('#preparing').hidden = true;
+    return failed({ status: 409, code: 'strategy_unavailable', detail: lesson.available.why }, load);
+  }
   optionForm();
   await run();
 }

@@ -6,7 +6,7 @@ import { t } from './words.js';
 const address = ({ id }) => `/lab/lessons/${encodeURIComponent(id)}`;
 
 export const lessonCards = (lessons) => lessons.map((one) => h('li', { class: 'lesson-card' },
-  h('span', { class: 'nr' }, String(one.number)), h('h3', {}, h('a', { href: address(one) }, one.title)), h('p', {}, one.failure)));
+  h('span', { class: 'nr' }, String(one.number)), h('h3', {}, h('a', { href: address(one) }, one.title)), h('p', {}, one.failure), one.available?.ok === false ? h('p', { class: 'why' }, t('lab.unavailable', { why: one.available.why ?? '' })) : null));
 
 export const lessonStrip = (lessons, here) => lessons.map((one) => h('li', {},
   h('a', { href: address(one), 'aria-current': one.id === here ? 'page' : undefined, title: one.title },

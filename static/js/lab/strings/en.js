@@ -58,7 +58,7 @@ export default {
   'error.arena_not_found': 'This stock of the lab is closed already. Run it again.',
   'error.too_many_arenas': 'Too many stocks of the lab are open at the moment. They close by themselves after a while: wait a little and try again.',
   'error.storm_running': 'A storm is already going on there.',
-  'error.strategy_unavailable': 'This strategy cannot run here: {detail}',
+  'error.strategy_unavailable': 'This cannot run here: {detail}',
 
   'lab.setup': 'The storm',
   'lab.choose': 'Choose at least one strategy.',

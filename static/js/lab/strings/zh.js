@@ -57,7 +57,7 @@ export default {
   'error.arena_not_found': '实验室里的这份库存已经关闭，请重新运行。',
   'error.too_many_arenas': '实验室里同时打开的库存太多了。它们过一会儿会自动关闭：请稍等再试。',
   'error.storm_running': '那里已经有一波人潮了。',
-  'error.strategy_unavailable': '这个策略在这里不能运行：{detail}',
+  'error.strategy_unavailable': '在这里不能运行：{detail}',
 
   'lab.setup': '人潮',
   'lab.choose': '请至少选一个策略。',
