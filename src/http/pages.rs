@@ -106,7 +106,9 @@ fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
         return send(found, headers);
     }
     let whole = String::from_utf8_lossy(&found.data);
-    let lines = whole.lines().filter(|line| !line.contains(r#"href="/lab""#));
+    let lines = whole
+        .lines()
+        .filter(|line| !line.contains(r#"href="/lab""#));
     let data = lines.flat_map(|line| [line, "\n"]).collect::<String>();
     let found = Found {
         hash: Sha256::digest(&data).into(),
@@ -331,9 +333,19 @@ mod tests {
             let body = body.expect("in memory").expect("whole");
             (same, body.windows(LINK.len()).any(|part| part == LINK))
         };
-        for name in ["index.html", "sale.html", "live.html", "orders.html", "admin.html"] {
+        for name in [
+            "index.html",
+            "sale.html",
+            "live.html",
+            "orders.html",
+            "admin.html",
+        ] {
             assert_eq!(leads(name, true), (true, true), "{name}");
-            assert_eq!(leads(name, false), (false, false), "{name}: another tag, too");
+            assert_eq!(
+                leads(name, false),
+                (false, false),
+                "{name}: another tag, too"
+            );
         }
         assert!(!leads("lab-off.html", false).1);
     }
