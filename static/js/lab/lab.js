@@ -174,9 +174,11 @@ async function race(chosen, asked, run, signal) {
     });
   };
   for (const { id } of chosen) onLane(lane(id, asked.stock));
-  for (const ids of heats(chosen.map(({ id }) => id), asked.together)) {
+  const all = heats(chosen.map(({ id }) => id), asked.together);
+  text($('#race-state'), '');
+  for (const ids of all) {
     if (signal.aborted) break;
-    text($('#race-state'), t('lab.race_now', { names: ids.map((id) => named(id).title).join(' · ') }));
+    if (all.length > 1) text($('#race-state'), t('lab.race_now', { names: ids.map((id) => named(id).title).join(' · ') }));
     const lanes = await runner.heat(ids.map(named), asked, shared, onLane, signal);
     for (const one of lanes) {
       if (one.verdict) rows.push({ ...row(one.verdict, asked, run, ids.length), strategy: one.id, arena: one.arena });
