@@ -184,6 +184,34 @@ export function lab(stage) {
     });
   });
 
+  describe('the server’s own lessons', () => {
+    it('a lesson is played, and shows the moment when two hold the lock', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab/lessons/b03');
+      await page.waitForSelector('#theatre:not([hidden])', { timeout: 60_000 });
+      await page.locator('.acts .quiet').first().click();
+      await page.locator('#holders.overlap').waitFor();
+      assert.ok(await page.locator('#rows tr').count() > 5);
+      await page.keyboard.press('End');
+      await page.locator('#verdict').waitFor();
+      assert.doesNotMatch(await page.locator('#theatre').innerText(), /undefined|NaN|\[object|\{\w+\}/);
+      await page.leave();
+    });
+
+    it('locks are compared in four properties each, and order numbers explained', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab/locks');
+      await page.waitForSelector('#page:not([hidden])', { timeout: 60_000 });
+      const locks = await page.locator('#rows tr').count();
+      assert.ok(locks >= 10, `${locks} locks`);
+      assert.equal(await page.locator('#rows .answer:is(.yes, .no, .partly)').count(), locks * 4);
+      await page.goto('/lab/ids');
+      await page.waitForSelector('.idea', { timeout: 60_000 });
+      assert.doesNotMatch(await page.locator('main').innerText(), /undefined|NaN|\[object/);
+      await page.leave();
+    });
+  });
+
   describe('the lock theatre', () => {
     it('is stepped through by the keyboard alone, and says every step', async () => {
       const page = await visit();
