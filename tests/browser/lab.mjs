@@ -194,7 +194,7 @@ export function lab(stage) {
       assert.ok(await page.locator('#rows tr').count() > 5);
       await page.keyboard.press('End');
       await page.locator('#verdict').waitFor();
-      assert.doesNotMatch(await page.locator('#theatre').innerText(), /undefined|NaN|\[object|\{\w+\}/);
+      assert.doesNotMatch(await page.locator('.now-box').innerText(), /undefined|NaN|\[object|\{\w+\}/);
       await page.leave();
     });
 
