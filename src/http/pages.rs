@@ -11,7 +11,7 @@ use super::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::Path,
+    extract::{Path, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
@@ -20,7 +20,7 @@ use axum::{
         },
     },
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{MethodRouter, get},
 };
 use dashmap::DashMap;
 use flate2::{Compression, write::GzEncoder};
@@ -58,26 +58,15 @@ const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; styl
 /// The pages, their files, and `/docs` over the document at `/openapi.json`.
 pub fn router() -> Router<App> {
     let pages = Router::new()
-        .route(
-            "/",
-            get(async |headers: HeaderMap| file("index.html", &headers)),
-        )
-        .route(
-            "/sales/{id}",
-            get(async |headers: HeaderMap| file("sale.html", &headers)),
-        )
-        .route(
-            "/sales/{id}/live",
-            get(async |headers: HeaderMap| file("live.html", &headers)),
-        )
-        .route(
-            "/orders",
-            get(async |headers: HeaderMap| file("orders.html", &headers)),
-        )
-        .route(
-            "/admin",
-            get(async |headers: HeaderMap| file("admin.html", &headers)),
-        )
+        .route("/", page("index.html"))
+        .route("/sales/{id}", page("sale.html"))
+        .route("/sales/{id}/live", page("live.html"))
+        .route("/orders", page("orders.html"))
+        .route("/admin", page("admin.html"))
+        .route("/lab", room("lab.html"))
+        .route("/lab/lessons/{id}", room("lesson.html"))
+        .route("/lab/locks", room("locks.html"))
+        .route("/lab/ids", room("ids.html"))
         .route(
             "/static/{*path}",
             get(async |Path(path): Path<String>, headers: HeaderMap| file(&path, &headers)),
@@ -86,6 +75,47 @@ pub fn router() -> Router<App> {
     let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
     let docs = Router::from(SwaggerUi::new("/docs").config(config));
     guarded(pages, POLICY).merge(guarded(docs, DOCS_POLICY))
+}
+
+/// A page of the shop. All are the same for everybody, but for the way to a lab that is not there.
+fn page(name: &'static str) -> MethodRouter<App> {
+    get(async move |State(app): State<App>, headers: HeaderMap| {
+        html(name, app.lab.is_some(), &headers)
+    })
+}
+
+/// A page of the lab; where the lab is off, 404 in words instead.
+fn room(name: &'static str) -> MethodRouter<App> {
+    get(async move |State(app): State<App>, headers: HeaderMap| {
+        if app.lab.is_some() {
+            return file(name, &headers);
+        }
+        // Whatever the browser has: a 404 has a body.
+        let mut off = html("lab-off.html", false, &HeaderMap::new());
+        *off.status_mut() = StatusCode::NOT_FOUND;
+        off
+    })
+}
+
+/// A page, without its links to the lab where there is none: each stands on a line of its own.
+fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
+    let Some(found) = find(name) else {
+        return Problem::new(&NOT_FOUND).into_response();
+    };
+    if lab {
+        return send(found, headers);
+    }
+    let whole = String::from_utf8_lossy(&found.data);
+    let lines = whole
+        .lines()
+        .filter(|line| !line.contains(r#"href="/lab""#));
+    let data = lines.flat_map(|line| [line, "\n"]).collect::<String>();
+    let found = Found {
+        hash: Sha256::digest(&data).into(),
+        data: Cow::Owned(data.into_bytes()),
+        content_type: found.content_type,
+    };
+    send(found, headers)
 }
 
 fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
@@ -97,12 +127,16 @@ fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
         .layer(header(REFERRER_POLICY, "same-origin"))
 }
 
+fn file(path: &str, headers: &HeaderMap) -> Response {
+    match find(path) {
+        Some(found) => send(found, headers),
+        None => Problem::new(&NOT_FOUND).into_response(),
+    }
+}
+
 /// A file, or 304 if the client has it as it is. `no-cache` means "ask every time": a new release is
 /// seen at once, and an unchanged file costs headers only.
-fn file(path: &str, headers: &HeaderMap) -> Response {
-    let Some(found) = find(path) else {
-        return Problem::new(&NOT_FOUND).into_response();
-    };
+fn send(found: Found, headers: &HeaderMap) -> Response {
     let compressed = takes_gzip(headers);
     let tag = etag(&found.hash);
     let mut response = if is_known(headers, &tag) {
@@ -282,6 +316,38 @@ mod tests {
         )
         .expect("gzip");
         assert_eq!(unpacked[..], found.data[..]);
+    }
+
+    #[test]
+    fn where_the_lab_is_off_no_page_leads_there() {
+        const LINK: &[u8] = br#"href="/lab""#;
+        let leads = |name: &str, lab: bool| {
+            let found = find(name).expect("a page");
+            let tag = etag(&found.hash);
+            let response = html(name, lab, &HeaderMap::new());
+            let same = response.headers()[ETAG].to_str().expect("ascii") == tag;
+            let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(
+                response.into_body(),
+                1 << 20,
+            ));
+            let body = body.expect("in memory").expect("whole");
+            (same, body.windows(LINK.len()).any(|part| part == LINK))
+        };
+        for name in [
+            "index.html",
+            "sale.html",
+            "live.html",
+            "orders.html",
+            "admin.html",
+        ] {
+            assert_eq!(leads(name, true), (true, true), "{name}");
+            assert_eq!(
+                leads(name, false),
+                (false, false),
+                "{name}: another tag, too"
+            );
+        }
+        assert!(!leads("lab-off.html", false).1);
     }
 
     #[test]

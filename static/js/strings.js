@@ -7,6 +7,9 @@ export const language = globalThis.document?.documentElement.lang.startsWith('zh
 
 const { default: words } = await import(`./strings/${language}.js`);
 
+/** More words, for pages that have their own (the lab). */
+export const add = (more) => { Object.assign(words, more); };
+
 /** The words of `key`. `otherwise` is the key to use where there is no such key. */
 export function t(key, params = {}, otherwise) {
   const value = words[key] ?? (otherwise ? words[otherwise] : key);

@@ -28,6 +28,7 @@ export function shell() {
   for (const element of document.querySelectorAll('[data-t-label]')) element.setAttribute('aria-label', t(element.dataset.tLabel));
   for (const link of document.querySelectorAll('nav a')) {
     if (link.pathname === location.pathname) link.setAttribute('aria-current', 'page');
+    else if (location.pathname.startsWith(`${link.pathname}/`)) link.setAttribute('aria-current', 'true');
   }
   const other = language === 'en' ? { to: 'zh', tag: 'zh-Hans', name: '中文' } : { to: 'en', tag: 'en', name: 'English' };
   const button = $('#lang');

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { after, before } from 'node:test';
 import { admin } from './admin.mjs';
 import { buying } from './buying.mjs';
+import { lab } from './lab.mjs';
 import { orders } from './orders.mjs';
 import { outages } from './outages.mjs';
 import { pages } from './pages.mjs';
@@ -35,4 +36,5 @@ buying(stage);
 orders(stage);
 admin(stage);
 wall(stage);
+lab(stage);
 outages(stage); // last, because it takes the server away

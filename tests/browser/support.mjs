@@ -35,7 +35,7 @@ export class Server {
     const clean = Object.fromEntries(Object.entries(process.env).filter(([name]) => ['PATH', 'HOME', 'LANG', 'TMPDIR', 'USER'].includes(name)));
     this.process = spawn(PROGRAM, ['serve'], {
       cwd: this.folder, // no .env of the checkout
-      env: { ...clean, DATA_DIR: join(this.folder, 'data'), LISTEN_ADDR: `127.0.0.1:${this.port ?? 0}`, ADMIN_TOKEN, RATE_LIMIT: 'off', LAB: 'off', RUST_LOG: 'warn' },
+      env: { ...clean, DATA_DIR: join(this.folder, 'data'), LISTEN_ADDR: `127.0.0.1:${this.port ?? 0}`, ADMIN_TOKEN, RATE_LIMIT: 'off', LAB: 'on', RUST_LOG: 'warn' },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.process.stderr.on('data', (chunk) => { this.said = ((this.said ?? '') + chunk).slice(-20_000); });

@@ -2,10 +2,15 @@
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
+import { posix } from 'node:path';
 import { describe, it } from 'node:test';
-import en from '../../static/js/strings/en.js';
-import zh from '../../static/js/strings/zh.js';
+import labEn from '../../static/js/lab/strings/en.js';
+import labZh from '../../static/js/lab/strings/zh.js';
+import siteEn from '../../static/js/strings/en.js';
+import siteZh from '../../static/js/strings/zh.js';
 import { errorWords } from '../../static/js/strings.js';
+
+const en = { ...siteEn, ...labEn }, zh = { ...siteZh, ...labZh };
 
 const ROOT = new URL('../../', import.meta.url);
 const read = (name) => readFileSync(new URL(name, ROOT), 'utf8');
@@ -20,7 +25,13 @@ function places(value) {
 }
 
 describe('the languages', () => {
-  it('have the same keys', () => assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort()));
+  it('have the same keys', () => {
+    assert.deepEqual(Object.keys(siteZh).sort(), Object.keys(siteEn).sort());
+    assert.deepEqual(Object.keys(labZh).sort(), Object.keys(labEn).sort());
+  });
+  it('have no key twice: the lab’s words would take the place of the site’s', () => {
+    assert.deepEqual(Object.keys(labEn).filter((key) => key in siteEn), []);
+  });
   it('have the same places, and nothing empty', () => {
     for (const key of Object.keys(en)) {
       assert.deepEqual(places(zh[key]).filter((name) => name !== 'n'), places(en[key]).filter((name) => name !== 'n'), key);
@@ -29,7 +40,7 @@ describe('the languages', () => {
   });
   it('are different languages', () => {
     const same = Object.keys(en).filter((key) => en[key] === zh[key]);
-    assert.deepEqual(same.sort(), ['buy.count', 'nav.api', 'audit.conserved_yes', 'wall.p95', 'wall.p99'].sort());
+    assert.deepEqual(same.sort(), ['buy.count', 'nav.api', 'audit.conserved_yes', 'wall.p95', 'wall.p99', 'lab.option_other', 'lab.kept.unknown'].sort());
   });
 });
 
@@ -51,26 +62,30 @@ it('pages carry the English of their keys, and nothing inline', () => {
   }
 });
 
+/** What a module imports, as paths below static/js/. */
+const imports = (module) => [...read(`static/js/${module}`).matchAll(/^(?:import|export) .*? from '(\.[\w./-]+\.js)'/gm)]
+  .map(([, path]) => posix.normalize(posix.join(posix.dirname(module), path)));
+
 it('every page preloads the modules it needs, so that they do not wait for each other', () => {
   for (const page of pages) {
     const html = read(`static/${page}`);
-    const [, start] = /<script type="module" src="\/static\/js\/([\w-]+\.js)"/.exec(html);
+    const [, start] = /<script type="module" src="\/static\/js\/([\w/-]+\.js)"/.exec(html);
     const needed = new Set();
     const visit = (module) => {
-      for (const [, name] of read(`static/js/${module}`).matchAll(/^(?:import|export) .*? from '\.\/([\w-]+\.js)'/gm)) {
-        if (!needed.has(name)) { needed.add(name); visit(name); }
-      }
+      for (const name of imports(module)) if (!needed.has(name)) { needed.add(name); visit(name); }
     };
     visit(start);
-    const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w-]+\.js)"/g)].map(([, name]) => name);
+    const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w/-]+\.js)"/g)].map(([, name]) => name);
     assert.deepEqual(preloaded.sort(), [...needed].sort(), page);
+    assert.equal(html.includes('data-more="lab/strings"'), needed.has('lab/words.js'), `${page}: the lab's words are fetched where they are needed`);
   }
 });
 
 it('every key that a script names exists, and every key is named', () => {
-  const scripts = readdirSync(new URL('static/js/', ROOT)).filter((name) => name.endsWith('.js')).map((name) => [name, read(`static/js/${name}`)]);
+  const scripts = ['', 'lab/'].flatMap((folder) => readdirSync(new URL(`static/js/${folder}`, ROOT)).filter((name) => name.endsWith('.js')).map((name) => [folder + name, read(`static/js/${folder}${name}`)]));
   for (const [name, source] of scripts) {
     for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in en, `${name}: ${key}`);
+    for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in siteEn || name.startsWith('lab/'), `${name} is not of the lab: ${key}`);
   }
   const used = scripts.map(([, source]) => source).join('\n') + pages.map((page) => read(`static/${page}`)).join('\n');
   const families = [...used.matchAll(/[`'"]([a-z]+\.(?:[a-z]+[._])?)\$\{/g)].map(([, start]) => start);

@@ -7,6 +7,7 @@ export default {
   'nav.label': 'Main',
   'nav.sales': 'Sales',
   'nav.orders': 'My orders',
+  'nav.lab': 'Lab',
   'nav.admin': 'Operators',
   'nav.api': 'API',
   'foot': 'Payment is simulated. No money moves, nothing is shipped.',

@@ -6,6 +6,7 @@ export default {
   'nav.label': '主导航',
   'nav.sales': '秒杀专场',
   'nav.orders': '我的订单',
+  'nav.lab': '实验室',
   'nav.admin': '运营后台',
   'nav.api': 'API',
   'foot': '付款是模拟的：不会扣钱，也不会发货。',

@@ -1,0 +1,253 @@
+// The lock theatre: the server plays the lesson for real, once, and this page walks through what happened, step by step.
+
+import { call } from '../api.js';
+import { number } from '../format.js';
+import { $, h, text } from '../ui.js';
+import { codeView } from './code.js';
+import { failed, frame, refusal, workedAgain } from './frame.js';
+import { lessonStrip } from './lessons.js';
+import { optionInput, optionName, valueOf } from './options.js';
+import { chosenOptions } from './setup.js';
+import { stage, words } from './stage.js';
+import { dwellMs, firstOverlap, keyed, moment, timeline, within } from './timeline.js';
+import { inWords, t } from './words.js';
+
+const ID = decodeURIComponent(location.pathname.split('/')[3] ?? '');
+const PLAYING_MS = 90_000; // some lessons start servers of their own
+const chosen = Object.fromEntries([...new URLSearchParams(location.search)].filter(([name]) => /^\w{1,40}$/.test(name)));
+
+let lesson, line, draw, step = 0, speed = 1, timer = null;
+const sources = new Map(); // file → its code on the page, made when it first runs
+
+const nameOf = (id) => line.actors.find((actor) => actor.id === id)?.name ?? id;
+const listed = (ids) => new Intl.ListFormat(document.documentElement.lang, { type: 'conjunction' }).format(ids.map(nameOf));
+
+// ---- one moment --------------------------------------------------------------------------------------------------
+
+function show(to, { quiet = false } = {}) {
+  step = within(line, to);
+  const now = moment(line, step), { event, act } = now;
+  draw(step);
+  $('#seek').value = step;
+  $('#seek').setAttribute('aria-valuetext', t('lesson.step_of', { n: step + 1, all: line.last + 1 }));
+  text($('#where'), t('lesson.step_of', { n: step + 1, all: line.last + 1 }));
+  text($('#at'), event.t_ms == null ? '' : t('lesson.at', { ms: number(Math.round(event.t_ms)) }));
+  text($('#who'), event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor));
+  text($('#explain'), event.say ?? '');
+  const { command, reply } = event.detail ?? {};
+  $('#command').hidden = command == null;
+  text($('#command'), command ?? '');
+  $('#reply').hidden = reply == null;
+  text($('#reply'), reply == null ? '' : `→ ${reply}`);
+  showHolders(now);
+  showKeys(now);
+  showCode(event.line);
+  showAct(now, act);
+  $('#back').disabled = $('#first').disabled = step === 0;
+  $('#next').disabled = $('#end').disabled = step === line.last;
+  for (const row of $('#rows').children) row.classList.toggle('now', row.dataset.step === String(step));
+  if (!quiet) text($('#say'), spoken(now));
+  history.replaceState(null, '', `${location.pathname}${location.search}#${step + 1}`);
+}
+
+/** The step as a screen reader says it: everything that the eye gets from the stage. */
+function spoken({ event, overlap, believers }) {
+  const { command, reply } = event.detail ?? {};
+  return [
+    t('lesson.step_of', { n: step + 1, all: line.last + 1 }), event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor),
+    command, reply == null ? null : t('lesson.replied', { reply }), event.say, overlap ? t('lesson.two', { names: listed(believers) }) : null,
+  ].filter(Boolean).map((one) => (/[.!?。！？]$/.test(one) ? one : `${one}.`)).join(' ');
+}
+
+function showHolders({ believers, overlap }) {
+  const box = $('#holders');
+  box.className = overlap ? 'holders overlap' : 'holders';
+  text($('#holders-title'), overlap ? t('lesson.two', { names: listed(believers) }) : believers.length ? t('lesson.believes') : t('lesson.nobody'));
+  $('#holders-list').replaceChildren(...(overlap ? [] : believers.map((id) => h('li', {}, nameOf(id)))));
+}
+
+function showKeys({ keys }) {
+  $('#keys').replaceChildren(...keys.map((key) => h('tr', { class: key.changed ? 'changed' : '' },
+    h('th', { scope: 'row' }, h('code', {}, key.name)),
+    h('td', {}, key.value == null ? h('span', { class: 'muted' }, t('lesson.no_value')) : h('code', {}, String(key.value))),
+    h('td', {}, key.owner == null ? '–' : nameOf(key.owner)),
+    h('td', { class: 'num' }, key.value == null ? '–' : key.ttl_ms == null || key.ttl_ms < 0 ? t('lesson.for_ever') : t('ms', { n: number(key.ttl_ms) })))));
+  $('#keys-none').hidden = keys.length > 0;
+  $('#keys-table').hidden = keys.length === 0;
+}
+
+function showCode(at) {
+  $('#code-idle').hidden = Boolean(at);
+  if (!at) return sources.forEach(({ show: mark }) => mark(null));
+  const source = line.play.code?.[at.file];
+  text($('#file'), `${at.file}:${at.line}`);
+  if (source == null) return;
+  if (!sources.has(at.file)) {
+    sources.set(at.file, codeView(source, { file: at.file, label: t('lab.source_of', { title: at.file }) }));
+    $('#code').append(sources.get(at.file).element);
+  }
+  for (const [file, view] of sources) view.element.hidden = file !== at.file;
+  sources.get(at.file).show(at.line);
+}
+
+function verdictWords(verdict) { return verdict?.broken ? t('lesson.broken', { why: verdict.why ?? '' }) : t('lesson.held', { why: verdict?.why ?? '' }); }
+
+function showAct({ ends, number: current }, act) {
+  for (const [index, button] of [...$('#acts').querySelectorAll('button')].entries()) {
+    if (index === current) button.setAttribute('aria-current', 'step');
+    else button.removeAttribute('aria-current');
+  }
+  text($('#act-say'), act.say ?? '');
+  const box = $('#verdict');
+  box.hidden = !ends || !act.verdict;
+  box.className = `verdict ${act.verdict?.broken ? 'bad' : 'ok'}`;
+  text(box, ends && act.verdict ? verdictWords(act.verdict) : '');
+}
+
+// ---- playing -----------------------------------------------------------------------------------------------------
+
+function playing(on) {
+  clearTimeout(timer);
+  timer = null;
+  const button = $('#play');
+  text($('#play-word'), t(on ? 'lesson.pause' : 'lesson.play'));
+  button.dataset.on = on;
+  if (on) timer = setTimeout(tick, dwellMs(line.events[step], speed));
+}
+
+function tick() {
+  show(step + 1);
+  playing(step < line.last);
+}
+
+function toggle() {
+  if (timer) return playing(false);
+  if (step === line.last) show(0);
+  playing(true);
+}
+
+const seek = (to) => { playing(false); show(to); };
+
+function key(event) {
+  if (!line || event.ctrlKey || event.metaKey || event.altKey) return;
+  const at = event.target;
+  // A field has its own keys, a button its space, and a box that scrolls its arrows.
+  if (at.matches('select, textarea, input:not([type="range"])') || (event.key === ' ' && at.matches('button, summary, a, input'))) return;
+  if (at.matches('.code, .scroll') && event.key !== ' ') return;
+  if (event.key === ' ') { event.preventDefault(); return toggle(); }
+  const to = keyed(line, step, event.key);
+  if (to === null) return;
+  event.preventDefault();
+  seek(to);
+}
+
+// ---- the play ----------------------------------------------------------------------------------------------------
+
+function perform(play) {
+  line = timeline(play);
+  if (line.last < 0) return failed({ code: 'empty', detail: t('lesson.empty') }, run);
+  sources.clear();
+  $('#code').replaceChildren();
+  draw = stage($('#stage'), line, seek);
+  $('#acts').replaceChildren(...line.acts.map((act, index) => {
+    const meeting = firstOverlap(line, index);
+    return h('li', {}, h('button', { type: 'button', class: `act ${act.kind}`, onclick: () => seek(act.first) },
+      h('small', {}, `${index + 1} · ${t(`lesson.kind.${act.kind}`)}`), h('span', {}, act.title),
+      act.verdict ? h('em', { class: act.verdict.broken ? 'bad' : 'ok' }, t(act.verdict.broken ? 'lesson.mark_broken' : 'lesson.mark_held')) : null),
+      meeting === null ? null : h('button', { type: 'button', class: 'button small quiet', onclick: () => seek(meeting) }, t('lesson.to_overlap')));
+  }));
+  $('#rows').replaceChildren(...line.events.map((event, index) => h('tr', { class: event.overlap ? 'overlap' : '', 'data-step': index },
+    h('td', {}, h('button', { type: 'button', class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), onclick: () => seek(index) }, String(index + 1))),
+    h('td', {}, event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor)),
+    h('td', {}, h('code', {}, event.detail?.command ?? words(event.step)), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
+    h('td', { class: 'says' }, event.say ?? ''),
+    h('td', {}, event.believers?.length ? listed(event.believers) : '–', event.overlap ? h('strong', { class: 'error' }, ` ${t('lesson.overlap')}`) : null))));
+  $('#seek').max = line.last;
+  text($('#outcome'), play.verdict?.why ? t('lesson.outcome', { why: play.verdict.why }) : '');
+  $('#theatre').hidden = false;
+  show(Number(/^#(\d+)$/.exec(location.hash)?.[1] ?? 1) - 1, { quiet: true });
+}
+
+async function run() {
+  playing(false);
+  const again = $('#again');
+  again.disabled = true;
+  $('#preparing').hidden = false;
+  try {
+    const options = chosenOptions(lesson.options ?? [], chosen);
+    const play = await call('POST', inWords(`/api/v1/lab/lessons/${encodeURIComponent(ID)}/play`), { body: { options }, timeoutMs: PLAYING_MS });
+    workedAgain();
+    perform(play);
+    text($('#say'), t('lesson.ready', { n: line.last + 1 }));
+  } catch (problem) {
+    if (line) { text($('#say'), refusal(problem)); text($('#again-why'), refusal(problem)); } else failed(problem, run);
+  } finally {
+    again.disabled = false;
+    $('#preparing').hidden = true;
+  }
+}
+
+function optionForm() {
+  const options = lesson.options ?? [];
+  $('#options').hidden = options.length === 0;
+  $('#option-fields').replaceChildren(...options.map((option) => {
+    const input = optionInput(option, chosen[option.name], `o-${option.name}`);
+    input.addEventListener('change', () => {
+      const value = valueOf(input);
+      if (value === '' || value === String(option.default)) delete chosen[option.name];
+      else chosen[option.name] = value;
+    });
+    return h('p', { class: 'field' }, h('label', { for: `o-${option.name}` }, optionName(option.name)), input, h('small', { id: `o-${option.name}-teaches` }, option.teaches ?? ''));
+  }));
+}
+
+async function load() {
+  let lessons;
+  try {
+    ({ lessons } = await call('GET', inWords('/api/v1/lab/lessons')));
+  } catch (problem) {
+    $('#preparing').hidden = true;
+    return failed(problem, load);
+  }
+  workedAgain();
+  lesson = lessons.find(({ id }) => id === ID);
+  $('#strip').replaceChildren(...lessonStrip(lessons, ID));
+  $('#strip [aria-current]')?.parentElement.scrollIntoView({ block: 'nearest', inline: 'center' });
+  $('#missing').hidden = Boolean(lesson);
+  $('#preparing').hidden = !lesson;
+  $('#page').hidden = !lesson;
+  if (!lesson) return;
+  document.title = `${lesson.title} · ${t('lesson.title')}`;
+  text($('#number'), t('lesson.number', { n: lesson.number }));
+  text($('#title'), lesson.title);
+  for (const part of ['failure', 'forced_how', 'cure', 'source']) {
+    $(`#${part}`).parentElement.hidden = !lesson[part];
+    text($(`#${part}`), lesson[part] ?? '');
+  }
+  if (lesson.available?.ok === false) {
+    $('#preparing').hidden = true;
+    return failed({ status: 409, code: 'strategy_unavailable', detail: lesson.available.why }, load);
+  }
+  optionForm();
+  await run();
+}
+
+frame();
+$('#first').addEventListener('click', () => seek(0));
+$('#back').addEventListener('click', () => seek(step - 1));
+$('#next').addEventListener('click', () => seek(step + 1));
+$('#end').addEventListener('click', () => seek(line.last));
+$('#play').addEventListener('click', toggle);
+$('#seek').addEventListener('input', (event) => seek(event.target.value));
+$('#speed').addEventListener('change', (event) => { speed = Number(event.target.value); if (timer) playing(true); });
+$('#option-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  text($('#again-why'), '');
+  const query = new URLSearchParams(chosen).toString();
+  history.replaceState(null, '', `${location.pathname}${query ? `?${query}` : ''}#1`);
+  run();
+});
+addEventListener('keydown', key);
+addEventListener('hashchange', () => { if (line) seek(Number(location.hash.slice(1)) - 1); });
+document.addEventListener('visibilitychange', () => { if (document.hidden) playing(false); });
+load();

@@ -1,0 +1,369 @@
+// The lab's pages. The server's side is stubbed (lab-stubs.mjs) where a test needs an answer that a real race does not
+// bring about at will.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, it } from 'node:test';
+import { stubLab } from './lab-stubs.mjs';
+import { AXE, eventually } from './support.mjs';
+
+const axe = readFileSync(AXE, 'utf8');
+const HEAVIEST = 60_000; // bytes over the wire on a first visit
+const loaded = (page) => page.waitForSelector('#page:not([hidden])');
+const staged = (page) => page.waitForSelector('#theatre:not([hidden])');
+
+export function lab(stage) {
+  /** A visitor of a lab that answers as lab-stubs.mjs has it. */
+  async function visit(options = {}, how = {}) {
+    const page = await stage.visit(options);
+    page.asked = await stubLab(page, how);
+    return page;
+  }
+  const EVERY = [
+    ['lab', '/lab?s=naive,token-lock', async (page) => { await loaded(page); await page.waitForSelector('.lesson-card'); await page.click('#options summary'); }],
+    ['lab-raced', '/lab?s=naive,conditional-update', async (page) => { await loaded(page); await page.click('#start'); await page.waitForSelector('#results:not([hidden])'); await page.waitForSelector('.lane.bad'); }],
+    ['lesson', '/lab/lessons/b03#4', async (page) => { await staged(page); await page.click('details summary'); }],
+    ['locks', '/lab/locks', loaded],
+    ['lab-off', '/static/lab-off.html', (page) => page.waitForSelector('h1')],
+    ['ids', '/lab/ids', (page) => page.waitForSelector('.idea')],
+  ];
+
+  describe('the lab', () => {
+    it('races two strategies on one screen, and the one that sells too much turns red', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=naive,conditional-update&buyers=500');
+      await loaded(page);
+      assert.equal(await page.textContent('#start'), 'Race all 2');
+      await page.click('#start');
+      const naive = page.locator('.lane', { hasText: 'Naive' }), sound = page.locator('.lane', { hasText: 'Conditional update' });
+      await naive.getByText('37 too many').waitFor();
+      await sound.getByText('Sold exactly', { exact: true }).waitFor();
+      assert.match(await naive.getAttribute('class'), /\bbad\b/);
+      assert.match(await sound.getAttribute('class'), /\bgood\b/);
+      const [red, mark] = await naive.locator('.track').evaluate((track) => [track.querySelector('.excess').getBoundingClientRect(), track.querySelector('b').getBoundingClientRect()]);
+      assert.ok(red.width > 10 && Math.abs(red.left - mark.left) < 3, 'what is beyond the stock is drawn beyond its mark');
+      assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body), Array(2).fill({ buyers: 500, concurrency: 64, duplicate_share: 0.1 }));
+      assert.equal(await page.locator('#table tr').count(), 2);
+      assert.match(await page.textContent('#say'), /Naive: 137 sold, 37 too many/);
+      await page.leave();
+    });
+
+    it('is red already while it runs, and can be stopped', async () => {
+      const page = await visit({}, { unfinished: true });
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('.lane.bad');
+      assert.equal(await page.textContent('.lane-state'), 'Selling');
+      await page.getByRole('button', { name: 'Stop' }).click();
+      await page.getByText('Stopped before it was over.').waitFor();
+      await page.getByRole('button', { name: 'Run', exact: true }).waitFor();
+      await eventually(() => page.asked.some(({ method }) => method === 'DELETE'), 'the stopped arena goes');
+      await page.leave();
+    });
+
+    it('keeps several runs, shows them again from a link, and gives them away', async () => {
+      const page = await visit({ permissions: ['clipboard-read', 'clipboard-write'] });
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('#table tr');
+      await page.click('#none');
+      await page.click('#pick-conditional-update');
+      await page.click('#start');
+      await page.waitForSelector('#table tr:nth-child(2)');
+      for (const [button, name, holds] of [['#csv', 'flash-sale-lab.csv', /^\ufeffrun,strategy,stock/], ['#json', 'flash-sale-lab.json', /"oversold": 37/], ['#report', 'flash-sale-lab.html', /Report/]]) {
+        const [file] = await Promise.all([page.waitForEvent('download'), page.click(button)]);
+        assert.equal(file.suggestedFilename(), name);
+        assert.match(readFileSync(await file.path(), 'utf8'), holds);
+      }
+      assert.equal(page.asked.findLast(({ path }) => path.endsWith('/report')).query.arenas, 'arena-1,arena-2');
+      await page.click('#link');
+      await page.getByText('The link is copied').waitFor();
+      const link = await page.evaluate(() => navigator.clipboard.readText());
+      // As when it is left; what a page sends afterwards can no longer be seen from here.
+      await page.evaluate(() => dispatchEvent(new PageTransitionEvent('pagehide')));
+      await eventually(() => page.asked.filter(({ method }) => method === 'DELETE').length === 2, 'both arenas go');
+      await page.goto('/lab/ids');
+      await page.goto(link);
+      await page.waitForSelector('#table tr:nth-child(2)');
+      assert.match(await page.textContent('#table'), /137 \/ 100/);
+      assert.ok(await page.isHidden('#report'), 'there is no arena to report of');
+      await page.leave();
+    });
+
+    it('says what cannot run and why, and shows the source with the lines that differ', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=naive,zookeeper-lock');
+      await loaded(page);
+      assert.ok(await page.isDisabled('#pick-zookeeper-lock'));
+      await page.getByText('no ZooKeeper runs here').waitFor();
+      assert.equal(await page.textContent('#start'), 'Run');
+      await page.selectOption('#read-beside', 'process-mutex');
+      assert.match(await page.textContent('.line.differs'), /self\.mutex\.lock/);
+      assert.ok(await page.getByText('`<b>` is no markup here').first().isVisible());
+      await page.leave();
+    });
+
+    it('runs a demonstration at the push of a button', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.getByRole('button', { name: 'Run it: Two buyers' }).click();
+      await page.waitForSelector('#table tr');
+      const made = page.asked.find(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).body;
+      assert.deepEqual([made.strategy, made.stock, made.nodes], ['naive', 1, 1]);
+      await page.leave();
+    });
+
+    it('options that only some have are sent to those', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=naive,token-lock');
+      await loaded(page);
+      await page.click('#options summary');
+      await page.getByLabel('Lease of the lock, ms').fill('50');
+      await page.getByLabel('A server crashes at').selectOption('after the lock');
+      await page.getByLabel('Force buyers into each other').selectOption('off');
+      await page.click('#start');
+      await page.waitForSelector('#table tr:nth-child(2)');
+      const bodies = page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.options);
+      assert.deepEqual(bodies, [{ interleave: 'off' }, { lease_ms: 50, interleave: 'off', crash_at: 'after the lock' }]);
+      assert.match(page.url(), /o\.lease_ms=50/);
+      await page.leave();
+    });
+
+    it('too many arenas, an overworked server, a lab that is off: in words', async () => {
+      for (const [refused, words] of [[{ status: 409, code: 'too_many_arenas' }, 'Too many stocks of the lab'], [{ status: 503, code: 'unavailable' }, /try again|temporarily|not available|busy/i]]) {
+        const page = await visit({ expected: ['status of'] }, { refuse: (method, path) => (method === 'POST' && path.endsWith('/arenas') ? refused : null) });
+        await page.goto('/lab?s=naive');
+        await loaded(page);
+        await page.click('#start');
+        await page.locator('.lane .explains').getByText(words).waitFor();
+        assert.equal(await page.textContent('.lane-state'), 'Did not run');
+        await page.leave();
+      }
+      const page = await visit({ expected: ['status of 404'] }, { refuse: () => ({ status: 404, code: 'not_found' }) });
+      for (const path of ['/lab', '/lab/lessons/b03', '/lab/locks', '/lab/ids']) {
+        await page.goto(path);
+        await page.getByText('The lab is switched off on this server').waitFor();
+      }
+      await page.leave();
+    });
+  });
+
+  // Without stubs: what the server really answers.
+  describe('the server’s own lab', () => {
+    it('a race: one sells too much, the other does not, and the report says so', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab?s=naive,conditional-update&stock=10&buyers=80&concurrency=16');
+      await loaded(page);
+      await page.click('#start');
+      const finished = (lane) => page.waitForFunction((id) => document.querySelectorAll('#lanes .lane')[id]?.querySelector('.explains').textContent, lane, { timeout: 60_000 });
+      await Promise.all([0, 1].map(finished));
+      const classes = await page.locator('#lanes .lane').evaluateAll((lanes) => lanes.map(({ className }) => className));
+      assert.deepEqual(classes, ['lane bad', 'lane good']);
+      await page.waitForSelector('#table tr:nth-child(2)');
+      assert.match(await page.locator('#table tr').nth(1).textContent(), /10 \/ 10/);
+      await page.leave();
+    });
+
+    it('every strategy can be read, in both languages', async () => {
+      for (const locale of ['en-US', 'zh-CN']) {
+        const page = await stage.visit({ locale });
+        await page.goto('/lab');
+        await loaded(page);
+        for (const id of await page.locator('#read-which option').evaluateAll((options) => options.map(({ value }) => value))) {
+          await page.selectOption('#read-which', id);
+          assert.ok(await page.locator('#read-words dd').count() >= 5, id);
+          assert.ok(await page.locator('#read-code .line').count() > 5, id);
+        }
+        assert.doesNotMatch(await page.locator('#picker').innerText(), /undefined|lab\.|\{/);
+        await page.leave();
+      }
+    });
+  });
+
+  describe('the server’s own lessons', () => {
+    it('a lesson is played, and shows the moment when two hold the lock', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab/lessons/b03');
+      await page.waitForSelector('#theatre:not([hidden])', { timeout: 60_000 });
+      await page.locator('.acts .quiet').first().click();
+      await page.locator('#holders.overlap').waitFor();
+      assert.ok(await page.locator('#rows tr').count() > 5);
+      await page.keyboard.press('End');
+      await page.locator('#verdict').waitFor();
+      assert.doesNotMatch(await page.locator('.now-box').innerText(), /undefined|NaN|\[object|\{\w+\}/);
+      await page.leave();
+    });
+
+    it('locks are compared in four properties each, and order numbers explained', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab/locks');
+      await page.waitForSelector('#page:not([hidden])', { timeout: 60_000 });
+      const locks = await page.locator('#rows tr').count();
+      assert.ok(locks >= 10, `${locks} locks`);
+      assert.equal(await page.locator('#rows .answer:is(.yes, .no, .partly)').count(), locks * 4);
+      await page.goto('/lab/ids');
+      await page.waitForSelector('.idea', { timeout: 60_000 });
+      assert.doesNotMatch(await page.locator('main').innerText(), /undefined|NaN|\[object/);
+      await page.leave();
+    });
+  });
+
+  describe('the lock theatre', () => {
+    it('is stepped through by the keyboard alone, and says every step', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      const say = () => page.textContent('#say');
+      const at = () => page.textContent('#where');
+      assert.equal(await at(), 'Step 1 of 9');
+      await page.keyboard.press('ArrowRight');
+      await page.keyboard.press('ArrowRight');
+      await page.keyboard.press('ArrowRight');
+      assert.equal(await at(), 'Step 4 of 9');
+      assert.match(await say(), /Step 4 of 9\. Client B to Redis\. SET lock:phone locked NX PX 200\. Reply: OK\. B takes the lock\..* Two hold the lock: Client A and Client B\./);
+      assert.ok(await page.locator('#holders.overlap').isVisible());
+      assert.match(await page.textContent('.code .line.runs'), /"SET", name/);
+      assert.equal(await page.textContent('#file'), 'src/lock/set_px_no_owner.rs:4');
+      assert.match(await page.textContent('#keys'), /lock:phone.*locked.*Client B.*200 ms/);
+      assert.equal(new URL(page.url()).hash, '#4');
+      await page.keyboard.press('PageDown');
+      assert.equal(await at(), 'Step 7 of 9');
+      await page.keyboard.press('ArrowLeft');
+      await page.locator('#verdict').getByText('Broken. B’s lock was deleted by A.').waitFor();
+      await page.keyboard.press('End');
+      await page.locator('#verdict').getByText('It holds.').waitFor();
+      await page.keyboard.press('Home');
+      assert.equal(await at(), 'Step 1 of 9');
+      await page.leave();
+    });
+
+    it('plays by itself until the end, at the speed that was chosen, and pauses', async () => {
+      const page = await visit();
+      await page.clock.install();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      await page.selectOption('#speed', '4');
+      await page.locator('body').press(' ');
+      await page.getByRole('button', { name: 'Pause' }).waitFor();
+      for (let step = 2; step <= 9; step++) {
+        await page.clock.runFor(3000);
+        await eventually(async () => Number((await page.textContent('#where')).match(/\d+/)[0]) >= step, `step ${step}`);
+      }
+      await page.getByRole('button', { name: 'Play', exact: true }).waitFor();
+      await page.leave();
+    });
+
+    it('is also a table, whose buttons go to their steps', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      await page.getByText('All steps as a table').click();
+      assert.equal(await page.locator('#rows tr').count(), 9);
+      assert.match(await page.locator('#rows tr').nth(3).textContent(), /Client A and Client B two at once/);
+      await page.getByRole('button', { name: 'Go to step 5' }).click();
+      assert.equal(await page.textContent('#where'), 'Step 5 of 9');
+      await page.leave();
+    });
+
+    it('plays again with one thing changed, and a link keeps both', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      await page.getByLabel('Lease of the lock, ms').fill('500');
+      await page.getByLabel('Unique token').check();
+      await page.getByRole('button', { name: 'Play again' }).click();
+      await eventually(async () => /7f3a-a/.test(await page.textContent('#keys')), 'the new play');
+      assert.deepEqual(page.asked.findLast(({ path }) => path.endsWith('/play')).body, { options: { lease_ms: 500, token: true } });
+      await page.reload();
+      await staged(page);
+      assert.equal(await page.inputValue('#o-lease_ms'), '500');
+      await page.leave();
+    });
+
+    it('the server’s refusal to play is said, with a way to try again', async () => {
+      let times = 0;
+      const page = await visit({ expected: ['status of 429'] }, { refuse: (_, path) => (path.endsWith('/play') && times++ === 0 ? { status: 429, code: 'rate_limited', headers: { 'retry-after': '2' } } : null) });
+      await page.goto('/lab/lessons/b03');
+      await page.getByText('Try again in 2 seconds').waitFor();
+      await page.getByRole('button', { name: 'Try again' }).click();
+      await staged(page);
+      await page.goto('/lab/lessons/nonsense');
+      await page.getByText('There is no such lesson').waitFor();
+      await page.leave();
+    });
+
+    it('moves nothing for who wants less motion', async () => {
+      const page = await visit({ reducedMotion: 'reduce' });
+      await page.goto('/lab/lessons/b03#4');
+      await staged(page);
+      await page.keyboard.press('ArrowRight');
+      assert.equal(await page.evaluate(() => document.getAnimations().length), 0);
+      await page.leave();
+    });
+  });
+
+  it('the comparison of locks has an answer, a reason and a test in every cell', async () => {
+    const page = await visit();
+    await page.goto('/lab/locks');
+    await loaded(page);
+    assert.equal(await page.locator('#rows .answer').count(), 12);
+    for (const cell of await page.locator('#rows .answer').allTextContents()) assert.match(cell, /^(yes|no|partly).+Test: tests\//);
+    await page.getByText('A lock is a belief').waitFor();
+    await page.leave();
+  });
+
+  for (const [locale, lang] of [['en-US', 'en'], ['zh-CN', 'zh-Hans']]) {
+    it(`the lab is accessible in both themes, fits every screen and says nothing in the console: ${lang}`, async () => {
+      const page = await visit({ locale, reducedMotion: 'reduce' });
+      for (const [name, path, ready] of EVERY) {
+        await page.setViewportSize({ width: 1280, height: 900 });
+        await page.goto('about:blank');
+        await page.goto(path);
+        await ready(page);
+        assert.equal(await page.getAttribute('html', 'lang'), lang, name);
+        assert.doesNotMatch(await page.evaluate(() => { // what is source code may look like a key
+          const copy = document.body.cloneNode(true);
+          copy.querySelectorAll('code').forEach((code) => code.remove());
+          return copy.textContent;
+        }), /NaN|undefined|\bnull\b|Invalid|\[object|\{\w+\}|\b(?:lab|lesson|locks|ids)\.[a-z_]+\b/, `${name}: a value or a key shows through`);
+        await page.evaluate(axe);
+        for (const [theme, options] of [
+          ['light', { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }],
+          ['dark', { runOnly: { type: 'rule', values: ['color-contrast'] } }],
+        ]) {
+          await page.emulateMedia({ colorScheme: theme });
+          const { violations } = await page.evaluate((how) => globalThis.axe.run(document, how), { ...options, resultTypes: ['violations'] });
+          assert.deepEqual(violations.map(({ id, nodes }) => `${name} ${theme}: ${id}: ${nodes.map(({ html, failureSummary }) => `${html}\n${failureSummary}`).join('\n')}`), []);
+          await page.screenshot({ path: join(stage.shots, `${name}-${lang}-${theme}.png`), fullPage: theme === 'light' });
+        }
+        await page.emulateMedia({ colorScheme: 'light' });
+        for (const width of [360, 768, 1280, 2560]) {
+          await page.setViewportSize({ width, height: width < 500 ? 780 : 1200 });
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+          assert.ok(wide <= width, `${name} at ${width}: ${wide}`);
+        }
+      }
+      await page.leave();
+    });
+  }
+
+  it('a first visit to the lab costs less than 60 KB', async () => {
+    for (const path of ['/lab', '/lab/lessons/b03']) {
+      const page = await visit();
+      const wire = await page.context().newCDPSession(page);
+      let bytes = 0;
+      const stubbed = new Set();
+      await wire.send('Network.enable');
+      wire.on('Network.requestWillBeSent', ({ requestId, request }) => { if (request.url.includes('/api/')) stubbed.add(requestId); });
+      wire.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => { if (!stubbed.has(requestId)) bytes += encodedDataLength; });
+      await page.goto(path, { waitUntil: 'load' });
+      await page.waitForSelector('#page:not([hidden])');
+      assert.ok(bytes > 5_000 && bytes < HEAVIEST, `${path}: ${bytes} bytes`);
+      await page.leave();
+    }
+  });
+}

@@ -1,0 +1,225 @@
+// The lab's pure modules: what is raced, how a race stands, what is taken along from it, and how a lesson is walked through.
+
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { changed } from '../../static/js/lab/diff.js';
+import { lines, tokens } from '../../static/js/lab/highlight.js';
+import { badges } from '../../static/js/lab/promise.js';
+import { after, lane, polyline, scale, tone } from '../../static/js/lab/race.js';
+import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
+import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
+import { actAt, arrow, dwellMs, firstOverlap, keyed, moment, timeline, within } from '../../static/js/lab/timeline.js';
+
+describe('what is raced', () => {
+  it('comes from the address and goes back into it', () => {
+    const query = 's=naive,row-lock&in_turn=1&stock=50&duplicates=0&o.lease_ms=200';
+    const setup = fromQuery(query);
+    assert.deepEqual([setup.strategies, setup.together, setup.stock, setup.duplicates, setup.options], [['naive', 'row-lock'], false, 50, 0, { lease_ms: '200' }]);
+    assert.equal(toQuery(setup), query);
+    assert.equal(toQuery(defaults()), '');
+  });
+
+  it('an address that was tampered with does no harm', () => {
+    const setup = fromQuery('s=naive,naive,<b>,../x&stock=1e99&buyers=-4&nodes=abc&work_ms=&o.=1&o.x=' + 'y'.repeat(99));
+    assert.deepEqual([setup.strategies, setup.stock, setup.buyers, setup.nodes, setup.work_ms, setup.options], [['naive'], 10_000, 1, 1, 0, {}]);
+    assert.deepEqual([bounded('stock', '7.6'), bounded('stock', null)], [8, 100]);
+  });
+
+  const shared = [{ name: 'work_ms', default: 0 }, { name: 'pause_ms', default: 0, min: 0, max: 5000 }, { name: 'crash_at', default: 'never', values: ['never'] }, { name: 'restart_ms', default: 50, min: 0, max: 10_000 }];
+  const strategy = { id: 'token-lock', crash_points: ['after the lock'], options: [{ name: 'lease_ms', default: 1000, min: 10, max: 5000 }, { name: 'retries', default: true }] };
+
+  it('options are the strategy’s own and everybody’s; the fields of the form are left to the form', () => {
+    assert.deepEqual(optionsOf(strategy, shared).map(({ name }) => name), ['lease_ms', 'retries', 'pause_ms', 'crash_at', 'restart_ms']);
+    assert.deepEqual(optionsOf({}, shared).map(({ name }) => name), ['pause_ms'], 'nothing can crash');
+    const [, , , crash] = optionsOf(strategy, shared);
+    assert.deepEqual(merged(crash, { ...crash, values: ['never', 'elsewhere'] }).values, ['never', 'after the lock', 'elsewhere']);
+    assert.equal(merged(undefined, crash), crash);
+  });
+
+  it('the server is told only what differs, in its own types', () => {
+    const body = (options) => arenaBody({ ...defaults(), options }, strategy, shared);
+    assert.deepEqual(body({}), { strategy: 'token-lock', stock: 100, nodes: 1, per_user_limit: 1, work_ms: 0 });
+    assert.deepEqual(body({ lease_ms: '99999', retries: 'false', crash_at: 'after the lock', of_another: '1' }).options, { lease_ms: 5000, retries: false, crash_at: 'after the lock' });
+    assert.equal(body({ lease_ms: '1000', retries: 'true', crash_at: 'a point of another strategy' }).options, undefined);
+    assert.deepEqual(stormBody({ ...defaults(), buyers: 5, concurrency: 64, duplicates: 25 }), { buyers: 5, concurrency: 5, duplicate_share: 0.25 });
+  });
+
+  it('a demonstration is run as the server describes it', () => {
+    const setup = fromDemonstration(strategy, { teaches: '', stock: 1, nodes: 2, per_user_limit: 1, buyers: 20, concurrency: 8, duplicate_share: 0.5, options: { lease_ms: 50, work_ms: 20 } });
+    assert.deepEqual([setup.strategies, setup.stock, setup.nodes, setup.duplicates, setup.work_ms, setup.options], [['token-lock'], 1, 2, 50, 20, { lease_ms: '50' }]);
+  });
+
+  it('no more run at once than there are connections', () => {
+    assert.deepEqual(heats(['a', 'b', 'c', 'd', 'e'], true), [['a', 'b', 'c', 'd'], ['e']]);
+    assert.deepEqual(heats(['a', 'b'], false), [['a'], ['b']]);
+    assert.deepEqual(heats([], true), []);
+  });
+});
+
+describe('a race', () => {
+  const told = (...events) => events.reduce((state, [name, news]) => after(state, name, news), lane('naive', 10));
+
+  it('turns red the moment that more is sold than there is, and not before', () => {
+    const full = told(['progress', { attempts: 10, sold: 10, of: 40 }]);
+    assert.deepEqual([full.status, full.oversold, tone(full)], ['running', 0, '']);
+    const over = after(full, 'progress', { attempts: 11, sold: 11, oversold: 0 });
+    assert.deepEqual([over.oversold, tone(over)], [1, 'bad']);
+  });
+
+  it('ends with the verdict, and nothing that comes late changes it', () => {
+    const done = told(['progress', { attempts: 40, sold: 9 }], ['verdict', { attempts: 40, sold: 9, undersold: 1, duplicates: 0 }], ['progress', { attempts: 41, sold: 12 }]);
+    assert.deepEqual([done.status, done.sold, tone(done)], ['done', 9, 'warn']);
+    assert.equal(told(['verdict', { sold: 10 }]).status, 'done');
+    assert.equal(tone(told(['verdict', { sold: 10, duplicates: 2 }])), 'bad');
+    assert.equal(tone(told(['verdict', { sold: 10, lost: 1 }])), 'bad');
+    assert.equal(tone(told(['verdict', { sold: 10, undersold: 0 }])), 'good');
+    assert.deepEqual(told(['of a later server', { sold: 99 }]), lane('naive', 10));
+  });
+
+  it('events out of order do not turn it back', () => assert.equal(told(['progress', { attempts: 30, sold: 8 }], ['progress', { attempts: 20, sold: 5 }]).sold, 8));
+
+  it('all bars are on one scale, with air beyond the stock', () => {
+    const to = scale([{ sold: 10, stock: 10 }, { sold: 30, stock: 10 }]);
+    assert.ok(to(30) < 1 && to(30) > 0.9);
+    assert.ok(scale([{ sold: 0, stock: 10 }])(10) <= 0.8);
+    assert.equal(scale([])(0), 0);
+  });
+
+  it('curves stay within their box, and need two points', () => {
+    assert.equal(polyline([{ at: 0, rate: 5 }], 'rate'), '');
+    assert.equal(polyline([{ at: 0, rate: 0 }, { at: 50, rate: 10 }, { at: 100, rate: 5 }], 'rate'), '0,29 50,1 100,15');
+    assert.equal(polyline([{ at: 0, p99: null }, { at: 1, p99: null }], 'p99'), '');
+  });
+
+  it('promises become badges, the worst first', () => {
+    assert.deepEqual(badges({ oversells: 'never', undersells: 'never', duplicates: 'never' }), [{ tone: 'good', key: 'lab.harm.none' }]);
+    assert.deepEqual(badges({ oversells: 'possible', duplicates: 'expected', undersells: 'expected' }).map(({ tone: one, key }) => `${one} ${key}`),
+      ['bad lab.harm.duplicates_expected', 'warn lab.harm.undersells_expected', 'warn lab.harm.oversells_possible']);
+  });
+});
+
+describe('results', () => {
+  const verdict = {
+    strategy: 'naive', stock: 10, attempts: 40, sold: 13, oversold: 3, undersold: 0, duplicates: 0, lost: 0, contended: 0, failed: 0, throughput_per_s: 812.4567,
+    latency_ms: { p50: 1.2345, p95: 2, p99: 3, max: 4 }, winners_ms: { p50: 1, p95: 2, p99: 3, max: 4 }, losers_ms: { p50: 1, p95: 2, p99: 3, max: 4 },
+    round_trips: { redis: 0, postgres: 4, zookeeper: 0 }, kept_promise: true, explanation: 'Words, "quoted".',
+  };
+  const rows = [row(verdict, { ...defaults(), options: {} }, 1, 2), row({ ...verdict, strategy: 'row-lock', kept_promise: false }, defaults(), 2, 1)];
+
+  it('CSV has a line for each row and a name for each column', () => {
+    const [head, first, , end] = csv(rows).split('\r\n');
+    assert.equal(head.split(',').length, COLUMNS.length);
+    assert.equal(first.split(',').length, COLUMNS.length);
+    assert.ok(first.startsWith('1,naive,10,1,1000,64,10,0,2,40,13,3,0,'));
+    assert.equal(end, '');
+  });
+
+  it('CSV quotes what would break a line, and defuses what a spreadsheet would calculate', () => {
+    const [, line] = csv([{ ...rows[0], strategy: '=cmd|"x"\n' }]).split(/\r\n(?!$)/);
+    assert.ok(line.startsWith('1,"\'=cmd|""x""\n",10'));
+    assert.ok(csv([{ strategy: 'x', oversold: -1 }]).includes(',-1,'), 'a number is no formula');
+    assert.ok(csv([{ strategy: 'x' }]).endsWith(',\r\n'));
+  });
+
+  it('JSON keeps everything', () => assert.deepEqual(JSON.parse(json(rows)).results[0].explanation, verdict.explanation));
+
+  it('a link carries the figures', () => {
+    const link = pack(rows);
+    assert.match(link, /^[\w-]+$/);
+    const [first, second] = unpack(link);
+    assert.deepEqual([first.strategy, first.sold, first.oversold, first.throughput_per_s, first.latency_ms.p50, first.round_trips.postgres, first.kept_promise], ['naive', 13, 3, 812, 1.23, 4, true]);
+    assert.equal(second.kept_promise, false);
+    assert.equal(pack(unpack(link)), link);
+  });
+
+  it('a broken link is a link without results', () => {
+    for (const text of ['', '?', 'AAAA', pack(rows).slice(0, -5), btoa('{"a":1}'), btoa('[null,[1,"<b>"],7]')]) assert.deepEqual(unpack(text), [], text);
+    const [one] = unpack(btoa(JSON.stringify([[1, 'naive', 'ten', {}]])));
+    assert.deepEqual([one.stock, one.nodes, one.kept_promise], [null, null, null]);
+  });
+});
+
+describe('the highlighter', () => {
+  const SOURCE = `//! What it is. "no string"
+#[derive(Debug)]
+pub async fn buy<'a>(stand: &'a Stand) -> Result<u64, Failure> {
+    let mark = 'x'; let text = "a \\" // no comment"; let raw = r#"SELECT "x""#;
+    stand.meet("read").await?; /* two
+    lines */ println!("{mark}"); Ok(0x1f + 1_000)
+}
+`;
+  const kindOf = (piece, source = SOURCE, file) => tokens(source, file).find(([, text]) => text.includes(piece))?.[0];
+
+  it('loses no character', () => {
+    for (const text of [SOURCE, '', '"open', "'", '/* open', 'r#"open', '字 "文" //注', '<script>alert(1)</script>']) assert.equal(tokens(text).map(([, piece]) => piece).join(''), text);
+  });
+
+  it('tells apart what looks alike', () => {
+    for (const [piece, kind] of [['What it is', 'comment'], ['derive', 'attr'], ['async', 'keyword'], ["'a", 'life'], ['Stand', 'type'], ["'x'", 'string'], ['no comment', 'string'], ['SELECT', 'string'], ['meet', 'call'], ['println!', 'macro'], ['two\n', 'comment'], ['0x1f', 'number'], ['1_000', 'number']]) {
+      assert.equal(kindOf(piece), kind, piece);
+    }
+    assert.equal(kindOf('redis', "local v = redis.call('GET', KEYS[1]) -- look", 'x.lua'), '');
+    assert.equal(kindOf('look', "local v = redis.call('GET', KEYS[1]) -- look", 'x.lua'), 'comment');
+    assert.equal(kindOf('FOR', 'SELECT 1 FOR UPDATE', 'x.sql'), 'keyword');
+  });
+
+  it('cuts at line ends what spans lines', () => {
+    const found = lines(SOURCE);
+    assert.equal(found.length, SOURCE.split('\n').length - 1);
+    assert.deepEqual(found.map((pieces) => pieces.map(([, piece]) => piece).join('')), SOURCE.trimEnd().split('\n'));
+    assert.equal(found[5][0][0], 'comment');
+  });
+});
+
+it('two sources differ in the lines that only one has', () => {
+  const [left, right] = changed(['a', '  b', 'c', ''], ['a', 'x', 'b', 'c', 'd']);
+  assert.deepEqual([[...left], [...right]], [[], [1, 4]], 'indentation and empty lines are no difference');
+  assert.deepEqual(changed(['a'], ['b']).map((set) => [...set]), [[0], [0]]);
+  assert.deepEqual(changed([], []).map((set) => set.size), [0, 0]);
+});
+
+describe('a lesson', () => {
+  const event = (actor, more = {}) => ({ actor, step: 's', say: 'What happens.', key_state: {}, believers: [], overlap: false, ...more });
+  const play = {
+    title: 'T', actors: [{ id: 'a' }, { id: 'b' }, { id: 'redis' }],
+    acts: [{ id: 'x', kind: 'failure', first: 0, last: 2 }, { id: 'y', kind: 'cure', first: 3, last: 4 }],
+    events: [event('a', { to: 'redis', key_state: { lock: { value: '1', ttl_ms: 200, owner: 'a' } }, believers: ['a'] }), event('redis', { key_state: { lock: null }, believers: ['a'] }),
+      event('b', { to: 'redis', key_state: { lock: { value: '1', ttl_ms: 200, owner: 'b' } }, believers: ['a', 'b'], overlap: true }), event('a', { to: 'a', key_state: { lock: { value: '2', ttl_ms: null, owner: 'a' } } }), event('nobody')],
+  };
+  const line = timeline(play);
+
+  it('is walked through by keys, from act to act, and never off the stage', () => {
+    assert.deepEqual(['ArrowRight', 'ArrowLeft', 'Home', 'End', 'PageDown', 'PageUp', 'x'].map((key) => keyed(line, 1, key)), [2, 0, 0, 4, 3, 0, null]);
+    assert.deepEqual([keyed(line, 4, 'ArrowRight'), keyed(line, 0, 'ArrowLeft'), keyed(line, 4, 'PageDown'), keyed(line, 4, 'PageUp'), keyed(line, 3, 'PageUp')], [4, 0, 4, 3, 0]);
+    assert.deepEqual([within(line, -3), within(line, 99), within(line, 'x'), within(line, '2')], [0, 4, 0, 2]);
+    assert.deepEqual([actAt(line, 2), actAt(line, 3)], [0, 1]);
+  });
+
+  it('knows the moment when two hold the lock', () => {
+    assert.deepEqual([firstOverlap(line, 0), firstOverlap(line, 1)], [2, null]);
+    assert.equal(moment(line, 2).overlap, true);
+    assert.equal(moment(line, 2).ends, true);
+  });
+
+  it('shows what changed, within an act', () => {
+    const changes = [0, 1, 2, 3].map((step) => moment(line, step).keys.map(({ value, changed: different }) => [value, different])[0]);
+    assert.deepEqual(changes, [['1', true], [null, true], ['1', true], ['2', true]]);
+    const same = timeline({ ...play, events: [play.events[0], play.events[0]], acts: [] });
+    assert.equal(moment(same, 1).keys[0].changed, false);
+  });
+
+  it('arrows go between two lanes that there are', () => assert.deepEqual([0, 1, 3, 4].map((step) => arrow(line, line.events[step])), [[0, 2], null, null, null]));
+
+  it('a play without acts is one act, and one without steps none', () => {
+    assert.deepEqual(timeline({ ...play, acts: [] }).acts.map(({ first, last }) => [first, last]), [[0, 4]]);
+    assert.deepEqual(timeline({ ...play, acts: [...play.acts, { id: 'never', first: null, last: null }] }).acts.length, 2, 'an act that did not come is none');
+    assert.equal(timeline({}).last, -1);
+  });
+
+  it('stands as long as there is to read, and faster when asked', () => {
+    assert.ok(dwellMs(event('a', { say: 'x'.repeat(100) }), 1) > dwellMs(event('a'), 1));
+    assert.equal(dwellMs(event('a'), 2), dwellMs(event('a'), 1) / 2);
+    assert.ok(dwellMs(event('a', { say: '两个人都以为自己持有这把锁'.repeat(3) }), 1) > 4000);
+    assert.ok(dwellMs(event('a', { say: 'x'.repeat(9999) }), 1) <= 9000);
+  });
+});
