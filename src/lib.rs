@@ -14,6 +14,9 @@ pub mod app;
 /// HTTP: routes, extractors, errors, event streams, pages.
 pub mod http;
 
+/// The lab: every way to sell a scarce thing, the broken ones too, side by side.
+pub mod lab;
+
 /// The loops behind the purchase path: writing accepted orders, recovering what a dead process left,
 /// expiring, refreshing what is shown, rebuilding Redis.
 pub mod worker;

@@ -42,6 +42,11 @@ impl Keys {
         }
     }
 
+    /// What stands before every key.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub fn state(&self, sale: SaleId) -> String {
         format!("{}{{sale:{sale}}}", self.prefix)
     }

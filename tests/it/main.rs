@@ -10,6 +10,7 @@ mod contract;
 mod embedded;
 mod faults;
 mod ids;
+mod lab;
 mod life;
 mod plans;
 mod proxy;

@@ -1,0 +1,310 @@
+//! What a strategy works with: its arena's rows, keys and settings, and the places where the lab takes
+//! a hand in what happens.
+//!
+//! A strategy reads like the code that it warns of or teaches. What makes it fail every time instead of
+//! once a month stands here: [`Stand::meet`] brings two buyers to the dangerous point at once,
+//! [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long garbage collection.
+//!
+//! Every statement goes through [`Sql::send`] or [`Transaction::send`], which count it: round trips are
+//! what a strategy costs, on any machine.
+
+use super::{
+    arena::Definition,
+    meeting::Meetings,
+    options::Options,
+    servers::Servers,
+    strategy::{Buyer, Outcome, Trouble},
+};
+use crate::postgres;
+use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Counts what was sent and waited for.
+#[derive(Debug, Default)]
+pub struct Meter {
+    pub redis: AtomicU64,
+    pub postgres: AtomicU64,
+    pub zookeeper: AtomicU64,
+}
+
+impl Meter {
+    pub fn postgres(&self) {
+        self.postgres.fetch_add(1, Relaxed);
+    }
+}
+
+/// What the nodes of an arena share in one process: the world around them, nothing that a strategy
+/// could use to coordinate its nodes.
+pub struct Ground {
+    pub definition: Definition,
+    pub postgres: PgPool,
+    /// Before every key of this arena.
+    pub prefix: String,
+    pub servers: Arc<Servers>,
+    pub meter: Arc<Meter>,
+    meetings: Meetings,
+    paused: AtomicBool,
+    /// How often the crash point has been passed on the node that is to crash.
+    passed: AtomicU64,
+    notes: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Ground {
+    pub fn new(definition: Definition, servers: Arc<Servers>) -> Self {
+        Self {
+            postgres: servers.postgres.clone(),
+            prefix: servers.prefix_of(&definition.id),
+            meetings: Meetings::new(definition.options.choice("interleave") == "on"),
+            definition,
+            servers,
+            meter: Arc::default(),
+            paused: AtomicBool::new(false),
+            passed: AtomicU64::new(0),
+            notes: Mutex::default(),
+        }
+    }
+
+    pub fn notes(&self) -> BTreeMap<&'static str, u64> {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.clone()
+    }
+}
+
+/// One node's view of its arena.
+#[derive(Clone)]
+pub struct Stand {
+    ground: Arc<Ground>,
+    node: u32,
+    /// Cancelled when this incarnation of the node ends, by a crash or in order.
+    gone: CancellationToken,
+}
+
+impl Stand {
+    pub fn new(ground: Arc<Ground>, node: u32, gone: CancellationToken) -> Self {
+        Self { ground, node, gone }
+    }
+
+    // ---- the arena ----------------------------------------------------------------------------
+
+    pub fn arena(&self) -> &str {
+        &self.ground.definition.id
+    }
+
+    pub fn stock(&self) -> i32 {
+        self.ground.definition.stock
+    }
+
+    pub fn per_user_limit(&self) -> i32 {
+        self.ground.definition.per_user_limit
+    }
+
+    /// Which node this is, counted from 0, and of how many. Another process on the same stores has
+    /// nodes of its own, with the same numbers.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    pub fn nodes(&self) -> u32 {
+        self.ground.definition.nodes
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.ground.definition.options
+    }
+
+    pub fn whole(&self, option: &str) -> i64 {
+        self.options().whole(option)
+    }
+
+    pub fn choice(&self, option: &str) -> &'static str {
+        self.options().choice(option)
+    }
+
+    pub fn millis(&self, option: &str) -> Duration {
+        self.options().millis(option)
+    }
+
+    /// The Redis key of this name: of this arena only, removed with it.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.ground.prefix)
+    }
+
+    /// The servers of the lab, for those strategies that need more than Postgres.
+    pub fn servers(&self) -> &Arc<Servers> {
+        &self.ground.servers
+    }
+
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.ground.meter
+    }
+
+    /// Ends with this incarnation of the node: whatever it runs in the background has to stop then.
+    pub fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    // ---- Postgres -----------------------------------------------------------------------------
+
+    /// A connection, each statement its own transaction.
+    pub async fn sql(&self) -> Result<Sql, Trouble> {
+        Ok(Sql {
+            connection: self.ground.postgres.acquire().await?,
+            meter: self.ground.meter.clone(),
+        })
+    }
+
+    pub async fn begin(&self) -> Result<Transaction, Trouble> {
+        self.begin_with("BEGIN").await
+    }
+
+    /// Begins with this statement, a BEGIN of some kind.
+    pub async fn begin_with(&self, statement: &'static str) -> Result<Transaction, Trouble> {
+        self.ground.meter.postgres();
+        let inner = postgres::Transaction::begin(&self.ground.postgres, statement).await?;
+        Ok(Transaction {
+            inner,
+            meter: self.ground.meter.clone(),
+        })
+    }
+
+    /// The pool itself, for what keeps connections to itself.
+    pub fn postgres(&self) -> &PgPool {
+        &self.ground.postgres
+    }
+
+    /// Whether the buyer has as many orders as allowed. One round trip.
+    pub async fn has_bought(
+        &self,
+        connection: &mut PgConnection,
+        buyer: &Buyer,
+    ) -> Result<bool, Trouble> {
+        let orders: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM lab.orders WHERE arena = $1 AND buyer = $2")
+                .bind(self.arena())
+                .bind(&buyer.name)
+                .fetch_one(connection)
+                .await?;
+        Ok(orders >= i64::from(self.per_user_limit()))
+    }
+
+    /// Writes the order. One round trip.
+    pub async fn write_order(
+        &self,
+        connection: &mut PgConnection,
+        buyer: &Buyer,
+    ) -> Result<Outcome, Trouble> {
+        let order_id = new_order_id();
+        sqlx::query("INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)")
+            .bind(&order_id)
+            .bind(self.arena())
+            .bind(&buyer.name)
+            .execute(connection)
+            .await?;
+        Ok(Outcome::Sold { order_id })
+    }
+
+    // ---- where the lab takes a hand -----------------------------------------------------------
+
+    /// The place where another buyer may come in: waits a moment for one to stand here too, on any node
+    /// of this process; then both go on. If something keeps the others out, nobody comes.
+    pub async fn meet(&self, place: &'static str) {
+        self.ground.meetings.meet(place).await;
+    }
+
+    /// The work between looking and writing.
+    pub async fn work(&self) {
+        let duration = self.millis("work_ms");
+        if !duration.is_zero() {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    /// The first buyer of the arena who comes by here stops for `pause_ms`.
+    pub async fn pause(&self) {
+        let duration = self.millis("pause_ms");
+        if !duration.is_zero() && !self.ground.paused.swap(true, AcqRel) {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    /// If the node is to crash here, it does: nothing after this line runs, for no purchase on this
+    /// node, and its memory is dropped.
+    pub async fn crash_point(&self, point: &'static str) {
+        let options = self.options();
+        if options.choice("crash_at") != point
+            || options.whole("crash_node") != i64::from(self.node)
+        {
+            return;
+        }
+        let passed = self.ground.passed.fetch_add(1, AcqRel) + 1;
+        if i64::try_from(passed).is_ok_and(|passed| passed == options.whole("crash_after")) {
+            self.note("node crashed");
+            self.gone.cancel();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Something worth telling in the verdict, counted.
+    pub fn note(&self, what: &'static str) {
+        let notes = self.ground.notes.lock();
+        *notes
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(what)
+            .or_default() += 1;
+    }
+}
+
+/// An id that no other order has, in any process.
+pub fn new_order_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// A connection whose statements are counted.
+pub struct Sql {
+    connection: PoolConnection<Postgres>,
+    meter: Arc<Meter>,
+}
+
+impl Sql {
+    /// The connection, for one statement: one round trip.
+    pub fn send(&mut self) -> &mut PgConnection {
+        self.meter.postgres();
+        &mut self.connection
+    }
+}
+
+/// A transaction whose statements are counted. Dropped before its end, it takes its connection with it,
+/// and Postgres rolls it back.
+pub struct Transaction {
+    inner: postgres::Transaction,
+    meter: Arc<Meter>,
+}
+
+impl Transaction {
+    /// The connection, for one statement: one round trip.
+    pub fn send(&mut self) -> &mut PgConnection {
+        self.meter.postgres();
+        &mut self.inner
+    }
+
+    pub async fn commit(self) -> Result<(), Trouble> {
+        self.meter.postgres();
+        Ok(self.inner.commit().await?)
+    }
+
+    pub async fn rollback(self) -> Result<(), Trouble> {
+        self.meter.postgres();
+        Ok(self.inner.rollback().await?)
+    }
+}

@@ -1,0 +1,27 @@
+//! The lab: strategies against their promises, and the lab itself from outside.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`conformance`] | every registered strategy under the same scenarios: nothing that it says never happens happens, and everything that it says can happen is made to |
+
+mod conformance;
+
+use crate::support::Servers;
+use flash_sale::{
+    lab::{Lab, servers},
+    redis::Redis,
+};
+use std::sync::Arc;
+
+/// The library's lab on the shared servers, with a database of its own.
+async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let redis = Redis::new(&shared.redis.url(), prefix).expect("redis url");
+    let servers = servers::Servers::new(
+        &database.options(),
+        Arc::new(redis),
+        Some(shared.folder(prefix)),
+    );
+    (Lab::new(servers), database)
+}
