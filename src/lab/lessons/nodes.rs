@@ -1,0 +1,164 @@
+//! Redis servers that belong to one play, which may kill them.
+//!
+//! They keep nothing on disk unless told to, so one that is killed comes back empty. Those that come out of
+//! a play unharmed are cleared and kept for the next one: starting a process is what costs most.
+
+use super::Trouble;
+use crate::embedded::{RedisServer, RedisSettings};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// How many are kept for later plays.
+const MOST_IDLE: usize = 9;
+
+pub struct Nodes {
+    /// `None`: no servers are started here.
+    root: Option<PathBuf>,
+    idle: Mutex<Vec<Server>>,
+}
+
+struct Server {
+    redis: RedisServer,
+    folder: PathBuf,
+}
+
+/// One server in one play.
+pub struct Node {
+    /// Its name on stage.
+    pub id: &'static str,
+    server: Server,
+    /// Killed, or told to be something else than a plain empty server.
+    spoilt: AtomicBool,
+}
+
+impl Nodes {
+    pub(super) fn new(root: Option<PathBuf>) -> Self {
+        Self {
+            root: root.map(|root| root.join("lab").join("lessons")),
+            idle: Mutex::default(),
+        }
+    }
+
+    pub fn can_be_started(&self) -> bool {
+        self.root.is_some()
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Server>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server, with more flags of `redis-server` if need be.
+    pub(super) async fn take(&self, id: &'static str, flags: &[&str]) -> Result<Node, Trouble> {
+        let spoilt = AtomicBool::new(!flags.is_empty());
+        let kept = if flags.is_empty() { self.idle().pop() } else { None };
+        let server = match kept {
+            Some(server) => server,
+            None => self.start(flags).await?,
+        };
+        Ok(Node { id, server, spoilt })
+    }
+
+    async fn start(&self, flags: &[&str]) -> Result<Server, Trouble> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let root = self.root.as_ref();
+        let root = root.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
+        let name = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let folder = root.join(name);
+        let flags = ["--appendonly", "no"].iter().chain(flags);
+        let settings = RedisSettings {
+            extra_args: flags.map(|flag| (*flag).to_owned()).collect(),
+            ..RedisSettings::default()
+        };
+        let redis = RedisServer::start(&folder, settings).await?;
+        Ok(Server { redis, folder })
+    }
+
+    /// Clears a node for the next play, or ends it.
+    pub(super) async fn give_back(&self, node: Arc<Node>) {
+        let Some(node) = Arc::into_inner(node) else {
+            return; // still in somebody's hands; it ends when they let it go
+        };
+        if !node.spoilt.load(Relaxed) && self.idle().len() < MOST_IDLE && node.clear().await.is_ok() {
+            self.idle().push(node.server);
+            return;
+        }
+        node.server.end().await;
+    }
+
+    pub(super) async fn close(&self) {
+        let idle = std::mem::take(&mut *self.idle());
+        for server in idle {
+            server.end().await;
+        }
+    }
+}
+
+impl Server {
+    async fn end(self) {
+        // What it knows is of no use to anybody: no need to let it save.
+        self.redis.kill();
+        self.redis.stop().await;
+        // Should it fail, the folder holds a log file and nothing else.
+        let _ = tokio::fs::remove_dir_all(&self.folder).await;
+    }
+}
+
+impl Node {
+    pub fn url(&self) -> String {
+        self.server.redis.url()
+    }
+
+    async fn connection(&self) -> Result<redis::aio::MultiplexedConnection, redis::RedisError> {
+        redis::Client::open(self.url())?.get_multiplexed_async_connection().await
+    }
+
+    /// A command of the director.
+    pub async fn order<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Trouble> {
+        Ok(command.query_async(&mut self.connection().await?).await?)
+    }
+
+    async fn clear(&self) -> Result<(), redis::RedisError> {
+        redis::cmd("FLUSHALL").exec_async(&mut self.connection().await?).await
+    }
+
+    /// Is no plain empty server any more.
+    pub fn spoil(&self) {
+        self.spoilt.store(true, Relaxed);
+    }
+
+    /// `kill -9`, and waits until it has been started again, with what it kept on disk.
+    pub async fn restart(&self) -> Result<(), Trouble> {
+        self.spoil();
+        let before = self.run_id().await?;
+        self.server.redis.kill();
+        let back = async {
+            loop {
+                match self.run_id().await {
+                    Ok(now) if now != before => return,
+                    _ => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let patience = std::time::Duration::from_secs(10);
+        tokio::time::timeout(patience, back)
+            .await
+            .map_err(|_| Trouble::TooSlow("a node does not come back"))
+    }
+
+    /// `kill -9`. It is started again a moment later, as by any service manager.
+    pub fn kill(&self) {
+        self.spoil();
+        self.server.redis.kill();
+    }
+
+    async fn run_id(&self) -> Result<String, Trouble> {
+        let info: String = self.order(redis::cmd("INFO").arg("server")).await?;
+        let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        Ok(line.unwrap_or_default().to_owned())
+    }
+}
