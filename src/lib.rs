@@ -25,6 +25,9 @@ pub mod worker;
 /// order, the catalogue, the audit.
 pub mod sale;
 
+/// Locks, sound and famous for how they fail, and the resource's side of them.
+pub mod lock;
+
 /// Redis: connections, keys, and the Lua scripts with their typed wrappers.
 pub mod redis;
 

@@ -1,0 +1,1 @@
+//! All locks side by side: what each survives, what it costs, and the test that backs each claim.

@@ -1,0 +1,180 @@
+//! A lock as a row, with an owner, an expiry and a version.
+//!
+//! Source: the database lock of 《分布式锁的三种实现》, with the owner and the clock that it leaves out.
+//!
+//! ```text
+//! lab.locks  name (key) · owner · version · expires_at      see table.sql
+//! ```
+//!
+//! What happens on a crash: of the holder: the row expires, by the database's clock and nobody else's. Of
+//! Postgres: committed rows survive; of an acquire whose answer was lost, nobody knows, and the next
+//! attempt comes with the same owner and is told. A failover to a standby that was behind forgets.
+//!
+//! What it costs: a write and an fsync for taking it and again for giving it back, and asking again and
+//! again while waiting.
+
+use super::{
+    Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
+    token::RELEASE_ATTEMPTS,
+    wire::{Sql, millis},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Creates the table, in the schema `lab`.
+pub const TABLE: &str = include_str!("table.sql");
+
+const PAUSE: Duration = Duration::from_millis(15);
+
+/// `clock_timestamp()`, because `now()` is the beginning of the transaction: a statement that waited for
+/// the row would judge by a time that is long over.
+const ACQUIRE: &str = "
+    INSERT INTO lab.locks AS lock (name, owner, version, expires_at)
+    VALUES ($1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond')
+    ON CONFLICT (name) DO UPDATE
+       SET owner = $2,
+           version = CASE lock.owner WHEN $2 THEN lock.version ELSE lock.version + 1 END,
+           expires_at = clock_timestamp() + $3 * interval '1 millisecond'
+     WHERE lock.owner IS NULL OR lock.owner = $2 OR lock.expires_at <= clock_timestamp()
+    RETURNING version";
+
+const REMAINING: &str = "
+    SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+      FROM lab.locks WHERE name = $1 AND owner IS NOT NULL";
+
+const RELEASE: &str = "
+    UPDATE lab.locks SET owner = NULL
+     WHERE name = $1 AND owner = $2 AND expires_at > clock_timestamp()";
+
+/// See the head of this file.
+#[derive(Clone)]
+pub struct TableLock {
+    sql: Sql,
+    lease: Duration,
+}
+
+impl TableLock {
+    pub fn new(sql: Sql, lease: Duration) -> Self {
+        Self { sql, lease }
+    }
+
+    /// The version, if the lock is ours.
+    async fn attempt(&self, name: &str, owner: &str) -> Result<Option<u64>, sqlx::Error> {
+        let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
+        let row: Option<(i64,)> = self
+            .sql
+            .optional(ACQUIRE, |query| query.bind(name).bind(owner).bind(lease))
+            .await?;
+        Ok(row.and_then(|(version,)| u64::try_from(version).ok()))
+    }
+
+    /// For how long somebody else has it. Asked only before giving up.
+    async fn remaining(&self, name: &str) -> Option<Duration> {
+        let row: Result<Option<(i64,)>, _> =
+            self.sql.optional(REMAINING, |query| query.bind(name)).await;
+        let (left,) = row.ok()??;
+        u64::try_from(left).ok().map(Duration::from_millis)
+    }
+}
+
+impl Lock for TableLock {
+    type Guard = TableGuard;
+
+    async fn acquire(&self, name: &str, wait: Duration) -> Result<Acquired<TableGuard>, LockError> {
+        let owner = self.sql.unique_token();
+        let patience = Patience::new(wait, PAUSE);
+        let mut undo = Undo::with({
+            let (sql, name, owner) = (self.sql.clone(), name.to_owned(), owner.clone());
+            || async move {
+                let _ = sql
+                    .execute(RELEASE, move |query| query.bind(name).bind(owner))
+                    .await;
+            }
+        });
+        loop {
+            let sent = Instant::now();
+            undo.arm(true);
+            let outcome = match self.attempt(name, &owner).await {
+                Ok(Some(version)) => {
+                    let hold = Hold::lease(sent, self.lease);
+                    if !hold.is_lost() {
+                        undo.arm(false);
+                        return Ok(Acquired::Held(TableGuard {
+                            sql: self.sql.clone(),
+                            name: name.to_owned(),
+                            owner,
+                            version,
+                            hold,
+                        }));
+                    }
+                    Ok(Acquired::Contended { remaining: None })
+                }
+                Ok(None) => {
+                    undo.arm(false);
+                    Ok(Acquired::Contended { remaining: None })
+                }
+                Err(error) => Err(LockError::from(error)),
+            };
+            if patience.allows_another(&outcome).await {
+                continue;
+            }
+            return match outcome {
+                Ok(Acquired::Contended { .. }) => Ok(Acquired::Contended {
+                    remaining: self.remaining(name).await,
+                }),
+                other => other,
+            };
+        }
+    }
+}
+
+/// A held [`TableLock`].
+pub struct TableGuard {
+    sql: Sql,
+    name: String,
+    owner: String,
+    version: u64,
+    hold: Hold,
+}
+
+impl Guard for TableGuard {
+    fn fencing(&self) -> Option<u64> {
+        Some(self.version)
+    }
+
+    fn lost(&self) -> Lost {
+        self.hold.lost()
+    }
+
+    async fn release(self) -> Result<Released, LockError> {
+        let mut in_doubt = false;
+        for attempts_left in (0..RELEASE_ATTEMPTS).rev() {
+            let (name, owner) = (self.name.clone(), self.owner.clone());
+            let released = self
+                .sql
+                .execute(RELEASE, move |query| query.bind(name).bind(owner))
+                .await;
+            match released {
+                Ok(1..) => return Ok(Released::Freed),
+                // Gone, while nobody else could have ended it: an attempt whose reply was lost did.
+                Ok(0) if in_doubt && !self.hold.is_lost() => return Ok(Released::Freed),
+                Ok(0) => return Ok(Released::NotHeld),
+                Err(error) => {
+                    let error = LockError::from(error);
+                    if attempts_left == 0 || !error.is_unreachable() {
+                        return Err(error);
+                    }
+                    in_doubt = true;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        Ok(Released::NotHeld)
+    }
+}
+
+impl Drop for TableGuard {
+    fn drop(&mut self) {
+        self.hold.lose(Why::Released);
+    }
+}
