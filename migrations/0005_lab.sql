@@ -66,16 +66,27 @@ CREATE TABLE IF NOT EXISTS lab.unique_orders (
     CONSTRAINT lab_unique_orders_arena_fkey FOREIGN KEY (arena) REFERENCES lab.arenas (id) ON DELETE CASCADE
 );
 
--- Locks as rows: who holds which until when. The version counts the holders and so fences them.
+-- Locks as rows (src/lock/table.rs). A free lock keeps its row, and with it its version. The name begins
+-- with the prefix of the arena's keys, so that they can be removed together.
 CREATE TABLE IF NOT EXISTS lab.locks (
-    arena      text NOT NULL,
     name       text NOT NULL,
-    owner      text NOT NULL,
+    -- The token of the holder; null: free.
+    owner      text,
+    -- How often it was taken: a fencing token, which only ever grows.
+    version    bigint NOT NULL,
     expires_at timestamptz NOT NULL,
-    version    bigint NOT NULL DEFAULT 1,
 
-    CONSTRAINT lab_locks_pkey PRIMARY KEY (arena, name),
-    CONSTRAINT lab_locks_arena_fkey FOREIGN KEY (arena) REFERENCES lab.arenas (id) ON DELETE CASCADE
+    CONSTRAINT lab_locks_pkey PRIMARY KEY (name)
+);
+
+-- Resources that refuse a holder whose time is over (src/lock/fencing.rs).
+CREATE TABLE IF NOT EXISTS lab.fenced (
+    name   text NOT NULL,
+    -- The highest fencing token that was ever seen here.
+    newest bigint NOT NULL,
+    value  text NOT NULL,
+
+    CONSTRAINT lab_fenced_pkey PRIMARY KEY (name)
 );
 
 -- What each process that serves an arena has counted there; a verdict adds them up.

@@ -4,14 +4,15 @@
 
 use crate::{
     auth::{AdminToken, TokenSigner},
-    config::{SaleSettings, StoreSettings},
+    config::StoreSettings,
     embedded::{Embedded, EmbeddedError, Options},
-    fail_point::{FailPoints, Unknown},
+    fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Limits},
+    lab::{Lab, servers::Servers},
     postgres,
     redis::Redis,
-    sale::{Shop, ShopError, ShopSettings, payment::SimulatedPayments},
-    telemetry, worker,
+    sale::ShopError,
+    telemetry,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::{PgPool, postgres::PgConnectOptions};
@@ -23,17 +24,15 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-/// Batches between the gates and the writer: at most `batch_limit` orders each.
-const HANDOFF_BATCHES: usize = 1_024;
+pub use crate::worker::running::{Role, Running};
 
-/// How long requests may take to finish once the program is told to stop, then the writer, the loops,
-/// and the embedded servers. Together below 10 s.
+/// How long requests may take to finish once the program is told to stop; then the lab, and the embedded
+/// servers. Together with the grace of the writer and the loops (`worker::running`) below 10 s.
 const REQUESTS_GRACE: Duration = Duration::from_secs(2);
-const WRITER_GRACE: Duration = Duration::from_millis(2_500);
-const LOOPS_GRACE: Duration = Duration::from_millis(500);
+const LAB_GRACE: Duration = Duration::from_millis(1_000);
 const POOL_GRACE: Duration = Duration::from_millis(500);
 const SERVERS_GRACE: Duration = Duration::from_secs(3);
 
@@ -171,6 +170,12 @@ impl Stores {
         self.embedded.is_some()
     }
 
+    /// A lab on these stores. `data_dir`: where it may start servers of its own.
+    pub fn lab(&self, data_dir: Option<PathBuf>) -> Lab {
+        let options = self.postgres.connect_options();
+        Lab::new(Servers::new(&options, self.redis.clone(), data_dir))
+    }
+
     /// Closes connections and stops embedded servers.
     pub async fn close(self) {
         // Bounded: a connection in the hands of a stuck query must not hold up the end.
@@ -275,101 +280,6 @@ fn write_private(file: &Path, text: &str) -> Result<(), AppError> {
     written.map_err(io_error(format!("write {}", file.display())))
 }
 
-/// A shop with its workers. Stop it with [`Running::stop`].
-pub struct Running {
-    pub shop: Arc<Shop>,
-    loops: TaskTracker,
-    stop_loops: CancellationToken,
-    writer: TaskTracker,
-    stop_writer: CancellationToken,
-}
-
-/// Which loops a process runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Takes orders and writes them.
-    Server,
-    /// Takes orders; somebody else writes them.
-    ServerWithoutWriter,
-    /// Writes what others take.
-    Worker,
-    /// Answers one command; nothing runs in the background.
-    Command,
-}
-
-impl Running {
-    /// Builds the shop and starts the loops of `role`. Does not wait for any server.
-    pub fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Result<Self, AppError> {
-        let fail_points = FailPoints::default();
-        fail_points.set(&sale.fail_points)?;
-        // A worker readmits late orders and hands nothing to itself.
-        let settings = ShopSettings {
-            high_water: sale.backlog_limit,
-            batch_limit: usize::from(sale.batch_limit),
-            own_writer: role == Role::Server,
-        };
-        let (handoff, channel) = mpsc::channel(HANDOFF_BATCHES);
-        let shop = Arc::new(Shop::new(
-            stores.postgres.clone(),
-            stores.redis.clone(),
-            Arc::new(SimulatedPayments),
-            handoff,
-            settings,
-            fail_points,
-        ));
-        let running = Self {
-            shop,
-            loops: TaskTracker::new(),
-            stop_loops: CancellationToken::new(),
-            writer: TaskTracker::new(),
-            stop_writer: CancellationToken::new(),
-        };
-        if role != Role::Command {
-            worker::spawn_views(&running.shop, &running.loops, &running.stop_loops);
-        }
-        if matches!(role, Role::Server | Role::Worker) {
-            worker::spawn_writers(&running.shop, &running.loops, &running.stop_loops);
-        }
-        if role == Role::Server {
-            running.writer.spawn(worker::writer::run(
-                running.shop.clone(),
-                channel,
-                running.stop_writer.clone(),
-            ));
-        }
-        Ok(running)
-    }
-
-    /// Waits until purchases can be judged, or `patience` is over. Answers whether they can.
-    pub async fn gate_opened(&self, patience: Duration) -> bool {
-        let opened = async {
-            while !(self.shop.redis.hot().await.is_ok()
-                && self.shop.refresh_catalogue().await.is_ok())
-            {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(patience, opened).await.is_ok()
-    }
-
-    /// Drains the channel into Postgres, then ends the loops. Bounded.
-    pub async fn stop(self) {
-        self.writer.close();
-        self.stop_writer.cancel();
-        if tokio::time::timeout(WRITER_GRACE, self.writer.wait())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                "stopping before every accepted order is written; the log keeps the others"
-            );
-        }
-        self.loops.close();
-        self.stop_loops.cancel();
-        let _ = tokio::time::timeout(LOOPS_GRACE, self.loops.wait()).await;
-    }
-}
-
 /// What the HTTP side needs besides the shop.
 pub struct Front {
     pub tokens: TokenSigner,
@@ -377,6 +287,8 @@ pub struct Front {
     pub rate_limit: bool,
     pub trust_proxy: bool,
     pub connections: ConnectionLimits,
+    /// `None`: every lab route answers 404.
+    pub lab: Option<Lab>,
 }
 
 /// Serves until `shutdown`, then finishes requests, ends event streams and drains the writer.
@@ -390,13 +302,13 @@ pub async fn serve(
     let draining = CancellationToken::new();
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
     if let Some(limits) = &limits {
-        running
-            .loops
-            .spawn(upkeep(limits.clone(), running.stop_loops.clone()));
+        running.spawn(|stop| upkeep(limits.clone(), stop));
     }
-    running
-        .loops
-        .spawn(keep_metrics(metrics.clone(), running.stop_loops.clone()));
+    running.spawn(|stop| keep_metrics(metrics.clone(), stop));
+    let lab = front.lab.map(Arc::new);
+    if let Some(lab) = lab.clone() {
+        running.spawn(async move |stop| lab.upkeep(stop).await);
+    }
     let router = http::router(HttpState {
         shop: running.shop.clone(),
         tokens: Arc::new(front.tokens),
@@ -406,6 +318,7 @@ pub async fn serve(
         streams: http::Streams::new(front.rate_limit),
         draining: draining.clone(),
         trust_proxy: front.trust_proxy,
+        lab: lab.clone(),
     });
     let mut server = tokio::spawn(http::connections::serve(
         listener,
@@ -426,6 +339,9 @@ pub async fn serve(
     tracing::info!("stopping: finishing requests, then writing what is accepted");
     draining.cancel();
     let _ = server.await;
+    if let Some(lab) = lab {
+        let _ = tokio::time::timeout(LAB_GRACE, lab.close()).await;
+    }
     running.stop().await;
     Ok(())
 }

@@ -200,7 +200,7 @@ async fn serve_command(
         } else {
             Role::Server
         };
-        let running = Running::start(&stores, &sale, role)?;
+        let running = Running::start(&stores.postgres, &stores.redis, &sale, role)?;
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
@@ -228,12 +228,21 @@ async fn serve_command(
                 // Behind a proxy all connections come from the proxy's address.
                 settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
             ),
+            lab: settings
+                .lab
+                .map_or(stores.are_embedded(), |lab| lab.is_on())
+                .then(|| stores.lab(lab_dir(&stores, &store))),
         };
         app::serve(running, listener, front, shutdown).await
     }
     .await;
     stores.close().await;
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// Where the lab may start more servers: only a program that runs its own has a place for them.
+fn lab_dir(stores: &Stores, store: &StoreSettings) -> Option<PathBuf> {
+    stores.are_embedded().then(|| store.data_dir.join("lab"))
 }
 
 /// Waits until there is something to serve.
@@ -253,7 +262,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     let shutdown = shutdown_signal()?;
     let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
-    let running = Running::start(&stores, &sale, Role::Worker)?;
+    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Worker)?;
     println!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;
@@ -312,7 +321,7 @@ async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), Ap
         batch_limit: 512,
         fail_points: String::new(),
     };
-    let running = Running::start(&stores, &sale, Role::Command)?;
+    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Command)?;
     Ok((stores, running))
 }
 

@@ -6,6 +6,7 @@
 
 use crate::{
     domain::{Admission, OrderId, OrderStatus},
+    lab::LabError,
     sale::ShopError,
 };
 use axum::{
@@ -59,6 +60,7 @@ kinds! {
     NOT_FOUND = NOT_FOUND "not_found", "Not found", "There is nothing at this address.";
     SALE_NOT_FOUND = NOT_FOUND "sale_not_found", "No such sale", "There is no sale with this id.";
     ORDER_NOT_FOUND = NOT_FOUND "order_not_found", "No such order", "You have no order with this id.";
+    ARENA_NOT_FOUND = NOT_FOUND "arena_not_found", "No such arena", "There is no arena with this id (any more).";
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED "method_not_allowed", "Method not allowed",
         "This address does not answer to this method.";
     REQUEST_TIMEOUT = REQUEST_TIMEOUT "request_timeout", "Request timeout",
@@ -76,6 +78,11 @@ kinds! {
     NOT_CANCELLABLE = CONFLICT "not_cancellable", "Not cancellable", "The order cannot be cancelled any more.";
     NOT_ENOUGH_REMAINING = CONFLICT "not_enough_remaining", "Not enough remaining",
         "At most what remains can be taken away.";
+    TOO_MANY_ARENAS = CONFLICT "too_many_arenas", "Too many arenas",
+        "The lab has as many arenas as it may; delete one, or wait until one is too old.";
+    STORM_RUNNING = CONFLICT "storm_running", "A storm is running", "One storm at a time in each arena.";
+    STRATEGY_UNAVAILABLE = CONFLICT "strategy_unavailable", "Strategy unavailable",
+        "This strategy needs a server that is not there.";
     TOO_LARGE = PAYLOAD_TOO_LARGE "too_large", "Too large", "A request's body has at most 16 KiB.";
     UNSUPPORTED_MEDIA_TYPE = UNSUPPORTED_MEDIA_TYPE "unsupported_media_type", "Unsupported media type",
         "The body has to be JSON, with content-type application/json.";
@@ -311,6 +318,22 @@ impl From<ShopError> for Problem {
             ShopError::Postgres(error) => internal("postgres", &error),
             ShopError::Redis(error) => internal("redis", &error),
             ShopError::Ids(error) => internal("ids", &error),
+        }
+    }
+}
+
+impl From<LabError> for Problem {
+    fn from(error: LabError) -> Self {
+        match error {
+            LabError::ArenaNotFound => Self::new(&ARENA_NOT_FOUND),
+            LabError::TooManyArenas => Self::new(&TOO_MANY_ARENAS),
+            LabError::StormIsRunning => Self::new(&STORM_RUNNING),
+            LabError::StrategyUnavailable(why) => Self::with_detail(&STRATEGY_UNAVAILABLE, why.en),
+            LabError::Invalid { .. } | LabError::BadOption(_) => Self::invalid(error.to_string()),
+            LabError::Postgres(error) if postgres_is_away(&error) => away("postgres", &error),
+            LabError::Redis(error) if redis_is_away(&error) => away("redis", &error),
+            LabError::Postgres(error) => internal("postgres", &error),
+            LabError::Redis(error) => internal("redis", &error),
         }
     }
 }

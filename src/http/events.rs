@@ -132,7 +132,7 @@ impl Streams {
         }
     }
 
-    fn take_place(&self, address: Address, gauge: Gauge) -> Result<Place, Problem> {
+    pub(super) fn take_place(&self, address: Address, gauge: Gauge) -> Result<Place, Problem> {
         let seat = self.seats.take(address);
         let seat = seat.ok_or_else(|| Problem::rate_limited(HEARTBEAT))?;
         let free = self.free.clone().try_acquire_owned();
@@ -148,7 +148,7 @@ impl Streams {
 }
 
 /// One open stream: counted, and one of a bounded number, until it is dropped.
-struct Place {
+pub(super) struct Place {
     gauge: Gauge,
     _permit: OwnedSemaphorePermit,
     _seat: Seat,
@@ -186,7 +186,7 @@ fn follow<T: Send + Sync + 'static>(
     )
 }
 
-fn event(name: &str, value: &impl Serialize) -> Event {
+pub(super) fn event(name: &str, value: &impl Serialize) -> Event {
     Event::default()
         .event(name)
         .json_data(value)
@@ -196,7 +196,7 @@ fn event(name: &str, value: &impl Serialize) -> Event {
         })
 }
 
-fn respond(
+pub(super) fn respond(
     app: &App,
     events: impl Stream<Item = Event> + Send + 'static,
     place: Place,

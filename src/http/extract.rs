@@ -14,6 +14,7 @@ use super::{
 use crate::{
     auth::Identity,
     domain::{IdempotencyKey, OrderId, SaleId, UserId},
+    lab::Lab,
     sale::Page,
 };
 use axum::{
@@ -26,7 +27,7 @@ use axum::{
 };
 use axum_extra::extract::CookieJar;
 use serde::de::DeserializeOwned;
-use std::{convert::Infallible, str::FromStr};
+use std::{convert::Infallible, str::FromStr, sync::Arc};
 
 /// The cookie that holds a browser's token.
 pub const SESSION_COOKIE: &str = "session";
@@ -160,6 +161,17 @@ impl FromRequestParts<App> for Caller {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
         let (extensions, headers) = (&parts.extensions, &parts.headers);
         Ok(Self(Address::of(extensions, headers, app.trust_proxy)))
+    }
+}
+
+/// The lab, if there is one. Named first in a handler: with `LAB=off` nothing else is looked at.
+pub struct TheLab(pub Arc<Lab>);
+
+impl FromRequestParts<App> for TheLab {
+    type Rejection = Problem;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, Problem> {
+        app.lab.clone().map(Self).ok_or(Problem::new(&NOT_FOUND))
     }
 }
 

@@ -154,6 +154,8 @@ async fn admit(app: &HttpState, request: Request) -> Result<Request, Problem> {
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// An audit of millions of orders takes its time. As long as a statement may (see `postgres.rs`).
 const OPERATORS_TIME_LIMIT: Duration = Duration::from_secs(60);
+/// A slow strategy is slow on purpose, and a verdict waits for it. Longer than the lab's own limits.
+const LAB_TIME_LIMIT: Duration = Duration::from_secs(35);
 /// How long a client should wait before it asks what hangs once more.
 const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -163,6 +165,7 @@ fn time_limit(route: &str) -> Option<Duration> {
     match route {
         super::orders::PURCHASE => None,
         _ if route.starts_with("/api/v1/admin/") => Some(OPERATORS_TIME_LIMIT),
+        _ if route.starts_with("/api/v1/lab/") => Some(LAB_TIME_LIMIT),
         _ => Some(TIME_LIMIT),
     }
 }

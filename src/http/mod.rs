@@ -11,6 +11,7 @@ pub mod error;
 pub mod events;
 pub mod extract;
 pub mod frame;
+pub mod lab;
 pub mod limits;
 pub mod openapi;
 pub mod orders;
@@ -21,6 +22,7 @@ pub mod session;
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    lab::Lab,
     sale::Shop,
 };
 use axum::{
@@ -57,6 +59,8 @@ pub struct HttpState {
     pub draining: CancellationToken,
     /// Whether a proxy in front says who is asking (X-Forwarded-For, X-Forwarded-Proto).
     pub trust_proxy: bool,
+    /// `None`: every lab route answers 404.
+    pub lab: Option<Arc<Lab>>,
 }
 
 /// The state as handlers get it: cloned for every request, so it is one pointer.
@@ -119,6 +123,14 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(admin::stock))
         .routes(routes!(admin::audit))
         .routes(routes!(admin::orders))
+        // /api/v1/lab
+        .routes(routes!(lab::strategies))
+        .routes(routes!(lab::create))
+        .routes(routes!(lab::delete))
+        .routes(routes!(lab::purchase))
+        .routes(routes!(lab::storm))
+        .routes(routes!(lab::events))
+        .routes(routes!(lab::verdict))
         // /healthz, /readyz, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))
@@ -194,7 +206,7 @@ mod tests {
         (status, code.to_owned())
     }
 
-    /// API.md's table, without the lab.
+    /// API.md's tables.
     const CONTRACT: &[(&str, &str)] = &[
         ("post", "/api/v1/session"),
         ("get", "/api/v1/session"),
@@ -215,6 +227,13 @@ mod tests {
         ("post", "/api/v1/admin/sales/{id}/stock"),
         ("get", "/api/v1/admin/sales/{id}/audit"),
         ("get", "/api/v1/admin/sales/{id}/orders"),
+        ("get", "/api/v1/lab/strategies"),
+        ("post", "/api/v1/lab/arenas"),
+        ("delete", "/api/v1/lab/arenas/{id}"),
+        ("post", "/api/v1/lab/arenas/{id}/orders"),
+        ("post", "/api/v1/lab/arenas/{id}/storm"),
+        ("get", "/api/v1/lab/arenas/{id}/events"),
+        ("get", "/api/v1/lab/arenas/{id}/verdict"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/metrics"),

@@ -40,6 +40,7 @@ pub fn state() -> HttpState {
         streams: Streams::new(false),
         draining: CancellationToken::new(),
         trust_proxy: false,
+        lab: None,
     }
 }
 

@@ -232,6 +232,15 @@ impl Lab {
         if let Some((_, arena)) = self.open.remove(id) {
             arena.close().await;
         }
+        for table in [
+            "DELETE FROM lab.locks WHERE starts_with(name, $1)",
+            "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
+        ] {
+            sqlx::query(table)
+                .bind(self.servers.prefix_of(id))
+                .execute(&self.servers.postgres)
+                .await?;
+        }
         self.servers.sweep(id).await?;
         if deleted == 0 {
             return Err(LabError::ArenaNotFound);
@@ -324,7 +333,7 @@ impl Lab {
 }
 
 /// Ids are generated: 32 hexadecimal digits. Nothing else gets near a key or a name of a schema.
-fn is_arena_id(id: &str) -> bool {
+pub fn is_arena_id(id: &str) -> bool {
     id.len() == 32
         && id
             .bytes()

@@ -222,6 +222,12 @@ impl Stand {
         self.ground.meetings.meet(place).await;
     }
 
+    /// Whoever waits at this place goes on; who comes by waits for nobody. For those who can stand at the
+    /// place only one after the other.
+    pub fn come_by(&self, place: &'static str) {
+        self.ground.meetings.come_by(place);
+    }
+
     /// The work between looking and writing.
     pub async fn work(&self) {
         let duration = self.millis("work_ms");
@@ -306,5 +312,15 @@ impl Transaction {
     pub async fn rollback(self) -> Result<(), Trouble> {
         self.meter.postgres();
         Ok(self.inner.rollback().await?)
+    }
+
+    /// Commits a sale, rolls back everything else.
+    pub async fn end(self, outcome: Result<Outcome, Trouble>) -> Result<Outcome, Trouble> {
+        match outcome {
+            Ok(Outcome::Sold { .. }) => self.commit().await?,
+            // Not dropped: that would cost the connection.
+            _ => self.rollback().await?,
+        }
+        outcome
     }
 }

@@ -12,6 +12,8 @@
 //! | `late` | orders of an epoch that has ended ask again, for the writer |
 //! | [`retire`] | sales that have long been over, out of Redis |
 //!
+//! [`running`] starts and stops them together with a shop.
+//!
 //! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
 //! step each and need no more than a [`Pace`].
 
@@ -21,6 +23,7 @@ pub mod rebuild;
 pub mod recovery;
 pub mod refresh;
 pub mod retire;
+pub mod running;
 pub mod writer;
 
 use crate::sale::Shop;

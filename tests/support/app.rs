@@ -49,6 +49,9 @@ pub struct Options {
     pub connections: ConnectionLimits,
     /// See `flash_sale::fail_point`.
     pub fail_points: String,
+    pub lab: bool,
+    /// Where the lab may start servers.
+    pub lab_dir: Option<std::path::PathBuf>,
 }
 
 impl Default for Options {
@@ -62,6 +65,8 @@ impl Default for Options {
             batch_limit: 512,
             connections: ConnectionLimits::new(10_000, false),
             fail_points: String::new(),
+            lab: false,
+            lab_dir: None,
         }
     }
 }
@@ -139,8 +144,8 @@ impl TestApp {
             batch_limit: options.batch_limit,
             fail_points: options.fail_points,
         };
-        let running =
-            Running::start(&stores, &sale, options.role).expect("well-formed fail points");
+        let running = Running::start(&stores.postgres, &stores.redis, &sale, options.role)
+            .expect("well-formed fail points");
         assert!(running.gate_opened(PATIENCE).await, "the gate opens");
         let shop = running.shop.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -151,6 +156,7 @@ impl TestApp {
             rate_limit: options.rate_limit,
             trust_proxy: options.trust_proxy,
             connections: options.connections,
+            lab: options.lab.then(|| stores.lab(options.lab_dir)),
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {

@@ -2,11 +2,31 @@
 //! strategy says of itself, then the purchase.
 
 mod s01_naive;
+mod s02_process_mutex;
+mod s03_mutex_unlock_before_commit;
+mod s04_per_user_mutex;
+mod s05_row_lock;
+mod s06_version_column;
+mod s07_cas_stock;
+mod s08_conditional_update;
+mod s09_unique_order;
+mod s10_serializable;
 
 use super::strategy::Strategy;
 
 /// Every strategy, by number.
-pub static STRATEGIES: &[Strategy] = &[s01_naive::STRATEGY];
+pub static STRATEGIES: &[Strategy] = &[
+    s01_naive::STRATEGY,
+    s02_process_mutex::STRATEGY,
+    s03_mutex_unlock_before_commit::STRATEGY,
+    s04_per_user_mutex::STRATEGY,
+    s05_row_lock::STRATEGY,
+    s06_version_column::STRATEGY,
+    s07_cas_stock::STRATEGY,
+    s08_conditional_update::STRATEGY,
+    s09_unique_order::STRATEGY,
+    s10_serializable::STRATEGY,
+];
 
 pub fn find(id: &str) -> Option<&'static Strategy> {
     STRATEGIES.iter().find(|strategy| strategy.id == id)
