@@ -19,6 +19,7 @@
 //! connections are the lab's own.
 
 pub mod arena;
+pub mod lessons;
 pub mod meeting;
 pub mod options;
 pub mod production;

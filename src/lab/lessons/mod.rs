@@ -28,15 +28,8 @@ mod b01_crash_between;
 mod b02_expired_stamp;
 mod b03_foreign_delete;
 mod b04_lease_over;
-mod b05_counted_twice;
-mod b06_watchdog;
-mod b07_lost_wakeup;
-mod b08_foreign_unlock;
-mod b09_failover;
-mod b10_redlock;
-mod b11_zookeeper;
-mod b12_before_commit;
 mod code;
+mod prelude;
 
 use super::{
     options::BadOption,
@@ -61,14 +54,6 @@ pub static LESSONS: &[Lesson] = &[
     b02_expired_stamp::LESSON,
     b03_foreign_delete::LESSON,
     b04_lease_over::LESSON,
-    b05_counted_twice::LESSON,
-    b06_watchdog::LESSON,
-    b07_lost_wakeup::LESSON,
-    b08_foreign_unlock::LESSON,
-    b09_failover::LESSON,
-    b10_redlock::LESSON,
-    b11_zookeeper::LESSON,
-    b12_before_commit::LESSON,
 ];
 
 pub fn find(id: &str) -> Option<&'static Lesson> {
@@ -113,7 +98,7 @@ impl Lesson {
     }
 }
 
-pub(self) const fn client(id: &'static str, name: &'static str) -> Actor {
+pub const fn client(id: &'static str, name: &'static str) -> Actor {
     Actor {
         id,
         name: Words::new(name, name),
@@ -121,15 +106,15 @@ pub(self) const fn client(id: &'static str, name: &'static str) -> Actor {
     }
 }
 
-const ALICE: Actor = client("alice", "Alice");
-const BOB: Actor = client("bob", "Bob");
-const CAROL: Actor = client("carol", "Carol");
-const REDIS: Actor = Actor {
+pub const ALICE: Actor = client("alice", "Alice");
+pub const BOB: Actor = client("bob", "Bob");
+pub const CAROL: Actor = client("carol", "Carol");
+pub const REDIS: Actor = Actor {
     id: stage::REDIS,
     name: Words::new("Redis", "Redis"),
     part: Part::Redis,
 };
-const SHOP: Actor = Actor {
+pub const SHOP: Actor = Actor {
     id: "postgres",
     name: Words::new("The phone (Postgres)", "手机库存（Postgres）"),
     part: Part::Resource,

@@ -117,6 +117,7 @@ impl Shop {
                 .await?;
             Ok(row.map_or(0, |(stock,)| stock))
         })
+        .at("postgres")
     }
 
     /// Writes what it has computed from what it has read, and the order.
@@ -126,15 +127,18 @@ impl Shop {
             INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
         client.does(async move {
-            let bind = |query: crate::lock::wire::Binding<'_>| query.bind(&play).bind(seen - 1).bind(buyer);
-            sql.execute(SELL, bind).await.map(|_| ())
+            let bound = sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer));
+            bound.await.map(|_| ())
         })
+        .at("postgres")
     }
 
     /// The same as a write that carries the lock's number: the row refuses one that is too old.
     pub fn sells_fenced(&self, client: &Client, fencing: u64) -> Doing<Result<Write, LockError>> {
         let resource = PostgresResource::new(client.sql());
         let (phone, value) = (self.phone(), format!("sold to {}", client.id));
-        client.does(async move { resource.write(&phone, fencing, &value).await })
+        client
+            .does(async move { resource.write(&phone, fencing, &value).await })
+            .at("postgres")
     }
 }

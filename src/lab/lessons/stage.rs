@@ -210,6 +210,10 @@ impl Stage {
         events.iter().any(Event::is_overlap)
     }
 
+    pub fn believers(&self) -> Vec<&'static str> {
+        self.record().believers.clone()
+    }
+
     pub fn is_believed(&self) -> bool {
         !self.record().believers.is_empty()
     }
@@ -542,6 +546,21 @@ struct Waiting {
     decide: oneshot::Sender<Decision>,
 }
 
+impl Waiting {
+    /// What a watchdog sends, beside the work.
+    fn is_renewal(&self) -> bool {
+        self.sent.script.is_some_and(|name| name.ends_with("renew.lua"))
+    }
+}
+
+/// Which of a client's requests.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Work,
+    WorkAt(&'static str),
+    Watchdog,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Go,
@@ -597,12 +616,15 @@ impl Gate {
         }
     }
 
-    /// The first request, of those to this node if one is named.
-    fn first(&self, node: Option<&str>) -> Option<Waiting> {
+    /// The first request of this kind.
+    fn first(&self, of: Of) -> Option<Waiting> {
         let mut waiting = lock(&self.waiting);
-        let index = waiting.iter().position(|one| {
-            !one.decide.is_closed() && node.is_none_or(|node| &*one.sent.node == node)
-        })?;
+        let fits = |one: &Waiting| match of {
+            Of::Work => !one.is_renewal(),
+            Of::WorkAt(node) => !one.is_renewal() && &*one.sent.node == node,
+            Of::Watchdog => one.is_renewal(),
+        };
+        let index = waiting.iter().position(|one| !one.decide.is_closed() && fits(one))?;
         waiting.remove(index)
     }
 }
@@ -635,11 +657,17 @@ impl Client {
         Ok(Zoo::new(cluster, session).of(self.id).watched_by(self.gate.clone()))
     }
 
+    pub fn name(&self) -> &'static str {
+        let cast = self.stage.0.lesson.cast;
+        cast.iter().find(|actor| actor.id == self.id).map_or(self.id, |actor| actor.name.en)
+    }
+
     /// Starts something; its requests wait in the gate.
     pub fn does<T: Send + 'static>(&self, what: impl Future<Output = T> + Send + 'static) -> Doing<T> {
         let task = tokio::spawn(what);
         Doing {
             client: self.clone(),
+            of: Of::Work,
             abort: task.abort_handle(),
             task: Some(task),
         }
@@ -692,49 +720,66 @@ impl Client {
         self.stage.believes(self.id, holds);
     }
 
-    /// Lets the next request of this client pass, whichever of its tasks it is from.
+    /// From its next step on it does not count as a holder: its work is done.
+    pub fn stops_believing(&self) {
+        self.stage.stops_believing(self.id);
+    }
+
+    /// Lets the next request of this client pass.
     pub async fn next(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(None, Decision::Go, step, say.into()).await
+        self.pass(Of::Work, Decision::Go, step, say.into()).await
     }
 
     pub async fn next_to(
         &self,
-        node: &str,
+        node: &'static str,
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<Seen, Trouble> {
-        self.pass(Some(node), Decision::Go, step, say.into()).await
+        self.pass(Of::WorkAt(node), Decision::Go, step, say.into()).await
+    }
+
+    /// It is never sent: the connection breaks before.
+    pub async fn next_to_fails(
+        &self,
+        node: &'static str,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<Seen, Trouble> {
+        self.pass(Of::WorkAt(node), Decision::Fail, step, say.into()).await
     }
 
     pub async fn next_fails(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(None, Decision::Fail, step, say.into()).await
+        self.pass(Of::Work, Decision::Fail, step, say.into()).await
     }
 
-    pub async fn next_to_fails(
-        &self,
-        node: &str,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Some(node), Decision::Fail, step, say.into()).await
-    }
-
+    /// It is sent and done, and the client never hears of it.
     pub async fn next_loses_reply(
         &self,
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<Seen, Trouble> {
-        self.pass(None, Decision::LoseReply, step, say.into()).await
+        self.pass(Of::Work, Decision::LoseReply, step, say.into()).await
+    }
+
+    /// Its watchdog renews.
+    pub async fn renews(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
+        self.pass(Of::Watchdog, Decision::Go, step, say.into()).await
+    }
+
+    /// Its watchdog wants to renew, and the connection breaks.
+    pub async fn renewal_fails(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
+        self.pass(Of::Watchdog, Decision::Fail, step, say.into()).await
     }
 
     async fn pass(
         &self,
-        node: Option<&str>,
+        of: Of,
         decision: Decision,
         step: &'static str,
         say: Said,
     ) -> Result<Seen, Trouble> {
-        let waiting = timeout(PATIENCE, self.gate.wait(|| self.gate.first(node))).await;
+        let waiting = timeout(PATIENCE, self.gate.wait(|| self.gate.first(of))).await;
         let waiting = waiting.map_err(|_| Trouble::TooSlow("a request that should come did not"))?;
         self.let_pass(waiting, decision, step, say).await
     }
@@ -765,7 +810,11 @@ impl Client {
 
     /// Waits until the client stands before its next request, without letting it pass.
     pub async fn stands(&self) -> Result<String, Trouble> {
-        let waits = || lock(&self.gate.waiting).front().map(|one| one.sent.text.clone());
+        let waits = || {
+            let waiting = lock(&self.gate.waiting);
+            let first = waiting.iter().find(|one| !one.decide.is_closed() && !one.is_renewal());
+            first.map(|one| one.sent.text.clone())
+        };
         let text = timeout(PATIENCE, self.gate.wait(waits)).await;
         text.map_err(|_| Trouble::TooSlow("a request that should come did not"))
     }
@@ -802,6 +851,13 @@ impl Client {
         self.stage.happens(self.id, "crash", say).await
     }
 
+    /// Dies with the lock in its hands.
+    pub async fn crashes_holding<G>(&self, guard: G, say: impl Into<Said>) -> Result<(), Trouble> {
+        self.dies();
+        drop(guard);
+        self.stage.happens(self.id, "crash", say).await
+    }
+
     /// Nothing is sent from here on.
     pub fn dies(&self) {
         self.gate.dead.store(true, Relaxed);
@@ -813,6 +869,7 @@ impl Client {
 /// Something that a client does. Dropping it ends it where it stands.
 pub struct Doing<T> {
     client: Client,
+    of: Of,
     abort: AbortHandle,
     task: Option<JoinHandle<T>>,
 }
@@ -847,7 +904,13 @@ impl Belief for Result<crate::lock::fencing::Write, LockError> {}
 impl<T: Belief> Doing<T> {
     /// One request.
     pub async fn next(&mut self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.client.next(step, say).await
+        self.client.pass(self.of, Decision::Go, step, say.into()).await
+    }
+
+    /// Only its requests to this node are let pass by it.
+    pub fn at(mut self, node: &'static str) -> Self {
+        self.of = Of::WorkAt(node);
+        self
     }
 
     /// Lets requests pass until it has ended; `say` for each. Answers how many there were.
@@ -874,7 +937,7 @@ impl<T: Belief> Doing<T> {
         let mut task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
         let gate = self.client.gate.clone();
         loop {
-            let arrival = gate.wait(|| gate.first(None));
+            let arrival = gate.wait(|| gate.first(self.of));
             let waiting = tokio::select! {
                 ended = &mut task => return Ok((self.ended(ended)?, count)),
                 waiting = arrival => waiting,
@@ -907,9 +970,13 @@ impl<T: Belief> Doing<T> {
         Ok(outcome)
     }
 
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
     /// Whether it has neither ended nor anything to send: it sleeps.
     pub fn sleeps(&self) -> bool {
-        let idle = lock(&self.client.gate.waiting).is_empty();
+        let idle = lock(&self.client.gate.waiting).iter().all(|one| one.decide.is_closed());
         idle && self.task.as_ref().is_some_and(|task| !task.is_finished())
     }
 }
