@@ -234,7 +234,7 @@ impl Arena {
             return Err(Trouble::NodeIsDown);
         }
         let gone = CancellationToken::new();
-        let stand = Stand::new(self.ground.clone(), number, gone.clone());
+        let stand = Stand::new(self.ground.clone(), number, gone.clone())?;
         let seller = (self.definition().strategy.open)(stand).await?;
         let up = Up { seller, gone };
         slot.up = Some(up.clone());
@@ -271,10 +271,10 @@ impl Arena {
     /// What this process has counted.
     pub fn counts(&self) -> Counts {
         let mut counts = self.tally.counts();
-        let meter = &self.ground.meter;
-        counts.redis = meter.redis.load(Relaxed);
-        counts.postgres = meter.postgres.load(Relaxed);
-        counts.zookeeper = meter.zookeeper.load(Relaxed);
+        let sent = self.ground.meter.round_trips();
+        counts.redis = sent.redis;
+        counts.postgres = sent.postgres;
+        counts.zookeeper = sent.zookeeper;
         let notes = self.ground.notes();
         counts.notes = notes
             .into_iter()

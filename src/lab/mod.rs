@@ -225,14 +225,11 @@ impl Lab {
         if !is_arena_id(id) {
             return Err(LabError::ArenaNotFound);
         }
-        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
-            .bind(id)
-            .execute(&self.servers.postgres)
-            .await?
-            .rows_affected();
         if let Some((_, arena)) = self.open.remove(id) {
             arena.close().await;
         }
+        // The row goes last: as long as it is there, what belongs to it is found.
+        production::drop_schema(&self.servers.postgres, id).await?;
         for table in [
             "DELETE FROM lab.locks WHERE starts_with(name, $1)",
             "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
@@ -243,6 +240,11 @@ impl Lab {
                 .await?;
         }
         self.servers.sweep(id).await?;
+        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
+            .bind(id)
+            .execute(&self.servers.postgres)
+            .await?
+            .rows_affected();
         if deleted == 0 {
             return Err(LabError::ArenaNotFound);
         }

@@ -1,14 +1,18 @@
 //! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
-use crate::redis::Redis;
+use crate::{
+    embedded::{RedisServer, RedisSettings},
+    redis::Redis,
+};
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use super::strategy::{Need, Words};
+use super::strategy::{Need, Trouble, Words};
 
 /// Connections to Postgres for all arenas of this process.
 const CONNECTIONS: u32 = 12;
@@ -21,7 +25,14 @@ pub struct Servers {
     /// Where servers of the lab's own may be started; `None` if this program runs on servers that
     /// somebody else has set up.
     pub data_dir: Option<PathBuf>,
+    /// More Redis nodes, by their number, once they have been needed.
+    nodes: Mutex<HashMap<usize, Arc<RedisServer>>>,
+    /// Nodes that run the whole production path, each with loops and a pool of its own.
+    production: Arc<Semaphore>,
 }
+
+/// How many nodes of the production path a process runs at a time.
+const PRODUCTION_NODES: usize = 6;
 
 impl Servers {
     pub fn new(options: &PgConnectOptions, redis: Arc<Redis>, data_dir: Option<PathBuf>) -> Self {
@@ -29,7 +40,47 @@ impl Servers {
             postgres: pool(options, CONNECTIONS),
             redis,
             data_dir,
+            nodes: Mutex::default(),
+            production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
         }
+    }
+
+    /// For a Postgres that takes more connections.
+    pub fn with_production_nodes(self, most: usize) -> Self {
+        Self {
+            production: Arc::new(Semaphore::new(most)),
+            ..self
+        }
+    }
+
+    /// A place for one more node of the production path.
+    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+        let free = self.production.clone().try_acquire_owned();
+        free.map_err(|_| Trouble::Other("this process runs as many shops as it may".to_owned()))
+    }
+
+    /// One more Redis, independent of all others, started when it is first needed. It keeps nothing over
+    /// a restart.
+    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
+        let mut nodes = self.nodes.lock().await;
+        if let Some(server) = nodes.get(&number) {
+            return Ok(server.clone());
+        }
+        let data_dir = self
+            .data_dir
+            .as_ref()
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let settings = RedisSettings {
+            extra_args: ["--appendonly", "no", "--save", ""]
+                .map(String::from)
+                .to_vec(),
+            ..RedisSettings::default()
+        };
+        let started =
+            RedisServer::start(&data_dir.join(format!("redis-{}", number + 1)), settings).await;
+        let server = Arc::new(started.map_err(|error| Trouble::Other(error.to_string()))?);
+        nodes.insert(number, server.clone());
+        Ok(server)
     }
 
     /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.
@@ -82,6 +133,8 @@ impl Servers {
 
     pub async fn close(&self) {
         let _ = tokio::time::timeout(Duration::from_millis(500), self.postgres.close()).await;
+        // Dropping them ends them.
+        self.nodes.lock().await.clear();
     }
 }
 

@@ -15,7 +15,10 @@ use super::{
     servers::Servers,
     strategy::{Buyer, Outcome, Trouble},
 };
-use crate::postgres;
+use crate::{
+    lock::wire::{self, Line},
+    postgres,
+};
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
 use std::{
     collections::BTreeMap,
@@ -30,17 +33,23 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Counts what was sent and waited for.
+/// Counts what was sent and waited for: the stand's own statements, and whatever goes over the wires of
+/// the locks.
 #[derive(Debug, Default)]
 pub struct Meter {
-    pub redis: AtomicU64,
-    pub postgres: AtomicU64,
-    pub zookeeper: AtomicU64,
+    statements: AtomicU64,
+    pub wires: wire::Meter,
 }
 
 impl Meter {
-    pub fn postgres(&self) {
-        self.postgres.fetch_add(1, Relaxed);
+    fn postgres(&self) {
+        self.statements.fetch_add(1, Relaxed);
+    }
+
+    pub fn round_trips(&self) -> wire::RoundTrips {
+        let mut sent = self.wires.round_trips();
+        sent.postgres += self.statements.load(Relaxed);
+        sent
     }
 }
 
@@ -86,13 +95,27 @@ impl Ground {
 pub struct Stand {
     ground: Arc<Ground>,
     node: u32,
+    line: Line,
     /// Cancelled when this incarnation of the node ends, by a crash or in order.
     gone: CancellationToken,
 }
 
 impl Stand {
-    pub fn new(ground: Arc<Ground>, node: u32, gone: CancellationToken) -> Self {
-        Self { ground, node, gone }
+    pub fn new(
+        ground: Arc<Ground>,
+        node: u32,
+        gone: CancellationToken,
+    ) -> Result<Self, redis::RedisError> {
+        // A connection of its own, as a server of its own would have.
+        let line = Line::new(ground.servers.redis.url())?
+            .of(&format!("node-{node}"))
+            .counted_by(&ground.meter.wires);
+        Ok(Self {
+            ground,
+            node,
+            line,
+            gone,
+        })
     }
 
     // ---- the arena ----------------------------------------------------------------------------
@@ -152,6 +175,44 @@ impl Stand {
     /// Ends with this incarnation of the node: whatever it runs in the background has to stop then.
     pub fn gone(&self) -> &CancellationToken {
         &self.gone
+    }
+
+    // ---- Redis and locks ----------------------------------------------------------------------
+
+    /// This node's connection to Redis; it connects when it is first used.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// This node's connections to so many more, independent Redis servers.
+    pub async fn lines(&self, count: usize) -> Result<Vec<Line>, Trouble> {
+        let mut lines = Vec::with_capacity(count);
+        for number in 0..count {
+            let server = self.ground.servers.redis_node(number).await?;
+            let line = Line::new(&server.url())?
+                .of(&format!("node-{}", self.node))
+                .to(&format!("redis-{}", number + 1))
+                .counted_by(&self.ground.meter.wires);
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
+    /// The lab's pool, as locks take it.
+    pub fn wire_to_postgres(&self) -> wire::Sql {
+        self.wire_to(self.ground.postgres.clone())
+    }
+
+    /// A pool of this node alone, with so many connections.
+    pub fn wire_to_own_pool(&self, connections: u32) -> wire::Sql {
+        let options = self.ground.postgres.connect_options();
+        self.wire_to(super::servers::pool(&options, connections))
+    }
+
+    fn wire_to(&self, pool: PgPool) -> wire::Sql {
+        wire::Sql::new(pool)
+            .of(&format!("node-{}", self.node))
+            .counted_by(&self.ground.meter.wires)
     }
 
     // ---- Postgres -----------------------------------------------------------------------------

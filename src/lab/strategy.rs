@@ -1,6 +1,6 @@
 //! The vocabulary of the lab: what a strategy says of itself, and how it sells.
 
-use crate::sale::ShopError;
+use crate::{lock::LockError, sale::ShopError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{future::Future, sync::Arc};
@@ -303,6 +303,8 @@ pub enum Trouble {
     Redis(#[from] redis::RedisError),
     #[error("the shop: {0}")]
     Shop(#[from] ShopError),
+    #[error("the lock: {0}")]
+    Lock(#[from] LockError),
     /// The node has crashed and is not up again.
     #[error("the node is down")]
     NodeIsDown,
@@ -314,7 +316,8 @@ impl Trouble {
     /// The five characters by which Postgres says what went wrong.
     pub fn sqlstate(&self) -> Option<String> {
         match self {
-            Self::Postgres(sqlx::Error::Database(error)) => {
+            Self::Postgres(sqlx::Error::Database(error))
+            | Self::Lock(LockError::Postgres(sqlx::Error::Database(error))) => {
                 error.code().map(|code| code.into_owned())
             }
             _ => None,

@@ -51,6 +51,7 @@ struct Hot {
 
 /// All connections to one Redis.
 pub struct Redis {
+    url: String,
     pool: Pool,
     client: redis::Client,
     pub keys: Keys,
@@ -80,6 +81,7 @@ impl Redis {
             .build()
             .map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
         Ok(Self {
+            url: url.to_owned(),
             pool,
             client,
             keys: Keys::new(prefix),
@@ -87,6 +89,11 @@ impl Redis {
             reconnecting: Mutex::new(()),
             approved: ArcSwapOption::empty(),
         })
+    }
+
+    /// Where it is; it may hold a password.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// A pooled connection for ordinary work.

@@ -10,7 +10,7 @@ use crate::{
 };
 use sqlx::PgPool;
 use std::{sync::Arc, time::Duration};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Batches between the gates and the writer: at most `batch_limit` orders each.
@@ -27,6 +27,7 @@ pub struct Running {
     stop_loops: CancellationToken,
     writer: TaskTracker,
     stop_writer: CancellationToken,
+    writing: Option<AbortHandle>,
 }
 
 /// Which loops a process runs.
@@ -67,12 +68,13 @@ impl Running {
             settings,
             fail_points,
         ));
-        let running = Self {
+        let mut running = Self {
             shop,
             loops: TaskTracker::new(),
             stop_loops: CancellationToken::new(),
             writer: TaskTracker::new(),
             stop_writer: CancellationToken::new(),
+            writing: None,
         };
         if role != Role::Command {
             spawn_views(&running.shop, &running.loops, &running.stop_loops);
@@ -81,11 +83,12 @@ impl Running {
             spawn_writers(&running.shop, &running.loops, &running.stop_loops);
         }
         if role == Role::Server {
-            running.writer.spawn(writer::run(
+            let writing = running.writer.spawn(writer::run(
                 running.shop.clone(),
                 channel,
                 running.stop_writer.clone(),
             ));
+            running.writing = Some(writing.abort_handle());
         }
         Ok(running)
     }
@@ -108,6 +111,14 @@ impl Running {
             }
         };
         tokio::time::timeout(patience, opened).await.is_ok()
+    }
+
+    /// Ends as a crash would: the writer where it stands, with whatever is still in the channel.
+    pub fn crash(self) {
+        if let Some(writing) = &self.writing {
+            writing.abort();
+        }
+        self.stop_loops.cancel();
     }
 
     /// Drains the channel into Postgres, then ends the loops. Bounded.

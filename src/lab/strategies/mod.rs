@@ -11,6 +11,10 @@ mod s07_cas_stock;
 mod s08_conditional_update;
 mod s09_unique_order;
 mod s10_serializable;
+mod s11_advisory_lock;
+mod s12_db_lock_table;
+mod s26_lua_stream;
+mod s29_session_advisory_lock;
 
 use super::strategy::Strategy;
 
@@ -26,6 +30,10 @@ pub static STRATEGIES: &[Strategy] = &[
     s08_conditional_update::STRATEGY,
     s09_unique_order::STRATEGY,
     s10_serializable::STRATEGY,
+    s11_advisory_lock::STRATEGY,
+    s12_db_lock_table::STRATEGY,
+    s26_lua_stream::STRATEGY,
+    s29_session_advisory_lock::STRATEGY,
 ];
 
 pub fn find(id: &str) -> Option<&'static Strategy> {

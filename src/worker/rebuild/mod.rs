@@ -37,7 +37,8 @@ use std::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// "flash-sale rebuild", so that no other program picks the same number by accident.
+/// "flash-sale rebuild", so that no other program picks the same number by accident. Mixed with the name of
+/// the schema: a lab arena that runs this same code beside the sale must not hold up the sale's rebuild.
 const ELECTION: i64 = 0x666c_6173_685f_7262;
 const PAUSE: Duration = Duration::from_millis(200);
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
@@ -134,9 +135,11 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Resul
     // with it, whatever happens to this process.
     let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
     let elected: bool = unless_silent(
-        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)")
-            .bind(ELECTION)
-            .fetch_one(&mut *election),
+        sqlx::query_scalar(
+            "SELECT pg_try_advisory_xact_lock($1 # hashtext(current_schema())::bigint)",
+        )
+        .bind(ELECTION)
+        .fetch_one(&mut *election),
     )
     .await?;
     if !elected {
@@ -271,7 +274,7 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
 /// that is under way. Answers how many sales.
 pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
     let mut election = Transaction::begin(&shop.postgres, "BEGIN").await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+    sqlx::query("SELECT pg_advisory_xact_lock($1 # hashtext(current_schema())::bigint)")
         .bind(ELECTION)
         .execute(&mut *election)
         .await?;
