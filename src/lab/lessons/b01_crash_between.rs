@@ -26,28 +26,62 @@ pub const LESSON: Lesson = Lesson {
     needs: &[],
     options: &[
         LEASE_MS,
-        choice("crash", &["between", "after"], w(
-            "after: Alice dies one command later, when the lock already has its expiry. The lease ends it, and nothing is lost.",
-            "after：Alice 晚一条命令才崩溃，此时锁已有过期时间。租期一到自动释放，什么也不会丢。",
-        )),
+        choice(
+            "crash",
+            &["between", "after"],
+            w(
+                "after: Alice dies one command later, when the lock already has its expiry. The lease ends it, and nothing is lost.",
+                "after：Alice 晚一条命令才崩溃，此时锁已有过期时间。租期一到自动释放，什么也不会丢。",
+            ),
+        ),
     ],
     cast: &[ALICE, BOB, CAROL, REDIS],
     acts: &[
-        Act { id: "for-ever", kind: Kind::Failure, title: w("Two commands, and a crash in between", "两条命令，中间崩溃"), say: w(
-            "SETNX takes the lock, EXPIRE says when it ends. They are two commands, and a process can die between them.",
-            "SETNX 抢锁，EXPIRE 设置过期时间。这是两条命令，进程可能死在中间。") },
-        Act { id: "del-and-setnx", kind: Kind::FlawOfTheCure, title: w("Repair by DEL and SETNX", "用 DEL + SETNX 修复"), say: w(
-            "Who waited in vain and sees no expiry deletes the dead lock and takes it. Two who see it at once delete each other's.",
-            "等不到锁、又看到它没有过期时间的人，删掉死锁再抢。两个人同时看到，就会删掉对方刚抢到的锁。") },
-        Act { id: "take-over", kind: Kind::FlawOfTheCure, title: w("The article's repair", "文章里的修复"), say: w(
-            "SETNX and EXPIRE once more, and the lock counts as taken, whatever SETNX answered.",
-            "再执行一次 SETNX 和 EXPIRE，不管 SETNX 返回什么，都当作拿到了锁。") },
-        Act { id: "only-expire", kind: Kind::Cure, title: w("Repair by giving it an end", "只补上过期时间"), say: w(
-            "The dead lock is given an expiry and nothing else. Any number may do that at once: nobody has won anything.",
-            "只给死锁补上过期时间，别的什么都不做。多少人同时做都无妨：谁也没有因此得到锁。") },
-        Act { id: "one-command", kind: Kind::Cure, title: w("One command", "一条命令"), say: w(
-            "SET NX PX takes the lock and says when it ends. There is no in-between to die in.",
-            "SET NX PX 同时抢锁并设置过期时间，不存在可以死在中间的时刻。") },
+        Act {
+            id: "for-ever",
+            kind: Kind::Failure,
+            title: w("Two commands, and a crash in between", "两条命令，中间崩溃"),
+            say: w(
+                "SETNX takes the lock, EXPIRE says when it ends. They are two commands, and a process can die between them.",
+                "SETNX 抢锁，EXPIRE 设置过期时间。这是两条命令，进程可能死在中间。",
+            ),
+        },
+        Act {
+            id: "del-and-setnx",
+            kind: Kind::FlawOfTheCure,
+            title: w("Repair by DEL and SETNX", "用 DEL + SETNX 修复"),
+            say: w(
+                "Who waited in vain and sees no expiry deletes the dead lock and takes it. Two who see it at once delete each other's.",
+                "等不到锁、又看到它没有过期时间的人，删掉死锁再抢。两个人同时看到，就会删掉对方刚抢到的锁。",
+            ),
+        },
+        Act {
+            id: "take-over",
+            kind: Kind::FlawOfTheCure,
+            title: w("The article's repair", "文章里的修复"),
+            say: w(
+                "SETNX and EXPIRE once more, and the lock counts as taken, whatever SETNX answered.",
+                "再执行一次 SETNX 和 EXPIRE，不管 SETNX 返回什么，都当作拿到了锁。",
+            ),
+        },
+        Act {
+            id: "only-expire",
+            kind: Kind::Cure,
+            title: w("Repair by giving it an end", "只补上过期时间"),
+            say: w(
+                "The dead lock is given an expiry and nothing else. Any number may do that at once: nobody has won anything.",
+                "只给死锁补上过期时间，别的什么都不做。多少人同时做都无妨：谁也没有因此得到锁。",
+            ),
+        },
+        Act {
+            id: "one-command",
+            kind: Kind::Cure,
+            title: w("One command", "一条命令"),
+            say: w(
+                "SET NX PX takes the lock and says when it ends. There is no in-between to die in.",
+                "SET NX PX 同时抢锁并设置过期时间，不存在可以死在中间的时刻。",
+            ),
+        },
     ],
     play: |stage| Box::pin(play(stage)),
 };
@@ -61,34 +95,80 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         stage.until_gone(REDIS_NODE, LOCK).await?;
     }
     let bob = stage.client("bob");
-    bob.tries(&lock(&bob, LONG, Repair::Never)?, "try", w(
-        "Bob tries to take the lock, now and at any later time.",
-        "Bob 来抢锁；现在如此，以后任何时候也一样。",
-    )).await?;
+    bob.tries(
+        &lock(&bob, LONG, Repair::Never)?,
+        "try",
+        w(
+            "Bob tries to take the lock, now and at any later time.",
+            "Bob 来抢锁；现在如此，以后任何时候也一样。",
+        ),
+    )
+    .await?;
     stage.ends(
         stage.is_stuck(REDIS_NODE).await?,
-        w("The key has no expiry and its holder is dead: this lock is taken for ever.", "键没有过期时间，持有者已死：这把锁永远被占着。"),
-        w("The lock had its expiry, ended by itself, and the next one got it.", "锁有过期时间，到点自动释放，下一个人拿到了它。"),
+        w(
+            "The key has no expiry and its holder is dead: this lock is taken for ever.",
+            "键没有过期时间，持有者已死：这把锁永远被占着。",
+        ),
+        w(
+            "The lock had its expiry, ended by itself, and the next one got it.",
+            "锁有过期时间，到点自动释放，下一个人拿到了它。",
+        ),
     )?;
 
-    for (act, repair) in [("del-and-setnx", Repair::DeleteAndTake), ("take-over", Repair::TakeOver)] {
+    for (act, repair) in [
+        ("del-and-setnx", Repair::DeleteAndTake),
+        ("take-over", Repair::TakeOver),
+    ] {
         stage.act(act).await?;
         dead_lock(&stage, after).await?;
         let [bob, carol] = ["bob", "carol"].map(|id| stage.client(id));
         let mut his = bob.acquires(&lock(&bob, LONG, repair)?, ZERO);
         let mut hers = carol.acquires(&lock(&carol, LONG, repair)?, ZERO);
         for (client, doing) in [(&bob, &mut his), (&carol, &mut hers)] {
-            doing.next("try", said(client, "{who} tries: somebody has it.", "{who} 来抢：已被占用。")).await?;
-            doing.next("look", said(client, "{who} has waited long enough and looks when it ends.", "{who} 等够了，看看它何时过期。")).await?;
+            doing
+                .next(
+                    "try",
+                    said(
+                        client,
+                        "{who} tries: somebody has it.",
+                        "{who} 来抢：已被占用。",
+                    ),
+                )
+                .await?;
+            doing
+                .next(
+                    "look",
+                    said(
+                        client,
+                        "{who} has waited long enough and looks when it ends.",
+                        "{who} 等够了，看看它何时过期。",
+                    ),
+                )
+                .await?;
         }
-        let repairs = said(&bob, "{who} repairs what looks like a dead lock.", "{who} 动手修复这把看上去已死的锁。");
+        let repairs = said(
+            &bob,
+            "{who} repairs what looks like a dead lock.",
+            "{who} 动手修复这把看上去已死的锁。",
+        );
         let _ = his.rest("repair", repairs).await?.0?;
-        let repairs = said(&carol, "{who} has seen the same, and repairs it too.", "{who} 看到的也一样，也来修复。");
+        let repairs = said(
+            &carol,
+            "{who} has seen the same, and repairs it too.",
+            "{who} 看到的也一样，也来修复。",
+        );
         let _ = hers.rest("repair", repairs).await?.0?;
         stage.ends(
             stage.overlap(),
-            w("Both repaired the same dead lock, and both believe to hold it.", "两人修复了同一把死锁，都以为自己拿到了。"),
-            w("There was nothing to repair: the lock had its expiry.", "没有什么可修的：锁本来就有过期时间。"),
+            w(
+                "Both repaired the same dead lock, and both believe to hold it.",
+                "两人修复了同一把死锁，都以为自己拿到了。",
+            ),
+            w(
+                "There was nothing to repair: the lock had its expiry.",
+                "没有什么可修的：锁本来就有过期时间。",
+            ),
         )?;
     }
 
@@ -97,19 +177,37 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
     let [bob, carol] = ["bob", "carol"].map(|id| stage.client(id));
     for client in [&bob, &carol] {
         let lock = lock(client, stage.lease(), Repair::OnlyExpire)?;
-        let repairs = said(client, "{who} sees a lock without an end and gives it one. That is all: the lock is not taken.", "{who} 看到锁没有终点，就给它补一个。仅此而已，并不算拿到锁。");
-        let _ = client.acquires(&lock, ZERO).rest("repair", repairs).await?.0?;
+        let repairs = said(
+            client,
+            "{who} sees a lock without an end and gives it one. That is all: the lock is not taken.",
+            "{who} 看到锁没有终点，就给它补一个。仅此而已，并不算拿到锁。",
+        );
+        let _ = client
+            .acquires(&lock, ZERO)
+            .rest("repair", repairs)
+            .await?
+            .0?;
     }
     stage.until_gone(REDIS_NODE, LOCK).await?;
     for client in [&bob, &carol] {
-        let tries = said(client, "The lease is over, the key has gone. {who} tries as everybody does.", "租期已过，键消失了。{who} 像所有人一样正常来抢。");
+        let tries = said(
+            client,
+            "The lease is over, the key has gone. {who} tries as everybody does.",
+            "租期已过，键消失了。{who} 像所有人一样正常来抢。",
+        );
         let lock = lock(client, LONG, Repair::Never)?;
         let _ = client.acquires(&lock, ZERO).rest("try", tries).await?.0?;
     }
     stage.ends(
         stage.overlap() || stage.is_stuck(REDIS_NODE).await?,
-        w("Two got in, or nobody ever will.", "要么两个人都进来了，要么永远没人能进来。"),
-        w("The dead lock ended, and one of the two got the next one.", "死锁到期释放，两人中只有一人拿到了新的锁。"),
+        w(
+            "Two got in, or nobody ever will.",
+            "要么两个人都进来了，要么永远没人能进来。",
+        ),
+        w(
+            "The dead lock ended, and one of the two got the next one.",
+            "死锁到期释放，两人中只有一人拿到了新的锁。",
+        ),
     )?;
 
     stage.act("one-command").await?;
@@ -119,16 +217,33 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         "Alice takes the lock and gives it an end, in one command. (nil) is good news: with GET it answers what was there before, and there was nothing.",
         "Alice 用一条命令抢到锁并设好期限。返回 (nil) 是好消息：带 GET 的 SET 返回旧值，而之前什么都没有。",
     )).await?;
-    alice.crashes_holding(taking, w("Alice dies, holding the lock.", "Alice 拿着锁崩溃了。")).await?;
+    alice
+        .crashes_holding(
+            taking,
+            w("Alice dies, holding the lock.", "Alice 拿着锁崩溃了。"),
+        )
+        .await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
     for client in [&bob, &carol] {
-        let tries = said(client, "The lease has ended the dead holder's lock. {who} tries.", "租期结束，死者的锁自动释放。{who} 来抢。");
-        let _his = client.tries(&TokenLock::new(client.line()?, LONG), "try", tries).await?;
+        let tries = said(
+            client,
+            "The lease has ended the dead holder's lock. {who} tries.",
+            "租期结束，死者的锁自动释放。{who} 来抢。",
+        );
+        let _his = client
+            .tries(&TokenLock::new(client.line()?, LONG), "try", tries)
+            .await?;
     }
     stage.ends(
         stage.overlap() || stage.is_stuck(REDIS_NODE).await?,
-        w("Two got in, or nobody ever will.", "要么两个人都进来了，要么永远没人能进来。"),
-        w("Whenever Alice dies, her lease ends her lock; then exactly one gets the next.", "无论 Alice 何时死去，租期都会释放她的锁；之后恰好一人拿到下一把。"),
+        w(
+            "Two got in, or nobody ever will.",
+            "要么两个人都进来了，要么永远没人能进来。",
+        ),
+        w(
+            "Whenever Alice dies, her lease ends her lock; then exactly one gets the next.",
+            "无论 Alice 何时死去，租期都会释放她的锁；之后恰好一人拿到下一把。",
+        ),
     )
 }
 
@@ -144,10 +259,31 @@ fn said(client: &Client, en: &'static str, zh: &'static str) -> Said {
 async fn dead_lock(stage: &Stage, after: bool) -> Result<(), Trouble> {
     let alice = stage.client("alice");
     let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never)?, ZERO);
-    taking.next("setnx", w("Alice takes the lock. It has no end yet.", "Alice 抢到锁。此时它还没有过期时间。")).await?;
+    taking
+        .next(
+            "setnx",
+            w(
+                "Alice takes the lock. It has no end yet.",
+                "Alice 抢到锁。此时它还没有过期时间。",
+            ),
+        )
+        .await?;
     alice.stands().await?;
     if after {
-        taking.next("expire", w("Alice gives the lock its end.", "Alice 给锁设置过期时间。")).await?;
+        taking
+            .next(
+                "expire",
+                w("Alice gives the lock its end.", "Alice 给锁设置过期时间。"),
+            )
+            .await?;
     }
-    alice.crashes(taking, w("Alice dies. Nothing of her runs any more.", "Alice 崩溃，什么都不再执行。")).await
+    alice
+        .crashes(
+            taking,
+            w(
+                "Alice dies. Nothing of her runs any more.",
+                "Alice 崩溃，什么都不再执行。",
+            ),
+        )
+        .await
 }

@@ -42,19 +42,31 @@ pub const LESSON: Lesson = Lesson {
             id: "plain-del",
             kind: Kind::Failure,
             title: w("A plain DEL", "直接 DEL"),
-            say: w("The lock has the same value for everybody, and whoever says DEL opens it.", "锁的值人人相同，谁执行 DEL 谁就能开锁。"),
+            say: w(
+                "The lock has the same value for everybody, and whoever says DEL opens it.",
+                "锁的值人人相同，谁执行 DEL 谁就能开锁。",
+            ),
         },
         Act {
             id: "two-calls",
             kind: Kind::FlawOfTheCure,
-            title: w("Compare, then delete: two calls", "先比较，再删除：两次调用"),
-            say: w("A unique value, compared by the client. Between GET and DEL there is room for a whole lease to end.", "值是唯一的，但由客户端来比较。GET 与 DEL 之间，足够让租期走完。"),
+            title: w(
+                "Compare, then delete: two calls",
+                "先比较，再删除：两次调用",
+            ),
+            say: w(
+                "A unique value, compared by the client. Between GET and DEL there is room for a whole lease to end.",
+                "值是唯一的，但由客户端来比较。GET 与 DEL 之间，足够让租期走完。",
+            ),
         },
         Act {
             id: "one-script",
             kind: Kind::Cure,
             title: w("Compare and delete in one script", "一段脚本：比较并删除"),
-            say: w("Redis runs a script without anything in between: what is compared is what is deleted.", "Redis 执行脚本时不会插入别的命令：比较的是谁，删除的就是谁。"),
+            say: w(
+                "Redis runs a script without anything in between: what is compared is what is deleted.",
+                "Redis 执行脚本时不会插入别的命令：比较的是谁，删除的就是谁。",
+            ),
         },
     ],
     play: |stage| Box::pin(play(stage)),
@@ -84,10 +96,19 @@ async fn scene<L: Lock + Clone>(
     let shop = stage.shop();
     stage.show_shop();
 
-    let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire", lease_said(stage, w(
-        "Alice takes the lock for {lease} ms and works.",
-        "Alice 拿到锁，租期 {lease} 毫秒，开始干活。",
-    ))).await?;
+    let hers = alice
+        .takes(
+            &lock(alice.line()?, stage.lease()),
+            "acquire",
+            lease_said(
+                stage,
+                w(
+                    "Alice takes the lock for {lease} ms and works.",
+                    "Alice 拿到锁，租期 {lease} 毫秒，开始干活。",
+                ),
+            ),
+        )
+        .await?;
     let mut unlock = alice.releases(hers);
     if release_takes == 2 {
         unlock.next("compare", w(
@@ -101,29 +122,75 @@ async fn scene<L: Lock + Clone>(
         "就在删除之前，Alice 停住了：一次 GC，或者网络卡顿。",
     )).await?;
 
-    let his = bob.tries(&lock(bob.line()?, LONG), "acquire", w(
-        "Bob tries. If Alice's lease is over, the key has gone and the lock is his.",
-        "Bob 来试。如果 Alice 的租期已过，键已消失，锁归他。",
-    )).await?;
+    let his = bob
+        .tries(
+            &lock(bob.line()?, LONG),
+            "acquire",
+            w(
+                "Bob tries. If Alice's lease is over, the key has gone and the lock is his.",
+                "Bob 来试。如果 Alice 的租期已过，键已消失，锁归他。",
+            ),
+        )
+        .await?;
     let seen_by_bob = match &his {
-        Some(_) => shop.reads(&bob).last("read-stock", w("Bob has the lock and looks: one phone is left.", "Bob 拿着锁查库存：还剩一台手机。")).await??,
+        Some(_) => {
+            shop.reads(&bob)
+                .last(
+                    "read-stock",
+                    w(
+                        "Bob has the lock and looks: one phone is left.",
+                        "Bob 拿着锁查库存：还剩一台手机。",
+                    ),
+                )
+                .await??
+        }
         None => 0,
     };
-    unlock.rest("unlock", w(
-        "Alice goes on and gives back what she believes is her lock.",
-        "Alice 恢复运行，把她以为是自己的锁还回去。",
-    )).await?.0?;
-    let hers_too = carol.tries(&lock(carol.line()?, LONG), "acquire", w(
-        "Carol tries. Is Bob's lock still there?",
-        "Carol 来试。Bob 的锁还在吗？",
-    )).await?;
+    let _ = unlock
+        .rest(
+            "unlock",
+            w(
+                "Alice goes on and gives back what she believes is her lock.",
+                "Alice 恢复运行，把她以为是自己的锁还回去。",
+            ),
+        )
+        .await?
+        .0?;
+    let hers_too = carol
+        .tries(
+            &lock(carol.line()?, LONG),
+            "acquire",
+            w(
+                "Carol tries. Is Bob's lock still there?",
+                "Carol 来试。Bob 的锁还在吗？",
+            ),
+        )
+        .await?;
     let seen_by_carol = match &hers_too {
-        Some(_) => shop.reads(&carol).last("read-stock", w("Carol looks as well: one phone is left, says the row.", "Carol 也查库存：还剩一台。")).await??,
+        Some(_) => {
+            shop.reads(&carol)
+                .last(
+                    "read-stock",
+                    w(
+                        "Carol looks as well: one phone is left, says the row.",
+                        "Carol 也查库存：还剩一台。",
+                    ),
+                )
+                .await??
+        }
         None => 0,
     };
     for (client, seen) in [(&bob, seen_by_bob), (&carol, seen_by_carol)] {
         if seen > 0 {
-            shop.sells(client, seen).last("sell", w("Sold: the stock that was read, less one, and an order.", "卖出：写入“读到的库存减一”，并写一条订单。")).await??;
+            shop.sells(client, seen)
+                .last(
+                    "sell",
+                    w(
+                        "Sold: the stock that was read, less one, and an order.",
+                        "卖出：写入“读到的库存减一”，并写一条订单。",
+                    ),
+                )
+                .await??;
         }
     }
     stage.ends(

@@ -18,4 +18,10 @@ pub static SOURCES: &[(&str, &str)] = sources![
     "src/lock/zookeeper.rs",
     "src/lock/fencing.rs",
     "src/lab/lessons/shop.rs",
+    "src/lab/lessons/b05_counted_twice.rs",
+    "src/lab/lessons/b06_watchdog.rs",
+    "src/lab/lessons/b07_lost_wakeup.rs",
+    "src/lab/lessons/b08_foreign_unlock.rs",
+    "src/lab/lessons/b10_redlock.rs",
+    "src/lab/lessons/b12_before_commit.rs",
 ];

@@ -28,6 +28,13 @@ mod b01_crash_between;
 mod b02_expired_stamp;
 mod b03_foreign_delete;
 mod b04_lease_over;
+mod b05_counted_twice;
+mod b06_watchdog;
+mod b07_lost_wakeup;
+mod b08_foreign_unlock;
+mod b09_failover;
+mod b10_redlock;
+mod b12_before_commit;
 mod code;
 mod prelude;
 
@@ -54,6 +61,13 @@ pub static LESSONS: &[Lesson] = &[
     b02_expired_stamp::LESSON,
     b03_foreign_delete::LESSON,
     b04_lease_over::LESSON,
+    b05_counted_twice::LESSON,
+    b06_watchdog::LESSON,
+    b07_lost_wakeup::LESSON,
+    b08_foreign_unlock::LESSON,
+    b09_failover::LESSON,
+    b10_redlock::LESSON,
+    b12_before_commit::LESSON,
 ];
 
 pub fn find(id: &str) -> Option<&'static Lesson> {
@@ -94,7 +108,10 @@ impl std::fmt::Debug for Lesson {
 
 impl Lesson {
     fn actor(&self, id: &str) -> Option<&'static str> {
-        self.cast.iter().find(|actor| actor.id == id).map(|actor| actor.id)
+        self.cast
+            .iter()
+            .find(|actor| actor.id == id)
+            .map(|actor| actor.id)
     }
 }
 
@@ -177,7 +194,10 @@ impl Ground {
             return Ok(None);
         };
         let mut current = self.zoo.lock().await;
-        if let Some(client) = current.as_ref().filter(|client| !client.state().is_terminated()) {
+        if let Some(client) = current
+            .as_ref()
+            .filter(|client| !client.state().is_terminated())
+        {
             return Ok(Some(client.clone()));
         }
         let connecting = zookeeper_client::Client::connect(cluster);
@@ -241,7 +261,10 @@ impl Theatre {
 
     /// Why this lesson cannot be played here; `None` if it can.
     pub fn lacks(&self, lesson: &Lesson) -> Option<Words> {
-        lesson.needs.iter().find_map(|need| self.ground.lacks(*need))
+        lesson
+            .needs
+            .iter()
+            .find_map(|need| self.ground.lacks(*need))
     }
 
     /// Plays a lesson to its end. `told` hears of each step as it happens.
@@ -357,9 +380,12 @@ pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
     let option = |spec: &OptionSpec| {
         let (default, min, max, values) = match spec.kind {
             OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => {
-                (values.first().copied().unwrap_or("").into(), None, None, Some(values))
-            }
+            OptionKind::Choice(values) => (
+                values.first().copied().unwrap_or("").into(),
+                None,
+                None,
+                Some(values),
+            ),
         };
         LessonOptionBody {
             name: spec.name,

@@ -53,9 +53,13 @@ impl Nodes {
     }
 
     /// A server, with more flags of `redis-server` if need be.
-    pub(super) async fn take(&self, id: &'static str, flags: &[&str]) -> Result<Node, Trouble> {
+    pub(super) async fn take(&self, id: &'static str, flags: Vec<String>) -> Result<Node, Trouble> {
         let spoilt = AtomicBool::new(!flags.is_empty());
-        let kept = if flags.is_empty() { self.idle().pop() } else { None };
+        let kept = if flags.is_empty() {
+            self.idle().pop()
+        } else {
+            None
+        };
         let server = match kept {
             Some(server) => server,
             None => self.start(flags).await?,
@@ -63,19 +67,26 @@ impl Nodes {
         Ok(Node { id, server, spoilt })
     }
 
-    async fn start(&self, flags: &[&str]) -> Result<Server, Trouble> {
+    async fn start(&self, flags: Vec<String>) -> Result<Server, Trouble> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let root = self.root.as_ref();
-        let root = root.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
         let name = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
-        let folder = root.join(name);
-        let flags = ["--appendonly", "no"].iter().chain(flags);
+        let folder = self.root.as_ref().map(|root| root.join(name));
+        let mut extra_args: Vec<String> = ["--appendonly", "no"].map(String::from).to_vec();
+        extra_args.extend(flags);
         let settings = RedisSettings {
-            extra_args: flags.map(|flag| (*flag).to_owned()).collect(),
+            extra_args,
             ..RedisSettings::default()
         };
-        let redis = RedisServer::start(&folder, settings).await?;
-        Ok(Server { redis, folder })
+        let folder = folder.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
+        // On a thread of its own: the compiler cannot see that this future may move between threads.
+        let runtime = tokio::runtime::Handle::current();
+        let starting = tokio::task::spawn_blocking(move || {
+            let redis = runtime.block_on(RedisServer::start(&folder, settings))?;
+            Ok(Server { redis, folder })
+        });
+        starting
+            .await
+            .map_err(|error| Trouble::NotAsWritten(error.to_string()))?
     }
 
     /// Clears a node for the next play, or ends it.
@@ -83,7 +94,8 @@ impl Nodes {
         let Some(node) = Arc::into_inner(node) else {
             return; // still in somebody's hands; it ends when they let it go
         };
-        if !node.spoilt.load(Relaxed) && self.idle().len() < MOST_IDLE && node.clear().await.is_ok() {
+        if !node.spoilt.load(Relaxed) && self.idle().len() < MOST_IDLE && node.clear().await.is_ok()
+        {
             self.idle().push(node.server);
             return;
         }
@@ -114,16 +126,39 @@ impl Node {
     }
 
     async fn connection(&self) -> Result<redis::aio::MultiplexedConnection, redis::RedisError> {
-        redis::Client::open(self.url())?.get_multiplexed_async_connection().await
+        redis::Client::open(self.url())?
+            .get_multiplexed_async_connection()
+            .await
     }
 
     /// A command of the director.
-    pub async fn order<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Trouble> {
+    pub async fn order<T: redis::FromRedisValue>(
+        &self,
+        command: &redis::Cmd,
+    ) -> Result<T, Trouble> {
         Ok(command.query_async(&mut self.connection().await?).await?)
     }
 
+    /// Waits until this replica has all that its primary has.
+    pub async fn until_synchronised(&self) -> Result<(), Trouble> {
+        let waiting = async {
+            loop {
+                let info: String = self.order(redis::cmd("INFO").arg("replication")).await?;
+                if info.contains("master_link_status:up") {
+                    return Ok(());
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let patience = std::time::Duration::from_secs(10);
+        let waited = tokio::time::timeout(patience, waiting).await;
+        waited.unwrap_or(Err(Trouble::TooSlow("replication does not get ready")))
+    }
+
     async fn clear(&self) -> Result<(), redis::RedisError> {
-        redis::cmd("FLUSHALL").exec_async(&mut self.connection().await?).await
+        redis::cmd("FLUSHALL")
+            .exec_async(&mut self.connection().await?)
+            .await
     }
 
     /// Is no plain empty server any more.

@@ -67,7 +67,10 @@ enum Setting {
 
 impl Settings {
     /// Numbers, or texts as a command line has them. Unknown names and values out of range are refused.
-    pub fn read(specs: &'static [OptionSpec], asked: &Map<String, Value>) -> Result<Self, BadOption> {
+    pub fn read(
+        specs: &'static [OptionSpec],
+        asked: &Map<String, Value>,
+    ) -> Result<Self, BadOption> {
         let mut settings: BTreeMap<_, _> = specs
             .iter()
             .map(|spec| (spec.name, default_of(spec)))

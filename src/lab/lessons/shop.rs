@@ -34,6 +34,11 @@ impl Shop {
         format!("{}:phone", self.play)
     }
 
+    /// The name of its rows.
+    pub fn play(&self) -> &str {
+        &self.play
+    }
+
     /// One phone, no order.
     pub(super) async fn open(&self) -> Result<(), Trouble> {
         let mut transaction = crate::postgres::Transaction::begin(&self.postgres, "BEGIN").await?;
@@ -83,17 +88,22 @@ impl Shop {
             ("orders".to_owned(), Some(orders.to_string()), None),
         ];
         if let Some((value, newest)) = fenced {
-            seen.push(("phone".to_owned(), Some(format!("{value} (token {newest})")), None));
+            seen.push((
+                "phone".to_owned(),
+                Some(format!("{value} (token {newest})")),
+                None,
+            ));
         }
         Ok(seen)
     }
 
     /// Orders beyond the one phone, from the rows.
     pub async fn oversold(&self) -> Result<i64, Trouble> {
-        let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM lab.play_orders WHERE play = $1")
-            .bind(&self.play)
-            .fetch_one(&self.postgres)
-            .await?;
+        let orders: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM lab.play_orders WHERE play = $1")
+                .bind(&self.play)
+                .fetch_one(&self.postgres)
+                .await?;
         Ok((orders - 1).max(0))
     }
 
@@ -111,13 +121,16 @@ impl Shop {
     /// How many are left.
     pub fn reads(&self, client: &Client) -> Doing<Result<i32, sqlx::Error>> {
         let (sql, play) = (client.sql(), self.play.clone());
-        client.does(async move {
-            let row: Option<(i32,)> = sql
-                .optional("SELECT stock FROM lab.plays WHERE id = $1", |query| query.bind(&play))
-                .await?;
-            Ok(row.map_or(0, |(stock,)| stock))
-        })
-        .at("postgres")
+        client
+            .does(async move {
+                let row: Option<(i32,)> = sql
+                    .optional("SELECT stock FROM lab.plays WHERE id = $1", |query| {
+                        query.bind(&play)
+                    })
+                    .await?;
+                Ok(row.map_or(0, |(stock,)| stock))
+            })
+            .at("postgres")
     }
 
     /// Writes what it has computed from what it has read, and the order.
@@ -126,11 +139,12 @@ impl Shop {
             WITH sold AS (UPDATE lab.plays SET stock = $2 WHERE id = $1)
             INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
-        client.does(async move {
-            let bound = sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer));
-            bound.await.map(|_| ())
-        })
-        .at("postgres")
+        client
+            .does(async move {
+                let bound = sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer));
+                bound.await.map(|_| ())
+            })
+            .at("postgres")
     }
 
     /// The same as a write that carries the lock's number: the row refuses one that is too old.

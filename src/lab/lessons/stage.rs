@@ -146,7 +146,8 @@ impl Stage {
     pub async fn act(&self, id: &str) -> Result<(), Trouble> {
         let acts = self.0.lesson.acts;
         let number = acts.iter().position(|act| act.id == id);
-        let number = number.ok_or_else(|| Trouble::NotAsWritten(format!("there is no act {id}")))?;
+        let number =
+            number.ok_or_else(|| Trouble::NotAsWritten(format!("there is no act {id}")))?;
         self.sweep().await?;
         self.shop().open().await?;
         let mut record = self.record();
@@ -192,7 +193,11 @@ impl Stage {
         if_broken: impl Into<Said>,
         if_held: impl Into<Said>,
     ) -> Result<(), Trouble> {
-        let why = if broken { if_broken.into() } else { if_held.into() };
+        let why = if broken {
+            if_broken.into()
+        } else {
+            if_held.into()
+        };
         let mut record = self.record();
         if record.events.len() == record.first_of_act {
             return Err(Trouble::NotAsWritten("an act without a step".to_owned()));
@@ -236,7 +241,8 @@ impl Stage {
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<(), Trouble> {
-        self.write(actor, None, step, None, None, None, say.into()).await
+        self.write(actor, None, step, None, None, None, say.into())
+            .await
     }
 
     /// The director's own command to a node, with its reply.
@@ -249,8 +255,16 @@ impl Stage {
         say: impl Into<Said>,
     ) -> Result<(), Trouble> {
         let (command, reply) = (command.into(), reply.into());
-        self.write(actor, None, step, Some(command), Some(reply), None, say.into())
-            .await
+        self.write(
+            actor,
+            None,
+            step,
+            Some(command),
+            Some(reply),
+            None,
+            say.into(),
+        )
+        .await
     }
 
     #[expect(clippy::too_many_arguments, reason = "one step is made of so much")]
@@ -280,7 +294,14 @@ impl Stage {
                 Some(value) => record.owners.insert(name.clone(), (value.clone(), owner)),
                 None => record.owners.remove(&name),
             };
-            keys.insert(name, KeyState { value, ttl_ms, owner });
+            keys.insert(
+                name,
+                KeyState {
+                    value,
+                    ttl_ms,
+                    owner,
+                },
+            );
         }
         let event = Event {
             t_ms,
@@ -328,7 +349,9 @@ impl Stage {
 
     /// From the next step on.
     fn stops_believing(&self, client: &'static str) {
-        self.record().believers.retain(|believer| *believer != client);
+        self.record()
+            .believers
+            .retain(|believer| *believer != client);
     }
 
     /// Without the prefix that keeps plays apart, and with the first of many random digits.
@@ -352,7 +375,11 @@ impl Stage {
     async fn look(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
         let (shown, shop, zoo) = {
             let record = self.record();
-            (record.shown.clone(), record.shop_is_open, record.zoo_is_shown)
+            (
+                record.shown.clone(),
+                record.shop_is_open,
+                record.zoo_is_shown,
+            )
         };
         let mut by_node: BTreeMap<&str, Vec<&'static str>> = BTreeMap::new();
         for (node, key) in &shown {
@@ -367,11 +394,19 @@ impl Stage {
             let call = LOOK.on(&full);
             let answer: Result<Vec<(Option<String>, i64)>, _> = line.run(&call).await;
             for (index, key) in keys.iter().enumerate() {
-                let name = if several { format!("{node} {key}") } else { (*key).to_owned() };
+                let name = if several {
+                    format!("{node} {key}")
+                } else {
+                    (*key).to_owned()
+                };
                 match &answer {
                     Ok(values) => {
                         let (value, ttl) = values.get(index).cloned().unwrap_or((None, -2));
-                        seen.push((name, value.map(|text| self.readable(&text)), (ttl >= 0).then_some(ttl)));
+                        seen.push((
+                            name,
+                            value.map(|text| self.readable(&text)),
+                            (ttl >= 0).then_some(ttl),
+                        ));
                     }
                     // The node is down. What it may remember is seen when it is back.
                     Err(_) => seen.push((name, None, None)),
@@ -427,7 +462,22 @@ impl Stage {
                 }
             }
         };
-        timeout(PATIENCE, gone).await.unwrap_or(Err(Trouble::TooSlow("a lease did not end")))
+        timeout(PATIENCE, gone)
+            .await
+            .unwrap_or(Err(Trouble::TooSlow("a lease did not end")))
+    }
+
+    /// Waits until a key is there.
+    pub async fn until_there(&self, node: &str, key: &str) -> Result<(), Trouble> {
+        let there = async {
+            while self.pttl(node, key).await? == -2 {
+                sleep(Duration::from_millis(2)).await;
+            }
+            Ok(())
+        };
+        timeout(PATIENCE, there)
+            .await
+            .unwrap_or(Err(Trouble::TooSlow("a key does not come")))
     }
 
     /// Whether the lock is there for ever: no expiry, and nobody who would give it back.
@@ -446,9 +496,9 @@ impl Stage {
         }
     }
 
-    /// Servers of this play alone.
-    pub async fn node(&self, id: &'static str, arguments: &[&str]) -> Result<Arc<Node>, Trouble> {
-        let node = Arc::new(self.0.ground.nodes.take(id, arguments).await?);
+    /// A server of this play alone, with more flags of `redis-server` if need be.
+    pub async fn node(&self, id: &'static str, flags: Vec<String>) -> Result<Arc<Node>, Trouble> {
+        let node = Arc::new(self.0.ground.nodes.take(id, flags).await?);
         self.nodes().push(node.clone());
         Ok(node)
     }
@@ -458,12 +508,18 @@ impl Stage {
     }
 
     fn connect(&self, node: &str) -> Result<Line, Trouble> {
-        let private = self.nodes().iter().rev().find(|one| one.id == node).cloned();
+        let private = self
+            .nodes()
+            .iter()
+            .rev()
+            .find(|one| one.id == node)
+            .cloned();
         let line = match private {
             Some(node) => Line::new(&node.url()),
             None => Line::new(&self.0.ground.redis_url),
         };
-        line.map(|line| line.to(node)).map_err(|error| Trouble::NotAsWritten(error.to_string()))
+        line.map(|line| line.to(node))
+            .map_err(|error| Trouble::NotAsWritten(error.to_string()))
     }
 
     /// Forgets the connection to a node that another one takes the place of.
@@ -549,7 +605,9 @@ struct Waiting {
 impl Waiting {
     /// What a watchdog sends, beside the work.
     fn is_renewal(&self) -> bool {
-        self.sent.script.is_some_and(|name| name.ends_with("renew.lua"))
+        self.sent
+            .script
+            .is_some_and(|name| name.ends_with("renew.lua"))
     }
 }
 
@@ -579,7 +637,10 @@ impl Watcher for Gate {
                 return Verdict::Fail;
             }
             let (decide, decided) = oneshot::channel();
-            lock(&self.waiting).push_back(Waiting { sent: sent.clone(), decide });
+            lock(&self.waiting).push_back(Waiting {
+                sent: sent.clone(),
+                decide,
+            });
             self.arrived.notify_waiters();
             match decided.await {
                 Ok(Decision::Go) => Verdict::Go,
@@ -624,7 +685,9 @@ impl Gate {
             Of::WorkAt(node) => !one.is_renewal() && &*one.sent.node == node,
             Of::Watchdog => one.is_renewal(),
         };
-        let index = waiting.iter().position(|one| !one.decide.is_closed() && fits(one))?;
+        let index = waiting
+            .iter()
+            .position(|one| !one.decide.is_closed() && fits(one))?;
         waiting.remove(index)
     }
 }
@@ -654,16 +717,23 @@ impl Client {
     pub fn zoo(&self, session: Duration) -> Result<Zoo, Trouble> {
         let cluster = self.stage.0.ground.zookeeper.as_deref();
         let cluster = cluster.ok_or_else(|| Trouble::NotAsWritten("no ZooKeeper".to_owned()))?;
-        Ok(Zoo::new(cluster, session).of(self.id).watched_by(self.gate.clone()))
+        Ok(Zoo::new(cluster, session)
+            .of(self.id)
+            .watched_by(self.gate.clone()))
     }
 
     pub fn name(&self) -> &'static str {
         let cast = self.stage.0.lesson.cast;
-        cast.iter().find(|actor| actor.id == self.id).map_or(self.id, |actor| actor.name.en)
+        cast.iter()
+            .find(|actor| actor.id == self.id)
+            .map_or(self.id, |actor| actor.name.en)
     }
 
     /// Starts something; its requests wait in the gate.
-    pub fn does<T: Send + 'static>(&self, what: impl Future<Output = T> + Send + 'static) -> Doing<T> {
+    pub fn does<T: Send + 'static>(
+        &self,
+        what: impl Future<Output = T> + Send + 'static,
+    ) -> Doing<T> {
         let task = tokio::spawn(what);
         Doing {
             client: self.clone(),
@@ -713,7 +783,9 @@ impl Client {
 
     /// The lock has to be ours here; where it is not, a lease was over before it should be.
     pub fn must_hold<G>(&self, tried: Result<Acquired<G>, LockError>) -> Result<G, Trouble> {
-        tried?.held().ok_or(Trouble::TooSlow("somebody should have the lock and has not"))
+        tried?.held().ok_or(Trouble::TooSlow(
+            "somebody should have the lock and has not",
+        ))
     }
 
     pub fn believes(&self, holds: bool) {
@@ -736,7 +808,8 @@ impl Client {
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<Seen, Trouble> {
-        self.pass(Of::WorkAt(node), Decision::Go, step, say.into()).await
+        self.pass(Of::WorkAt(node), Decision::Go, step, say.into())
+            .await
     }
 
     /// It is never sent: the connection breaks before.
@@ -746,10 +819,25 @@ impl Client {
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<Seen, Trouble> {
-        self.pass(Of::WorkAt(node), Decision::Fail, step, say.into()).await
+        self.pass(Of::WorkAt(node), Decision::Fail, step, say.into())
+            .await
     }
 
-    pub async fn next_fails(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
+    pub async fn next_to_loses_reply(
+        &self,
+        node: &'static str,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<Seen, Trouble> {
+        self.pass(Of::WorkAt(node), Decision::LoseReply, step, say.into())
+            .await
+    }
+
+    pub async fn next_fails(
+        &self,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<Seen, Trouble> {
         self.pass(Of::Work, Decision::Fail, step, say.into()).await
     }
 
@@ -759,17 +847,24 @@ impl Client {
         step: &'static str,
         say: impl Into<Said>,
     ) -> Result<Seen, Trouble> {
-        self.pass(Of::Work, Decision::LoseReply, step, say.into()).await
+        self.pass(Of::Work, Decision::LoseReply, step, say.into())
+            .await
     }
 
     /// Its watchdog renews.
     pub async fn renews(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(Of::Watchdog, Decision::Go, step, say.into()).await
+        self.pass(Of::Watchdog, Decision::Go, step, say.into())
+            .await
     }
 
     /// Its watchdog wants to renew, and the connection breaks.
-    pub async fn renewal_fails(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(Of::Watchdog, Decision::Fail, step, say.into()).await
+    pub async fn renewal_fails(
+        &self,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<Seen, Trouble> {
+        self.pass(Of::Watchdog, Decision::Fail, step, say.into())
+            .await
     }
 
     async fn pass(
@@ -780,7 +875,8 @@ impl Client {
         say: Said,
     ) -> Result<Seen, Trouble> {
         let waiting = timeout(PATIENCE, self.gate.wait(|| self.gate.first(of))).await;
-        let waiting = waiting.map_err(|_| Trouble::TooSlow("a request that should come did not"))?;
+        let waiting =
+            waiting.map_err(|_| Trouble::TooSlow("a request that should come did not"))?;
         self.let_pass(waiting, decision, step, say).await
     }
 
@@ -804,15 +900,22 @@ impl Client {
         let line = Some((sent.file, sent.line));
         let (command, shown) = (Some(sent.text.clone()), Some(reply.to_string()));
         let stage = &self.stage;
-        stage.write(self.id, to, step, command, shown, line, say).await?;
-        Ok(Seen { command: sent.text, reply })
+        stage
+            .write(self.id, to, step, command, shown, line, say)
+            .await?;
+        Ok(Seen {
+            command: sent.text,
+            reply,
+        })
     }
 
     /// Waits until the client stands before its next request, without letting it pass.
     pub async fn stands(&self) -> Result<String, Trouble> {
         let waits = || {
             let waiting = lock(&self.gate.waiting);
-            let first = waiting.iter().find(|one| !one.decide.is_closed() && !one.is_renewal());
+            let first = waiting
+                .iter()
+                .find(|one| !one.decide.is_closed() && !one.is_renewal());
             first.map(|one| one.sent.text.clone())
         };
         let text = timeout(PATIENCE, self.gate.wait(waits)).await;
@@ -826,7 +929,9 @@ impl Client {
         let heard = heard.map_err(|_| Trouble::TooSlow("a message that should come did not"))?;
         let stage = &self.stage;
         let reply = (Some("MESSAGE".to_owned()), Some(heard));
-        stage.write(self.id, None, step, reply.0, reply.1, None, say.into()).await
+        stage
+            .write(self.id, None, step, reply.0, reply.1, None, say.into())
+            .await
     }
 
     /// Whether no message has come so far.
@@ -894,6 +999,7 @@ impl<G> Belief for Result<Acquired<G>, LockError> {
 }
 
 impl Belief for Result<Released, LockError> {}
+impl Belief for Result<bool, LockError> {}
 impl Belief for Result<bool, redis::RedisError> {}
 impl Belief for Result<(), redis::RedisError> {}
 impl Belief for Result<i64, redis::RedisError> {}
@@ -903,8 +1009,14 @@ impl Belief for Result<crate::lock::fencing::Write, LockError> {}
 
 impl<T: Belief> Doing<T> {
     /// One request.
-    pub async fn next(&mut self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::Go, step, say.into()).await
+    pub async fn next(
+        &mut self,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<Seen, Trouble> {
+        self.client
+            .pass(self.of, Decision::Go, step, say.into())
+            .await
     }
 
     /// Only its requests to this node are let pass by it.
@@ -914,7 +1026,11 @@ impl<T: Belief> Doing<T> {
     }
 
     /// Lets requests pass until it has ended; `say` for each. Answers how many there were.
-    pub async fn rest(mut self, step: &'static str, say: impl Into<Said>) -> Result<(T, usize), Trouble> {
+    pub async fn rest(
+        mut self,
+        step: &'static str,
+        say: impl Into<Said>,
+    ) -> Result<(T, usize), Trouble> {
         self.rest_as(Decision::Go, step, say.into()).await
     }
 
@@ -934,7 +1050,10 @@ impl<T: Belief> Doing<T> {
         say: Said,
     ) -> Result<(T, usize), Trouble> {
         let mut count = 0;
-        let mut task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
+        let mut task = self
+            .task
+            .take()
+            .ok_or(Trouble::TooSlow("it has ended already"))?;
         let gate = self.client.gate.clone();
         loop {
             let arrival = gate.wait(|| gate.first(self.of));
@@ -944,7 +1063,9 @@ impl<T: Belief> Doing<T> {
                 () = sleep(PATIENCE) => return Err(Trouble::TooSlow("it does not end")),
             };
             let client = self.client.clone();
-            client.let_pass(waiting, decision, step, say.clone()).await?;
+            client
+                .let_pass(waiting, decision, step, say.clone())
+                .await?;
             count += 1;
         }
     }
@@ -957,7 +1078,10 @@ impl<T: Belief> Doing<T> {
 
     /// Its end, without a further request.
     pub async fn end(mut self) -> Result<T, Trouble> {
-        let task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
+        let task = self
+            .task
+            .take()
+            .ok_or(Trouble::TooSlow("it has ended already"))?;
         let ended = timeout(PATIENCE, task).await;
         self.ended(ended.map_err(|_| Trouble::TooSlow("it does not end"))?)
     }
@@ -976,7 +1100,9 @@ impl<T: Belief> Doing<T> {
 
     /// Whether it has neither ended nor anything to send: it sleeps.
     pub fn sleeps(&self) -> bool {
-        let idle = lock(&self.client.gate.waiting).iter().all(|one| one.decide.is_closed());
+        let idle = lock(&self.client.gate.waiting)
+            .iter()
+            .all(|one| one.decide.is_closed());
         idle && self.task.as_ref().is_some_and(|task| !task.is_finished())
     }
 }
@@ -988,7 +1114,10 @@ mod tests {
     #[test]
     fn long_random_digits_are_cut_and_nothing_else() {
         let token = "0123456789abcdef0123456789abcdef";
-        assert_eq!(shortened(&format!("SET k alice-{token} PX 200")), "SET k alice-012345 PX 200");
+        assert_eq!(
+            shortened(&format!("SET k alice-{token} PX 200")),
+            "SET k alice-012345 PX 200"
+        );
         assert_eq!(shortened("GET 1798123456789"), "GET 1798123456789");
         assert_eq!(shortened(token), "012345");
     }
