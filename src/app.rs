@@ -8,7 +8,7 @@ use crate::{
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Limits},
-    lab::{Lab, servers::Servers},
+    lab::{Lab, LabError, servers::Servers},
     postgres,
     redis::Redis,
     sale::ShopError,
@@ -60,6 +60,8 @@ pub enum AppError {
     FailPoint(#[from] Unknown),
     #[error("{0}")]
     Shop(#[from] ShopError),
+    #[error("{0}")]
+    Lab(#[from] LabError),
 }
 
 fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {

@@ -162,8 +162,8 @@ pub struct ServeSettings {
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]
     pub max_connections: Option<usize>,
 
-    /// The lab of deliberately broken strategies (on when embedded, else off). It is not built yet:
-    /// its routes answer 404 either way
+    /// The lab, where every way to sell a scarce thing can be stormed, the broken ones too. On when
+    /// embedded, else off: then its routes answer 404
     #[arg(long, env = "LAB", value_enum, value_name = "on|off")]
     pub lab: Option<Switch>,
 

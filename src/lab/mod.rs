@@ -11,6 +11,7 @@
 //! | [`storm`] | the server's own load |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
+//! | [`report`] | verdicts as a page |
 //! | [`options`] | the knobs and what each teaches |
 //! | [`servers`] | the servers that the lab works on |
 //! | [`production`] | the schema and the keys of the strategy that is the production path itself |
@@ -23,6 +24,7 @@ pub mod lessons;
 pub mod meeting;
 pub mod options;
 pub mod production;
+pub mod report;
 pub mod servers;
 pub mod stand;
 pub mod storm;

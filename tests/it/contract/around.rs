@@ -89,7 +89,13 @@ async fn the_metrics_have_these_names() {
 }
 
 /// Every route of the contract but the lab's, with its methods.
-const ROUTES: [(&str, &str); 21] = [
+const ROUTES: [(&str, &str); 27] = [
+    ("/api/v1/lab/strategies", "get"),
+    ("/api/v1/lab/arenas", "post"),
+    ("/api/v1/lab/arenas/{id}", "delete"),
+    ("/api/v1/lab/arenas/{id}/orders", "post"),
+    ("/api/v1/lab/arenas/{id}/storm", "post"),
+    ("/api/v1/lab/arenas/{id}/verdict", "get"),
     ("/api/v1/session", "get post"),
     ("/api/v1/sales", "get"),
     ("/api/v1/sales/{id}", "get"),

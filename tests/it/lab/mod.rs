@@ -3,8 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | [`conformance`] | every registered strategy under the same scenarios: nothing that it says never happens happens, and everything that it says can happen is made to |
+//! | [`http`] | the routes: arenas, purchases, storms, events, verdicts, refusals, LAB=off |
+//! | [`processes`] | two real server processes share an arena |
+//! | [`command`] | `flash-sale lab` |
 
+mod command;
 mod conformance;
+mod http;
+mod processes;
 
 use crate::support::Servers;
 use flash_sale::{
@@ -23,5 +29,6 @@ async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
         Arc::new(redis),
         Some(shared.folder(prefix)),
     );
-    (Lab::new(servers), database)
+    // This Postgres takes hundreds of connections.
+    (Lab::new(servers.with_production_nodes(32)), database)
 }

@@ -1,6 +1,8 @@
 //! The commands of the program, one function each. Exit codes: 0 done, 1 the answer is bad news
 //! (an invariant is broken), 2 it could not be done.
 
+mod lab;
+
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
@@ -94,6 +96,11 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
+    /// The lab: every way to sell a scarce thing, the broken ones too
+    Lab {
+        #[command(subcommand)]
+        command: lab::LabCommand,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
@@ -140,6 +147,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             store,
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
+        Command::Lab { command } => lab::run(command).await,
         Command::Openapi => print_openapi(),
         Command::Health { url } => return health(&url),
     };
@@ -314,8 +322,7 @@ async fn seed_command(store: StoreSettings) -> Result<ExitCode, AppError> {
 /// The stores of a command that acts once, brought up to date.
 async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
     start_logs(store);
-    let stores = Stores::join(store).await?;
-    postgres::migrate(&stores.postgres).await?;
+    let stores = open_stores(store).await?;
     let sale = SaleSettings {
         backlog_limit: 1_000_000,
         batch_limit: 512,
@@ -323,6 +330,13 @@ async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), Ap
     };
     let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Command)?;
     Ok((stores, running))
+}
+
+/// The stores, with the schema up to date.
+async fn open_stores(store: &StoreSettings) -> Result<Stores, AppError> {
+    let stores = Stores::join(store).await?;
+    postgres::migrate(&stores.postgres).await?;
+    Ok(stores)
 }
 
 /// The demo catalogue. Idempotent: each sale carries a name. Answers how many there are.

@@ -1,0 +1,476 @@
+//! The lab without a browser: what strategies there are, and how each fares under the same storm.
+
+use super::{open_stores, start_logs};
+use crate::{
+    app::AppError,
+    config::StoreSettings,
+    lab::{
+        LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
+        arena::Arena,
+        options::Options,
+        report,
+        storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
+        strategies,
+        strategy::{Harms, Language, Likelihood, Words},
+        verdict::Verdict,
+    },
+};
+use clap::{Args, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use std::{
+    io::{self, IsTerminal},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+#[derive(Subcommand)]
+pub enum LabCommand {
+    /// Every strategy: what it is, what it promises, how it fails
+    List {
+        /// Only this one, with everything there is to say about it
+        #[arg(value_name = "STRATEGY", value_parser = strategy())]
+        strategy: Option<&'static Strategy>,
+        /// The language of the texts
+        #[arg(long, value_enum, default_value_t = Tongue::En)]
+        lang: Tongue,
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Storm strategies, one after the other, on the same stock. Exits 1 if one broke its promise
+    Run {
+        #[command(flatten)]
+        run: Box<RunArgs>,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// Which strategy; may be given several times
+    #[arg(long, value_name = "ID", value_parser = strategy(), required_unless_present = "all", conflicts_with = "all")]
+    strategy: Vec<&'static Strategy>,
+    /// All that this machine can run
+    #[arg(long)]
+    all: bool,
+    /// Units of each arena
+    #[arg(long, value_name = "S", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=MOST_STOCK))]
+    stock: i64,
+    /// How many people want one
+    #[arg(long, value_name = "B", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_BUYERS)))]
+    buyers: u32,
+    /// How many of them at a time
+    #[arg(long, value_name = "C", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_AT_ONCE)))]
+    concurrency: u32,
+    /// How many servers sell it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i64).range(1..=MOST_NODES))]
+    nodes: i64,
+    /// How many one buyer may have
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i64).range(1..=MOST_PER_USER))]
+    per_user_limit: i64,
+    /// Of all buyers, how many click twice: 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    duplicate_share: f64,
+    /// How long the decision takes between looking and writing
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..=2_000))]
+    work_ms: i64,
+    /// A knob of the arena, like retries=0; may be given several times. A strategy that does not have
+    /// it is not run. `lab list ID` says which there are
+    #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
+    option: Vec<(String, String)>,
+    /// Print a JSON array of verdicts
+    #[arg(long)]
+    json: bool,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// The language of the texts
+    #[arg(long, value_enum, default_value_t = Tongue::En)]
+    lang: Tongue,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Tongue {
+    En,
+    Zh,
+}
+
+impl From<Tongue> for Language {
+    fn from(tongue: Tongue) -> Self {
+        match tongue {
+            Tongue::En => Self::En,
+            Tongue::Zh => Self::Zh,
+        }
+    }
+}
+
+fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(STRATEGIES.iter().map(|strategy| strategy.id))
+        .try_map(|id| strategies::find(&id).ok_or("no such strategy"))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=1.0).contains(&share) {
+        Ok(share)
+    } else {
+        Err("must be from 0 to 1".to_owned())
+    }
+}
+
+fn option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
+    match command {
+        LabCommand::List {
+            strategy,
+            lang,
+            json,
+        } => {
+            list(strategy, lang.into(), json);
+            Ok(ExitCode::SUCCESS)
+        }
+        LabCommand::Run { run, store } => storm(*run, *store).await,
+    }
+}
+
+// ---- lab list ---------------------------------------------------------------------------------
+
+fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
+    let chosen: Vec<&Strategy> = match only {
+        Some(strategy) => vec![strategy],
+        None => STRATEGIES.iter().collect(),
+    };
+    if as_json {
+        let all: Vec<Value> = chosen
+            .iter()
+            .map(|strategy| in_json(strategy, language))
+            .collect();
+        println!("{:#}", Value::Array(all));
+        return;
+    }
+    if only.is_none() {
+        println!(
+            "{:>3}  {:<28} {:<26} {:<26} title",
+            "", "strategy", "one node", "across nodes"
+        );
+    }
+    for strategy in chosen {
+        if only.is_some() {
+            describe(strategy, language);
+        } else {
+            println!(
+                "{:>3}  {:<28} {:<26} {:<26} {}",
+                strategy.number,
+                strategy.id,
+                in_words(&strategy.promise.one_node),
+                in_words(&strategy.promise.across_nodes),
+                strategy.title.say(language)
+            );
+        }
+    }
+}
+
+fn describe(strategy: &Strategy, language: Language) {
+    let zh = language == Language::Zh;
+    println!(
+        "{}. {}: {}",
+        strategy.number,
+        strategy.id,
+        strategy.title.say(language)
+    );
+    let said: [(&str, &str, Words); 5] = [
+        ("The idea", "思路", strategy.idea),
+        ("Where it comes from", "出处", strategy.source),
+        ("How it fails", "怎样失败", strategy.fails),
+        ("Break it yourself", "自己动手打破它", strategy.break_it),
+        ("What to use instead", "该用什么", strategy.instead),
+    ];
+    for (head, chinese_head, text) in said {
+        println!(
+            "\n{}\n  {}",
+            if zh { chinese_head } else { head },
+            text.say(language)
+        );
+    }
+    println!(
+        "\n{}\n  {}: {}\n  {}: {}",
+        if zh { "承诺" } else { "Promise" },
+        if zh { "单节点" } else { "one node" },
+        in_words(&strategy.promise.one_node),
+        if zh { "多节点" } else { "across nodes" },
+        in_words(&strategy.promise.across_nodes),
+    );
+    println!("\n{}", if zh { "选项" } else { "Options" });
+    for option in strategy.options.iter().chain(crate::lab::options::GENERAL) {
+        println!("  {}: {}", option.name, option.teaches.say(language));
+    }
+    if !strategy.crash_points.is_empty() {
+        println!("  crash_at = {}", strategy.crash_points.join(" | "));
+    }
+    println!("\n{}", strategy.purchase_code());
+}
+
+fn in_json(strategy: &Strategy, language: Language) -> Value {
+    json!({
+        "number": strategy.number,
+        "id": strategy.id,
+        "title": strategy.title.say(language),
+        "family": strategy.family,
+        "idea": strategy.idea.say(language),
+        "source": strategy.source.say(language),
+        "fails": strategy.fails.say(language),
+        "break_it": strategy.break_it.say(language),
+        "instead": strategy.instead.say(language),
+        "promise": {"one_node": strategy.promise.one_node, "across_nodes": strategy.promise.across_nodes},
+        "needs": strategy.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
+        "code": strategy.purchase_code(),
+    })
+}
+
+fn in_words(harms: &Harms) -> String {
+    let names = ["oversells", "undersells", "duplicates"];
+    let all = names.iter().zip(harms.each());
+    let said: Vec<String> = all
+        .filter_map(|(name, (_, likelihood))| match likelihood {
+            Likelihood::Never => None,
+            Likelihood::Possible => Some(format!("may {}", &name[..name.len() - 1])),
+            Likelihood::Expected => Some((*name).to_owned()),
+        })
+        .map(|said| {
+            said.replace("may duplicate", "may sell twice")
+                .replace("duplicates", "sells twice")
+        })
+        .collect();
+    if said.is_empty() {
+        "holds".to_owned()
+    } else {
+        said.join(", ")
+    }
+}
+
+// ---- lab run ----------------------------------------------------------------------------------
+
+impl RunArgs {
+    fn trial(&self, strategy: &Strategy) -> Trial {
+        let options = self
+            .option
+            .iter()
+            .map(|(name, value)| (name.clone(), Value::from(value.clone())));
+        let mut options: Map<String, Value> = options.collect();
+        if self.work_ms > 0 {
+            options.insert("work_ms".to_owned(), self.work_ms.into());
+        }
+        Trial {
+            wanted: Wanted {
+                strategy: strategy.id.to_owned(),
+                stock: self.stock,
+                nodes: self.nodes,
+                per_user_limit: self.per_user_limit,
+                options,
+            },
+            storm: Storm {
+                buyers: self.buyers,
+                concurrency: self.concurrency,
+                duplicate_share: self.duplicate_share,
+            },
+        }
+    }
+}
+
+/// What came of one strategy; `Err` says why it was not run.
+type Row = (&'static Strategy, Result<Verdict, String>);
+
+async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    // What one strategy does not have, others may; what none of the chosen has is a mistake.
+    let chosen: Vec<&'static Strategy> = if args.all {
+        STRATEGIES.iter().collect()
+    } else {
+        args.strategy.clone()
+    };
+    let mut refusals = chosen
+        .iter()
+        .map(|strategy| Options::read(strategy, &args.trial(strategy).wanted.options).err());
+    if let Some(Some(refusal)) = refusals.find(Option::is_some)
+        && chosen
+            .iter()
+            .all(|strategy| Options::read(strategy, &args.trial(strategy).wanted.options).is_err())
+    {
+        eprintln!("flash-sale: {refusal}");
+        return Ok(ExitCode::from(2));
+    }
+    let stores = open_stores(&store).await?;
+    // A server that runs on the same folder has its own servers for its own lab.
+    let folder = if stores.are_embedded() {
+        "lab"
+    } else {
+        "lab-run"
+    };
+    let is_private = store.database_url.is_none();
+    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)));
+    let progress = progress(chosen.len());
+    let mut rows: Vec<Row> = Vec::new();
+    for strategy in chosen {
+        progress.set_message(strategy.id);
+        let outcome = match lab.lacks(strategy) {
+            Some(why) => Err(why.say(args.lang.into()).to_owned()),
+            None => {
+                let watch = |arena: &Arena| {
+                    let counts = arena.tally.counts();
+                    progress.set_message(format!(
+                        "{} {}/{}",
+                        strategy.id,
+                        counts.attempts,
+                        arena.storm.of()
+                    ));
+                };
+                match args
+                    .trial(strategy)
+                    .run(&lab, args.lang.into(), watch)
+                    .await
+                {
+                    Ok(verdict) => Ok(verdict),
+                    Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
+                        Err(error.to_string())
+                    }
+                    Err(error) => {
+                        progress.finish_and_clear();
+                        lab.close().await;
+                        stores.close().await;
+                        return Err(AppError::Lab(error));
+                    }
+                }
+            }
+        };
+        progress.inc(1);
+        rows.push((strategy, outcome));
+    }
+    progress.finish_and_clear();
+    lab.close().await;
+    stores.close().await;
+    print(&args, &rows);
+    if let Some(file) = &args.report {
+        let verdicts: Vec<(&'static Strategy, Verdict)> = rows
+            .iter()
+            .filter_map(|(strategy, row)| Some((*strategy, row.clone().ok()?)))
+            .collect();
+        let page = report::page(&verdicts, args.lang.into());
+        std::fs::write(file, page).map_err(|source| AppError::Io {
+            action: format!("write {}", file.display()),
+            source,
+        })?;
+        eprintln!("{} is written", file.display());
+    }
+    let broken = rows
+        .iter()
+        .any(|(_, row)| row.as_ref().is_ok_and(|verdict| !verdict.kept_promise));
+    Ok(if broken {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn progress(length: usize) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::new(length as u64)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn print(args: &RunArgs, rows: &[Row]) {
+    if args.json {
+        let all: Vec<Value> = rows
+            .iter()
+            .map(|(strategy, row)| match row {
+                Ok(verdict) => json!(verdict),
+                Err(why) => json!({"strategy": strategy.id, "not_run": why}),
+            })
+            .collect();
+        println!("{:#}", Value::Array(all));
+        return;
+    }
+    println!(
+        "{:<28} {:<26} {:>6} {:>8} {:>9} {:>10} {:>10} {:>9}  verdict",
+        "strategy", "promise", "sold", "oversold", "undersold", "duplicates", "buys/s", "p99 ms"
+    );
+    for (strategy, row) in rows {
+        let promised = in_words(strategy.promise.on(u32::try_from(args.nodes).unwrap_or(1)));
+        match row {
+            Err(why) => println!("{:<28} {promised:<26} not run: {why}", strategy.id),
+            Ok(verdict) => println!(
+                "{:<28} {promised:<26} {:>6} {:>8} {:>9} {:>10} {:>10.0} {:>9.1}  {}",
+                strategy.id,
+                verdict.sold,
+                verdict.oversold,
+                verdict.undersold,
+                verdict.duplicates,
+                verdict.throughput_per_s,
+                verdict.latency_ms.p99,
+                in_one_word(verdict)
+            ),
+        }
+    }
+    // One strategy is one lesson: say it.
+    if let [(_, Ok(verdict))] = rows {
+        println!("\n{}", verdict.explanation);
+        for (note, count) in &verdict.notes {
+            println!("  {count} x {note}");
+        }
+    }
+}
+
+fn in_one_word(verdict: &Verdict) -> &'static str {
+    match (
+        verdict.kept_promise,
+        verdict.oversold + verdict.undersold + verdict.duplicates + verdict.lost,
+    ) {
+        (false, _) => "PROMISE BROKEN",
+        (true, 0) => "held",
+        (true, _) => "failed, as it says",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_is_said_in_words() {
+        let said = |id: &str| {
+            let promise = strategies::find(id).expect("a strategy").promise;
+            (in_words(&promise.one_node), in_words(&promise.across_nodes))
+        };
+        assert_eq!(
+            said("conditional-update"),
+            ("holds".to_owned(), "holds".to_owned())
+        );
+        assert_eq!(
+            said("process-mutex"),
+            ("holds".to_owned(), "oversells, may sell twice".to_owned())
+        );
+        assert_eq!(said("version-column").0, "may undersell");
+    }
+
+    #[test]
+    fn options_and_shares_are_read_or_refused() {
+        assert_eq!(option("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(option("a").is_err());
+        assert_eq!(share("0.5"), Ok(0.5));
+        for bad in ["-0.1", "1.1", "NaN", "x"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `flash-sale lab`: the lab without a browser.
+
+use crate::cli::Home;
+use serde_json::Value;
+
+fn lab(home: &Home, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = home
+        .command(&[&["lab"], arguments].concat())
+        .output()
+        .expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[tokio::test]
+async fn it_lists_and_runs_strategies() {
+    let home = Home::new();
+    let (code, list, _) = lab(&home, &["list"]);
+    assert!(
+        code == Some(0) && list.contains("conditional-update") && list.contains("holds"),
+        "{list}"
+    );
+    let (code, told, _) = lab(&home, &["list", "naive", "--lang", "zh"]);
+    assert!(
+        code == Some(0) && told.contains("怎样失败") && told.contains("SELECT remaining"),
+        "{told}"
+    );
+
+    let small = ["--stock", "5", "--buyers", "30", "--concurrency", "30"];
+    let run = |more: &[&str]| lab(&home, &[&["run"], &small[..], more].concat());
+    let report = home.0.join("report.html");
+    let file = report.display().to_string();
+    let chosen = [
+        "--strategy",
+        "naive",
+        "--strategy",
+        "conditional-update",
+        "--nodes",
+        "2",
+        "--report",
+        &file,
+    ];
+    let (code, table, errors) = run(&chosen);
+    assert_eq!(code, Some(0), "{table}{errors}");
+    let row = |id: &str| {
+        table
+            .lines()
+            .find(|line| line.starts_with(id))
+            .unwrap_or_else(|| panic!("{id}: {table}"))
+    };
+    assert!(
+        row("naive").contains("failed, as it says") && row("conditional-update").ends_with("held"),
+        "{table}"
+    );
+    assert!(std::fs::read_to_string(&report).is_ok_and(|page| page.contains("naive")));
+
+    let (code, json, errors) = run(&[
+        "--strategy",
+        "version-column",
+        "--option",
+        "retries=0",
+        "--json",
+        "--buyers",
+        "6",
+    ]);
+    assert_ne!(code, Some(0), "--buyers twice: {json}{errors}");
+    let (code, json, errors) = lab(
+        &home,
+        &[
+            "run",
+            "--stock",
+            "5",
+            "--buyers",
+            "6",
+            "--concurrency",
+            "6",
+            "--strategy",
+            "version-column",
+            "--option",
+            "retries=0",
+            "--json",
+        ],
+    );
+    assert_eq!(code, Some(0), "{json}{errors}");
+    let verdicts: Value = serde_json::from_str(&json).expect("JSON");
+    assert!(verdicts[0]["undersold"].as_i64() > Some(0), "{verdicts:#}");
+    let (code, _, errors) = run(&["--strategy", "naive", "--option", "retries=0"]);
+    assert!(
+        code == Some(2) && errors.contains("no such option"),
+        "{errors}"
+    );
+    let (code, _, _) = run(&["--strategy", "no-such"]);
+    assert_eq!(code, Some(2));
+}

@@ -1,0 +1,124 @@
+//! Two real server processes that share an arena: what one process' memory protects, two do not.
+
+use crate::{
+    cli::{Home, Program, settings_of},
+    support::Servers,
+};
+use futures_util::future::join_all;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// Storms the arena through these servers, all buyers at once; what each was told.
+async fn storm(servers: &[&Program], arena: &str, buyers: usize) -> Vec<String> {
+    let client = reqwest::Client::new();
+    let buy = async |number: usize| {
+        let server = servers[number % servers.len()];
+        let request = client.post(server.url(&format!("/api/v1/lab/arenas/{arena}/orders")));
+        let answer = request
+            .json(&json!({"user": format!("buyer-{number}")}))
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), StatusCode::OK);
+        let answer: Value = answer.json().await.expect("JSON");
+        answer["outcome"].as_str().expect("an outcome").to_owned()
+    };
+    join_all((0..buyers).map(buy)).await
+}
+
+async fn arena(server: &Program, strategy: &str) -> String {
+    // Long work, so that the two processes' critical sections cannot miss each other.
+    let body = json!({"strategy": strategy, "stock": 3, "work_ms": 150});
+    let request = reqwest::Client::new()
+        .post(server.url("/api/v1/lab/arenas"))
+        .json(&body);
+    let made: Value = request
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    made["arena_id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no arena: {made:#}"))
+        .to_owned()
+}
+
+async fn verdict(server: &Program, arena: &str) -> Value {
+    let request =
+        reqwest::Client::new().get(server.url(&format!("/api/v1/lab/arenas/{arena}/verdict")));
+    request
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON")
+}
+
+#[tokio::test]
+async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let mut settings = Vec::from(settings_of(shared, &database, "two-processes:"));
+    settings.extend([
+        ("LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("RATE_LIMIT", "off".to_owned()),
+        ("LAB", "on".to_owned()),
+        ("POSTGRES_CONNECTIONS", "5".to_owned()),
+    ]);
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let home = Home::new();
+    let (first, second) = tokio::join!(
+        Program::serve(&home, &[], &settings),
+        Program::serve(&home, &[], &settings)
+    );
+
+    let alone = arena(&first, "process-mutex").await;
+    storm(&[&first], &alone, 8).await;
+    let judged = verdict(&first, &alone).await;
+    assert_eq!(
+        (&judged["sold"], &judged["oversold"], &judged["processes"]),
+        (&json!(3), &json!(0), &json!(1)),
+        "{judged:#}"
+    );
+
+    let together = arena(&first, "process-mutex").await;
+    let told = storm(&[&first, &second], &together, 16).await;
+    // Whichever process is asked, the verdict is about both.
+    for server in [&first, &second] {
+        let judged = verdict(server, &together).await;
+        let sold = told.iter().filter(|outcome| *outcome == "sold").count();
+        assert!(judged["oversold"].as_i64() > Some(0), "{judged:#}");
+        assert_eq!(
+            (&judged["sold"], &judged["attempts"]),
+            (&json!(sold), &json!(16)),
+            "{judged:#}"
+        );
+        assert_eq!(
+            (
+                &judged["processes"],
+                &judged["kept_promise"],
+                &judged["quiet"]
+            ),
+            (&json!(2), &json!(true), &json!(true))
+        );
+    }
+    // What is in the one database protects both.
+    let row = arena(&second, "conditional-update").await;
+    storm(&[&first, &second], &row, 8).await;
+    let judged = verdict(&first, &row).await;
+    assert_eq!(
+        (&judged["sold"], &judged["oversold"], &judged["processes"]),
+        (&json!(3), &json!(0), &json!(2)),
+        "{judged:#}"
+    );
+
+    let (first_ended, second_ended) = (first.terminate(), second.terminate());
+    tokio::join!(first_ended, second_ended);
+    database.drop().await;
+}
