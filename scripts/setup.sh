@@ -2,7 +2,7 @@
 # Installs what is missing, and only that.
 #
 #   scripts/setup.sh run    what the program needs to build and to run embedded
-#   scripts/setup.sh test   the same and what the tests need; where Node is, also Chromium and a Chinese font
+#   scripts/setup.sh test   the same and what the tests need, ZooKeeper too; where Node is, also Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
@@ -132,6 +132,7 @@ package() {
     dnf:chinese-font) echo wqy-microhei-fonts ;;
     dnf:cc) echo gcc glibc-devel ;;
     dnf:faketime) echo libfaketime ;;
+    apt:zookeeper) echo libzookeeper-java default-jre-headless ;; # the classes only, no service
     dnf:postgres) echo postgresql-server ;;
     dnf:python3-venv) echo python3 ;; # Fedora's python3 carries venv
     brew:postgres) echo postgresql@17 ;;
@@ -266,6 +267,31 @@ if [ "$mode" != run ] && have node; then
     else
       say "going on without:$missing (the browser tests want Chrome or Chromium)"
     fi
+  fi
+fi
+
+# ZooKeeper is for one lock of the lab; without it the tests of that lock say that they did not run.
+# The same places as in src/embedded/binaries.rs.
+zookeeper_found() {
+  local jar
+  { have java || [ -x "${JAVA_HOME:-/nowhere}/bin/java" ] || [ -x /opt/homebrew/opt/openjdk/bin/java ] ||
+    [ -x /usr/local/opt/openjdk/bin/java ]; } || return 1
+  for jar in /usr/share/java/zookeeper.jar "${ZOOKEEPER_HOME:-/opt/zookeeper}"/lib/zookeeper-*.jar \
+    /opt/homebrew/opt/zookeeper/libexec/lib/zookeeper-*.jar /usr/local/opt/zookeeper/libexec/lib/zookeeper-*.jar; do
+    if [ -e "$jar" ]; then return 0; fi
+  done
+  return 1
+}
+
+if [ "$mode" != run ] && ! zookeeper_found; then
+  missing=" zookeeper"
+  # In a shell of its own, because these end the shell when they fail.
+  if have apt-get; then
+    (install_with_apt) || say "going on without ZooKeeper"
+  elif have brew; then
+    (install_with_brew) || say "going on without ZooKeeper"
+  else
+    say "going on without ZooKeeper (the tests of its lock want Java, and ZooKeeper in ZOOKEEPER_HOME)"
   fi
 fi
 

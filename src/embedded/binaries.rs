@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::error::EmbeddedError;
+use super::zookeeper::ZooKeeperBinaries;
 
 #[derive(Debug, Clone)]
 pub(super) struct PostgresBinaries {
@@ -82,6 +83,65 @@ pub(super) fn find_redis() -> Result<PathBuf, EmbeddedError> {
         })
         .find(|path| is_executable(path))
         .ok_or_else(|| missing_binaries(&["redis-server"]))
+}
+
+/// Java and ZooKeeper: Debian's jar, which names what it needs; else a folder of jars (Homebrew, Apache's own archive).
+pub(super) fn find_zookeeper() -> Result<ZooKeeperBinaries, EmbeddedError> {
+    let java = std::env::var_os("JAVA_HOME")
+        .map(|home| Path::new(&home).join("bin"))
+        .into_iter()
+        .chain(path_directories())
+        .chain(
+            ["/opt/homebrew/opt", "/usr/local/opt"].map(|opt| Path::new(opt).join("openjdk/bin")),
+        )
+        .map(|directory| directory.join("java"))
+        .find(|path| is_executable(path));
+    let classpath = zookeeper_classpath();
+    match (java, classpath) {
+        (Some(java), Some(classpath)) => Ok(ZooKeeperBinaries { java, classpath }),
+        (java, classpath) => {
+            let missing: Vec<&str> = [
+                java.is_none().then_some("java"),
+                classpath.is_none().then_some("zookeeper"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            Err(missing_binaries(&missing))
+        }
+    }
+}
+
+fn zookeeper_classpath() -> Option<String> {
+    let debian = Path::new("/usr/share/java");
+    if debian.join("zookeeper.jar").exists() {
+        // The second takes the log to stderr; without it ZooKeeper runs and says nothing.
+        return Some(format!(
+            "{0}/zookeeper.jar:{0}/slf4j-simple.jar",
+            debian.display()
+        ));
+    }
+    let homes = std::env::var_os("ZOOKEEPER_HOME")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(
+            ["/opt/homebrew/opt", "/usr/local/opt"]
+                .map(|opt| Path::new(opt).join("zookeeper/libexec")),
+        )
+        .chain([PathBuf::from("/opt/zookeeper")]);
+    homes
+        .map(|home| home.join("lib"))
+        .find(|lib| {
+            fs::read_dir(lib).is_ok_and(|entries| {
+                entries.flatten().any(|entry| {
+                    entry
+                        .file_name()
+                        .to_string_lossy()
+                        .starts_with("zookeeper-")
+                })
+            })
+        })
+        .map(|lib| format!("{}/*", lib.display()))
 }
 
 fn postgres_candidates() -> Vec<PostgresBinaries> {
@@ -190,10 +250,12 @@ fn missing_binaries(missing: &[&str]) -> EmbeddedError {
 fn install_line(manager: Option<&str>, missing: &[&str], is_root: bool) -> String {
     let postgres = missing.contains(&"postgres");
     let redis = missing.contains(&"redis-server");
-    let packages = |postgres_package: &str, redis_package: &str| {
+    let zookeeper = missing.contains(&"zookeeper") || missing.contains(&"java");
+    let packages = |postgres_package: &str, redis_package: &str, zookeeper_package: &str| {
         let wanted = [
             postgres.then_some(postgres_package),
             redis.then_some(redis_package),
+            zookeeper.then_some(zookeeper_package),
         ];
         wanted.into_iter().flatten().collect::<Vec<_>>().join(" ")
     };
@@ -201,17 +263,32 @@ fn install_line(manager: Option<&str>, missing: &[&str], is_root: bool) -> Strin
     match manager {
         Some("apt-get") => format!(
             "{sudo}apt-get update && {sudo}apt-get install -y {}",
-            packages("postgresql", "redis-server")
+            packages(
+                "postgresql",
+                "redis-server",
+                "libzookeeper-java default-jre-headless"
+            )
         ),
         Some("dnf") => format!(
             "{sudo}dnf install -y {}",
-            packages("postgresql-server", "valkey")
+            packages(
+                "postgresql-server",
+                "valkey",
+                "java-latest-openjdk-headless (and ZooKeeper from its site, in ZOOKEEPER_HOME)"
+            )
         ),
         // Homebrew refuses sudo.
-        Some("brew") => format!("brew install {}", packages("postgresql@17", "redis")),
+        Some("brew") => format!(
+            "brew install {}",
+            packages("postgresql@17", "redis", "zookeeper")
+        ),
         _ => format!(
             "ask your package manager for {}",
-            packages("postgresql (the server, 14 or newer)", "redis (7 or newer)")
+            packages(
+                "postgresql (the server, 14 or newer)",
+                "redis (7 or newer)",
+                "zookeeper and java"
+            )
         ),
     }
 }
@@ -300,6 +377,10 @@ mod tests {
         assert_eq!(
             install_line(Some("brew"), &["initdb", "postgres"], false),
             "brew install postgresql@17"
+        );
+        assert_eq!(
+            install_line(Some("apt-get"), &["zookeeper"], true),
+            "apt-get update && apt-get install -y libzookeeper-java default-jre-headless"
         );
         assert!(install_line(None, &all, true).contains("postgresql (the server"));
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! In reading order: `error`, `binaries` finds the programs, `place` their folders, `process` keeps one child alive,
-//! `postgres` and `redis` know what is special about each.
+//! `postgres`, `redis` and `zookeeper` know what is special about each. The lab starts more of them when it needs them:
+//! [`RedisServer`]s without persistence, each in a folder of its own, and a [`ZooKeeperServer`].
 //!
 //! What happens on a crash: a child that dies is restarted on the same socket. When this program dies, however
 //! suddenly, its children end by themselves (Linux) or are ended by the next start (elsewhere); data survive, and
@@ -19,12 +20,14 @@ mod place;
 mod postgres;
 mod process;
 mod redis;
+mod zookeeper;
 
 use std::path::PathBuf;
 
 pub use error::EmbeddedError;
 pub use postgres::{PostgresAddress, PostgresServer, PostgresTuning};
 pub use redis::{RedisFsync, RedisServer, RedisSettings};
+pub use zookeeper::{ZooKeeperServer, ZooKeeperSettings};
 
 #[derive(Debug, Clone)]
 pub struct Options {

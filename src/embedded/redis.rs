@@ -38,6 +38,17 @@ pub struct RedisSettings {
     pub extra_args: Vec<String>,
 }
 
+impl RedisSettings {
+    /// A node that keeps nothing: killed, it comes back empty. For the locks of the lab, which are to survive (or not)
+    /// exactly that.
+    pub fn without_persistence() -> Self {
+        Self {
+            extra_args: ["--appendonly", "no"].map(String::from).to_vec(),
+            ..Self::default()
+        }
+    }
+}
+
 /// A running Redis that is restarted when it dies. Dropping it ends it.
 pub struct RedisServer {
     // Dropped in this order: the process, then its socket's folder, then the lock.

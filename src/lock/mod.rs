@@ -81,7 +81,7 @@ pub trait Lock: Send + Sync + 'static {
 ///
 /// Dropping it ends its renewal at once; where nothing else is said the lock itself stays until its
 /// lease is over, because work that was dropped may be half done. [`Guard::release`] gives it back.
-pub trait Guard: Send + 'static {
+pub trait Guard: Send + Sync + 'static {
     /// A number that is higher for every later holder, for the resource to compare
     /// (see [`fencing`]). `None` where the lock has none.
     fn fencing(&self) -> Option<u64>;
@@ -280,6 +280,12 @@ impl Lost {
         }
     }
 
+    /// Until when the holder can be sure if nothing more is heard, to be compared with the clock before
+    /// each step of the work. `None`: there is no such time.
+    pub fn sure_until(&self) -> Option<Instant> {
+        self.belief.borrow().until
+    }
+
     /// Whether the holder can no longer be sure now.
     pub fn is_lost(&self) -> bool {
         self.belief.borrow().why().is_some()
@@ -410,5 +416,40 @@ impl<F: FnOnce() -> U, U: Future<Output = ()> + Send + 'static> Drop for Undo<F,
         {
             runtime.spawn(undo());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A majority counted without clock drift: an answer that comes within the lease, but so late that a clock
+    /// which runs a little faster has ended it already.
+    #[tokio::test]
+    async fn a_lease_is_over_a_little_earlier_for_its_holder() {
+        let lease = Duration::from_secs(60);
+        let now = Instant::now();
+        let just_in_time = Hold::lease(now - (lease - 2 * drift(lease)), lease);
+        assert!(!just_in_time.is_lost());
+        let too_late = Hold::lease(now - (lease - drift(lease) / 2), lease);
+        assert_eq!(too_late.why_lost(), Some(Why::LeaseOver));
+    }
+
+    #[tokio::test]
+    async fn once_lost_stays_lost() {
+        let lease = Duration::from_secs(60);
+        let hold = Hold::lease(Instant::now(), lease);
+        hold.lose(Why::NotOurs);
+        assert!(!hold.renewed(Instant::now(), lease));
+        hold.lose(Why::Released);
+        assert_eq!(hold.lost().await, Why::NotOurs);
+    }
+
+    #[tokio::test]
+    async fn a_renewal_never_shortens() {
+        let hold = Hold::lease(Instant::now(), Duration::from_secs(60));
+        let end = hold.end();
+        assert!(hold.renewed(Instant::now(), Duration::from_secs(1)));
+        assert_eq!(hold.end(), end);
     }
 }

@@ -76,6 +76,12 @@ impl ReentrantLock {
         }
     }
 
+    /// The same owner, for another lease.
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
     pub fn owner(&self) -> &str {
         &self.owner
     }

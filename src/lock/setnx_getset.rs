@@ -76,7 +76,6 @@ impl SetnxGetset {
         }
         let old: Option<i64> = self.line.send(cmd("GETSET").arg(name).arg(stamp)).await?;
         // Ours, if what we have replaced is the stamp that we saw end (or nothing).
-        // THE FLAW: two who write equal stamps cannot be told apart by this.
         if old.is_none() || old == seen {
             return Ok(Some(stamp));
         }

@@ -12,6 +12,7 @@ mod faults;
 mod ids;
 mod lab;
 mod life;
+mod locks;
 mod plans;
 mod proxy;
 mod recovery;

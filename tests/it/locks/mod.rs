@@ -1,0 +1,168 @@
+//! The locks: each bug of the big libraries once, the historical ones breaking as told, and a checker
+//! that knows where two holders can be and where not.
+
+mod checker;
+mod compare;
+mod historical;
+mod nodes;
+mod postgres;
+mod regressions;
+mod stage;
+mod zookeeper;
+
+use crate::support::Servers;
+use flash_sale::{
+    embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings},
+    lock::{Acquired, Guard, Lock, fencing, table, wire::Line},
+};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep, timeout},
+};
+
+/// As long as any test is willing to wait for what must happen.
+const SOON: Duration = Duration::from_secs(10);
+const ONCE: Duration = Duration::ZERO;
+
+/// A lock name of this test alone.
+fn name(of: &str) -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("lock:{of}:{}", NUMBER.fetch_add(1, Relaxed))
+}
+
+/// A client of its own to the Redis that tests share.
+async fn line(client: &str) -> Line {
+    let servers = Servers::shared().await;
+    Line::new(&servers.redis.url()).expect("a url").of(client)
+}
+
+/// Redis nodes of one test, which it may kill: they come back empty.
+async fn nodes(count: usize) -> Vec<RedisServer> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let servers = Servers::shared().await;
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        let folder = servers.folder(&format!("node-{}", NUMBER.fetch_add(1, Relaxed)));
+        let node = RedisServer::start(&folder, RedisSettings::without_persistence()).await;
+        nodes.push(node.expect("redis starts"));
+    }
+    nodes
+}
+
+/// The three that tests share which kill none.
+async fn three() -> &'static [RedisServer] {
+    static NODES: OnceCell<Vec<RedisServer>> = OnceCell::const_new();
+    NODES.get_or_init(|| nodes(3)).await
+}
+
+/// One client's lines to these nodes, called redis-1, redis-2, …
+fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
+    let numbered = nodes.iter().enumerate();
+    numbered
+        .map(|(number, node)| {
+            let line = Line::new(&node.url()).expect("a url");
+            line.of(client).to(&format!("redis-{}", number + 1))
+        })
+        .collect()
+}
+
+/// A pool on the Postgres that tests share, with the lab's tables for locks.
+async fn pool(connections: u32) -> sqlx::PgPool {
+    static DATABASE: OnceCell<crate::support::Database> = OnceCell::const_new();
+    let database = DATABASE
+        .get_or_init(async || {
+            let database = Servers::shared().await.database().await;
+            let mut admin = database.connect().await;
+            for statement in [
+                "CREATE SCHEMA IF NOT EXISTS lab",
+                table::TABLE,
+                fencing::TABLE,
+            ] {
+                sqlx::raw_sql(statement)
+                    .execute(&mut admin)
+                    .await
+                    .expect("DDL");
+            }
+            database
+        })
+        .await;
+    flash_sale::postgres::pool(database.options(), connections)
+}
+
+/// The ZooKeeper that tests share; `None`, loudly, where there is none.
+async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
+    static SERVER: OnceCell<Option<ZooKeeperServer>> = OnceCell::const_new();
+    let server = SERVER
+        .get_or_init(async || {
+            if let Err(error) = ZooKeeperServer::check().await {
+                say(&format!(
+                    "ZOOKEEPER IS MISSING, ITS LOCK IS NOT EXERCISED: {error}"
+                ));
+                return None;
+            }
+            let folder = Servers::shared().await.folder("zookeeper");
+            let settings = ZooKeeperSettings {
+                tick: Duration::from_millis(100),
+            };
+            let server = ZooKeeperServer::start(&folder, settings).await;
+            Some(server.expect("zookeeper starts"))
+        })
+        .await;
+    if server.is_none() {
+        say(&format!("NOT EXERCISED: {test}"));
+    }
+    server.as_ref()
+}
+
+/// Loudly: the test harness keeps to itself what a passing test prints, but not this.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "\n*** {text} ***");
+}
+
+/// What must happen, does.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let answer = timeout(SOON, future).await;
+    answer.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+/// Polls until it is so.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what}: not within {SOON:?}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn pttl(line: &Line, name: &str) -> i64 {
+    line.send(redis::cmd("PTTL").arg(name)).await.expect("PTTL")
+}
+
+/// Polls until the key has gone, by itself or by somebody's hand.
+async fn gone(line: &Line, name: &str) {
+    until("the key goes", async || pttl(line, name).await == -2).await;
+}
+
+async fn held<L: Lock>(lock: &L, name: &str) -> L::Guard {
+    match lock.acquire(name, ONCE).await {
+        Ok(Acquired::Held(guard)) => guard,
+        Ok(Acquired::Contended { remaining }) => panic!("{name} is taken for {remaining:?}"),
+        Err(error) => panic!("{name}: {error:?}"),
+    }
+}
+
+async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
+    match lock.acquire(name, ONCE).await {
+        Ok(Acquired::Contended { .. }) => true,
+        Ok(Acquired::Held(guard)) => {
+            guard.release().await.expect("release");
+            false
+        }
+        Err(error) => panic!("{name}: {error:?}"),
+    }
+}

@@ -1,0 +1,233 @@
+//! The locks of Postgres: its own, and a row.
+
+use super::{ONCE, SOON, held, is_contended, name, pool, soon, stage::Stage, until};
+use flash_sale::lock::{
+    AdvisoryLock, Guard, Lock, LockError, Released, SessionAdvisoryLock, TableLock, Why, wire::Sql,
+};
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(60);
+
+async fn client(name: &str, connections: u32) -> Sql {
+    Sql::new(pool(connections).await).of(name)
+}
+
+// --- advisory
+
+#[tokio::test]
+async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
+    let name = name("advisory");
+    let (a, b) = (
+        AdvisoryLock::new(client("a", 2).await),
+        AdvisoryLock::new(client("b", 2).await),
+    );
+    let guard = held(&a, &name).await;
+    assert!(is_contended(&b, &name).await);
+    let in_vain = soon("an answer", b.acquire(&name, SHORT)).await;
+    assert!(in_vain.expect("postgres").held().is_none());
+    let waiting = tokio::spawn({
+        let name = name.clone();
+        async move { b.acquire(&name, LEASE).await }
+    });
+    assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
+    let next = soon("its turn", waiting)
+        .await
+        .expect("no panic")
+        .expect("postgres");
+    assert_eq!(
+        next.held()
+            .expect("held")
+            .release()
+            .await
+            .expect("postgres"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn advisory_the_unlock_is_the_commit_of_the_work() {
+    let name = name("advisory-work");
+    let sql = client("a", 2).await;
+    let lock = AdvisoryLock::new(sql.clone());
+    let count = async |lock: &str| {
+        let row: Option<(i64,)> = sql
+            .optional("SELECT count(*) FROM lab.fenced WHERE name = $1", |query| {
+                query.bind(lock)
+            })
+            .await
+            .expect("postgres");
+        row.expect("a row").0
+    };
+    let write = "INSERT INTO lab.fenced (name, newest, value) VALUES ($1, 1, '')";
+    for (commit, expected) in [(false, 0), (true, 1)] {
+        let guard = held(&lock, &name).await;
+        let mut transaction = guard.transaction().await.expect("the transaction");
+        transaction
+            .execute(write, |query| query.bind(&name))
+            .await
+            .expect("postgres");
+        drop(transaction);
+        if commit {
+            assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
+        } else {
+            drop(guard);
+        }
+        assert_eq!(count(&name).await, expected);
+    }
+    until("the dropped one is free", async || {
+        !is_contended(&lock, &name).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
+    let name = name("advisory-cut");
+    let lock = AdvisoryLock::new(client("a", 2).await);
+    let guard = held(&lock, &name).await;
+    let row: Option<(i32,)> = guard
+        .transaction()
+        .await
+        .expect("the transaction")
+        .optional("SELECT pg_backend_pid()", |query| query)
+        .await
+        .expect("postgres");
+    let (pid,) = row.expect("a pid");
+    let lost = guard.lost();
+    client("admin", 1)
+        .await
+        .execute("SELECT pg_terminate_backend($1)", |query| query.bind(pid))
+        .await
+        .expect("postgres");
+    let next = soon(
+        "the next",
+        AdvisoryLock::new(client("b", 1).await).acquire(&name, SOON),
+    )
+    .await;
+    assert!(next.expect("postgres").held().is_some());
+    assert_eq!(soon("it is told", lost).await, Why::SessionGone);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(LockError::Postgres(_))),
+        "{released:?}"
+    );
+}
+
+#[tokio::test]
+async fn advisory_an_acquire_that_is_given_up_leaves_nothing() {
+    let name = name("advisory-abandoned");
+    let stage = Stage::new();
+    let answered = stage.hold_after("pg_try_advisory_xact_lock");
+    let lock = AdvisoryLock::new(client("a", 2).await.watched_by(stage));
+    let acquiring = tokio::spawn({
+        let name = name.clone();
+        async move { lock.acquire(&name, ONCE).await.map(drop) }
+    });
+    answered.reached().await;
+    acquiring.abort();
+    let next = AdvisoryLock::new(client("b", 1).await);
+    assert!(
+        soon("the next", next.acquire(&name, SOON))
+            .await
+            .expect("postgres")
+            .held()
+            .is_some()
+    );
+}
+
+#[tokio::test]
+async fn session_advisory_leaks_with_a_pool() {
+    let name = name("leak");
+    let sql = client("a", 2).await;
+    let lock = SessionAdvisoryLock::new(sql.clone());
+    let guard = held(&lock, &name).await;
+    // The session that has the lock is lent to somebody else when the unlock comes.
+    let lent = sql.session().await.expect("the only open connection");
+    assert_eq!(guard.release().await.expect("postgres"), Released::NotHeld);
+    drop(lent);
+    let other = SessionAdvisoryLock::new(client("b", 1).await);
+    assert!(
+        is_contended(&other, &name).await,
+        "nobody holds it, and nobody can have it"
+    );
+}
+
+#[tokio::test]
+async fn session_advisory_lets_two_of_one_pool_in() {
+    let name = name("twice");
+    let lock = SessionAdvisoryLock::new(client("a", 1).await);
+    let first = held(&lock, &name).await;
+    let second = held(&lock, &name).await;
+    for guard in [first, second] {
+        assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
+    }
+}
+
+// --- table
+
+#[tokio::test]
+async fn table_lets_one_in_and_numbers_them() {
+    let name = name("table");
+    let (a, b) = (
+        TableLock::new(client("a", 2).await, LEASE),
+        TableLock::new(client("b", 2).await, LEASE),
+    );
+    let first = held(&a, &name).await;
+    assert_eq!(first.fencing(), Some(1));
+    let contended = b.acquire(&name, ONCE).await.expect("postgres");
+    assert!(
+        matches!(contended, flash_sale::lock::Acquired::Contended { remaining: Some(left) } if left > LEASE / 2)
+    );
+    assert_eq!(first.release().await.expect("postgres"), Released::Freed);
+    let second = held(&b, &name).await;
+    assert_eq!(second.fencing(), Some(2));
+    assert_eq!(second.release().await.expect("postgres"), Released::Freed);
+}
+
+#[tokio::test]
+async fn table_ends_by_itself_and_a_late_release_touches_nobody_elses() {
+    let name = name("table-late");
+    let late = held(&TableLock::new(client("a", 1).await, SHORT), &name).await;
+    assert_eq!(soon("its end", late.lost()).await, Why::LeaseOver);
+    let next = TableLock::new(client("b", 1).await, LEASE);
+    let theirs = soon("the next", next.acquire(&name, SOON)).await;
+    let theirs = theirs.expect("postgres").held().expect("ended");
+    assert_eq!(late.release().await.expect("postgres"), Released::NotHeld);
+    assert_eq!(theirs.release().await.expect("postgres"), Released::Freed);
+}
+
+#[tokio::test]
+async fn table_replies_that_are_lost() {
+    let name = name("table-lost");
+    let stage = Stage::new();
+    stage.lose("INSERT INTO lab.locks", 1);
+    stage.lose("UPDATE lab.locks SET owner = NULL", 1);
+    let lock = TableLock::new(client("a", 2).await.watched_by(stage), LEASE);
+    let guard = soon("its own lock", lock.acquire(&name, LEASE)).await;
+    let guard = guard.expect("postgres").held().expect("free");
+    assert_eq!(guard.fencing(), Some(1), "counted once");
+    assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
+}
+
+#[tokio::test]
+async fn table_an_acquire_that_is_given_up_leaves_nothing() {
+    let name = name("table-abandoned");
+    let stage = Stage::new();
+    let answered = stage.hold_after("INSERT INTO lab.locks");
+    let lock = TableLock::new(client("a", 2).await.watched_by(stage), LEASE);
+    let acquiring = tokio::spawn({
+        let name = name.clone();
+        async move { lock.acquire(&name, ONCE).await.map(drop) }
+    });
+    answered.reached().await;
+    acquiring.abort();
+    let next = TableLock::new(client("b", 1).await, LEASE);
+    assert!(
+        soon("the next", next.acquire(&name, SOON))
+            .await
+            .expect("postgres")
+            .held()
+            .is_some()
+    );
+}

@@ -1,0 +1,184 @@
+//! The queue of ephemeral nodes, on a real server behind a proxy that breaks the network.
+
+use super::{SOON, held, is_contended, name, soon, stage::Stage, until, zookeeper};
+use crate::support::proxy::{Address, Fault, Proxy};
+use flash_sale::lock::{Guard, Lock, Released, Why, ZooKeeperLock, zookeeper::Zoo};
+use std::time::Duration;
+
+const SESSION: Duration = Duration::from_millis(1_000);
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn zookeeper_lets_one_in_and_the_next_is_woken() {
+    let Some(server) = zookeeper("zookeeper_lets_one_in_and_the_next_is_woken").await else {
+        return;
+    };
+    let name = name("zk");
+    let stage = Stage::new();
+    let a = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    let b = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG).watched_by(stage.clone()));
+    let first = held(&a, &name).await;
+    assert!(is_contended(&b, &name).await);
+    let before = first.fencing().expect("a czxid");
+    let waiting = tokio::spawn({
+        let name = name.clone();
+        async move { b.acquire(&name, LONG).await }
+    });
+    until("it watches", async || stage.answered("stat -w") >= 1).await;
+    assert_eq!(first.release().await.expect("zookeeper"), Released::Freed);
+    let second = soon("it is woken", waiting)
+        .await
+        .expect("no panic")
+        .expect("zookeeper");
+    let second = second.held().expect("held");
+    assert!(second.fencing() > Some(before), "numbers grow");
+    assert_eq!(second.release().await.expect("zookeeper"), Released::Freed);
+}
+
+#[tokio::test]
+async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
+    let Some(server) = zookeeper("zookeeper_a_holder_whose_session_ends…").await else {
+        return;
+    };
+    let name = name("zk-session");
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let a = ZooKeeperLock::new(Zoo::new(&proxy.address().to_string(), SESSION));
+    let b = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    let guard = held(&a, &name).await;
+    let lost = guard.lost();
+    let before = guard.fencing();
+    // Nothing comes through any more, and nobody hears of an end.
+    proxy.set(Fault::BlackHole).await;
+    let told = tokio::spawn(async move { (lost.await, tokio::time::Instant::now()) });
+    let next = soon("the next", b.acquire(&name, SOON)).await;
+    let came_in = tokio::time::Instant::now();
+    let next = next
+        .expect("zookeeper")
+        .held()
+        .expect("the session has ended");
+    let (why, told) = soon("it is told", told).await.expect("no panic");
+    assert_eq!(why, Why::SessionGone);
+    assert!(told < came_in, "told {:?} too late", told - came_in);
+    assert!(next.fencing() > before);
+    drop(guard);
+    assert_eq!(next.release().await.expect("zookeeper"), Released::Freed);
+}
+
+#[tokio::test]
+async fn zookeeper_a_short_break_costs_nothing() {
+    let Some(server) = zookeeper("zookeeper_a_short_break_costs_nothing").await else {
+        return;
+    };
+    let name = name("zk-break");
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let a = ZooKeeperLock::new(Zoo::new(&proxy.address().to_string(), LONG));
+    let guard = held(&a, &name).await;
+    proxy.cut();
+    let accepted = proxy.counts().accepted;
+    until("it is back", async || proxy.counts().accepted > accepted).await;
+    // A request of its own shows that the session goes on.
+    assert!(is_contended(&a, &name).await);
+    assert!(!guard.lost().is_lost());
+    assert_eq!(guard.release().await.expect("zookeeper"), Released::Freed);
+}
+
+#[tokio::test]
+async fn zookeeper_an_orphan_node_after_a_lost_create_reply() {
+    let Some(server) = zookeeper("zookeeper_an_orphan_node_after_a_lost_create_reply").await else {
+        return;
+    };
+    let name = name("zk-orphan");
+    let stage = Stage::new();
+    let zoo = Zoo::new(&server.cluster(), LONG).watched_by(stage.clone());
+    let lock = ZooKeeperLock::new(zoo);
+    drop(held(&lock, &name).await); // makes the folder
+    stage.lose("create", 1);
+    let guard = soon("its own node", lock.acquire(&name, SOON)).await;
+    let guard = guard.expect("zookeeper").held().expect("free");
+    let texts = stage.texts();
+    let made = texts
+        .iter()
+        .filter(|text| text.contains("-lock-") && text.starts_with("create"));
+    // The very first one found no folder.
+    assert_eq!(made.count(), 3, "found again, not made again: {texts:?}");
+    assert_eq!(guard.release().await.expect("zookeeper"), Released::Freed);
+
+    // Given up in that very moment: nobody waits behind the orphan.
+    let answered = stage.hold_after("create");
+    let acquiring = tokio::spawn({
+        let (lock, name) = (lock.clone(), name.clone());
+        async move { lock.acquire(&name, SOON).await.map(drop) }
+    });
+    answered.reached().await;
+    acquiring.abort();
+    let other = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    let next = soon("the next", other.acquire(&name, SOON)).await;
+    assert!(next.expect("zookeeper").held().is_some());
+}
+
+#[tokio::test]
+async fn zookeeper_a_guard_that_is_dropped_leaves_the_queue() {
+    let Some(server) = zookeeper("zookeeper_a_guard_that_is_dropped_leaves_the_queue").await else {
+        return;
+    };
+    let name = name("zk-dropped");
+    let lock = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    drop(held(&lock, &name).await);
+    let next = soon("the next", lock.acquire(&name, SOON)).await;
+    assert!(next.expect("zookeeper").held().is_some());
+}
+
+#[tokio::test]
+async fn zookeeper_a_node_that_somebody_removes() {
+    let Some(server) = zookeeper("zookeeper_a_node_that_somebody_removes").await else {
+        return;
+    };
+    let name = name("zk-removed");
+    let lock = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    let guard = held(&lock, &name).await;
+    let vandal = zookeeper_client::Client::connect(&server.cluster())
+        .await
+        .expect("a session");
+    vandal.delete(guard.path(), None).await.expect("deleted");
+    assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
+    assert_eq!(guard.release().await.expect("zookeeper"), Released::NotHeld);
+    assert!(!is_contended(&lock, &name).await);
+}
+
+#[tokio::test]
+async fn zookeeper_that_is_restarted_keeps_the_lock() {
+    let Some(_) = zookeeper("zookeeper_that_is_restarted_keeps_the_lock").await else {
+        return;
+    };
+    // One of its own: the others' sessions would not like it.
+    let folder = crate::support::Servers::shared()
+        .await
+        .folder("zookeeper-restarted");
+    let server = flash_sale::embedded::ZooKeeperServer::start(&folder, Default::default()).await;
+    let server = server.expect("zookeeper starts");
+    let name = name("zk-restart");
+    let lock = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    let guard = held(&lock, &name).await;
+    let pid = server.pid();
+    server.kill();
+    until("it is back", async || {
+        server.pid().is_some_and(|now| Some(now) != pid)
+    })
+    .await;
+    server.wait_ready().await.expect("zookeeper");
+    let other = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
+    assert!(
+        soon("an answer", other.acquire(&name, SOON / 10))
+            .await
+            .expect("zookeeper")
+            .held()
+            .is_none()
+    );
+    assert_eq!(
+        soon("the release", guard.release())
+            .await
+            .expect("zookeeper"),
+        Released::Freed
+    );
+    server.stop().await;
+}
