@@ -23,5 +23,6 @@ pub static SOURCES: &[(&str, &str)] = sources![
     "src/lab/lessons/b07_lost_wakeup.rs",
     "src/lab/lessons/b08_foreign_unlock.rs",
     "src/lab/lessons/b10_redlock.rs",
+    "src/lab/lessons/b11_zookeeper.rs",
     "src/lab/lessons/b12_before_commit.rs",
 ];

@@ -19,6 +19,7 @@
 pub mod ids;
 pub mod nodes;
 pub mod options;
+mod proxy;
 pub mod shop;
 pub mod stage;
 pub mod terminal;
@@ -34,25 +35,29 @@ mod b07_lost_wakeup;
 mod b08_foreign_unlock;
 mod b09_failover;
 mod b10_redlock;
+mod b11_zookeeper;
 mod b12_before_commit;
 mod code;
 mod prelude;
 
 use super::{
     options::BadOption,
+    servers::Servers,
     strategy::{Language, Need, OptionKind, OptionSpec, Words},
 };
-use crate::lock::LockError;
+use crate::{
+    embedded::{ZooKeeperServer, ZooKeeperSettings},
+    lock::LockError,
+};
 use futures_util::future::BoxFuture;
 use nodes::Nodes;
 use options::Settings;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use sqlx::PgPool;
 use stage::Stage;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use timeline::{Act, Actor, Moment, Part, Timeline};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
 use utoipa::ToSchema;
 
 /// All lessons, by number.
@@ -67,6 +72,7 @@ pub static LESSONS: &[Lesson] = &[
     b08_foreign_unlock::LESSON,
     b09_failover::LESSON,
     b10_redlock::LESSON,
+    b11_zookeeper::LESSON,
     b12_before_commit::LESSON,
 ];
 
@@ -108,10 +114,7 @@ impl std::fmt::Debug for Lesson {
 
 impl Lesson {
     fn actor(&self, id: &str) -> Option<&'static str> {
-        self.cast
-            .iter()
-            .find(|actor| actor.id == id)
-            .map(|actor| actor.id)
+        self.cast.iter().find(|actor| actor.id == id).map(|actor| actor.id)
     }
 }
 
@@ -171,55 +174,57 @@ pub enum PlayError {
 
 /// The servers that plays run on.
 pub struct Ground {
-    pub postgres: PgPool,
-    pub redis_url: String,
-    /// Before every key.
-    pub redis_prefix: String,
+    servers: Arc<Servers>,
     /// Servers of single plays.
-    pub nodes: Nodes,
-    /// `host:port,…`, if there is one.
-    pub zookeeper: Option<String>,
+    nodes: Nodes,
+    zookeeper: OnceCell<ZooKeeperServer>,
+    /// The stage hand's own session with it.
     zoo: tokio::sync::Mutex<Option<zookeeper_client::Client>>,
 }
 
 impl Ground {
-    /// In braces, so that a Redis Cluster keeps the keys of a play together.
-    fn prefix_of(&self, play: &str) -> String {
-        format!("{}lab:{{{play}}}:", self.redis_prefix)
+    /// Where ZooKeeper is, `host:port`; started when it is first needed.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        let starting = async || {
+            let folder = self.servers.data_dir.as_ref().map(|folder| folder.join("zookeeper-lessons"));
+            let folder = folder.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
+            let runtime = tokio::runtime::Handle::current();
+            let starting = tokio::task::spawn_blocking(move || {
+                runtime.block_on(ZooKeeperServer::start(&folder, ZooKeeperSettings::default()))
+            });
+            let started = starting.await.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
+            Ok::<_, Trouble>(started?)
+        };
+        let server = self.zookeeper.get_or_try_init(starting).await?;
+        Ok(server.address().to_string())
     }
 
-    /// The stage hand's own session with ZooKeeper.
-    async fn zoo_client(&self) -> Result<Option<zookeeper_client::Client>, Trouble> {
-        let Some(cluster) = &self.zookeeper else {
-            return Ok(None);
-        };
+    async fn zoo_client(&self) -> Result<zookeeper_client::Client, Trouble> {
         let mut current = self.zoo.lock().await;
-        if let Some(client) = current
-            .as_ref()
-            .filter(|client| !client.state().is_terminated())
-        {
-            return Ok(Some(client.clone()));
+        if let Some(client) = current.as_ref().filter(|client| !client.state().is_terminated()) {
+            return Ok(client.clone());
         }
-        let connecting = zookeeper_client::Client::connect(cluster);
+        let address = self.zookeeper().await?;
+        let connecting = zookeeper_client::Client::connect(&address);
         let client = tokio::time::timeout(Duration::from_secs(5), connecting)
             .await
             .map_err(|_| LockError::from(zookeeper_client::Error::Timeout))?
             .map_err(LockError::from)?;
         *current = Some(client.clone());
-        Ok(Some(client))
+        Ok(client)
     }
 
-    fn lacks(&self, need: Need) -> Option<Words> {
+    async fn lacks(&self, need: Need) -> Option<Words> {
         match need {
-            Need::RedisNodes(_) if self.nodes.can_be_started() => None,
-            Need::RedisNodes(_) => Some(Words::new(
-                "This lesson kills Redis servers of its own. Run embedded (without DATABASE_URL and REDIS_URL) to have them started.",
-                "这一课要杀掉自己专用的 Redis。请以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL），程序会自动启动它们。",
+            _ if self.servers.data_dir.is_none() => Some(Words::new(
+                "This lesson needs servers of its own. Run embedded (without DATABASE_URL and REDIS_URL) to have them started.",
+                "这一课需要自己专用的服务器。请以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL），程序会自动启动它们。",
             )),
-            Need::ZooKeeper if self.zookeeper.is_some() => None,
+            Need::RedisNodes(_) => None,
+            Need::ZooKeeper if ZooKeeperServer::check().await.is_ok() => None,
             Need::ZooKeeper => Some(Words::new(
-                "A ZooKeeper server is needed, and none was found: scripts/setup.sh installs one (Java 17 is needed).",
-                "需要一台 ZooKeeper 服务器，但没有找到：scripts/setup.sh 可以安装（需要 Java 17）。",
+                "ZooKeeper and Java are needed: scripts/setup.sh test installs them.",
+                "需要 ZooKeeper 和 Java：scripts/setup.sh test 可以安装。",
             )),
         }
     }
@@ -232,21 +237,12 @@ pub struct Theatre {
 }
 
 impl Theatre {
-    /// `data_dir`: where servers of single plays may be started; `zookeeper`: where one is.
-    pub fn new(
-        postgres: PgPool,
-        redis_url: &str,
-        redis_prefix: &str,
-        data_dir: Option<PathBuf>,
-        zookeeper: Option<String>,
-    ) -> Self {
+    pub fn new(servers: Arc<Servers>) -> Self {
         Self {
             ground: Arc::new(Ground {
-                postgres,
-                redis_url: redis_url.to_owned(),
-                redis_prefix: redis_prefix.to_owned(),
-                nodes: Nodes::new(data_dir),
-                zookeeper,
+                nodes: Nodes::new(servers.data_dir.clone()),
+                servers,
+                zookeeper: OnceCell::new(),
                 zoo: tokio::sync::Mutex::default(),
             }),
             seats: Arc::new(Semaphore::new(MOST_PLAYS)),
@@ -260,11 +256,20 @@ impl Theatre {
     }
 
     /// Why this lesson cannot be played here; `None` if it can.
-    pub fn lacks(&self, lesson: &Lesson) -> Option<Words> {
-        lesson
-            .needs
-            .iter()
-            .find_map(|need| self.ground.lacks(*need))
+    pub async fn lacks(&self, lesson: &Lesson) -> Option<Words> {
+        for need in lesson.needs {
+            if let Some(why) = self.ground.lacks(*need).await {
+                return Some(why);
+            }
+        }
+        None
+    }
+
+    /// The lesson on order numbers, run for real.
+    pub async fn ids(&self, language: Language) -> Result<ids::IdsBody, Trouble> {
+        let servers = &self.ground.servers;
+        let redis = &servers.redis;
+        ids::lesson(&servers.postgres, redis.url(), redis.keys.prefix(), language).await
     }
 
     /// Plays a lesson to its end. `told` hears of each step as it happens.
@@ -276,7 +281,7 @@ impl Theatre {
     ) -> Result<Timeline, PlayError> {
         let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
         let options = Settings::read(lesson.options, asked)?;
-        if let Some(why) = self.lacks(lesson) {
+        if let Some(why) = self.lacks(lesson).await {
             return Err(PlayError::Unavailable(why));
         }
         let seat = self.seats.clone().try_acquire_owned();
@@ -296,6 +301,7 @@ impl Theatre {
     /// Ends the servers that are kept for later plays.
     pub async fn close(&self) {
         self.ground.nodes.close().await;
+        // The server itself ends when it is dropped.
         *self.ground.zoo.lock().await = None;
     }
 }
@@ -376,16 +382,13 @@ pub struct LessonAvailableBody {
 }
 
 /// All lessons; what `theatre` cannot play says why.
-pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
+pub async fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
     let option = |spec: &OptionSpec| {
         let (default, min, max, values) = match spec.kind {
             OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => (
-                values.first().copied().unwrap_or("").into(),
-                None,
-                None,
-                Some(values),
-            ),
+            OptionKind::Choice(values) => {
+                (values.first().copied().unwrap_or("").into(), None, None, Some(values))
+            }
         };
         LessonOptionBody {
             name: spec.name,
@@ -396,9 +399,13 @@ pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
             values,
         }
     };
-    let lesson = |lesson: &'static Lesson| {
-        let lacks = theatre.and_then(|theatre| theatre.lacks(lesson));
-        LessonBody {
+    let mut lessons = Vec::with_capacity(LESSONS.len());
+    for lesson in LESSONS {
+        let lacks = match theatre {
+            Some(theatre) => theatre.lacks(lesson).await,
+            None => None,
+        };
+        lessons.push(LessonBody {
             id: lesson.id,
             number: lesson.number,
             title: lesson.title.say(language),
@@ -411,9 +418,7 @@ pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
                 ok: lacks.is_none(),
                 why: lacks.map(|why| why.say(language)),
             },
-        }
-    };
-    LessonsBody {
-        lessons: LESSONS.iter().map(lesson).collect(),
+        });
     }
+    LessonsBody { lessons }
 }

@@ -39,13 +39,9 @@ pub struct Node {
 impl Nodes {
     pub(super) fn new(root: Option<PathBuf>) -> Self {
         Self {
-            root: root.map(|root| root.join("lab").join("lessons")),
+            root: root.map(|root| root.join("lessons")),
             idle: Mutex::default(),
         }
-    }
-
-    pub fn can_be_started(&self) -> bool {
-        self.root.is_some()
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Server>> {

@@ -98,8 +98,8 @@ impl Stage {
         let id: String = uuid::Uuid::new_v4().simple().to_string();
         Self(Arc::new(Inner {
             lesson,
-            prefix: ground.prefix_of(&id),
-            shop: Shop::new(ground.postgres.clone(), &id),
+            prefix: ground.servers.prefix_of(&id),
+            shop: Shop::new(ground.servers.postgres.clone(), &id),
             ground,
             id,
             options,
@@ -267,6 +267,21 @@ impl Stage {
         .await
     }
 
+    /// What a client of the lesson's own sends.
+    pub async fn orders_to(
+        &self,
+        actor: &'static str,
+        to: &'static str,
+        step: &'static str,
+        command: impl Into<String>,
+        reply: impl Into<String>,
+        say: impl Into<Said>,
+    ) -> Result<(), Trouble> {
+        let (command, reply) = (Some(command.into()), Some(reply.into()));
+        self.write(actor, Some(to), step, command, reply, None, say.into())
+            .await
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one step is made of so much")]
     async fn write(
         &self,
@@ -423,10 +438,8 @@ impl Stage {
     }
 
     async fn look_at_zoo(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
-        let Some(client) = self.0.ground.zoo_client().await? else {
-            return Ok(Vec::new());
-        };
-        let path = format!("/locks/{}", self.key(LOCK).replace('/', "_"));
+        let client = self.0.ground.zoo_client().await?;
+        let path = self.queue();
         let mut children = match client.list_children(&path).await {
             Ok(children) => children,
             Err(zookeeper_client::Error::NoNode) => Vec::new(),
@@ -442,6 +455,24 @@ impl Stage {
             }
         }
         Ok(seen)
+    }
+
+    /// Where the clients of ZooKeeper's lock stand in line.
+    pub fn queue(&self) -> String {
+        format!("/locks/{}", self.key(LOCK).replace('/', "_"))
+    }
+
+    /// Waits until nobody stands there.
+    pub async fn until_queue_is_empty(&self) -> Result<(), Trouble> {
+        let empty = async {
+            while !self.look_at_zoo().await?.is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            Ok(())
+        };
+        timeout(PATIENCE, empty)
+            .await
+            .unwrap_or(Err(Trouble::TooSlow("a session does not end")))
     }
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.
@@ -516,7 +547,7 @@ impl Stage {
             .cloned();
         let line = match private {
             Some(node) => Line::new(&node.url()),
-            None => Line::new(&self.0.ground.redis_url),
+            None => Line::new(self.0.ground.servers.redis.url()),
         };
         line.map(|line| line.to(node))
             .map_err(|error| Trouble::NotAsWritten(error.to_string()))
@@ -710,16 +741,15 @@ impl Client {
     }
 
     pub fn sql(&self) -> Sql {
-        let sql = Sql::new(self.stage.0.ground.postgres.clone());
+        let sql = Sql::new(self.stage.0.ground.servers.postgres.clone());
         sql.of(self.id).watched_by(self.gate.clone())
     }
 
-    pub fn zoo(&self, session: Duration) -> Result<Zoo, Trouble> {
-        let cluster = self.stage.0.ground.zookeeper.as_deref();
-        let cluster = cluster.ok_or_else(|| Trouble::NotAsWritten("no ZooKeeper".to_owned()))?;
-        Ok(Zoo::new(cluster, session)
+    /// A session with ZooKeeper at this address.
+    pub fn zoo(&self, address: &str, session: Duration) -> Zoo {
+        Zoo::new(address, session)
             .of(self.id)
-            .watched_by(self.gate.clone()))
+            .watched_by(self.gate.clone())
     }
 
     pub fn name(&self) -> &'static str {
