@@ -175,18 +175,30 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
     stage.act("only-expire").await?;
     dead_lock(&stage, after).await?;
     let [bob, carol] = ["bob", "carol"].map(|id| stage.client(id));
-    for client in [&bob, &carol] {
-        let lock = lock(client, stage.lease(), Repair::OnlyExpire)?;
+    let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire)?, ZERO);
+    let mut hers = carol.acquires(&lock(&carol, stage.lease(), Repair::OnlyExpire)?, ZERO);
+    for (client, doing) in [(&bob, &mut his), (&carol, &mut hers)] {
+        doing
+            .next(
+                "try",
+                said(
+                    client,
+                    "{who} tries: somebody has it.",
+                    "{who} 来抢：已被占用。",
+                ),
+            )
+            .await?;
+    }
+    for (client, doing) in [(&bob, his), (&carol, hers)] {
         let repairs = said(
             client,
-            "{who} sees a lock without an end and gives it one. That is all: the lock is not taken.",
-            "{who} 看到锁没有终点，就给它补一个。仅此而已，并不算拿到锁。",
+            "{who} looks when it ends. A lock without an end is given one, and that is all: it is not taken.",
+            "{who} 查看它何时过期。没有终点就补一个，仅此而已，并不算拿到锁。",
         );
-        let _ = client
-            .acquires(&lock, ZERO)
-            .rest("repair", repairs)
-            .await?
-            .0?;
+        let _ = doing.rest("repair", repairs).await?.0?;
+    }
+    if stage.is_believed() {
+        return Err(Trouble::TooSlow("a lease ended before it was looked at"));
     }
     stage.until_gone(REDIS_NODE, LOCK).await?;
     for client in [&bob, &carol] {

@@ -120,6 +120,15 @@ async fn acquire_carelessly(
     Ok(taken > nodes.len() / 2)
 }
 
+/// Where the pause was longer than the lease, the first two leases are over.
+async fn all_gone(stage: &Stage) -> Result<(), Trouble> {
+    if stage.pause() > stage.lease() {
+        stage.until_gone("redis-1", LOCK).await?;
+        stage.until_gone("redis-3", LOCK).await?;
+    }
+    Ok(())
+}
+
 fn lines(client: &Client) -> Result<Vec<Line>, Trouble> {
     NODES.iter().map(|id| client.line_to(id)).collect()
 }
@@ -169,7 +178,11 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
             )
             .await?;
         let hers = alice.must_hold(hers)?;
-        second.restart().await?;
+        let before = second.run_id().await?;
+        second.kill();
+        if !delayed {
+            second.until_back(&before).await?;
+        }
         let restarts = if delayed {
             w(
                 "kill -9: Redis 2 dies, and has kept nothing. It is kept from its clients for now.",
@@ -227,6 +240,7 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
             why.map_err(|_| Trouble::TooSlow("a lease does not end"))?;
             alice.stops_believing();
             stage.until_gone("redis-1", LOCK).await?;
+            second.until_back(&before).await?;
             stage
                 .happens(
                     "alice",
@@ -286,6 +300,7 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
             alice
                 .pauses("redis-1", w("The network is slow.", "网络很慢。"))
                 .await?;
+            all_gone(&stage).await?;
             let counted = taking.last("acquire", late).await??;
             alice.believes(counted);
         } else {
@@ -298,6 +313,7 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
             alice
                 .pauses("redis-1", w("The network is slow.", "网络很慢。"))
                 .await?;
+            all_gone(&stage).await?;
             alice.next_to("redis-2", "acquire", late).await?;
             if stage.pause() > stage.lease() {
                 let says = w(

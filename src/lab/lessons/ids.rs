@@ -59,7 +59,11 @@ struct Bench {
 
 impl Bench {
     fn generator(&self) -> IdGenerator {
-        IdGenerator::new(self.redis.clone(), self.postgres.clone(), FailPoints::default())
+        IdGenerator::new(
+            self.redis.clone(),
+            self.postgres.clone(),
+            FailPoints::default(),
+        )
     }
 
     async fn take(&self, generator: &IdGenerator, count: usize) -> Result<Vec<OrderId>, Trouble> {
@@ -71,7 +75,10 @@ impl Bench {
 
     async fn delete(&self, keys: &[String]) -> Result<(), Trouble> {
         let mut connection = self.redis.pooled().await?;
-        redis::cmd("DEL").arg(keys).exec_async(&mut *connection).await?;
+        redis::cmd("DEL")
+            .arg(keys)
+            .exec_async(&mut *connection)
+            .await?;
         Ok(())
     }
 
@@ -79,13 +86,21 @@ impl Bench {
     fn keys(&self) -> Vec<String> {
         let today = time::OffsetDateTime::now_utc().date();
         let days = [today.previous_day(), Some(today), today.next_day()];
-        let counters = days.into_iter().flatten().map(|day| self.redis.keys.id_counter(day));
+        let counters = days
+            .into_iter()
+            .flatten()
+            .map(|day| self.redis.keys.id_counter(day));
         counters.chain([self.redis.keys.id_clock()]).collect()
     }
 }
 
 /// Runs everything; takes some hundred milliseconds.
-pub async fn lesson(postgres: &PgPool, redis_url: &str, prefix: &str, language: Language) -> Result<IdsBody, Trouble> {
+pub async fn lesson(
+    postgres: &PgPool,
+    redis_url: &str,
+    prefix: &str,
+    language: Language,
+) -> Result<IdsBody, Trouble> {
     let prefix = format!("{prefix}lab:ids:{}:", uuid::Uuid::new_v4().simple());
     let bench = Bench {
         redis: Arc::new(Redis::new(redis_url, &prefix)?),
@@ -116,7 +131,6 @@ async fn sections(bench: &Bench, language: Language) -> Result<Vec<SectionBody>,
     ])
 }
 
-
 fn layout(id: OrderId, say: impl Fn(&'static str, &'static str) -> &'static str) -> SectionBody {
     let (second, sequence) = decode(id);
     let bits = format!("{:064b}", id.get());
@@ -139,13 +153,19 @@ fn layout(id: OrderId, say: impl Fn(&'static str, &'static str) -> &'static str)
     }
 }
 
-async fn measured(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'static str) -> Result<SectionBody, Trouble> {
+async fn measured(
+    bench: &Bench,
+    say: impl Fn(&'static str, &'static str) -> &'static str,
+) -> Result<SectionBody, Trouble> {
     // One INCR an id, as the course notes have it.
     let mut connection = bench.redis.pooled().await?;
     let counter = format!("{}incr", bench.redis.keys.id_clock());
     let began = Instant::now();
     for _ in 0..MEASURED {
-        let _: i64 = redis::cmd("INCR").arg(&counter).query_async(&mut *connection).await?;
+        let _: i64 = redis::cmd("INCR")
+            .arg(&counter)
+            .query_async(&mut *connection)
+            .await?;
     }
     let each = began.elapsed();
     bench.delete(&[counter]).await?;
@@ -156,8 +176,11 @@ async fn measured(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'s
         generator.take(&mut *connection, BATCH, &mut ids).await?;
     }
     let leased = began.elapsed();
-    let per = |total: std::time::Duration| format!("{:.2}", total.as_secs_f64() * 1e6 / MEASURED as f64);
-    let per_second = |total: std::time::Duration| format!("{:.0}", MEASURED as f64 / total.as_secs_f64().max(1e-9));
+    let per =
+        |total: std::time::Duration| format!("{:.2}", total.as_secs_f64() * 1e6 / MEASURED as f64);
+    let per_second = |total: std::time::Duration| {
+        format!("{:.0}", MEASURED as f64 / total.as_secs_f64().max(1e-9))
+    };
     // Leases double while they run out: 64, 128, …
     let round_trips = (0..).scan(0_usize, |sum, n| {
         let before = *sum;
@@ -180,7 +203,10 @@ async fn measured(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'s
     })
 }
 
-async fn two_instances(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'static str) -> Result<SectionBody, Trouble> {
+async fn two_instances(
+    bench: &Bench,
+    say: impl Fn(&'static str, &'static str) -> &'static str,
+) -> Result<SectionBody, Trouble> {
     let (one, two) = (bench.generator(), bench.generator());
     let mut rows = Vec::new();
     let mut all = HashSet::new();
@@ -189,7 +215,11 @@ async fn two_instances(bench: &Bench, say: impl Fn(&'static str, &'static str) -
         let ids = bench.take(generator, 40).await?;
         count += ids.len();
         if let (Some(first), Some(last)) = (ids.first(), ids.last()) {
-            rows.push(vec![json!(name), json!(decode(*first).1.to_string()), json!(decode(*last).1.to_string())]);
+            rows.push(vec![
+                json!(name),
+                json!(decode(*first).1.to_string()),
+                json!(decode(*last).1.to_string()),
+            ]);
         }
         all.extend(ids);
     }
@@ -199,14 +229,23 @@ async fn two_instances(bench: &Bench, say: impl Fn(&'static str, &'static str) -
     );
     Ok(SectionBody {
         title: say("Two instances", "两个实例"),
-        text: text.replace("{count}", &count.to_string()).replace("{distinct}", &all.len().to_string()),
-        columns: Some(vec![say("instance", "实例"), say("first number", "第一个序号"), say("last number", "最后一个序号")]),
+        text: text
+            .replace("{count}", &count.to_string())
+            .replace("{distinct}", &all.len().to_string()),
+        columns: Some(vec![
+            say("instance", "实例"),
+            say("first number", "第一个序号"),
+            say("last number", "最后一个序号"),
+        ]),
         rows: Some(rows),
         code: None,
     })
 }
 
-async fn lost_counter(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'static str) -> Result<SectionBody, Trouble> {
+async fn lost_counter(
+    bench: &Bench,
+    say: impl Fn(&'static str, &'static str) -> &'static str,
+) -> Result<SectionBody, Trouble> {
     let generator = bench.generator();
     let before = bench.take(&generator, 3).await?;
     bench.delete(&bench.keys()).await?;
@@ -215,7 +254,12 @@ async fn lost_counter(bench: &Bench, say: impl Fn(&'static str, &'static str) ->
     let rows = |when: &'static str, ids: &[OrderId]| -> Vec<Vec<Value>> {
         let row = |id: &OrderId| {
             let (second, number) = decode(*id);
-            vec![json!(when), json!(second.to_string()), json!(number.to_string()), json!(id.get().to_string())]
+            vec![
+                json!(when),
+                json!(second.to_string()),
+                json!(number.to_string()),
+                json!(id.get().to_string()),
+            ]
         };
         ids.iter().map(row).collect()
     };
@@ -229,13 +273,21 @@ async fn lost_counter(bench: &Bench, say: impl Fn(&'static str, &'static str) ->
     Ok(SectionBody {
         title: say("A lost counter", "计数器丢失"),
         text: text.replace("{repeated}", &repeated.to_string()),
-        columns: Some(vec![say("when", "时刻"), say("Unix second", "Unix 秒"), say("number", "序号"), say("id", "订单号")]),
+        columns: Some(vec![
+            say("when", "时刻"),
+            say("Unix second", "Unix 秒"),
+            say("number", "序号"),
+            say("id", "订单号"),
+        ]),
         rows: Some(table),
         code: None,
     })
 }
 
-async fn clock_step(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &'static str) -> Result<SectionBody, Trouble> {
+async fn clock_step(
+    bench: &Bench,
+    say: impl Fn(&'static str, &'static str) -> &'static str,
+) -> Result<SectionBody, Trouble> {
     let generator = bench.generator();
     let now = bench.take(&generator, 1).await?;
     let Some(&id) = now.first() else {
@@ -246,9 +298,19 @@ async fn clock_step(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &
     let back = |by: i64, later: u32| encode(second - by, number.saturating_add(later));
     let row = |by: i64, later: u32| {
         let made = back(by, later).map_or_else(|| "–".to_owned(), |id| id.get().to_string());
-        vec![json!(format!("-{by} s")), json!((second - by).to_string()), json!(number.saturating_add(later).to_string()), json!(made)]
+        vec![
+            json!(format!("-{by} s")),
+            json!((second - by).to_string()),
+            json!(number.saturating_add(later).to_string()),
+            json!(made),
+        ]
     };
-    let mut rows = vec![vec![json!("0"), json!(second.to_string()), json!(number.to_string()), json!(id.get().to_string())]];
+    let mut rows = vec![vec![
+        json!("0"),
+        json!(second.to_string()),
+        json!(number.to_string()),
+        json!(id.get().to_string()),
+    ]];
     rows.extend([row(1, 1), row(60, 2), row(3_600, 3)]);
     Ok(SectionBody {
         title: say("A clock that is put back", "时钟回拨"),
@@ -263,13 +325,20 @@ async fn clock_step(bench: &Bench, say: impl Fn(&'static str, &'static str) -> &
     })
 }
 
-fn json_numbers(id: OrderId, say: impl Fn(&'static str, &'static str) -> &'static str) -> SectionBody {
+fn json_numbers(
+    id: OrderId,
+    say: impl Fn(&'static str, &'static str) -> &'static str,
+) -> SectionBody {
     #[expect(clippy::cast_precision_loss, reason = "the loss is what is shown")]
     #[expect(clippy::cast_possible_truncation, reason = "the loss is what is shown")]
     let as_double = |number: i64| (number as f64) as i64;
     let row = |number: i64| {
         let read = as_double(number);
-        vec![json!(number.to_string()), json!(read.to_string()), json!((read - number).to_string())]
+        vec![
+            json!(number.to_string()),
+            json!(read.to_string()),
+            json!((read - number).to_string()),
+        ]
     };
     // The first whole number that a double cannot tell from its neighbour.
     const EDGE: i64 = (1 << 53) + 1;

@@ -55,9 +55,12 @@ use options::Settings;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stage::Stage;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use timeline::{Act, Actor, Moment, Part, Timeline};
-use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot};
 use utoipa::ToSchema;
 
 /// All lessons, by number.
@@ -83,9 +86,9 @@ pub fn find(id: &str) -> Option<&'static Lesson> {
 /// How many plays a process runs at once.
 pub const MOST_PLAYS: usize = 4;
 /// How long a play may take: the longest pauses that options allow, a few times.
-const LONGEST_PLAY: Duration = Duration::from_secs(60);
-/// How often a play begins again because the machine was slower than a lease.
-const ATTEMPTS: usize = 4;
+const LONGEST_PLAY: Duration = Duration::from_secs(30);
+/// A play begins again if the machine was slower than a lease, but not after so long: somebody waits.
+const PLAY_AGAIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// One lesson: a failure, how it is forced, its cure.
 pub struct Lesson {
@@ -114,7 +117,10 @@ impl std::fmt::Debug for Lesson {
 
 impl Lesson {
     fn actor(&self, id: &str) -> Option<&'static str> {
-        self.cast.iter().find(|actor| actor.id == id).map(|actor| actor.id)
+        self.cast
+            .iter()
+            .find(|actor| actor.id == id)
+            .map(|actor| actor.id)
     }
 }
 
@@ -186,13 +192,23 @@ impl Ground {
     /// Where ZooKeeper is, `host:port`; started when it is first needed.
     pub async fn zookeeper(&self) -> Result<String, Trouble> {
         let starting = async || {
-            let folder = self.servers.data_dir.as_ref().map(|folder| folder.join("zookeeper-lessons"));
-            let folder = folder.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
+            let folder = self
+                .servers
+                .data_dir
+                .as_ref()
+                .map(|folder| folder.join("zookeeper-lessons"));
+            let folder =
+                folder.ok_or_else(|| Trouble::NotAsWritten("no servers here".to_owned()))?;
             let runtime = tokio::runtime::Handle::current();
             let starting = tokio::task::spawn_blocking(move || {
-                runtime.block_on(ZooKeeperServer::start(&folder, ZooKeeperSettings::default()))
+                runtime.block_on(ZooKeeperServer::start(
+                    &folder,
+                    ZooKeeperSettings::default(),
+                ))
             });
-            let started = starting.await.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
+            let started = starting
+                .await
+                .map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
             Ok::<_, Trouble>(started?)
         };
         let server = self.zookeeper.get_or_try_init(starting).await?;
@@ -201,7 +217,10 @@ impl Ground {
 
     async fn zoo_client(&self) -> Result<zookeeper_client::Client, Trouble> {
         let mut current = self.zoo.lock().await;
-        if let Some(client) = current.as_ref().filter(|client| !client.state().is_terminated()) {
+        if let Some(client) = current
+            .as_ref()
+            .filter(|client| !client.state().is_terminated())
+        {
             return Ok(client.clone());
         }
         let address = self.zookeeper().await?;
@@ -269,7 +288,13 @@ impl Theatre {
     pub async fn ids(&self, language: Language) -> Result<ids::IdsBody, Trouble> {
         let servers = &self.ground.servers;
         let redis = &servers.redis;
-        ids::lesson(&servers.postgres, redis.url(), redis.keys.prefix(), language).await
+        ids::lesson(
+            &servers.postgres,
+            redis.url(),
+            redis.keys.prefix(),
+            language,
+        )
+        .await
     }
 
     /// Plays a lesson to its end. `told` hears of each step as it happens.
@@ -279,6 +304,20 @@ impl Theatre {
         asked: &Map<String, Value>,
         told: Option<mpsc::UnboundedSender<Moment>>,
     ) -> Result<Timeline, PlayError> {
+        match self.start(id, asked, told).await?.await {
+            Ok(played) => Ok(played?),
+            Err(_) => Err(Trouble::NotAsWritten("the play broke off".to_owned()).into()),
+        }
+    }
+
+    /// Starts one; what becomes of it comes later. It goes on if nobody waits for that: whoever asked may go
+    /// away, and the stage has to be cleared all the same.
+    pub async fn start(
+        &self,
+        id: &str,
+        asked: &Map<String, Value>,
+        told: Option<mpsc::UnboundedSender<Moment>>,
+    ) -> Result<oneshot::Receiver<Result<Timeline, Trouble>>, PlayError> {
         let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
         let options = Settings::read(lesson.options, asked)?;
         if let Some(why) = self.lacks(lesson).await {
@@ -286,16 +325,14 @@ impl Theatre {
         }
         let seat = self.seats.clone().try_acquire_owned();
         let seat = seat.map_err(|_| PlayError::TooManyPlays)?;
+        let (ended, outcome) = oneshot::channel();
         let ground = self.ground.clone();
-        // A task of its own: who asked may go away, and the stage has to be cleared all the same.
-        let playing = tokio::spawn(async move {
-            let _seat = seat;
-            play(lesson, ground, options, told).await
+        tokio::spawn(async move {
+            let played = play(lesson, ground, options, told).await;
+            drop(seat);
+            let _ = ended.send(played);
         });
-        match playing.await {
-            Ok(played) => Ok(played?),
-            Err(error) => Err(Trouble::NotAsWritten(error.to_string()).into()),
-        }
+        Ok(outcome)
     }
 
     /// Ends the servers that are kept for later plays.
@@ -312,7 +349,7 @@ async fn play(
     options: Settings,
     told: Option<mpsc::UnboundedSender<Moment>>,
 ) -> Result<Timeline, Trouble> {
-    let mut attempt = 1;
+    let began = Instant::now();
     loop {
         let stage = Stage::new(lesson, ground.clone(), options.clone(), told.clone());
         let played = tokio::time::timeout(LONGEST_PLAY, (lesson.play)(stage.clone())).await;
@@ -322,9 +359,8 @@ async fn play(
         match played {
             Ok(()) if timeline.endings.len() == lesson.acts.len() => return Ok(timeline),
             Ok(()) => return Err(Trouble::NotAsWritten("an act is missing".to_owned())),
-            Err(error @ Trouble::TooSlow(_)) if attempt < ATTEMPTS => {
+            Err(error @ Trouble::TooSlow(_)) if began.elapsed() < PLAY_AGAIN_WITHIN => {
                 tracing::debug!(lesson = lesson.id, %error, "playing again");
-                attempt += 1;
                 if let Some(told) = &told {
                     let _ = told.send(Moment::Again);
                 }
@@ -386,9 +422,12 @@ pub async fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody 
     let option = |spec: &OptionSpec| {
         let (default, min, max, values) = match spec.kind {
             OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => {
-                (values.first().copied().unwrap_or("").into(), None, None, Some(values))
-            }
+            OptionKind::Choice(values) => (
+                values.first().copied().unwrap_or("").into(),
+                None,
+                None,
+                Some(values),
+            ),
         };
         LessonOptionBody {
             name: spec.name,

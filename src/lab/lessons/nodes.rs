@@ -162,17 +162,18 @@ impl Node {
         self.spoilt.store(true, Relaxed);
     }
 
-    /// `kill -9`, and waits until it has been started again, with what it kept on disk.
+    /// `kill -9`, and waits until it has been started again, with nothing.
     pub async fn restart(&self) -> Result<(), Trouble> {
-        self.spoil();
         let before = self.run_id().await?;
-        self.server.redis.kill();
+        self.kill();
+        self.until_back(&before).await
+    }
+
+    /// Waits until another process than this one answers.
+    pub async fn until_back(&self, before: &str) -> Result<(), Trouble> {
         let back = async {
-            loop {
-                match self.run_id().await {
-                    Ok(now) if now != before => return,
-                    _ => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-                }
+            while !self.run_id().await.is_ok_and(|now| now != before) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         };
         let patience = std::time::Duration::from_secs(10);
@@ -187,7 +188,8 @@ impl Node {
         self.server.redis.kill();
     }
 
-    async fn run_id(&self) -> Result<String, Trouble> {
+    /// Different for every process.
+    pub async fn run_id(&self) -> Result<String, Trouble> {
         let info: String = self.order(redis::cmd("INFO").arg("server")).await?;
         let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
         Ok(line.unwrap_or_default().to_owned())

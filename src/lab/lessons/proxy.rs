@@ -53,7 +53,11 @@ impl Drop for Proxy {
 
 async fn pass(mut client: TcpStream, to: String, mut cut: watch::Receiver<bool>) {
     let is_cut = *cut.borrow_and_update();
-    let server = if is_cut { None } else { TcpStream::connect(to).await.ok() };
+    let server = if is_cut {
+        None
+    } else {
+        TcpStream::connect(to).await.ok()
+    };
     if let Some(mut server) = server {
         tokio::select! {
             _ = copy_bidirectional(&mut client, &mut server) => return,

@@ -626,6 +626,8 @@ struct Gate {
     heard: Mutex<VecDeque<String>>,
     arrived: Notify,
     dead: AtomicBool,
+    /// Nobody watches any more: what is left to tidy up passes by itself.
+    open: AtomicBool,
 }
 
 struct Waiting {
@@ -664,6 +666,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Watcher for Gate {
     fn before<'a>(&'a self, sent: &'a Sent) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
+            if self.open.load(Relaxed) {
+                return Verdict::Go;
+            }
             if self.dead.load(Relaxed) {
                 return Verdict::Fail;
             }
@@ -991,6 +996,16 @@ impl Client {
         self.dies();
         drop(guard);
         self.stage.happens(self.id, "crash", say).await
+    }
+
+    /// Leaves the stage: what it still has to tidy up passes unseen.
+    pub fn leaves(&self) {
+        self.gate.open.store(true, Relaxed);
+        self.stage.stops_believing(self.id);
+        let waiting = std::mem::take(&mut *lock(&self.gate.waiting));
+        for one in waiting {
+            let _ = one.decide.send(Decision::Go);
+        }
     }
 
     /// Nothing is sent from here on.

@@ -49,7 +49,11 @@ pub fn list(lessons: &[Lesson], style: Style) -> String {
         let options: Vec<&str> = lesson.options.iter().map(|option| option.name).collect();
         if !options.is_empty() {
             let label = style.say("options", "选项");
-            let _ = writeln!(text, "     {}", style.paint(DIM, &format!("{label}: {}", options.join(", "))));
+            let _ = writeln!(
+                text,
+                "     {}",
+                style.paint(DIM, &format!("{label}: {}", options.join(", ")))
+            );
         }
     }
     text
@@ -60,18 +64,34 @@ pub fn play(timeline: &Timeline, style: Style) -> String {
     let lesson = timeline.lesson;
     let language = style.language;
     let mut text = String::new();
-    let _ = writeln!(text, "{}", style.paint(BOLD, &format!("{}  {}", lesson.id, lesson.title.say(language))));
+    let _ = writeln!(
+        text,
+        "{}",
+        style.paint(
+            BOLD,
+            &format!("{}  {}", lesson.id, lesson.title.say(language))
+        )
+    );
     for (label, words) in [
         (style.say("Failure", "故障"), lesson.failure),
         (style.say("Forced", "怎样强迫"), lesson.forced_how),
         (style.say("Cure", "解法"), lesson.cure),
         (style.say("Source", "出处"), lesson.source),
     ] {
-        paragraph(&mut text, "  ", &format!("{label}: {}", words.say(language)));
+        paragraph(
+            &mut text,
+            "  ",
+            &format!("{label}: {}", words.say(language)),
+        );
     }
     text.push('\n');
     for (lane, actor) in lesson.cast.iter().enumerate() {
-        let _ = writeln!(text, "  {} {}", letter(lesson, lane), actor.name.say(language));
+        let _ = writeln!(
+            text,
+            "  {} {}",
+            letter(lesson, lane),
+            actor.name.say(language)
+        );
     }
     for (number, (act, ending)) in lesson.acts.iter().zip(&timeline.endings).enumerate() {
         let kind = match act.kind {
@@ -99,6 +119,46 @@ pub fn play(timeline: &Timeline, style: Style) -> String {
     text
 }
 
+/// Words and tables, as in the lesson on order numbers.
+pub fn sections(sections: &[super::ids::SectionBody]) -> String {
+    let mut text = String::new();
+    for section in sections {
+        let _ = writeln!(text, "{}", section.title);
+        paragraph(&mut text, "  ", &section.text);
+        let head = section
+            .columns
+            .iter()
+            .flatten()
+            .map(|title| (*title).to_owned());
+        let cells = section.rows.iter().flatten().map(|row| {
+            let shown = row
+                .iter()
+                .map(|cell| cell.as_str().map_or(cell.to_string(), str::to_owned));
+            shown.collect::<Vec<String>>()
+        });
+        let rows: Vec<Vec<String>> = [head.collect()].into_iter().chain(cells).collect();
+        let width = |text: &str| text.chars().map(columns).sum::<usize>();
+        let most = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| width(cell)).max().unwrap_or(0)
+        };
+        for row in &rows {
+            let mut line = String::from(" ");
+            for (column, cell) in row.iter().enumerate() {
+                line.push(' ');
+                line.push_str(cell);
+                line.push_str(&" ".repeat(most(column) - width(cell) + 1));
+            }
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        if let Some(code) = section.code {
+            let _ = writeln!(text, "  {code}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
 fn letter(lesson: &Lesson, lane: usize) -> String {
     let actor = &lesson.cast[lane];
     let first: String = actor.name.en.chars().take(1).collect();
@@ -117,7 +177,10 @@ fn lanes(lesson: &Lesson, event: &Event, acts: bool, style: Style) -> String {
     let mut lanes = String::new();
     for actor in lesson.cast {
         let believes = event.believers.contains(&actor.id);
-        let mark = match (acts && actor.id == event.actor, acts && event.to == Some(actor.id)) {
+        let mark = match (
+            acts && actor.id == event.actor,
+            acts && event.to == Some(actor.id),
+        ) {
             (true, _) => "●",
             (_, true) => "○",
             _ if believes => "┃",
@@ -150,10 +213,17 @@ fn step(
     }
     let room = WIDTH - 12 - lesson.cast.len() * LANE;
     let mut lines: Vec<(String, &str)> = Vec::new();
-    let what = event.command.clone().unwrap_or_else(|| format!("({})", event.step));
+    let what = event
+        .command
+        .clone()
+        .unwrap_or_else(|| format!("({})", event.step));
     lines.extend(wrapped(&what, room).into_iter().map(|line| (line, BLUE)));
     if let Some(reply) = &event.reply {
-        lines.extend(wrapped(&format!("→ {reply}"), room).into_iter().map(|line| (line, BLUE)));
+        lines.extend(
+            wrapped(&format!("→ {reply}"), room)
+                .into_iter()
+                .map(|line| (line, BLUE)),
+        );
     }
     let say = event.say.say(style.language);
     lines.extend(wrapped(say, room).into_iter().map(|line| (line, "0")));
@@ -166,7 +236,9 @@ fn step(
         let held = match &state.value {
             None => style.say("no such key", "不存在").to_owned(),
             Some(value) => {
-                let ttl = state.ttl_ms.map_or(String::new(), |ttl| format!(" ({ttl} ms)"));
+                let ttl = state
+                    .ttl_ms
+                    .map_or(String::new(), |ttl| format!(" ({ttl} ms)"));
                 format!("{value}{ttl}")
             }
         };
@@ -185,7 +257,12 @@ fn step(
             " ".repeat(12)
         };
         let lanes = lanes(lesson, event, number == 0, style);
-        let _ = writeln!(text, "{}{lanes}{}", style.paint(DIM, &gutter), style.paint(colour, line));
+        let _ = writeln!(
+            text,
+            "{}{lanes}{}",
+            style.paint(DIM, &gutter),
+            style.paint(colour, line)
+        );
     }
 }
 
@@ -255,7 +332,10 @@ mod tests {
         for room in 4..40 {
             let text = "Alice 拿到锁，租期 300 毫秒，and a veryveryverylongwordindeed 开始。";
             for line in wrapped(text, room) {
-                assert!(line.chars().map(columns).sum::<usize>() <= room + 2, "{line}");
+                assert!(
+                    line.chars().map(columns).sum::<usize>() <= room + 2,
+                    "{line}"
+                );
             }
         }
     }
