@@ -2,10 +2,10 @@
 
 use super::{open_stores, start_logs};
 use crate::{
-    app::AppError,
+    app::{AppError, Stores},
     config::StoreSettings,
     lab::{
-        LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
+        Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
         arena::Arena,
         options::Options,
         report,
@@ -37,6 +37,17 @@ pub enum LabCommand {
         /// Print a JSON array
         #[arg(long)]
         json: bool,
+    },
+    /// What is in an order number, and what can happen to it: measured and tried here and now
+    Ids {
+        /// The language of the texts
+        #[arg(long, value_enum, default_value_t = Tongue::En)]
+        lang: Tongue,
+        /// Print JSON, as GET /api/v1/lab/ids answers
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
     },
     /// Storm strategies, one after the other, on the same stock. Exits 1 if one broke its promise
     Run {
@@ -124,7 +135,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-fn option(text: &str) -> Result<(String, String), String> {
+pub(super) fn option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -139,8 +150,46 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
             list(strategy, lang.into(), json);
             Ok(ExitCode::SUCCESS)
         }
+        LabCommand::Ids { lang, json, store } => ids(lang.into(), json, *store).await,
         LabCommand::Run { run, store } => storm(*run, *store).await,
     }
+}
+
+/// The stores and a lab of this command alone.
+pub(super) async fn private_lab(store: &StoreSettings) -> Result<(Stores, Lab), AppError> {
+    let stores = open_stores(store).await?;
+    // A server that runs on the same folder has its own servers for its own lab.
+    let folder = if stores.are_embedded() {
+        "lab"
+    } else {
+        "lab-run"
+    };
+    let is_private = store.database_url.is_none();
+    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)));
+    Ok((stores, lab))
+}
+
+// ---- lab ids ----------------------------------------------------------------------------------
+
+async fn ids(
+    language: Language,
+    as_json: bool,
+    store: StoreSettings,
+) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    let (stores, lab) = private_lab(&store).await?;
+    let told = lab.theatre.ids(language).await;
+    lab.close().await;
+    stores.close().await;
+    match told {
+        Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
+        Ok(body) => super::lesson::print(&crate::lab::lessons::terminal::sections(&body.sections)),
+        Err(error) => {
+            eprintln!("flash-sale: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 // ---- lab list ---------------------------------------------------------------------------------
@@ -325,15 +374,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
         eprintln!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }
-    let stores = open_stores(&store).await?;
-    // A server that runs on the same folder has its own servers for its own lab.
-    let folder = if stores.are_embedded() {
-        "lab"
-    } else {
-        "lab-run"
-    };
-    let is_private = store.database_url.is_none();
-    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)));
+    let (stores, lab) = private_lab(&store).await?;
     let progress = progress(chosen.len());
     let mut rows: Vec<Row> = Vec::new();
     for strategy in chosen {

@@ -2,6 +2,7 @@
 //! (an invariant is broken), 2 it could not be done.
 
 mod lab;
+mod lesson;
 
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
@@ -101,6 +102,11 @@ pub enum Command {
         #[command(subcommand)]
         command: lab::LabCommand,
     },
+    /// The lock theatre: every way a distributed lock fails, step by step
+    Lesson {
+        #[command(subcommand)]
+        command: lesson::LessonCommand,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
@@ -148,6 +154,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
         Command::Lab { command } => lab::run(command).await,
+        Command::Lesson { command } => lesson::run(command).await,
         Command::Openapi => print_openapi(),
         Command::Health { url } => return health(&url),
     };

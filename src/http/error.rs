@@ -61,6 +61,7 @@ kinds! {
     SALE_NOT_FOUND = NOT_FOUND "sale_not_found", "No such sale", "There is no sale with this id.";
     ORDER_NOT_FOUND = NOT_FOUND "order_not_found", "No such order", "You have no order with this id.";
     ARENA_NOT_FOUND = NOT_FOUND "arena_not_found", "No such arena", "There is no arena with this id (any more).";
+    LESSON_NOT_FOUND = NOT_FOUND "lesson_not_found", "No such lesson", "There is no lesson with this id.";
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED "method_not_allowed", "Method not allowed",
         "This address does not answer to this method.";
     REQUEST_TIMEOUT = REQUEST_TIMEOUT "request_timeout", "Request timeout",
@@ -83,6 +84,8 @@ kinds! {
     STORM_RUNNING = CONFLICT "storm_running", "A storm is running", "One storm at a time in each arena.";
     STRATEGY_UNAVAILABLE = CONFLICT "strategy_unavailable", "Strategy unavailable",
         "This strategy needs a server that is not there.";
+    LESSON_UNAVAILABLE = CONFLICT "lesson_unavailable", "Lesson unavailable",
+        "This lesson needs a server that is not there.";
     TOO_LARGE = PAYLOAD_TOO_LARGE "too_large", "Too large", "A request's body has at most 16 KiB.";
     UNSUPPORTED_MEDIA_TYPE = UNSUPPORTED_MEDIA_TYPE "unsupported_media_type", "Unsupported media type",
         "The body has to be JSON, with content-type application/json.";
@@ -177,6 +180,11 @@ impl Problem {
 
     pub fn kind(&self) -> &'static Kind {
         self.kind
+    }
+
+    /// The body, for an event of a stream.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body()).unwrap_or_default()
     }
 
     fn body(&self) -> Bytes {
@@ -354,14 +362,14 @@ fn away(dependency: &str, error: &(dyn std::error::Error + 'static)) -> Problem 
 }
 
 /// What went wrong goes to the log and not to the client.
-fn internal(dependency: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
+pub(super) fn internal(dependency: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
     tracing::error!(dependency, error, "a request failed");
     Problem::new(&INTERNAL)
 }
 
 /// Whether trying again later can help: Postgres is unreachable, busy, starting, stopping, or has
 /// just become a standby.
-fn postgres_is_away(error: &sqlx::Error) -> bool {
+pub(super) fn postgres_is_away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
@@ -384,7 +392,7 @@ fn is_passing_sqlstate(code: &str) -> bool {
 }
 
 /// The same of Redis: unreachable, loading its data, or not the primary (any more).
-fn redis_is_away(error: &redis::RedisError) -> bool {
+pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
     use redis::{ErrorKind, ServerErrorKind};
     error.is_io_error()
         || error.is_timeout()

@@ -12,6 +12,7 @@ pub mod events;
 pub mod extract;
 pub mod frame;
 pub mod lab;
+pub mod lessons;
 pub mod limits;
 pub mod openapi;
 pub mod orders;
@@ -132,6 +133,9 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lab::events))
         .routes(routes!(lab::verdict))
         .routes(routes!(lab::report))
+        .routes(routes!(lessons::list))
+        .routes(routes!(lessons::play))
+        .routes(routes!(lessons::ids))
         // /healthz, /readyz, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))
@@ -236,6 +240,9 @@ mod tests {
         ("get", "/api/v1/lab/arenas/{id}/events"),
         ("get", "/api/v1/lab/arenas/{id}/verdict"),
         ("get", "/api/v1/lab/report"),
+        ("get", "/api/v1/lab/lessons"),
+        ("post", "/api/v1/lab/lessons/{id}/play"),
+        ("get", "/api/v1/lab/ids"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/metrics"),

@@ -20,6 +20,7 @@
 //! connections are the lab's own.
 
 pub mod arena;
+pub mod lessons;
 pub mod meeting;
 pub mod options;
 pub mod production;
@@ -92,6 +93,7 @@ pub struct Wanted {
 /// The lab of one process.
 pub struct Lab {
     pub servers: Arc<Servers>,
+    pub theatre: lessons::Theatre,
     process: Uuid,
     /// The arenas that this process serves.
     open: DashMap<String, Arc<Arena>>,
@@ -101,8 +103,10 @@ pub struct Lab {
 
 impl Lab {
     pub fn new(servers: Servers) -> Self {
+        let servers = Arc::new(servers);
         Self {
-            servers: Arc::new(servers),
+            theatre: lessons::Theatre::new(servers.clone()),
+            servers,
             process: Uuid::new_v4(),
             open: DashMap::new(),
             opening: tokio::sync::Mutex::default(),
@@ -332,6 +336,7 @@ impl Lab {
         let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
         self.open.clear();
         futures_util::future::join_all(arenas.iter().map(|arena| arena.close())).await;
+        self.theatre.close().await;
         self.servers.close().await;
     }
 }

@@ -11,6 +11,7 @@ mod embedded;
 mod faults;
 mod ids;
 mod lab;
+mod lessons;
 mod life;
 mod locks;
 mod plans;

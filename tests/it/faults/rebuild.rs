@@ -375,7 +375,7 @@ async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
     let database = app.stop().await;
     let mut other = database.connect().await;
     let (backend,): (i32,) = sqlx::query_as(
-        "SELECT pg_backend_pid() FROM pg_advisory_lock(x'666c6173685f7262'::bigint)",
+        "SELECT pg_backend_pid() FROM pg_advisory_lock(x'666c6173685f7262'::bigint # hashtext(current_schema())::bigint)",
     )
     .fetch_one(&mut other)
     .await

@@ -1,0 +1,285 @@
+//! B9: failover: the replica never saw the lock.
+
+use super::prelude::*;
+use crate::lock::{Redlock, TokenLock};
+use redis::cmd;
+
+pub const LESSON: Lesson = Lesson {
+    number: 9,
+    id: "b09",
+    title: w("A failover that forgets the lock", "故障转移忘记了锁"),
+    failure: w(
+        "Redis copies to its replica later, not before it answers. The primary takes Alice's lock and dies; the replica, promoted, has never heard of it and gives the lock to Bob.",
+        "Redis 先应答，之后才复制。主节点给 Alice 加了锁就死了；从节点升为主，从没听说过这把锁，又给了 Bob。",
+    ),
+    forced_how: w(
+        "A primary and a replica of this play alone. The link between them is cut, Alice locks, the primary is killed with kill -9, the replica is promoted.",
+        "这一课专用的一主一从。切断两者的复制，Alice 加锁，用 kill -9 杀掉主节点，再提升从节点。",
+    ),
+    cure: w(
+        "A majority of independent nodes (redlock), or all of them (multi-lock): one that forgets is not enough. And fencing, with a counter that a failover cannot forget.",
+        "在互相独立的多数节点上加锁（redlock），或在全部节点上加锁（multi-lock）：一个节点忘记还不够。再加上 fencing，而且编号不能随故障转移一起丢失。",
+    ),
+    source: w(
+        "《突击Redis重大事故现场》 weighs RedLock and rejects it; the course notes 《秒杀》 name multiLock over equal nodes as the cure for a lost primary. Both leave out that a fencing counter in the same Redis is forgotten together with the lock, as shown here.",
+        "《突击Redis重大事故现场》权衡过 RedLock 后没有采用；课程笔记《秒杀》把“多个对等节点的 multiLock”作为主节点丢失的解法。两者都没提：放在同一个 Redis 里的 fencing 计数会和锁一起丢失，正如这里所示。",
+    ),
+    needs: &[Need::RedisNodes(3)],
+    options: &[choice(
+        "replicated",
+        &["no", "yes"],
+        w(
+            "yes: the replica has the lock before the primary dies. Bob is turned away. Nothing guarantees this; WAIT makes it likelier.",
+            "yes：主节点死之前，从节点已收到这把锁，Bob 被拒绝。没有什么能保证这一点；WAIT 只是让它更可能。",
+        ),
+    )],
+    cast: &[
+        ALICE,
+        BOB,
+        node("redis-1", w("Redis 1 (primary)", "Redis 1（主）")),
+        node("redis-2", w("Redis 2 (replica)", "Redis 2（从）")),
+        node("redis-3", w("Redis 3", "Redis 3")),
+        SHOP,
+    ],
+    acts: &[
+        Act {
+            id: "failover",
+            kind: Kind::Failure,
+            title: w("The replica takes over", "从节点接管"),
+            say: w(
+                "A token, a Lua unlock, even a fencing number. All of it is in one Redis, and a copy that is a little late.",
+                "有令牌、有 Lua 解锁，连 fencing 编号都有。但它们都在一个 Redis 里，而副本总是慢一点。",
+            ),
+        },
+        Act {
+            id: "redlock",
+            kind: Kind::Cure,
+            title: w("A majority of three", "三个节点中的多数"),
+            say: w(
+                "Three nodes, none a copy of another. One dies and comes back without its data, as after a failover that forgot.",
+                "三个节点，互不为副本。其中一个死掉，回来时数据没了，就像一次丢数据的故障转移。",
+            ),
+        },
+    ],
+    play: |stage| Box::pin(play(stage)),
+};
+
+const fn node(id: &'static str, name: Words) -> Actor {
+    Actor {
+        id,
+        name,
+        part: Part::Redis,
+    }
+}
+
+async fn play(stage: Stage) -> Result<(), Trouble> {
+    failover(&stage).await?;
+    majority(&stage).await
+}
+
+async fn failover(stage: &Stage) -> Result<(), Trouble> {
+    let replicated = stage.options().is("replicated", "yes");
+    // Replicas connect by TCP only.
+    let port = free_port()?.to_string();
+    let primary = [
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--repl-diskless-sync-delay",
+        "0",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let primary = stage.node("redis-1", primary).await?;
+    let replica = stage.node("redis-2", Vec::new()).await?;
+    stage.act("failover").await?;
+    stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
+    stage.show_shop();
+    let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
+
+    let follow = |host: &'static str, port: String| {
+        let mut command = cmd("REPLICAOF");
+        command.arg(host).arg(port);
+        command
+    };
+    replica
+        .order::<()>(&follow("127.0.0.1", port.clone()))
+        .await?;
+    replica.until_synchronised().await?;
+    stage
+        .orders(
+            "redis-2",
+            "replicate",
+            "REPLICAOF redis-1",
+            "OK",
+            w(
+                "Redis 2 copies Redis 1, and is up to date.",
+                "Redis 2 复制 Redis 1，目前是最新的。",
+            ),
+        )
+        .await?;
+    if !replicated {
+        // Nobody listens there: the link is down, and what the replica has stays.
+        replica
+            .order::<()>(&follow("127.0.0.1", "1".to_owned()))
+            .await?;
+        stage
+            .orders(
+                "redis-2",
+                "cut",
+                "INFO replication",
+                "master_link_status:down",
+                w(
+                    "The link between them breaks. It happens, and nobody notices.",
+                    "两者之间的连接断了。这很常见，也没人察觉。",
+                ),
+            )
+            .await?;
+    }
+    let lock = |client: &Client, node| {
+        Ok::<_, Trouble>(TokenLock::new(client.line_to(node)?, LONG).fenced())
+    };
+    let hers = alice
+        .takes(
+            &lock(&alice, "redis-1")?,
+            "acquire",
+            w(
+                "Alice takes the lock, with the number 1. Redis 1 answers at once.",
+                "Alice 拿到锁，编号为 1。Redis 1 立即应答。",
+            ),
+        )
+        .await?;
+    if replicated {
+        stage.until_there("redis-2", LOCK).await?;
+        stage
+            .happens(
+                "redis-2",
+                "copied",
+                w("Redis 2 has received the lock.", "Redis 2 已收到这把锁。"),
+            )
+            .await?;
+    }
+    primary.kill();
+    stage
+        .happens(
+            "redis-1",
+            "crash",
+            w("kill -9: Redis 1 dies.", "kill -9：Redis 1 死了。"),
+        )
+        .await?;
+    replica.order::<()>(&follow("NO", "ONE".to_owned())).await?;
+    stage
+        .orders(
+            "redis-2",
+            "promote",
+            "REPLICAOF NO ONE",
+            "OK",
+            w(
+                "Redis 2 is promoted, and everybody goes there now.",
+                "Redis 2 升为主节点，从此大家都连它。",
+            ),
+        )
+        .await?;
+    let his = bob
+        .tries(
+            &lock(&bob, "redis-2")?,
+            "try",
+            w("Bob tries at Redis 2.", "Bob 到 Redis 2 上来抢。"),
+        )
+        .await?;
+    if let Some(his) = &his {
+        let says = w(
+            "Bob sells the phone, with his number. It is 1: the counter was forgotten as well.",
+            "Bob 带着自己的编号卖出手机。编号也是 1：计数也一起丢了。",
+        );
+        let _ = stage
+            .shop()
+            .sells_fenced(&bob, his.fencing().unwrap_or(0))
+            .rest("sell", says)
+            .await?
+            .0?;
+    }
+    let says = w(
+        "Alice, who never noticed anything, sells with her number.",
+        "Alice 毫无察觉，也带着自己的编号卖出。",
+    );
+    let _ = stage
+        .shop()
+        .sells_fenced(&alice, hers.fencing().unwrap_or(0))
+        .rest("sell", says)
+        .await?
+        .0?;
+    stage.ends(
+        stage.overlap(),
+        w(
+            "Both hold the lock, with the same number: not even the row can tell them apart.",
+            "两人同时持锁，编号还相同：连那一行也分不出谁先谁后。",
+        ),
+        w(
+            "The replica had the lock in time, and Bob was turned away.",
+            "从节点及时收到了锁，Bob 被拒绝。",
+        ),
+    )
+}
+
+async fn majority(stage: &Stage) -> Result<(), Trouble> {
+    // Others than before, under the same names.
+    for id in ["redis-1", "redis-2", "redis-3"] {
+        stage.forget(id).await;
+    }
+    let _first = stage.node("redis-1", Vec::new()).await?;
+    let second = stage.node("redis-2", Vec::new()).await?;
+    let _third = stage.node("redis-3", Vec::new()).await?;
+    stage.act("redlock").await?;
+    stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK), ("redis-3", LOCK)]);
+    let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
+    let lock = |client: &Client| {
+        let lines = ["redis-1", "redis-2", "redis-3"].map(|id| client.line_to(id));
+        let lines: Result<Vec<Line>, Trouble> = lines.into_iter().collect();
+        Ok::<_, Trouble>(Redlock::new(lines?, LONG))
+    };
+    let taking = alice.acquires(&lock(&alice)?, ZERO);
+    let says = w(
+        "Alice asks all three nodes at once.",
+        "Alice 同时向三个节点请求。",
+    );
+    let _hers = alice.must_hold(taking.rest("acquire", says).await?.0)?;
+    second.restart().await?;
+    stage
+        .happens(
+            "redis-2",
+            "restart",
+            w(
+                "Redis 2 dies and comes back empty.",
+                "Redis 2 死掉，回来时是空的。",
+            ),
+        )
+        .await?;
+    let says = w(
+        "Bob asks all three. He needs two of them, and gives back whatever he got if he does not have two.",
+        "Bob 向三个节点请求。他需要两个；不够两个，就把拿到的全部还回去。",
+    );
+    let _his = bob
+        .acquires(&lock(&bob)?, ZERO)
+        .rest("try", says)
+        .await?
+        .0?;
+    stage.ends(
+        stage.overlap(),
+        w("Two hold the lock.", "两个人同时持锁。"),
+        w(
+            "One node forgot, two did not: Bob found no majority and gave back what he had.",
+            "一个节点忘了，另两个没忘：Bob 凑不到多数，把拿到的还了回去。",
+        ),
+    )
+}
+
+fn free_port() -> Result<u16, Trouble> {
+    let listener =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(redis::RedisError::from)?;
+    Ok(listener
+        .local_addr()
+        .map_err(redis::RedisError::from)?
+        .port())
+}
