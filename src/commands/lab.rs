@@ -50,11 +50,14 @@ pub enum LabCommand {
 #[derive(Args)]
 pub struct RunArgs {
     /// Which strategy; may be given several times
-    #[arg(long, value_name = "ID", value_parser = strategy(), required_unless_present = "all", conflicts_with = "all")]
+    #[arg(long, value_name = "ID", value_parser = strategy(), required_unless_present_any = ["all", "with_and_without_lock"])]
     strategy: Vec<&'static Strategy>,
     /// All that this machine can run
-    #[arg(long)]
+    #[arg(long, conflicts_with = "strategy")]
     all: bool,
+    /// What does a lock in front of the counter buy? The same sale without it and with it
+    #[arg(long, conflicts_with_all = ["all", "strategy"])]
+    with_and_without_lock: bool,
     /// Units of each arena
     #[arg(long, value_name = "S", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=MOST_STOCK))]
     stock: i64,
@@ -284,6 +287,17 @@ impl RunArgs {
     }
 }
 
+/// The same counter decides in both.
+const WITHOUT_AND_WITH_LOCK: [&str; 2] = ["hincrby", "lock-and-hincrby"];
+
+const WHAT_THE_LOCK_BUYS: Words = Words::new(
+    "The counter decides in both, so neither oversells. The lock in front adds round trips and turns buyers away \
+     (contended); what it buys is that fewer of them reach what stands behind it. Compare purchases per second, p99 and how \
+     many were turned away: if what stands behind can take the traffic, the lock buys nothing.",
+    "两次都由计数器裁决，所以都不会超卖。前面那把锁多花了往返，还会把人挡回去（contended）；它换来的只是后面承受的请求变少。\
+     比较每秒购买数、p99 和被挡回的人数：如果后面扛得住，这把锁什么也没换来。",
+);
+
 /// What came of one strategy; `Err` says why it was not run.
 type Row = (&'static Strategy, Result<Verdict, String>);
 
@@ -292,6 +306,11 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
     // What one strategy does not have, others may; what none of the chosen has is a mistake.
     let chosen: Vec<&'static Strategy> = if args.all {
         STRATEGIES.iter().collect()
+    } else if args.with_and_without_lock {
+        WITHOUT_AND_WITH_LOCK
+            .iter()
+            .filter_map(|id| strategies::find(id))
+            .collect()
     } else {
         args.strategy.clone()
     };
@@ -437,6 +456,9 @@ fn print(args: &RunArgs, rows: &[Row]) {
                 in_one_word(verdict)
             ),
         }
+    }
+    if args.with_and_without_lock {
+        println!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
     }
     // One strategy is one lesson: say it.
     if let [(_, Ok(verdict))] = rows {

@@ -56,7 +56,7 @@ kinds! {
     UNAUTHENTICATED = UNAUTHORIZED "unauthenticated", "Not authenticated",
         "A valid token is needed and was not sent.";
     CROSS_ORIGIN = FORBIDDEN "cross_origin", "Cross-origin request",
-        "A session cookie counts only for requests from this site's own pages.";
+        "This counts only for requests from this site's own pages.";
     NOT_FOUND = NOT_FOUND "not_found", "Not found", "There is nothing at this address.";
     SALE_NOT_FOUND = NOT_FOUND "sale_not_found", "No such sale", "There is no sale with this id.";
     ORDER_NOT_FOUND = NOT_FOUND "order_not_found", "No such order", "You have no order with this id.";

@@ -165,13 +165,20 @@ impl FromRequestParts<App> for Caller {
 }
 
 /// The lab, if there is one. Named first in a handler: with `LAB=off` nothing else is looked at.
+///
+/// Nobody says who they are here, so a page of another site could storm a visitor's own machine: what
+/// changes something comes from this site's pages, or from no page at all.
 pub struct TheLab(pub Arc<Lab>);
 
 impl FromRequestParts<App> for TheLab {
     type Rejection = Problem;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, Problem> {
-        app.lab.clone().map(Self).ok_or(Problem::new(&NOT_FOUND))
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let lab = app.lab.clone().ok_or(Problem::new(&NOT_FOUND))?;
+        if !parts.method.is_safe() {
+            refuse_cross_origin(parts)?;
+        }
+        Ok(Self(lab))
     }
 }
 

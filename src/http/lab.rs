@@ -51,6 +51,7 @@ const LONGEST_NAME: usize = 100;
 #[into_params(parameter_in = Query)]
 pub struct LanguageParams {
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
+    #[param(inline)]
     lang: Option<Language>,
 }
 
@@ -247,21 +248,21 @@ impl StrategyBody {
 
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(CreateRefusals:
-    NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_ARENAS, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
+    CROSS_ORIGIN, NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_ARENAS, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
     UNAVAILABLE
 );
 refusals!(BuyRefusals:
-    NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
+    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
     UNAVAILABLE
 );
 refusals!(StormRefusals:
-    NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
     INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(LookRefusals:
     NOT_FOUND, ARENA_NOT_FOUND, STRATEGY_UNAVAILABLE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
-refusals!(DeleteRefusals: NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
+refusals!(DeleteRefusals: CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 
 /// Every strategy: what it is, what it promises, how it fails, its code.
 #[utoipa::path(
@@ -675,6 +676,8 @@ pub struct ReportParams {
     /// Ids of arenas, with commas in between; the report shows them in this order.
     arenas: String,
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
+    #[param(inline)]
+    #[param(inline)]
     lang: Option<Language>,
 }
 

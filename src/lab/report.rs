@@ -244,17 +244,17 @@ impl Page {
         self.introduction(runs, about)?;
         if runs.is_empty() {
             let nothing = self.say("There are no runs to report.", "没有可报告的运行。");
-            write!(self.html, "<p>{nothing}</p>\n")?;
+            writeln!(self.html, "<p>{nothing}</p>")?;
         } else {
             self.overview(runs)?;
             let measured = self.say("What was measured", "测量结果");
-            write!(self.html, "<h2>{measured}</h2>\n")?;
+            writeln!(self.html, "<h2>{measured}</h2>")?;
             self.sold(runs)?;
             self.throughput(runs)?;
             self.latency(runs)?;
             self.round_trips(runs)?;
             let lessons = self.say("What to learn from each", "每种策略教给我们什么");
-            write!(self.html, "<h2>{lessons}</h2>\n")?;
+            writeln!(self.html, "<h2>{lessons}</h2>")?;
             for run in first_of_each(runs) {
                 self.lesson(run, runs)?;
             }
@@ -302,9 +302,9 @@ impl Page {
             facts.push((self.say("Click twice", "连点两下"), clicks));
         }
         for (name, value) in facts {
-            write!(
+            writeln!(
                 self.html,
-                "<div><dt>{name}</dt><dd>{}</dd></div>\n",
+                "<div><dt>{name}</dt><dd>{}</dd></div>",
                 Escaped(value)
             )?;
         }
@@ -345,9 +345,9 @@ impl Page {
         ];
         self.html.push_str("<dl class=\"figures\">\n");
         for (name, value, class) in figures {
-            write!(
+            writeln!(
                 self.html,
-                "<div class=\"{class}\"><dt>{name}</dt><dd>{value}</dd></div>\n"
+                "<div class=\"{class}\"><dt>{name}</dt><dd>{value}</dd></div>"
             )?;
         }
         let heading = self.say("All runs", "全部运行");
@@ -415,9 +415,9 @@ impl Page {
             let class = if harm > 0 { " class=\"wrong\"" } else { "" };
             write!(self.html, "<td{class}>{}</td>", whole(harm))?;
         }
-        write!(
+        writeln!(
             self.html,
-            "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             whole(verdict.contended),
             whole(verdict.failed),
             per_second(verdict.throughput_per_s),
@@ -834,9 +834,9 @@ impl Page {
                 strategy.instead,
             ),
         ] {
-            write!(
+            writeln!(
                 self.html,
-                "<h4>{name}</h4><p>{}</p>\n",
+                "<h4>{name}</h4><p>{}</p>",
                 Escaped(text.say(language))
             )?;
         }
@@ -854,7 +854,7 @@ impl Page {
              dangerous point at the same moment. One machine, one run: read the orders of magnitude, not the digits.",
             "延迟按桶统计，误差不超过 3 %。有漏洞的策略是被故意弄坏的：让买家同时站到危险的那一步。一台机器、一次运行：请看数量级，不要纠结个位数。",
         );
-        write!(self.html, "<footer><p>{text}</p></footer>\n")
+        writeln!(self.html, "<footer><p>{text}</p></footer>")
     }
 }
 

@@ -518,11 +518,8 @@ const LEASE: Duration = Duration::from_secs(10);
 pub async fn measure(servers: &Servers, prefix: &str) -> Vec<Cost> {
     let meter = Meter::default();
     let redis = servers.redis.clone().counted_by(&meter);
-    let nodes: Vec<Line> = servers.nodes.iter().cloned().collect();
-    let nodes: Vec<Line> = nodes
-        .into_iter()
-        .map(|node| node.counted_by(&meter))
-        .collect();
+    let nodes = servers.nodes.iter().cloned();
+    let nodes: Vec<Line> = nodes.map(|node| node.counted_by(&meter)).collect();
     let mut costs = Vec::new();
     macro_rules! measure {
         ($id:literal, $lock:expr) => {

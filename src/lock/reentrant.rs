@@ -24,7 +24,7 @@ use super::{
 };
 use redis::RedisError;
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 static ACQUIRE: LuaScript = LuaScript::new(
     "reentrant_acquire.lua",
@@ -171,7 +171,9 @@ impl Lock for ReentrantLock {
             undo.arm(true);
             let outcome = match self.attempt(name, &request).await {
                 Ok(Attempt::Ours { fencing, count }) => {
-                    woken.take().map(Wake::used);
+                    if let Some(wake) = woken.take() {
+                        wake.used();
+                    }
                     let hold = Hold::lease(sent, self.lease);
                     if !hold.is_lost() {
                         undo.arm(false);
@@ -188,7 +190,9 @@ impl Lock for ReentrantLock {
                     })
                 }
                 Ok(Attempt::Taken { remaining }) => {
-                    woken.take().map(Wake::used);
+                    if let Some(wake) = woken.take() {
+                        wake.used();
+                    }
                     undo.arm(false);
                     Ok(Acquired::Contended { remaining })
                 }
@@ -208,10 +212,13 @@ impl Lock for ReentrantLock {
                 other => return other,
             };
             let Some(waiting) = &wakeups else {
-                match self.line.subscribe(&channel).await {
+                let subscribing = self.line.subscribe(&channel);
+                match timeout_at(patience.deadline(), subscribing).await {
                     // Not yet: it may have been freed before anybody listened.
-                    Ok(subscribed) => wakeups = Some(subscribed),
-                    Err(error) => {
+                    Ok(Ok(subscribed)) => wakeups = Some(subscribed),
+                    // The time is over: once more, for the last time.
+                    Err(_) => {}
+                    Ok(Err(error)) => {
                         tracing::debug!(%error, "no wake-ups; asking again instead");
                         patience.sleeps(PAUSE).await;
                     }

@@ -19,9 +19,12 @@ use std::{
     collections::HashMap,
     panic::Location,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 use tokio::{sync::Notify, task::AbortHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
+
+const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The subscriptions of one [`Line`].
 #[derive(Default)]
@@ -200,8 +203,11 @@ impl Drop for Channel {
                 }
                 channels.remove(&name);
             }
-            // Should it fail, the connection has ended, and its end is seen by its reader.
-            let _ = subscriber.sink.unsubscribe(&name).await;
+            // A connection that is silent must not keep the next subscriber waiting: a new one then.
+            let unsubscribed = timeout(UNSUBSCRIBE_TIMEOUT, subscriber.sink.unsubscribe(&name));
+            if !matches!(unsubscribed.await, Ok(Ok(()))) {
+                *hub = None;
+            }
         });
     }
 }

@@ -194,7 +194,7 @@ async fn every_strategy_does_what_it_promises() {
             eprintln!("{} took {:?}", strategy.id, began.elapsed());
             found
         })
-        .buffer_unordered(4)
+        .buffer_unordered(6)
         .collect()
         .await;
     let found: Vec<String> = found.into_iter().flatten().collect();
@@ -313,7 +313,7 @@ fn the_registry_is_in_order_and_says_everything_twice() {
         }
         let code = strategy.purchase_code();
         assert!(
-            code.contains("impl Sell for") && code.lines().count() < 200,
+            code.contains("impl Sell for") && code.lines().count() < 250,
             "{place}"
         );
         // What is said of a crash point is in the code that is shown.

@@ -160,7 +160,7 @@ async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
     match lock.acquire(name, ONCE).await {
         Ok(Acquired::Contended { .. }) => true,
         Ok(Acquired::Held(guard)) => {
-            guard.release().await.expect("release");
+            let _ = guard.release().await.expect("release");
             false
         }
         Err(error) => panic!("{name}: {error:?}"),

@@ -38,10 +38,16 @@ async fn forget(node: &RedisServer) {
 async fn multi_lets_one_in_and_survives_a_node_that_forgets() {
     let nodes = nodes(3).await;
     let name = name("multi");
-    let lock = MultiLock::new(lines("a", &nodes), LEASE);
+    let of_a = lines("a", &nodes);
+    let lock = MultiLock::new(of_a.clone(), LEASE);
     let guard = held(&lock, &name).await;
     assert!(is_contended(&lock, &name).await);
     forget(&nodes[1]).await;
+    until("its connection is a new one", async || {
+        let pong: Result<String, _> = of_a[1].send(&redis::cmd("PING")).await;
+        pong.is_ok()
+    })
+    .await;
     let other = MultiLock::new(lines("b", &nodes), LEASE);
     assert!(is_contended(&other, &name).await, "two nodes remember");
     // The forgetful node says so: not all of it was there any more.
