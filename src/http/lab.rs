@@ -677,6 +677,7 @@ pub struct ReportParams {
     arenas: String,
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
     #[param(inline)]
+    #[param(inline)]
     lang: Option<Language>,
 }
 

@@ -361,6 +361,7 @@ impl Page {
         );
         let heads = [
             self.say("Strategy", "策略"),
+            self.say("Verdict", "判定"),
             self.say("Promise", "承诺"),
             self.say("Sold / stock", "售出 / 库存"),
             self.say("Oversold", "超卖"),
@@ -371,15 +372,10 @@ impl Page {
             self.say("Failed", "出错"),
             self.say("Attempts/s", "次/秒"),
             self.say("p99 ms", "p99 毫秒"),
-            self.say("Verdict", "判定"),
         ];
         write!(self.html, "<table><caption>{caption}</caption><thead><tr>")?;
         for (index, head) in heads.iter().enumerate() {
-            let class = if index == 0 || index == 1 || index == 11 {
-                " class=\"text\""
-            } else {
-                ""
-            };
+            let class = if index < 3 { " class=\"text\"" } else { "" };
             write!(self.html, "<th scope=\"col\"{class}>{head}</th>")?;
         }
         self.html.push_str("</tr></thead><tbody>\n");
@@ -401,7 +397,9 @@ impl Page {
         });
         write!(
             self.html,
-            "<tr><th scope=\"row\"><a href=\"#{id}\">{label}</a></th><td class=\"text\">{promise}</td><td>{sold} / {stock}</td>",
+            "<tr><th scope=\"row\"><a href=\"#{id}\">{label}</a></th><td class=\"text\">{mark}</td>\
+             <td class=\"text\">{promise}</td><td>{sold} / {stock}</td>",
+            mark = self.mark(run),
             id = Escaped(verdict.strategy),
             label = Escaped(run.label()),
             promise = promise.unwrap_or_default(),
@@ -419,12 +417,11 @@ impl Page {
         }
         writeln!(
             self.html,
-            "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
+            "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             whole(verdict.contended),
             whole(verdict.failed),
             per_second(verdict.throughput_per_s),
             millis(verdict.latency_ms.p99),
-            self.mark(run),
         )
     }
 
@@ -502,7 +499,7 @@ impl Page {
              patternTransform=\"rotate(45)\"><rect class=\"over\" width=\"8\" height=\"8\"/>\
              <line class=\"cut\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"8\"/></pattern></defs>",
         );
-        let width = PLOT - 150.0;
+        let width = PLOT - 240.0;
         let x = |share: f64| LEFT + share.min(most) / most * width;
         for (index, run) in runs.iter().enumerate() {
             let y = 30.0 + index as f64 * ROW;
@@ -604,21 +601,20 @@ impl Page {
     }
 
     fn throughput(&mut self, runs: &[Run]) -> fmt::Result {
-        let most = runs
-            .iter()
-            .map(|run| run.verdict.throughput_per_s)
-            .fold(1.0, f64::max);
-        let mut drawing = String::new();
+        let values = runs.iter().map(|run| run.verdict.throughput_per_s);
+        let scale = Decades::around(values, PLOT - 80.0);
+        let bottom = 30.0 + runs.len() as f64 * ROW;
+        let mut drawing = scale.grid("", bottom);
         for (index, run) in runs.iter().enumerate() {
-            let y = 4.0 + index as f64 * ROW;
-            let width = run.verdict.throughput_per_s / most * (PLOT - 80.0);
+            let y = 30.0 + index as f64 * ROW;
+            let (x, middle) = (scale.x(run.verdict.throughput_per_s), y + 8.0);
             label(&mut drawing, run, y)?;
             write!(
                 drawing,
-                "<rect class=\"bar\" x=\"{LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"16\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                width.max(1.0),
-                LEFT + width.max(1.0) + 8.0,
+                "<line class=\"stem\" x1=\"{LEFT}\" x2=\"{x:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
+                 <circle class=\"bar\" cx=\"{x:.1}\" cy=\"{middle:.1}\" r=\"6\"/>\
+                 <text class=\"strong\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                x + 12.0,
                 y + 12.5,
                 per_second(run.verdict.throughput_per_s),
             )?;
@@ -638,11 +634,11 @@ impl Page {
             title: self.say("Attempts answered per second", "每秒应答的购买次数"),
             read: self.say(
                 "Refusals count: most people in a flash sale are refused, and their waiting is what fills a server. Forced meetings \
-                 of buyers and injected pauses cost time too, so compare only runs with the same options.",
-                "被拒绝的也算在内：抢购里绝大多数人都会被拒绝，占满服务器的正是他们的等待。强制相遇和人为停顿也花时间，所以只比较选项相同的运行。",
+                 of buyers and injected pauses cost time too, so compare only runs with the same options. Each line of the grid is ten times the one before.",
+                "被拒绝的也算在内：抢购里绝大多数人都会被拒绝，占满服务器的正是他们的等待。强制相遇和人为停顿也花时间，所以只比较选项相同的运行。每条网格线是前一条的十倍。",
             ),
             key: &[],
-            height: 4.0 + runs.len() as f64 * ROW,
+            height: bottom + 4.0,
             drawing,
             heads: &[
                 self.say("Strategy", "策略"),
@@ -662,41 +658,15 @@ impl Page {
                 ("lose", run.verdict.losers_ms),
             ]
         };
-        let all = || {
-            runs.iter()
-                .flat_map(of)
-                .filter(|(_, latency)| latency.p99 > 0.0)
-        };
-        // Whole decades, so that the lines have round names.
-        let least = all()
-            .map(|(_, latency)| latency.p50.max(0.01))
-            .fold(f64::INFINITY, f64::min);
-        let most = all().map(|(_, latency)| latency.p99).fold(1.0, f64::max);
-        let first = if least.is_finite() {
-            least.log10().floor()
-        } else {
-            0.0
-        };
-        let last = most.log10().ceil().max(first + 1.0);
-        let width = PLOT - 60.0;
-        let x = |value: f64| LEFT + (value.max(0.01).log10() - first) / (last - first) * width;
+        let values = runs
+            .iter()
+            .flat_map(of)
+            .flat_map(|(_, latency)| [latency.p50, latency.p99]);
+        let scale = Decades::around(values, PLOT - 60.0);
+        let x = |value: f64| scale.x(value);
         let row = ROW + 8.0;
         let bottom = 30.0 + runs.len() as f64 * row;
-        let mut drawing = String::new();
-        for decade in (first as i32)..=(last as i32) {
-            let value = 10_f64.powi(decade);
-            write!(
-                drawing,
-                "<line class=\"grid\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"20\" y2=\"{bottom:.1}\"/>\
-                 <text class=\"soft\" x=\"{0:.1}\" y=\"13\" text-anchor=\"middle\">{1} ms</text>",
-                x(value),
-                if decade < 0 {
-                    format!("{value}")
-                } else {
-                    number(value, 0)
-                },
-            )?;
-        }
+        let mut drawing = scale.grid(" ms", bottom);
         for (index, run) in runs.iter().enumerate() {
             let top = 30.0 + index as f64 * row;
             label(&mut drawing, run, top + 4.0)?;
@@ -906,6 +876,49 @@ struct Chart<'a> {
     drawing: String,
     heads: &'a [&'a str],
     rows: Vec<Vec<String>>,
+}
+
+/// An axis on which every step is ten times the one before; from and to whole powers of ten.
+struct Decades {
+    first: i32,
+    last: i32,
+    width: f64,
+}
+
+impl Decades {
+    /// Zeros are left out: they have no place on it.
+    fn around(values: impl Iterator<Item = f64>, width: f64) -> Self {
+        let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+        for value in values.filter(|value| *value > 0.0) {
+            least = least.min(value.max(0.01));
+            most = most.max(value);
+        }
+        let first = if least.is_finite() {
+            least.log10().floor() as i32
+        } else {
+            0
+        };
+        let last = (most.max(0.01).log10().ceil() as i32).max(first + 1);
+        Self { first, last, width }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let place = value.max(0.01).log10() - f64::from(self.first);
+        LEFT + place.max(0.0) / f64::from(self.last - self.first) * self.width
+    }
+
+    fn grid(&self, unit: &str, bottom: f64) -> String {
+        let line = |decade: i32| {
+            let value = 10_f64.powi(decade);
+            let value = number(value, usize::try_from(-decade).unwrap_or(0));
+            format!(
+                "<line class=\"grid\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"20\" y2=\"{bottom:.1}\"/>\
+                 <text class=\"soft\" x=\"{0:.1}\" y=\"13\" text-anchor=\"middle\">{value}{unit}</text>",
+                self.x(10_f64.powi(decade)),
+            )
+        };
+        (self.first..=self.last).map(line).collect()
+    }
 }
 
 fn label(drawing: &mut String, run: &Run, y: f64) -> fmt::Result {

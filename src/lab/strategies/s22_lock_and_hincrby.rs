@@ -19,10 +19,10 @@ pub const STRATEGY: Strategy = Strategy {
     family: Family::RedisCounter,
     title: Words::new("A lock in front of HINCRBY", "HINCRBY 前面加一把锁"),
     idea: Words::new(
-        "Counters in Redis decide: one for the stock, one for each buyer. In front of them stands a lock that is tried \
-         only once; whoever does not get it is asked to try again. The lock may fail as it likes, the counters stay \
+        "Counters in Redis decide: one for the stock, one for each buyer. In front of them stands a lock, and \
+         whoever does not get it soon is asked to try again. The lock may fail as it likes, the counters stay \
          right. What is it good for, then? It keeps the crowd away from what comes behind.",
-        "说了算的是 Redis 里的计数器：库存一个，每个买家一个。前面再放一把只试一次的锁，没拿到的人请稍后再试。锁怎么出错都行，\
+        "说了算的是 Redis 里的计数器：库存一个，每个买家一个。前面再放一把锁，一时拿不到的人请稍后再试。锁怎么出错都行，\
          计数器始终是对的。那锁有什么用？把人流挡在后面的系统之外。",
     ),
     source: Words::new(
@@ -55,7 +55,7 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: HARMS,
     },
     needs: &[],
-    options: &[lease_ms(2_000), wait_ms(0), LOCK],
+    options: &[lease_ms(2_000), wait_ms(500), LOCK],
     crash_points: &["the unit is taken"],
     demonstrations: &[
         Demonstration {
@@ -64,7 +64,10 @@ pub const STRATEGY: Strategy = Strategy {
                 "What the lock buys, with it: of many who come at once, few reach the counter.",
                 "加锁的效果：同时来很多人，只有少数到得了计数器。",
             ),
-            scenario: Scenario::SMALL,
+            scenario: Scenario {
+                options: &[("wait_ms", "0")],
+                ..Scenario::SMALL
+            },
         },
         Demonstration {
             shows: Harm::Holds,
