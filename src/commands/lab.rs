@@ -49,6 +49,17 @@ pub enum LabCommand {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
+    /// Compare all locks: what each promises, and what it costs here
+    Locks {
+        /// The language of the texts
+        #[arg(long, value_enum, default_value_t = Tongue::En)]
+        lang: Tongue,
+        /// Print JSON, as GET /api/v1/lab/locks answers
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
     /// Storm strategies, one after the other, on the same stock. Exits 1 if one broke its promise
     Run {
         #[command(flatten)]
@@ -151,6 +162,7 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
             Ok(ExitCode::SUCCESS)
         }
         LabCommand::Ids { lang, json, store } => ids(lang.into(), json, *store).await,
+        LabCommand::Locks { lang, json, store } => locks(lang.into(), json, *store).await,
         LabCommand::Run { run, store } => storm(*run, *store).await,
     }
 }
@@ -186,6 +198,29 @@ async fn ids(
         Ok(body) => super::lesson::print(&crate::lab::lessons::terminal::sections(&body.sections)),
         Err(error) => {
             eprintln!("flash-sale: {error}");
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+// ---- lab locks --------------------------------------------------------------------------------
+
+async fn locks(
+    language: Language,
+    as_json: bool,
+    store: StoreSettings,
+) -> Result<ExitCode, AppError> {
+    start_logs(&store);
+    let (stores, lab) = private_lab(&store).await?;
+    let compared = lab.locks(language).await;
+    lab.close().await;
+    stores.close().await;
+    match compared {
+        Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
+        Ok(body) => super::lesson::print(&crate::lab::locks::in_words(&body)),
+        Err(error) => {
+            eprintln!("flash-sale: the locks could not be measured: {error}");
             return Ok(ExitCode::from(2));
         }
     }

@@ -16,6 +16,7 @@ use crate::lab::{
     MOST_ARENAS, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Wanted,
     arena::Arena,
     is_arena_id,
+    locks::LocksBody,
     options::GENERAL,
     report as page_of,
     storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
@@ -748,4 +749,27 @@ mod tests {
             assert!(bad.parse::<ArenaId>().is_err(), "{bad}");
         }
     }
+}
+
+// ---- locks ------------------------------------------------------------------------------------
+
+refusals!(LocksRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
+
+/// All locks side by side: four properties, each claim with the test that backs it, and what they cost.
+///
+/// The costs are measured on these servers when somebody first asks, which takes some seconds.
+#[utoipa::path(
+    get, path = "/api/v1/lab/locks", tag = "lab", operation_id = "compare_locks",
+    params(LanguageParams),
+    responses((status = 200, description = "Every lock", body = LocksBody), LocksRefusals),
+)]
+pub async fn locks(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+    let compared = lab.locks(language).await.map_err(|error| {
+        tracing::warn!(%error, "the locks could not be measured");
+        Problem::unavailable(
+            "The locks could not be measured now.",
+            Duration::from_secs(5),
+        )
+    })?;
+    body::json(StatusCode::OK, &compared)
 }

@@ -136,6 +136,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lessons::list))
         .routes(routes!(lessons::play))
         .routes(routes!(lessons::ids))
+        .routes(routes!(lab::locks))
         // /healthz, /readyz, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))
@@ -243,6 +244,7 @@ mod tests {
         ("get", "/api/v1/lab/lessons"),
         ("post", "/api/v1/lab/lessons/{id}/play"),
         ("get", "/api/v1/lab/ids"),
+        ("get", "/api/v1/lab/locks"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/metrics"),

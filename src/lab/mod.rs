@@ -12,6 +12,7 @@
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`report`] | what some runs came to, as a page to be shown in class |
+//! | [`locks`] | all locks side by side, and what they cost here |
 //! | [`options`] | the knobs and what each teaches |
 //! | [`servers`] | the servers that the lab works on |
 //! | [`production`] | the schema and the keys of the strategy that is the production path itself |
@@ -21,6 +22,7 @@
 
 pub mod arena;
 pub mod lessons;
+pub mod locks;
 pub mod meeting;
 pub mod options;
 pub mod production;
@@ -99,6 +101,8 @@ pub struct Lab {
     open: DashMap<String, Arc<Arena>>,
     /// One opening at a time: two requests must not open the same arena twice.
     opening: tokio::sync::Mutex<()>,
+    /// What the locks cost on these servers, once it has been measured.
+    lock_costs: tokio::sync::OnceCell<Vec<crate::lock::compare::Cost>>,
 }
 
 impl Lab {
@@ -110,6 +114,7 @@ impl Lab {
             process: Uuid::new_v4(),
             open: DashMap::new(),
             opening: tokio::sync::Mutex::default(),
+            lock_costs: tokio::sync::OnceCell::new(),
         }
     }
 
