@@ -754,7 +754,11 @@ impl Page {
                 "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + 8.0,
                 y + 12.5,
-                number(sum(run), 1)
+                if sum(run) > 0.0 {
+                    number(sum(run), 1)
+                } else {
+                    self.say("not counted", "未统计").to_owned()
+                }
             )?;
         }
         let rows = runs.iter().map(|run| {

@@ -460,3 +460,45 @@ async fn without_a_lab_nothing_of_it_is_there() {
     }
     app.finish().await;
 }
+
+#[tokio::test]
+async fn a_report_is_a_page_that_runs_nothing() {
+    let app = with_lab().await;
+    let mut ids = Vec::new();
+    for strategy in ["naive", "lua-sync"] {
+        let arena = app.arena(json!({"strategy": strategy, "stock": 1})).await;
+        assert_eq!(app.buy(&arena, "<b>ann</b>", 0).await, "sold");
+        ids.push(arena.rsplit('/').next().expect("an id").to_owned());
+    }
+    let page = async |query: String| {
+        let url = app.url(&format!("/api/v1/lab/report?{query}"));
+        app.client.get(url).send().await.expect("an answer")
+    };
+    let report = page(format!("arenas={}&lang=zh", ids.join(","))).await;
+    assert_eq!(report.status(), StatusCode::OK);
+    let header = |name: &str| report.headers()[name].to_str().expect("text").to_owned();
+    assert!(header("content-type").starts_with("text/html"));
+    assert!(header("content-security-policy").starts_with("default-src 'none'"));
+    let text = report.text().await.expect("a page");
+    for part in [
+        "lang=\"zh-CN\"",
+        "id=\"naive\"",
+        "id=\"lua-sync\"",
+        "<svg",
+        "1 / 1",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    for (query, status) in [
+        (format!("arenas={}", "0".repeat(32)), StatusCode::NOT_FOUND),
+        ("arenas=x".to_owned(), StatusCode::NOT_FOUND),
+        ("lang=en".to_owned(), StatusCode::UNPROCESSABLE_ENTITY),
+        (
+            format!("arenas={}", vec!["a"; 65].join(",")),
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ),
+    ] {
+        assert_eq!(page(query.clone()).await.status(), status, "{query}");
+    }
+    app.finish().await;
+}
