@@ -95,15 +95,15 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         stage.until_gone(REDIS_NODE, LOCK).await?;
     }
     let bob = stage.client("bob");
-    bob.tries(
-        &lock(&bob, LONG, Repair::Never)?,
-        "try",
-        w(
-            "Bob tries to take the lock, now and at any later time.",
-            "Bob 来抢锁；现在如此，以后任何时候也一样。",
-        ),
-    )
-    .await?;
+    let tries = w(
+        "Bob tries to take the lock, now and at any later time.",
+        "Bob 来抢锁；现在如此，以后任何时候也一样。",
+    );
+    let _his = bob
+        .acquires(&lock(&bob, LONG, Repair::Never)?, ZERO)
+        .rest("try", tries)
+        .await?
+        .0?;
     stage.ends(
         stage.is_stuck(REDIS_NODE).await?,
         w(

@@ -175,14 +175,19 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         .last("unlock", UNLOCKS)
         .await??;
     if left > 0 {
-        let renewing = alice.does(lock.renew());
+        let renewing = alice.does(lock.clone().renew());
         alice.renews("renew", w("Her watchdog sees that the lock is still counted as hers, and renews. It will do so for as long as her process lives.", "看门狗发现锁仍记在她名下，于是续期。只要她的进程活着，就会一直续下去。")).await?;
         let _ = renewing.end().await??;
     }
-    let his = bob
-        .tries(&ReentrantLock::new(bob.line()?, LONG), "try", BOB_TRIES)
-        .await?;
-    stage.ends(his.is_none() && !stage.is_believed(), if_broken, if_held)?;
+    let line = bob.line()?;
+    let his = CountingLock {
+        owner: line.unique_token(),
+        line,
+        ..lock
+    };
+    let got_in = bob.does(his.acquire()).last("try", BOB_TRIES).await??;
+    bob.believes(got_in);
+    stage.ends(!got_in && !stage.is_believed(), if_broken, if_held)?;
 
     stage.act("request-id").await?;
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));

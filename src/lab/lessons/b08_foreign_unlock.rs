@@ -44,7 +44,7 @@ pub const LESSON: Lesson = Lesson {
         Act {
             id: "finally-unlock",
             kind: Kind::Failure,
-            title: w("finally { unlock }", "finally { unlock }"),
+            title: w("finally { unlock }", "写在 finally 里的解锁"),
             say: w(
                 "Bob's unlock stands where it always runs: also when he never got the lock.",
                 "Bob 的解锁写在总会执行的地方：没拿到锁时也会执行。",
