@@ -23,6 +23,7 @@ scripts! {
     RELEASE = "release.lua";
     PROJECT = "project.lua";
     SEAL = "seal.lua";
+    WRITING = "writing.lua";
     INSTALL = "install.lua";
     RETIRE = "retire.lua";
     LEASE_IDS = "lease_ids.lua";
@@ -363,9 +364,8 @@ pub struct Ended {
     /// What was live before; 0 if nothing was.
     pub epoch: i64,
     pub shards: i32,
-    /// From this epoch on there may be buyers of rebuilds that did not come to their end.
-    pub first_half_done: i64,
-    /// In at most so many shards each.
+    /// The epoch of which a rebuild that did not come to its end may have left buyers; 0 if there is none.
+    pub half_done: i64,
     pub half_done_shards: i32,
 }
 
@@ -389,13 +389,13 @@ pub async fn seal(
 ) -> Result<Sealed, RedisError> {
     let mut command = evalsha(&SEAL, 1);
     command.arg(keys.state(sale)).arg(new_epoch).arg(shards);
-    let (outcome, epoch, shards, first_half_done, half_done_shards): (String, i64, i32, i64, i32) =
+    let (outcome, epoch, shards, half_done, half_done_shards): (String, i64, i32, i64, i32) =
         run(&SEAL, &command, connection).await?;
     match outcome.as_str() {
         "ok" => Ok(Sealed::Ended(Ended {
             epoch,
             shards,
-            first_half_done,
+            half_done,
             half_done_shards,
         })),
         "newer" => Ok(Sealed::Newer { epoch }),
@@ -413,6 +413,21 @@ pub enum Installed {
     Unsealed,
     /// Orders of an older epoch still wait in the log.
     LogNotEmpty,
+}
+
+/// See `scripts/writing.lua`: [`Installed::Open`] if the sale is still sealed for this epoch.
+pub async fn begin_writing(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: &Sale,
+) -> Result<Installed, RedisError> {
+    let mut command = evalsha(&WRITING, 1);
+    command
+        .arg(keys.state(sale.id))
+        .arg(sale.epoch)
+        .arg(sale.buyer_shards);
+    let outcome: String = run(&WRITING, &command, connection).await?;
+    Installed::parse("outcome of writing", &outcome)
 }
 
 /// See `scripts/install.lua`.
@@ -438,12 +453,18 @@ pub async fn install(
         .arg(admitted)
         .arg(sale.buyer_shards);
     let outcome: String = run(&INSTALL, &command, connection).await?;
-    match outcome.as_str() {
-        "ok" => Ok(Installed::Open),
-        "newer" => Ok(Installed::Newer),
-        "unsealed" => Ok(Installed::Unsealed),
-        "log" => Ok(Installed::LogNotEmpty),
-        other => Err(unexpected("outcome of install", other)),
+    Installed::parse("outcome of install", &outcome)
+}
+
+impl Installed {
+    fn parse(what: &'static str, outcome: &str) -> Result<Self, RedisError> {
+        match outcome {
+            "ok" => Ok(Self::Open),
+            "newer" => Ok(Self::Newer),
+            "unsealed" => Ok(Self::Unsealed),
+            "log" => Ok(Self::LogNotEmpty),
+            other => Err(unexpected(what, other)),
+        }
     }
 }
 
@@ -635,6 +656,7 @@ mod tests {
         let _ = release(redis, &keys, sale.id, 1, 1, &[order]).await;
         let _ = project(redis, &keys, &sale).await;
         let _ = seal(redis, &keys, sale.id, 2, 1).await;
+        let _ = begin_writing(redis, &keys, &sale).await;
         let _ = install(redis, &keys, &sale, 1, 0).await;
         let day = OffsetDateTime::UNIX_EPOCH.date();
         let _ = lease_ids(redis, &keys, day, 1).await;

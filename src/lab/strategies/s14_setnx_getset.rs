@@ -59,9 +59,14 @@ pub const STRATEGY: Strategy = Strategy {
                 "Three servers whose clocks are 5 s apart: to the fast one every lock is long expired.",
                 "三台服务器的时钟各差 5 秒：在最快的那台看来，所有锁都早已过期。",
             ),
+            // Enough units that the fast one, from whom nobody can take it, does not sell them all; and time
+            // enough to wait for it.
             scenario: Scenario {
                 nodes: 3,
-                options: &[("clock_skew_ms", "5000")],
+                stock: 8,
+                buyers: 32,
+                concurrency: 32,
+                options: &[("clock_skew_ms", "5000"), ("wait_ms", "10000")],
                 ..Scenario::SMALL
             },
         },

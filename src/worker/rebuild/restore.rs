@@ -134,9 +134,17 @@ async fn open(
         .at("rebuild.recomputed")
         .await
         .map_err(sqlx::Error::Io)?;
-    if let Some(old) = old {
+    if let Some(old) = old
+        && old.half_done > 0
+    {
         // Before this rebuild adds its own: whatever becomes of it, no more than its own are left.
-        remove_half_done(shop, sale, old).await?;
+        unlink_buyers(shop, sale.id, old.half_done, old.half_done_shards).await?;
+    }
+    let mut connection = shop.redis.pooled().await?;
+    let still_ours = scripts::begin_writing(&mut *connection, keys, sale).await?;
+    drop(connection);
+    if !went_well(still_ours)? {
+        return Ok(0);
     }
     write_buyers(shop, sale, &held).await?;
     fail_points
@@ -145,29 +153,14 @@ async fn open(
         .map_err(sqlx::Error::Io)?;
     let mut connection = shop.redis.pooled().await?;
     let remaining = i64::from(sale.stock) - taken;
-    match scripts::install(&mut *connection, keys, sale, remaining, taken).await? {
-        Installed::Open => {}
-        Installed::Newer => {
-            drop(connection);
-            if let Err(error) = remove_own_if_overtaken(shop, sale).await {
-                tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
-            }
-            return Ok(0);
-        }
-        Installed::Unsealed => {
-            return Err(ShopError::Unavailable {
-                what: "redis lost the sale again while it was being rebuilt",
-                retry_after: PAUSE,
-            });
-        }
-        Installed::LogNotEmpty => {
-            return Err(ShopError::Unavailable {
-                what: "the log of a sealed sale holds entries that cannot be read",
-                retry_after: PAUSE,
-            });
-        }
-    }
+    let installed = scripts::install(&mut *connection, keys, sale, remaining, taken).await?;
     drop(connection);
+    if !went_well(installed)? {
+        if let Err(error) = remove_own_if_overtaken(shop, sale).await {
+            tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
+        }
+        return Ok(0);
+    }
     fail_points
         .at("rebuild.installed")
         .await
@@ -351,13 +344,18 @@ async fn write_buyers(
     Ok(())
 }
 
-/// Deletes the buyers that rebuilds before this one wrote and never opened, and those of a live epoch
-/// whose state is lost.
-async fn remove_half_done(shop: &Shop, sale: &Sale, old: Ended) -> Result<(), ShopError> {
-    for epoch in old.first_half_done..sale.epoch {
-        unlink_buyers(shop, sale.id, epoch, old.half_done_shards).await?;
-    }
-    Ok(())
+/// False: somebody else has taken the sale further.
+fn went_well(step: Installed) -> Result<bool, ShopError> {
+    let what = match step {
+        Installed::Open => return Ok(true),
+        Installed::Newer => return Ok(false),
+        Installed::Unsealed => "redis lost the sale again while it was being rebuilt",
+        Installed::LogNotEmpty => "the log of a sealed sale holds entries that cannot be read",
+    };
+    Err(ShopError::Unavailable {
+        what,
+        retry_after: PAUSE,
+    })
 }
 
 /// Deletes the buyers that this rebuild has just written, if another one has fenced its epoch: the
