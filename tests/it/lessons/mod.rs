@@ -23,7 +23,7 @@ use flash_sale::{
 };
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// A theatre with as many seats as a test wants, and where its keys and rows are.
@@ -44,7 +44,9 @@ impl House {
             Some(shared.folder(prefix)),
         );
         let mut lab = Lab::new(servers);
-        lab.theatre = Theatre::new(lab.servers.clone()).with_seats(1_000);
+        lab.theatre = Theatre::new(lab.servers.clone())
+            .with_seats(1_000)
+            .with_patience(Duration::from_secs(60));
         Self {
             lab,
             database,
@@ -109,7 +111,7 @@ fn quick(lesson: &Lesson) -> Value {
         "b04" => json!({"lease_ms": 600, "pause_ms": 610}),
         "b06" => json!({"lease_ms": 600}),
         "b08" => json!({"lease_ms": 200}),
-        "b11" => json!({"session_ms": 500, "pause_ms": 510}),
+        "b11" => json!({"session_ms": 1000, "pause_ms": 1010}),
         _ => json!({}),
     }
 }
