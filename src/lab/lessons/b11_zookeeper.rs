@@ -134,7 +134,7 @@ fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeeperLoc
 }
 
 /// As long as the server grants.
-const LONG_SESSION: Duration = Duration::from_secs(4);
+const LONG_SESSION: Duration = Duration::from_secs(20);
 
 async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Trouble> {
     stage.act(act).await?;
@@ -242,9 +242,10 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
     for client in [&alice, &bob] {
         client.leaves();
     }
+    drop((hers, his)); // each keeps its session open
     hers_zoo.close().await;
     his_zoo.close().await;
-    Ok(())
+    stage.until_queue_is_empty().await
 }
 
 async fn sell(
@@ -294,7 +295,11 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     stage.act("orphan").await?;
     stage.show_zoo();
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
-    let session = Session::connect(zookeeper).await.map_err(LockError::from)?;
+    let session = Session::connector()
+        .with_session_timeout(LONG_SESSION)
+        .connect(zookeeper)
+        .await
+        .map_err(LockError::from)?;
     let path = stage.queue();
     for (path, mode) in [
         ("/locks", CreateMode::Persistent),
@@ -365,8 +370,9 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     stage.ends(his.is_none() && !stage.is_believed(), STUCK, FREED)?;
     alice.leaves();
     bob.leaves();
+    drop((session, his));
     his_zoo.close().await;
-    Ok(())
+    stage.until_queue_is_empty().await
 }
 
 async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
