@@ -222,7 +222,7 @@ impl Place {
 
 /// The number that the server has put behind the name. Names of other shapes are not in the queue.
 fn number(child: &str) -> Option<i64> {
-    child.rsplit_once("-lock-")?.1.parse().ok()
+    child.rsplit_once("lock-")?.1.parse().ok()
 }
 
 impl ZooKeeperLock {
