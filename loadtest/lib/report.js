@@ -37,13 +37,12 @@ const line = (label, text) => `  ${label.padEnd(9)} ${text}`;
 /**
  * For handleSummary.
  *
- * `more(read)` adds lines of the script's own, as `[label, text]`. `skipped` is the reason why there was nothing to do, if
- * so. `asked` is how many arrivals an open model asked for. `isLimit(metric)` says which thresholds only look for a limit: to
- * cross one of those is a finding and no failure.
+ * `more(read)` adds lines of the script's own, as `[label, text]`. `asked` is how many arrivals an open model asked for.
+ * `isLimit(metric)` says which thresholds only look for a limit: to cross one of those is a finding and no failure.
  *
  * PASSED repeats k6's own judgement of the thresholds, so that what is printed and the exit code cannot differ.
  */
-export function summary(name, data, { more = () => [], skipped = '', asked = 0, isLimit = () => false } = {}) {
+export function summary(name, data, { more = () => [], asked = 0, isLimit = () => false } = {}) {
   if (!data.metrics) {
     return { stdout: `\n${name}: run it without --new-machine-readable-summary; the verdict reads the other form.\n\n` };
   }
@@ -51,11 +50,9 @@ export function summary(name, data, { more = () => [], skipped = '', asked = 0, 
   const missed = missedThresholds(data, read);
   const failed = missed.filter(({ metric }) => !isLimit(metric)).map(({ text }) => text);
   const checked = read.count('flash_promises');
-  const verdict = judged({ skipped, checked, failed, missed, givenUp: read.count('flash_given_up') > 0 });
+  const verdict = judged({ checked, failed, missed, givenUp: read.count('flash_given_up') > 0 });
   const lines = ['', `${verdict}  ${name}  (${BASE_URL})`];
-  if (skipped) {
-    lines.push(line('skipped', skipped));
-  } else if (verdict === 'GIVEN UP') {
+  if (verdict === 'GIVEN UP') {
     // Figures of half a run would only distract from the reason.
     lines.push(line('', 'the line "test aborted" says why; anything BROKEN may only follow from that'));
   } else {
@@ -66,12 +63,11 @@ export function summary(name, data, { more = () => [], skipped = '', asked = 0, 
 
   // What setup() returned has the buyers' tokens in it, and they are nobody's business.
   const { setup_data, ...figures } = data;
-  const record = { name, verdict, passed: verdict === 'PASSED', failed, skipped, ...figures };
+  const record = { name, verdict, passed: verdict === 'PASSED', failed, ...figures };
   return { stdout: lines.join('\n'), [`${OUT_DIR}/${name}.json`]: JSON.stringify(record, null, 2) };
 }
 
-function judged({ skipped, checked, failed, missed, givenUp }) {
-  if (skipped) return 'SKIPPED';
+function judged({ checked, failed, missed, givenUp }) {
   // A run that was given up in setup has missed no threshold and kept no promise; it must not look like a success.
   if (checked === 0 || givenUp) return 'GIVEN UP';
   if (failed.length > 0) return 'FAILED';
