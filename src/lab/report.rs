@@ -755,7 +755,7 @@ impl Page {
                 x + 8.0,
                 y + 12.5,
                 if sum(run) > 0.0 {
-                    number(sum(run), 1)
+                    number(sum(run), 2)
                 } else {
                     self.say("not counted", "未统计").to_owned()
                 }

@@ -45,6 +45,8 @@ const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Meter {
     statements: AtomicU64,
+    /// Of the production path, which counts for itself.
+    scripts: AtomicU64,
     pub wires: wire::Meter,
 }
 
@@ -53,9 +55,17 @@ impl Meter {
         self.statements.fetch_add(1, Relaxed);
     }
 
+    /// Takes over what a shop has counted since the last time.
+    pub fn take_over(&self, sent: &crate::sale::RoundTrips) {
+        self.scripts.fetch_add(sent.redis.swap(0, Relaxed), Relaxed);
+        self.statements
+            .fetch_add(sent.postgres.swap(0, Relaxed), Relaxed);
+    }
+
     pub fn round_trips(&self) -> wire::RoundTrips {
         let mut sent = self.wires.round_trips();
         sent.postgres += self.statements.load(Relaxed);
+        sent.redis += self.scripts.load(Relaxed);
         sent
     }
 }

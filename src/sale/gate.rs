@@ -34,7 +34,7 @@ use futures_util::FutureExt;
 use metrics::{Counter, Histogram, counter, histogram};
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, LazyLock, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -396,6 +396,7 @@ async fn attempt(
         .await
         .map_err(redis::RedisError::from)?;
     let asked = Instant::now();
+    shop.round_trips.redis.fetch_add(1, Relaxed);
     let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
@@ -543,6 +544,7 @@ pub async fn readmit(
         late: Some(created_ms.max(1)),
     };
     let asked = Instant::now();
+    shop.round_trips.redis.fetch_add(1, Relaxed);
     let admitted = match scripts::admit(
         &mut *connection,
         &shop.redis.keys,

@@ -33,7 +33,7 @@ use sqlx::PgPool;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -119,6 +119,14 @@ pub struct ShopSettings {
     pub own_writer: bool,
 }
 
+/// How often the way of a purchase, from the gate to the acknowledgement in the log, has sent something
+/// and waited for the answer.
+#[derive(Debug, Default)]
+pub struct RoundTrips {
+    pub redis: AtomicU64,
+    pub postgres: AtomicU64,
+}
+
 /// The use cases. One per process, shared by the handlers and the workers.
 pub struct Shop {
     pub postgres: PgPool,
@@ -136,6 +144,8 @@ pub struct Shop {
     handoff: mpsc::Sender<AcceptedBatch>,
     /// Whether the writer has a batch in hand.
     pub writer_is_busy: AtomicBool,
+    /// What the purchases of this process cost in round trips, on any machine. The lab shows it.
+    pub round_trips: RoundTrips,
     /// Rung when a unit waits in the outbox.
     pub release_bell: Notify,
     /// Rung when Redis does not have what it should have.
@@ -163,6 +173,7 @@ impl Shop {
             payments,
             handoff,
             writer_is_busy: AtomicBool::new(false),
+            round_trips: RoundTrips::default(),
             release_bell: Notify::new(),
             rebuild_bell: Notify::new(),
         }

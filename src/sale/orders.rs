@@ -7,7 +7,6 @@
 
 use crate::{
     domain::{IdempotencyKey, Order, OrderId, OrderStatus, SaleId, UserId},
-    fail_point::FailPoints,
     postgres::Transaction,
     sale::{
         Page, Shop,
@@ -16,7 +15,10 @@ use crate::{
     },
 };
 use sqlx::{PgConnection, PgExecutor, PgPool};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::atomic::Ordering::Relaxed,
+};
 use time::{OffsetDateTime, macros::datetime};
 use uuid::Uuid;
 
@@ -168,8 +170,9 @@ async fn write(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<Written, sqlx::Error> {
+    sent(shop, 2); // BEGIN and what ends it
     let mut transaction = Transaction::begin(&shop.postgres, "BEGIN").await?;
-    match fill(&mut transaction, &shop.fail_points, batches, expect).await {
+    match fill(shop, &mut transaction, batches, expect).await {
         Ok(written @ Written::All { .. }) => {
             transaction.commit().await?;
             Ok(written)
@@ -187,29 +190,40 @@ async fn write(
     }
 }
 
+fn sent(shop: &Shop, round_trips: u64) {
+    shop.round_trips.postgres.fetch_add(round_trips, Relaxed);
+}
+
 /// Everything between BEGIN and COMMIT.
 async fn fill(
+    shop: &Shop,
     transaction: &mut PgConnection,
-    fail_points: &FailPoints,
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<Written, sqlx::Error> {
+    let fail_points = &shop.fail_points;
     let rows = rows(batches);
+    sent(shop, 1);
     let Some(terms) = terms_of(transaction, batches).await? else {
         return Ok(Written::StaleEpoch);
     };
     fail_points.at("writer.begun").await?;
     let new = match expect {
         Expect::New => {
+            sent(shop, 2); // COPY, and its end
             copy(transaction, &rows, &terms).await?;
             count_by_sale(&rows)
         }
-        Expect::PerhapsWritten => match insert_missing(transaction, &rows, &terms).await? {
-            Some(new) => new,
-            None => return Ok(Written::IdTaken),
-        },
+        Expect::PerhapsWritten => {
+            sent(shop, 1); // and two more if some were written: rare, and not counted
+            match insert_missing(transaction, &rows, &terms).await? {
+                Some(new) => new,
+                None => return Ok(Written::IdTaken),
+            }
+        }
     };
     fail_points.at("writer.rows_added").await?;
+    sent(shop, 1);
     if let Some((order, _)) = rows.first()
         && fail_points.planted("bug.invent_an_order")
     {

@@ -270,6 +270,7 @@ pub(super) async fn acknowledge(
     let mut failed = None;
     for ((sale, epoch), entries) in by_log {
         let keys = &shop.redis.keys;
+        shop.round_trips.redis.fetch_add(1, Relaxed);
         let acknowledged = scripts::ack(&mut *connection, keys, sale, epoch, &entries).await;
         if let Err(error) = acknowledged {
             if is_wrong_type(&error) {
