@@ -450,7 +450,7 @@ impl Stage {
         children.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
         let mut seen = Vec::new();
         for child in children {
-            if let Some((_, stat)) = client.get_data(&format!("{path}/{child}")).await.ok() {
+            if let Ok((_, stat)) = client.get_data(&format!("{path}/{child}")).await {
                 let value = format!("czxid {:#x}", stat.czxid);
                 seen.push((self.readable(&child), Some(value), None));
             }

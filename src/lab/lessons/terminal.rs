@@ -246,7 +246,7 @@ fn step(
         lines.extend(shown.into_iter().map(|line| (line, DIM)));
     }
     if event.is_overlap() {
-        let names: Vec<&str> = event.believers.iter().copied().collect();
+        let names: Vec<&str> = event.believers.to_vec();
         let two = style.say("TWO HOLD THE LOCK", "两个人同时持锁");
         lines.push((format!("!!! {two}: {}", names.join(", ")), RED));
     }

@@ -297,7 +297,7 @@ impl Timeline {
         };
         let broken = of(Kind::Failure).any(|(_, ending)| ending.broken);
         let held = of(Kind::Cure).all(|(_, ending)| !ending.broken);
-        let told = of(Kind::Failure).take(1).chain(of(Kind::Cure).last());
+        let told = of(Kind::Failure).take(1).chain(of(Kind::Cure).next_back());
         let why: Vec<&str> = told.map(|(_, ending)| ending.why.say(language)).collect();
         VerdictBody {
             held,
