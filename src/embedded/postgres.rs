@@ -61,7 +61,7 @@ pub struct PostgresTuning {
 impl Default for PostgresTuning {
     fn default() -> PostgresTuning {
         PostgresTuning {
-            max_connections: 60,
+            max_connections: 80,
             shared_buffers: String::from("128MB"),
             max_wal_size: String::from("2GB"),
             durable: true,

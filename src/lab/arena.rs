@@ -300,7 +300,7 @@ impl Arena {
     }
 
     async fn write(&self, unsaved: &Unsaved, asked: Option<i64>) -> Result<(), sqlx::Error> {
-        let postgres = &self.ground.postgres;
+        let postgres = &self.ground.servers.upkeep;
         let id = &self.definition().id;
         let mut transaction = crate::postgres::Transaction::begin(postgres, "BEGIN").await?;
         let (buyers, tries): (Vec<&str>, Vec<i32>) = unsaved

@@ -239,20 +239,20 @@ impl Lab {
             arena.close().await;
         }
         // The row goes last: as long as it is there, what belongs to it is found.
-        production::drop_schema(&self.servers.postgres, id).await?;
+        production::drop_schema(&self.servers.upkeep, id).await?;
         for table in [
             "DELETE FROM lab.locks WHERE starts_with(name, $1)",
             "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
         ] {
             sqlx::query(table)
                 .bind(self.servers.prefix_of(id))
-                .execute(&self.servers.postgres)
+                .execute(&self.servers.upkeep)
                 .await?;
         }
         self.servers.sweep(id).await?;
         let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
             .bind(id)
-            .execute(&self.servers.postgres)
+            .execute(&self.servers.upkeep)
             .await?
             .rows_affected();
         if deleted == 0 {
@@ -293,7 +293,7 @@ impl Lab {
              WHERE t.process = $1 AND t.answered < a.asked",
         )
         .bind(self.process)
-        .fetch_all(&self.servers.postgres)
+        .fetch_all(&self.servers.upkeep)
         .await?;
         for (id, asked) in questions {
             let Some(arena) = self.open.get(&id).map(|arena| arena.clone()) else {
@@ -313,7 +313,7 @@ impl Lab {
     async fn clean_up(&self) -> Result<(), LabError> {
         let expired: Vec<String> =
             sqlx::query_scalar("SELECT id FROM lab.arenas WHERE expires_at <= now()")
-                .fetch_all(&self.servers.postgres)
+                .fetch_all(&self.servers.upkeep)
                 .await?;
         for id in expired {
             match self.delete(&id).await {
@@ -325,7 +325,7 @@ impl Lab {
         let mine: Vec<String> = self.open.iter().map(|entry| entry.key().clone()).collect();
         let there: Vec<String> = sqlx::query_scalar("SELECT id FROM lab.arenas WHERE id = ANY($1)")
             .bind(&mine)
-            .fetch_all(&self.servers.postgres)
+            .fetch_all(&self.servers.upkeep)
             .await?;
         for id in mine.iter().filter(|id| !there.contains(id)) {
             if let Some((_, arena)) = self.open.remove(id) {

@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 pub struct Servers {
     pub postgres: PgPool,
+    /// Never lent to a strategy: tallies, verdicts and cleaning up get a connection whatever the arenas do.
+    pub upkeep: PgPool,
     pub redis: Arc<Redis>,
     /// Where servers of the lab's own may be started; `None` if this program runs on servers that
     /// somebody else has set up.
@@ -37,6 +39,20 @@ pub struct Servers {
     zookeeper: Mutex<Option<Arc<ZooKeeperServer>>>,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
     production: Arc<Semaphore>,
+    /// Connections of pools that nodes have to themselves, see [`Self::own_pool`].
+    own: Arc<Semaphore>,
+}
+
+/// Connections for what the lab itself does.
+const UPKEEP_CONNECTIONS: u32 = 3;
+/// Connections of all nodes that keep some to themselves. As many as the consumers of a task queue on the
+/// most nodes that an arena may have.
+const OWN_CONNECTIONS: usize = 8;
+
+/// A pool of one node. Its connections count against a bound of the process until this is dropped.
+pub struct OwnPool {
+    pub pool: PgPool,
+    _places: OwnedSemaphorePermit,
 }
 
 /// How many nodes of the production path a process runs at a time.
@@ -46,11 +62,23 @@ impl Servers {
     pub fn new(options: &PgConnectOptions, redis: Arc<Redis>, data_dir: Option<PathBuf>) -> Self {
         Self {
             postgres: pool(options, CONNECTIONS),
+            upkeep: pool(options, UPKEEP_CONNECTIONS),
             redis,
             data_dir,
             nodes: Mutex::default(),
             zookeeper: Mutex::default(),
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
+            own: Arc::new(Semaphore::new(OWN_CONNECTIONS)),
+        }
+    }
+
+    /// For a Postgres that takes more connections: so many for all arenas, and as many for the nodes that
+    /// keep some to themselves.
+    pub fn with_connections(self, most: u32) -> Self {
+        Self {
+            postgres: pool(&self.postgres.connect_options(), most),
+            own: Arc::new(Semaphore::new(most as usize)),
+            ..self
         }
     }
 
@@ -66,6 +94,20 @@ impl Servers {
     pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
         let free = self.production.clone().try_acquire_owned();
         free.map_err(|_| Trouble::Other("this process runs as many shops as it may".to_owned()))
+    }
+
+    /// A pool of one node alone: what it keeps, nobody else waits for.
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
+        let places = self.own.clone().try_acquire_many_owned(connections);
+        let places = places.map_err(|_| {
+            Trouble::Other(
+                "the nodes of this process keep as many connections to themselves as they may".to_owned(),
+            )
+        })?;
+        Ok(OwnPool {
+            pool: pool(&self.postgres.connect_options(), connections),
+            _places: places,
+        })
     }
 
     /// One more Redis, independent of all others, started when it is first needed. It keeps nothing over
@@ -174,7 +216,8 @@ impl Servers {
     }
 
     pub async fn close(&self) {
-        let _ = tokio::time::timeout(Duration::from_millis(500), self.postgres.close()).await;
+        let pools = async { tokio::join!(self.postgres.close(), self.upkeep.close()) };
+        let _ = tokio::time::timeout(Duration::from_millis(500), pools).await;
         // Dropping them ends them.
         self.nodes.lock().await.clear();
         self.zookeeper.lock().await.take();

@@ -12,7 +12,7 @@ use super::{
     arena::Definition,
     meeting::Meetings,
     options::Options,
-    servers::Servers,
+    servers::{OwnPool, Servers},
     strategy::{Buyer, Outcome, Trouble},
 };
 use crate::{
@@ -223,13 +223,14 @@ impl Stand {
         self.wire_to(self.ground.postgres.clone())
     }
 
-    /// A pool of this node alone, with so many connections.
-    pub fn wire_to_own_pool(&self, connections: u32) -> wire::Sql {
-        let options = self.ground.postgres.connect_options();
-        self.wire_to(super::servers::pool(&options, connections))
+    /// A pool of this node alone, with so many connections; refused if the nodes of this process have as
+    /// many as they may.
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
+        self.ground.servers.own_pool(connections)
     }
 
-    fn wire_to(&self, pool: PgPool) -> wire::Sql {
+    /// A pool, as locks take it.
+    pub fn wire_to(&self, pool: PgPool) -> wire::Sql {
         wire::Sql::new(pool)
             .of(&format!("node-{}", self.node))
             .counted_by(&self.ground.meter.wires)
@@ -239,8 +240,13 @@ impl Stand {
 
     /// A connection, each statement its own transaction.
     pub async fn sql(&self) -> Result<Sql, Trouble> {
+        self.sql_of(&self.ground.postgres).await
+    }
+
+    /// A connection of this pool.
+    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
         Ok(Sql {
-            connection: self.ground.postgres.acquire().await?,
+            connection: pool.acquire().await?,
             meter: self.ground.meter.clone(),
         })
     }

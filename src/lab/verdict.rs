@@ -123,7 +123,7 @@ impl Verdict {
 /// Judges an arena once it is quiet, or says that it was not.
 pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, LabError> {
     let quiet = tokio::time::timeout(PATIENCE, arena.settle()).await.is_ok();
-    let postgres = &arena.ground.postgres;
+    let postgres = &arena.ground.servers.upkeep;
     let id = &arena.definition().id;
     let asked: Option<i64> =
         sqlx::query_scalar("UPDATE lab.arenas SET asked = asked + 1 WHERE id = $1 RETURNING asked")
@@ -169,7 +169,7 @@ async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
         .bind(&arena.definition().id)
         .bind(arena.process())
         .bind(asked)
-        .fetch_one(&arena.ground.postgres)
+        .fetch_one(&arena.ground.servers.upkeep)
         .await?;
         if missing == 0 {
             return Ok(true);
@@ -209,7 +209,7 @@ async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
     let row = sqlx::query(AssertSqlSafe(statement))
         .bind(&definition.id)
         .bind(i64::from(definition.per_user_limit))
-        .fetch_one(&arena.ground.postgres)
+        .fetch_one(&arena.ground.servers.upkeep)
         .await?;
     Ok(Rows {
         sold: row.try_get("sold")?,

@@ -2,13 +2,14 @@
 
 use crate::{
     lab::{
+        servers::OwnPool,
         stand::{Sql, Stand, new_order_id},
         strategy::{
             Buyer, Demonstration, Family, Harm, Opening, Outcome, Promise, Scenario, Sell,
             Strategy, Trouble, Words, opening,
         },
     },
-    lock::wire::Line,
+    lock::wire::{Line, Meter},
 };
 use dashmap::DashMap;
 use redis::cmd;
@@ -105,6 +106,9 @@ struct Node {
     /// What this incarnation of the node is called; its answers come to a list of that name.
     name: String,
     waiting: Arc<DashMap<String, oneshot::Sender<String>>>,
+    /// The consumer's session, one connection: it is kept as long as the node lives, so it must not be one
+    /// that all arenas share.
+    session: Arc<OwnPool>,
     stand: Stand,
 }
 
@@ -116,6 +120,7 @@ fn open(stand: Stand) -> Opening {
             in_hand: stand.key("in hand"),
             name: new_order_id(),
             waiting: Arc::default(),
+            session: Arc::new(stand.own_pool(1)?),
             stand,
         };
         for task in [Task::HearAnswers, Task::BeTheConsumer] {
@@ -145,6 +150,25 @@ impl Sell for Node {
             Ok(Ok("sold out")) => Ok(Outcome::SoldOut),
             Ok(Ok("duplicate")) => Ok(Outcome::Duplicate),
             _ => Err(Trouble::Other("no answer from the consumer".to_owned())),
+        }
+    }
+
+    /// Waits until every request is served, also those whose buyers have hung up.
+    async fn settle(&self) {
+        // It is the lab that asks: not counted.
+        let redis = self.redis.clone().counted_by(&Meter::default());
+        loop {
+            // In this order: a request goes from the queue into the hand and never back.
+            let mut left = Ok(0_i64);
+            for list in [&self.queue, &self.in_hand] {
+                if matches!(left, Ok(0)) {
+                    left = redis.send(cmd("LLEN").arg(list)).await;
+                }
+            }
+            if matches!(left, Ok(0)) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
         }
     }
 }
@@ -187,7 +211,7 @@ impl Node {
     }
 
     async fn be_the_consumer(&self, redis: &Line) -> Result<(), Trouble> {
-        let mut sql = self.stand.sql().await?;
+        let mut sql = self.stand.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use
         let alone: bool =
             sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtextextended($1, 0))")

@@ -2,15 +2,17 @@
 
 use crate::{
     lab::{
+        servers::OwnPool,
         stand::{Stand, Transaction},
         strategy::{
             Buyer, Demonstration, Family, Harm, Harms, Never, Opening, Outcome, Possible, Promise,
-            Scenario, Sell, Strategy, Trouble, Words, ready,
+            Scenario, Sell, Strategy, Trouble, Words, opening,
         },
     },
-    lock::{Acquired, Guard, Lock, Released, SessionAdvisoryLock, wire::Sql},
+    lock::{Acquired, Guard, Lock, Released, SessionAdvisoryLock},
 };
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
 pub const STRATEGY: Strategy = Strategy {
     number: 29,
@@ -116,14 +118,24 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 struct Node {
     stand: Stand,
-    pool: Sql,
+    /// Of this node alone, as a server of its own would have.
+    own: OwnPool,
+    warm: OnceCell<()>,
     lock: SessionAdvisoryLock,
 }
 
 fn open(stand: Stand) -> Opening {
-    let pool = stand.wire_to_own_pool(2);
-    let lock = SessionAdvisoryLock::new(pool.clone());
-    ready(Node { stand, pool, lock })
+    opening(async move {
+        let own = stand.own_pool(2)?;
+        let lock = SessionAdvisoryLock::new(stand.wire_to(own.pool.clone()));
+        let warm = OnceCell::new();
+        Ok(Node {
+            stand,
+            own,
+            warm,
+            lock,
+        })
+    })
 }
 
 impl Sell for Node {
@@ -146,17 +158,20 @@ impl Sell for Node {
     }
 
     async fn close(&self) {
-        self.pool.pool().close().await; // and with the sessions whatever they still hold
+        self.own.pool.close().await; // and with the sessions whatever they still hold
     }
 }
 
 impl Node {
     /// Both connections of the pool are there, as in any server that has run for a while.
     async fn warm_up(&self) -> Result<(), Trouble> {
-        if self.pool.pool().size() < 2 {
-            let _both = tokio::try_join!(self.pool.pool().acquire(), self.pool.pool().acquire())?;
-        }
-        Ok(())
+        // By one buyer, before any other is let in: two of them, each with one connection in hand, would
+        // wait for each other.
+        let both = async || {
+            tokio::try_join!(self.own.pool.acquire(), self.own.pool.acquire())?;
+            Ok(())
+        };
+        self.warm.get_or_try_init(both).await.map(|_| ())
     }
 
     async fn sell(&self, transaction: &mut Transaction, buyer: &Buyer) -> Result<Outcome, Trouble> {
