@@ -13,9 +13,10 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How long the first waits may be in vain, at each place.
+/// How long the first waits may be in vain, at each place. The very first one is what a sound strategy pays
+/// once, and what the second buyer of a broken one has on a loaded machine to come here.
 const PATIENCE: [Duration; 5] = [
-    Duration::from_millis(150),
+    Duration::from_millis(1_000),
     Duration::from_millis(50),
     Duration::from_millis(20),
     Duration::from_millis(20),

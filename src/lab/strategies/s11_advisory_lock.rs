@@ -63,7 +63,9 @@ pub const STRATEGY: Strategy = Strategy {
 
 // --- the purchase
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a purchase may take: who waits that long has no answer. "Contended" would be one, and nobody
+/// undersells here.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Node {
     stand: Stand,

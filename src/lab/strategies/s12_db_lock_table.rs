@@ -53,7 +53,7 @@ pub const STRATEGY: Strategy = Strategy {
             "持锁者死后多久锁才空出来。太短，活人也会丢锁；太长，所有人都在等一个死人。",
         ),
         kind: OptionKind::Whole {
-            default: 1_000,
+            default: 2_000,
             min: 20,
             max: 30_000,
         },
@@ -91,7 +91,9 @@ const LOST: &str = "the lease was over before the write";
 
 // --- the purchase
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a purchase may take: who waits that long has no answer, and must not be told that trying again
+/// is all there is to it. "Contended" would be an answer, and nobody undersells here.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Node {
     stand: Stand,

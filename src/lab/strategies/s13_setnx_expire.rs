@@ -60,7 +60,7 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: HARMS,
     },
     needs: &[],
-    options: &[lease_ms(1_000), wait_ms(2_000), REPAIR],
+    options: &[lease_ms(2_000), wait_ms(5_000), REPAIR],
     crash_points: &[
         "between SETNX and EXPIRE",
         "the stock is written",
@@ -117,8 +117,9 @@ pub const STRATEGY: Strategy = Strategy {
                     ("crash_at", "between SETNX and EXPIRE"),
                     ("restart_ms", "0"),
                     ("repair", "only-expire"),
-                    ("wait_ms", "1500"),
-                    ("lease_ms", "700"),
+                    // The lease is longer than the first holder waits to be met.
+                    ("wait_ms", "3400"),
+                    ("lease_ms", "1600"),
                 ],
                 ..Scenario::SMALL
             },

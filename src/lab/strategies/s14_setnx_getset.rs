@@ -50,7 +50,7 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: HARMS,
     },
     needs: &[],
-    options: &[lease_ms(1_000), wait_ms(2_000), CLOCK_SKEW_MS],
+    options: &[lease_ms(2_000), wait_ms(5_000), CLOCK_SKEW_MS],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
         Demonstration {

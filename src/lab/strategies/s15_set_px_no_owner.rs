@@ -47,7 +47,7 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: HARMS,
     },
     needs: &[],
-    options: &[lease_ms(1_000), wait_ms(2_000)],
+    options: &[lease_ms(2_000), wait_ms(5_000)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
         Demonstration {

@@ -55,7 +55,7 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: HARMS,
     },
     needs: &[],
-    options: &[lease_ms(2_000), wait_ms(500), LOCK],
+    options: &[lease_ms(2_000), wait_ms(5_000), LOCK],
     crash_points: &["the unit is taken"],
     demonstrations: &[
         Demonstration {

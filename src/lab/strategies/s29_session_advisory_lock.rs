@@ -114,7 +114,8 @@ const LEAKED: &str = "the unlock reached another session";
 
 // --- the purchase
 
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Longer than the first holder waits to be met: on one node nobody is turned away.
+const PATIENCE: Duration = Duration::from_millis(2_500);
 
 struct Node {
     stand: Stand,

@@ -30,5 +30,6 @@ async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
         Some(shared.folder(prefix)),
     );
     // This Postgres takes hundreds of connections.
-    (Lab::new(servers.with_production_nodes(32)), database)
+    let servers = servers.with_connections(60).with_production_nodes(32);
+    (Lab::new(servers), database)
 }
