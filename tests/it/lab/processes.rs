@@ -28,7 +28,7 @@ async fn storm(servers: &[&Program], arena: &str, buyers: usize) -> Vec<String> 
 
 async fn arena(server: &Program, strategy: &str) -> String {
     // Long work, so that the two processes' critical sections cannot miss each other.
-    let body = json!({"strategy": strategy, "stock": 3, "work_ms": 150});
+    let body = json!({"strategy": strategy, "stock": 6, "work_ms": 400});
     let request = reqwest::Client::new()
         .post(server.url("/api/v1/lab/arenas"))
         .json(&body);
@@ -79,15 +79,17 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     );
 
     let alone = arena(&first, "process-mutex").await;
-    storm(&[&first], &alone, 8).await;
+    storm(&[&first], &alone, 12).await;
     let judged = verdict(&first, &alone).await;
     assert_eq!(
         (&judged["sold"], &judged["oversold"], &judged["processes"]),
-        (&json!(3), &json!(0), &json!(1)),
+        (&json!(6), &json!(0), &json!(1)),
         "{judged:#}"
     );
 
     let together = arena(&first, "process-mutex").await;
+    // The second has it open before anybody buys: otherwise the first may have sold everything by then.
+    verdict(&second, &together).await;
     let told = storm(&[&first, &second], &together, 16).await;
     // Whichever process is asked, the verdict is about both.
     for server in [&first, &second] {
@@ -110,11 +112,12 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     }
     // What is in the one database protects both.
     let row = arena(&second, "conditional-update").await;
-    storm(&[&first, &second], &row, 8).await;
+    verdict(&first, &row).await;
+    storm(&[&first, &second], &row, 16).await;
     let judged = verdict(&first, &row).await;
     assert_eq!(
         (&judged["sold"], &judged["oversold"], &judged["processes"]),
-        (&json!(3), &json!(0), &json!(2)),
+        (&json!(6), &json!(0), &json!(2)),
         "{judged:#}"
     );
 
