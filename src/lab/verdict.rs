@@ -331,17 +331,18 @@ fn explain(verdict: &Verdict, language: Language) -> String {
     }
     if *failed > 0 {
         said.push(if en {
-            format!("{failed} attempts failed.")
+            format!("{failed} attempts failed: of those nothing can be said, they may have an order or none.")
         } else {
-            format!("{failed} 次购买出错。")
+            format!("{failed} 次购买出错：对这些无法下结论，订单可能有，也可能没有。")
         });
     }
     let harmless = verdict.shows(Harm::Holds);
     said.push(match (verdict.kept_promise, harmless, en) {
         (true, true, true) => {
-            "Nothing was sold twice, nothing was left over: the promise is kept.".to_owned()
+            "Nothing was sold twice, and nobody who got an answer was turned away while units were left: the promise is kept."
+                .to_owned()
         }
-        (true, true, false) => "没有多卖，也没有少卖：承诺兑现。".to_owned(),
+        (true, true, false) => "没有多卖；凡得到答复的人，没有谁在还有货时被拒绝：承诺兑现。".to_owned(),
         (true, false, true) => {
             "The strategy never promised otherwise: this is how it fails.".to_owned()
         }
