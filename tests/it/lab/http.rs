@@ -5,6 +5,7 @@ use crate::support::app::{Options, Reply, TestApp, eventually};
 use futures_util::{StreamExt, future::join_all};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const ARENAS: &str = "/api/v1/lab/arenas";
 
@@ -443,6 +444,7 @@ async fn arenas_are_bounded_and_too_old_ones_go() {
 async fn without_a_lab_nothing_of_it_is_there() {
     let app = TestApp::start().await;
     let id = "0123456789abcdef0123456789abcdef";
+    let mut called = BTreeSet::new();
     for (method, path) in [
         (Method::GET, "/api/v1/lab/strategies".to_owned()),
         (Method::POST, ARENAS.to_owned()),
@@ -451,12 +453,30 @@ async fn without_a_lab_nothing_of_it_is_there() {
         (Method::POST, format!("{ARENAS}/{id}/storm")),
         (Method::GET, format!("{ARENAS}/{id}/events")),
         (Method::GET, format!("{ARENAS}/{id}/verdict")),
+        (Method::GET, "/api/v1/lab/report".to_owned()),
+        (Method::GET, "/api/v1/lab/lessons".to_owned()),
+        (Method::POST, "/api/v1/lab/lessons/b03/play".to_owned()),
+        (Method::GET, "/api/v1/lab/ids".to_owned()),
+        (Method::GET, "/api/v1/lab/locks".to_owned()),
     ] {
+        called.insert(path.replace(id, "{id}").replace("b03", "{id}"));
         for body in [None, Some(json!({"nonsense": 1}))] {
             app.call(method.clone(), &path, body)
                 .await
                 .assert_problem(404, "not_found");
         }
+    }
+    // None is forgotten.
+    let described = flash_sale::http::openapi();
+    let described = serde_json::to_value(&described).expect("JSON");
+    let paths = described["paths"].as_object().expect("paths").keys();
+    let of_the_lab: BTreeSet<String> = paths
+        .filter(|path| path.starts_with("/api/v1/lab"))
+        .cloned()
+        .collect();
+    assert_eq!(called, of_the_lab);
+    for page in ["/lab", "/lab/lessons/b03", "/lab/locks", "/lab/ids"] {
+        assert_eq!(app.get(page).await.status, StatusCode::NOT_FOUND, "{page}");
     }
     app.finish().await;
 }

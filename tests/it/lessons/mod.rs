@@ -93,10 +93,10 @@ impl House {
 /// Whether this machine can play it. The program would say so in `available`; a test says it loudly.
 async fn can_be_played(lesson: &Lesson) -> bool {
     if lesson.needs.contains(&Need::ZooKeeper) && ZooKeeperServer::check().await.is_err() {
-        eprintln!(
+        crate::locks::say(&format!(
             "NOT EXERCISED: lesson {} needs ZooKeeper, which is not installed",
             lesson.id
-        );
+        ));
         return false;
     }
     true

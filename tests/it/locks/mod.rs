@@ -119,7 +119,7 @@ async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
 }
 
 /// Loudly: the test harness keeps to itself what a passing test prints, but not this.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "\n*** {text} ***");
 }
