@@ -353,10 +353,12 @@ impl Arena {
     pub async fn close(&self) {
         self.closed.store(true, Relaxed);
         self.storm.cancel();
-        for up in self.living().await {
+        let living = self.living().await;
+        let ends = living.into_iter().map(|up| async move {
             let _ = tokio::time::timeout(Duration::from_secs(2), up.seller.close()).await;
             up.gone.cancel();
-        }
+        });
+        futures_util::future::join_all(ends).await;
         for node in &self.nodes {
             node.slot.lock().await.up = None;
         }

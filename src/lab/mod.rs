@@ -59,6 +59,9 @@ pub const MOST_STOCK: i64 = 10_000;
 pub const MOST_NODES: i64 = 8;
 pub const MOST_PER_USER: i64 = 100;
 
+/// How long the end of a process waits for an arena's tally to be written.
+const LAST_TALLY: Duration = Duration::from_secs(2);
+
 /// "flash lab", for whoever counts the arenas before making one more.
 const COUNTING: i64 = 0x666c_6173_686c_6162;
 
@@ -239,6 +242,20 @@ impl Lab {
             arena.close().await;
         }
         // The row goes last: as long as it is there, what belongs to it is found.
+        self.remove_belongings(id).await?;
+        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
+            .bind(id)
+            .execute(&self.servers.upkeep)
+            .await?
+            .rows_affected();
+        if deleted == 0 {
+            return Err(LabError::ArenaNotFound);
+        }
+        Ok(())
+    }
+
+    /// Removes what stands outside the arena's row: its schema, its locks, its keys.
+    async fn remove_belongings(&self, id: &str) -> Result<(), LabError> {
         production::drop_schema(&self.servers.upkeep, id).await?;
         for table in [
             "DELETE FROM lab.locks WHERE starts_with(name, $1)",
@@ -250,14 +267,6 @@ impl Lab {
                 .await?;
         }
         self.servers.sweep(id).await?;
-        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
-            .bind(id)
-            .execute(&self.servers.upkeep)
-            .await?
-            .rows_affected();
-        if deleted == 0 {
-            return Err(LabError::ArenaNotFound);
-        }
         Ok(())
     }
 
@@ -328,10 +337,14 @@ impl Lab {
             .fetch_all(&self.servers.upkeep)
             .await?;
         for id in mine.iter().filter(|id| !there.contains(id)) {
-            if let Some((_, arena)) = self.open.remove(id) {
-                arena.close().await;
-                self.servers.sweep(id).await?;
-            }
+            let Some(arena) = self.open.get(id).map(|arena| arena.clone()) else {
+                continue;
+            };
+            arena.close().await;
+            // The nodes here went on for a moment after the other process had cleaned up, and may have
+            // written again. Forgotten only after that: what fails is tried again in the next round.
+            self.remove_belongings(id).await?;
+            self.open.remove(id);
         }
         Ok(())
     }
@@ -340,7 +353,22 @@ impl Lab {
     pub async fn close(&self) {
         let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
         self.open.clear();
-        futures_util::future::join_all(arenas.iter().map(|arena| arena.close())).await;
+        let ended = arenas.into_iter().map(|arena| async move {
+            arena.close().await;
+            // This process will have nothing to add to any later verdict: none waits for it in vain.
+            let last = async {
+                arena.settle().await;
+                arena.save(Some(i64::MAX)).await
+            };
+            match tokio::time::timeout(LAST_TALLY, last).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the last tally of an arena is not written")
+                }
+                Err(_) => tracing::debug!("the last tally of an arena took too long"),
+            }
+        });
+        futures_util::future::join_all(ended).await;
         self.theatre.close().await;
         self.servers.close().await;
     }

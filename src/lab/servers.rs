@@ -101,7 +101,8 @@ impl Servers {
         let places = self.own.clone().try_acquire_many_owned(connections);
         let places = places.map_err(|_| {
             Trouble::Other(
-                "the nodes of this process keep as many connections to themselves as they may".to_owned(),
+                "the nodes of this process keep as many connections to themselves as they may"
+                    .to_owned(),
             )
         })?;
         Ok(OwnPool {
