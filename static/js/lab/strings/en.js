@@ -103,6 +103,8 @@ export default {
   'error.too_many_arenas': 'Too many stocks of the lab are open at the moment. They close by themselves after a while: wait a little and try again.',
   'error.storm_running': 'A storm is already going on there.',
   'error.strategy_unavailable': 'This cannot run here: {detail}',
+  'error.lesson_not_found': 'There is no such lesson.',
+  'error.lesson_unavailable': 'This lesson cannot be played here: {detail}',
 
   'lab.setup': 'The storm',
   'lab.choose': 'Choose at least one strategy.',

@@ -102,6 +102,8 @@ export default {
   'error.too_many_arenas': '实验室里同时打开的库存太多了。它们过一会儿会自动关闭：请稍等再试。',
   'error.storm_running': '那里已经有一波人潮了。',
   'error.strategy_unavailable': '在这里不能运行：{detail}',
+  'error.lesson_not_found': '没有这一课。',
+  'error.lesson_unavailable': '这一课在这里无法上演：{detail}',
 
   'lab.setup': '人潮',
   'lab.choose': '请至少选一个策略。',
