@@ -137,9 +137,7 @@ pub async fn play(
 /// What a lesson lacks is said in the language that was asked for.
 fn refused(error: PlayError, language: Language) -> Problem {
     match error {
-        PlayError::Unavailable(why) => {
-            Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language))
-        }
+        PlayError::Unavailable(why) => Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language)),
         other => other.into(),
     }
 }

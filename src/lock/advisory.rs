@@ -168,8 +168,7 @@ impl AdvisoryGuard {
     /// (`idle_in_transaction_session_timeout`).
     pub async fn transaction(&self) -> Result<Lent<'_>, LockError> {
         let transaction = self.transaction.lock().await;
-        let transaction =
-            MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())?;
+        let transaction = MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())?;
         Ok(Lent {
             transaction,
             hold: &self.hold,

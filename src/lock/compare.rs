@@ -604,7 +604,8 @@ async fn sampled<L: Lock>(
         let trips = round(lock, name, meter).await?;
         times.push(start.elapsed());
         // More than the fewest were asked again, because a reply was too slow.
-        let total = |(acquire, release): (RoundTrips, RoundTrips)| acquire.total() + release.total();
+        let total =
+            |(acquire, release): (RoundTrips, RoundTrips)| acquire.total() + release.total();
         if fewest.is_none_or(|fewest| total(trips) < total(fewest)) {
             fewest = Some(trips);
         }

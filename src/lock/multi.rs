@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! on each node:  NAME  string: the holder's token, expires with the lease
+//!                NAME:freed  sorted set: the tokens given back in the last seconds
 //! ```
 //!
 //! What happens on a crash: of the holder: the leases end it. Of one node: nobody gets the lock until it is

@@ -5,7 +5,7 @@
 //! ```text
 //! NAME        hash: owner, fencing, and a field holding:REQUEST for each time it is held; expires with the lease
 //! NAME:fence  integer: how often the lock changed hands, never expires
-//! NAME:freed:REQUEST  left behind for some seconds by a release, which may be asked for twice
+//! NAME:freed  sorted set: the requests given back in the last seconds, since a release may be asked for twice
 //! NAME:free   channel: one message when the last holding was given back
 //! ```
 //!
@@ -19,7 +19,7 @@
 
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
-    token::{RELEASE_ATTEMPTS, REMEMBERED},
+    token::{RELEASE_ATTEMPTS, REMEMBERED, freed},
     watchdog::Watchdog,
     wire::{Line, LuaScript, Wake, Wakeups, millis},
 };
@@ -139,10 +139,6 @@ struct Holding {
     count: u32,
 }
 
-fn left_behind(name: &str, request: &str) -> String {
-    format!("{name}:freed:{request}")
-}
-
 fn channel(name: &str) -> String {
     format!("{name}:free")
 }
@@ -160,7 +156,7 @@ impl Lock for ReentrantLock {
         let patience = Patience::new(wait, PAUSE);
         let mut undo = Undo::with({
             let call = RELEASE
-                .on(&[name, &left_behind(name, &request)])
+                .on(&[name, &freed(name)])
                 .arg(&*self.owner)
                 .arg(&request)
                 .arg(&channel)
@@ -287,7 +283,7 @@ impl Guard for ReentrantGuard {
             watchdog.stop().await;
         }
         let call = RELEASE
-            .on(&[&self.name, &left_behind(&self.name, &self.held.request)])
+            .on(&[&self.name, &freed(&self.name)])
             .arg(&*self.owner)
             .arg(&self.held.request)
             .arg(channel(&self.name))

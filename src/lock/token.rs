@@ -3,7 +3,7 @@
 //! ```text
 //! NAME        string: the holder's token, expires with the lease
 //! NAME:fence  integer: how often the lock was taken (only with `fenced`), never expires
-//! NAME:freed:TOKEN  left behind for some seconds by a release, which may be asked for twice
+//! NAME:freed  sorted set: the tokens given back in the last seconds, since a release may be asked for twice
 //! ```
 //!
 //! What happens on a crash: of the holder: the lease ends it. Of Redis, with its data: nothing. Without:
@@ -43,19 +43,22 @@ pub(super) const RELEASE_ATTEMPTS: u32 = 3;
 /// careful one.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(10);
 
+/// Where it remembers them.
+pub(super) fn freed(name: &str) -> String {
+    format!("{name}:freed")
+}
+
 /// A release that may be asked for again.
 pub(super) fn release(name: &str, token: &str) -> ScriptCall {
-    let left_behind = format!("{name}:freed:{token}");
     RELEASE
-        .on(&[name, &left_behind])
+        .on(&[name, &freed(name)])
         .arg(token)
         .arg(millis(REMEMBERED))
 }
 
-/// A release whose answer nobody looks at: nothing is left behind.
+/// A release that need not be remembered.
 pub(crate) fn undo(name: &str, token: &str) -> ScriptCall {
-    let left_behind = format!("{name}:freed:{token}");
-    RELEASE.on(&[name, &left_behind]).arg(token).arg(0)
+    RELEASE.on(&[name, &freed(name)]).arg(token).arg(0)
 }
 
 /// How a lock is given back.

@@ -383,7 +383,9 @@ impl ZooKeeperLock {
                 Ok(Some(removed)) => any |= removed,
                 Ok(None) => return Ok(any),
                 Err(error) if is_final(&error) => return Err(error),
-                Err(_) if place.client.state().is_terminated() => return Err(Error::SessionExpired),
+                Err(_) if place.client.state().is_terminated() => {
+                    return Err(Error::SessionExpired);
+                }
                 // In doubt, throttled, moved: all of that passes.
                 Err(_) => sleep(PAUSE).await,
             }

@@ -145,7 +145,7 @@ impl Careless {
     }
 
     async fn unlock(self, watchdog: tokio::task::AbortHandle) -> Result<bool, RedisError> {
-        // One attempt, so nothing has to be left behind for a second one.
+        // One attempt, so nothing has to be remembered for a second one.
         let call = token::undo(&self.name, &self.token);
         // THE FLAW: the question mark leaves before the watchdog is ended.
         let freed = self.line.run::<bool>(&call).await?;

@@ -7,7 +7,8 @@ use super::{
 use flash_sale::{
     embedded::RedisServer,
     lock::{
-        Acquired, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock, Released, TokenLock, Why,
+        Acquired, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock, Released, TokenLock,
+        Why,
     },
 };
 use std::{sync::Arc, time::Duration};
