@@ -115,7 +115,8 @@ pub async fn play(
     OptionalJson(request): OptionalJson<PlayRequest>,
 ) -> Result<Response, Problem> {
     if !streams {
-        let timeline = lab.theatre.play(lesson.id, &request.options, None).await?;
+        let played = lab.theatre.play(lesson.id, &request.options, None).await;
+        let timeline = played.map_err(|error| refused(error, language))?;
         return body::json(StatusCode::OK, &timeline.body(language));
     }
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "lesson");
@@ -124,12 +125,21 @@ pub async fn play(
     let playing = lab
         .theatre
         .start(lesson.id, &request.options, Some(told))
-        .await?;
+        .await
+        .map_err(|error| refused(error, language))?;
     Ok(events::respond(
         &app,
         follow(lesson, moments, playing, language),
         place,
     ))
+}
+
+/// What a lesson lacks is said in the language that was asked for.
+fn refused(error: PlayError, language: Language) -> Problem {
+    match error {
+        PlayError::Unavailable(why) => Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language)),
+        other => other.into(),
+    }
 }
 
 /// The cast, the steps, and how it ended.

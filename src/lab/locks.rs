@@ -121,12 +121,29 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Lab {
-    /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and kept.
+    /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and kept if all
+    /// of them are there: one that was too slow just now must not look as if its server were missing for ever.
     pub async fn locks(&self, language: Language) -> Result<LocksBody, Trouble> {
-        let costs = self
+        let measured = self
             .lock_costs
-            .get_or_try_init(|| measure(&self.servers))
-            .await?;
+            .get_or_try_init(async || {
+                let (costs, complete) = measure(&self.servers).await.map_err(Unkept::Trouble)?;
+                if complete {
+                    Ok(costs)
+                } else {
+                    Err(Unkept::Incomplete(costs))
+                }
+            })
+            .await;
+        let incomplete;
+        let costs = match measured {
+            Ok(costs) => costs,
+            Err(Unkept::Incomplete(some)) => {
+                incomplete = some;
+                &incomplete
+            }
+            Err(Unkept::Trouble(error)) => return Err(error),
+        };
         let locks = ROWS.iter().map(|row| {
             let cost = costs.iter().find(|cost| cost.id == row.id);
             LockBody::new(row, cost, language)
@@ -144,7 +161,14 @@ impl Lab {
     }
 }
 
-async fn measure(servers: &Servers) -> Result<Vec<Cost>, Trouble> {
+/// Why a measurement is made again the next time.
+enum Unkept {
+    Trouble(Trouble),
+    Incomplete(Vec<Cost>),
+}
+
+/// What was measured, and whether that is all there is here.
+async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
     let mut nodes = Vec::new();
     if servers.lacks(Need::RedisNodes(NODES)).is_none() {
         for number in 0..NODES {
@@ -172,7 +196,8 @@ async fn measure(servers: &Servers) -> Result<Vec<Cost>, Trouble> {
         .execute(&servers.postgres)
         .await?;
     servers.sweep(MEASUREMENT).await?;
-    Ok(costs)
+    let complete = costs.len() == all.locks();
+    Ok((costs, complete))
 }
 
 /// As a table for a terminal.

@@ -15,9 +15,14 @@
 
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Why,
-    wire::{Sql, SqlTransaction},
+    wire::{Binding, Sql, SqlTransaction},
 };
-use std::{sync::Arc, time::Duration};
+use sqlx::{FromRow, postgres::PgRow};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{MappedMutexGuard, Mutex, MutexGuard},
     task::AbortHandle,
@@ -156,9 +161,18 @@ impl AdvisoryGuard {
 
     /// The transaction that has the lock: what is written in it is committed together with the unlock,
     /// or not at all.
-    pub async fn transaction(&self) -> Result<MappedMutexGuard<'_, SqlTransaction>, LockError> {
+    ///
+    /// To be held for the statements only, and not while there is nothing to say to Postgres: for as long as
+    /// it is lent out nobody asks whether the connection lives, [`Guard::lost`] hears of its end only from a
+    /// statement that fails, and Postgres ends a transaction that is idle for too long
+    /// (`idle_in_transaction_session_timeout`).
+    pub async fn transaction(&self) -> Result<Lent<'_>, LockError> {
         let transaction = self.transaction.lock().await;
-        MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())
+        let transaction = MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())?;
+        Ok(Lent {
+            transaction,
+            hold: &self.hold,
+        })
     }
 
     /// Gives the lock back without the work.
@@ -166,6 +180,73 @@ impl AdvisoryGuard {
         let transaction = self.transaction.lock().await.take().ok_or_else(gone)?;
         transaction.rollback().await?;
         Ok(Released::Freed)
+    }
+}
+
+/// The transaction of an [`AdvisoryGuard`]. A statement that finds its session ended tells the holder.
+pub struct Lent<'a> {
+    transaction: MappedMutexGuard<'a, SqlTransaction>,
+    hold: &'a Hold,
+}
+
+impl Lent<'_> {
+    /// As [`SqlTransaction::execute`].
+    #[track_caller]
+    pub fn execute<'a>(
+        &'a mut self,
+        sql: &'static str,
+        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send + 'a {
+        let hold = self.hold;
+        let statement = self.transaction.execute(sql, bind);
+        async move { told(hold, statement.await) }
+    }
+
+    /// As [`SqlTransaction::optional`].
+    #[track_caller]
+    pub fn optional<'a, T: for<'r> FromRow<'r, PgRow> + Send + 'a>(
+        &'a mut self,
+        sql: &'static str,
+        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
+    ) -> impl Future<Output = Result<Option<T>, sqlx::Error>> + Send + 'a {
+        let hold = self.hold;
+        let statement = self.transaction.optional(sql, bind);
+        async move { told(hold, statement.await) }
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = SqlTransaction;
+
+    fn deref(&self) -> &SqlTransaction {
+        &self.transaction
+    }
+}
+
+impl DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut SqlTransaction {
+        &mut self.transaction
+    }
+}
+
+fn told<T>(hold: &Hold, outcome: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    if outcome.as_ref().is_err_and(ends_session) {
+        hold.lose(Why::SessionGone);
+    }
+    outcome
+}
+
+/// A statement that is merely refused leaves transaction and lock where they are, until the rollback.
+fn ends_session(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+            // Told to end, shut down or crashed (57P…), idle for too long, a broken connection.
+            code.starts_with("57P") || code == "25P03" || code.starts_with("08")
+        }),
+        other => matches!(
+            other,
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_)
+        ),
     }
 }
 

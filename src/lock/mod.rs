@@ -157,14 +157,16 @@ impl LockError {
                     | sqlx::Error::PoolClosed
                     | sqlx::Error::WorkerCrashed
             ),
-            Self::ZooKeeper(error) => matches!(
-                error,
-                zookeeper_client::Error::ConnectionLoss
-                    | zookeeper_client::Error::SessionExpired
-                    | zookeeper_client::Error::ClientClosed
-                    | zookeeper_client::Error::Timeout
-                    | zookeeper_client::Error::NoHosts
-            ),
+            Self::ZooKeeper(error) => {
+                zookeeper::in_doubt(error)
+                    || matches!(
+                        error,
+                        zookeeper_client::Error::SessionExpired
+                            | zookeeper_client::Error::ClientClosed
+                            | zookeeper_client::Error::Timeout
+                            | zookeeper_client::Error::NoHosts
+                    )
+            }
         }
     }
 }

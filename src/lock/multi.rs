@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! on each node:  NAME  string: the holder's token, expires with the lease
+//!                NAME:freed  sorted set: the tokens given back in the last seconds
 //! ```
 //!
 //! What happens on a crash: of the holder: the leases end it. Of one node: nobody gets the lock until it is
@@ -16,9 +17,9 @@
 
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
-    token::{RELEASE, RELEASE_ATTEMPTS, RENEW},
+    token::{RELEASE_ATTEMPTS, RENEW, release, undo},
     watchdog::Watchdog,
-    wire::{Line, millis},
+    wire::{Line, ScriptCall, millis},
 };
 use futures_util::future::join_all;
 use redis::{RedisError, cmd};
@@ -100,7 +101,7 @@ impl Lock for MultiLock {
         let mut undo = Undo::with({
             let (nodes, name, token) = (self.nodes.clone(), name.to_owned(), token.clone());
             || async move {
-                release_everywhere(&nodes, &name, &token).await;
+                give_up_everywhere(&nodes, &name, &token).await;
             }
         });
         loop {
@@ -120,7 +121,7 @@ impl Lock for MultiLock {
                 Err(error) => Err(error),
             };
             // Also where no answer came. What cannot be reached now is ended by its lease.
-            let released = release_everywhere(&self.nodes, name, &token).await;
+            let released = give_up_everywhere(&self.nodes, name, &token).await;
             undo.arm(released.error.is_some());
             if !patience.allows_another(&outcome).await {
                 return outcome;
@@ -159,8 +160,7 @@ impl Guard for MultiGuard {
         if let Some(error) = released.error {
             return Err(error);
         }
-        let in_time = released.retried && !self.hold.is_lost();
-        if released.yes == self.nodes.len() || in_time {
+        if released.yes == self.nodes.len() {
             Ok(Released::Freed)
         } else {
             Ok(Released::NotHeld)
@@ -211,20 +211,16 @@ pub(super) struct Everywhere {
     pub no: usize,
     /// One of those that did not answer.
     pub error: Option<LockError>,
-    /// Some node was asked again after a reply that did not come.
-    pub retried: bool,
 }
 
 impl Everywhere {
-    fn sum(nodes: &[Line], answers: Vec<(Result<bool, RedisError>, bool)>) -> Self {
+    fn sum(nodes: &[Line], answers: Vec<Result<bool, RedisError>>) -> Self {
         let mut sum = Self {
             yes: 0,
             no: 0,
             error: None,
-            retried: false,
         };
-        for (node, (answer, retried)) in nodes.iter().zip(answers) {
-            sum.retried |= retried;
+        for (node, answer) in nodes.iter().zip(answers) {
             match answer {
                 Ok(true) => sum.yes += 1,
                 Ok(false) => sum.no += 1,
@@ -235,15 +231,24 @@ impl Everywhere {
     }
 }
 
-/// Gives back on every node at once, whatever the others answer.
+/// Gives a held lock back on every node at once, whatever the others answer. A node that freed it and whose
+/// reply was lost says yes to the next attempt; one that has forgotten it says no.
 pub(super) async fn release_everywhere(nodes: &[Line], name: &str, token: &str) -> Everywhere {
+    everywhere(nodes, &release(name, token)).await
+}
+
+/// The same for what was never held.
+pub(super) async fn give_up_everywhere(nodes: &[Line], name: &str, token: &str) -> Everywhere {
+    everywhere(nodes, &undo(name, token)).await
+}
+
+async fn everywhere(nodes: &[Line], call: &ScriptCall) -> Everywhere {
     let releases = nodes.iter().map(async |node| {
-        let call = RELEASE.on(&[name]).arg(token);
         let mut attempt = 1;
         loop {
-            let answer = node.run(&call).await;
+            let answer = node.run(call).await;
             if answer.is_ok() || attempt == RELEASE_ATTEMPTS {
-                return (answer, attempt > 1);
+                return answer;
             }
             attempt += 1;
         }
@@ -259,7 +264,7 @@ pub(super) async fn renew_everywhere(
 ) -> Everywhere {
     let renewals = nodes.iter().map(async |node| {
         let call = RENEW.on(&[name]).arg(token).arg(millis(lease));
-        (node.run(&call).await, false)
+        node.run(&call).await
     });
     Everywhere::sum(nodes, join_all(renewals).await)
 }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! on each node:  NAME  string: the holder's token, expires with the lease
+//!                NAME:freed  sorted set: the tokens given back in the last seconds
 //! ```
 //!
 //! What happens on a crash: of the holder: the leases end it. Of a minority of the nodes: nothing. Of a
@@ -16,7 +17,7 @@
 
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
-    multi::{release_everywhere, renew_everywhere, take},
+    multi::{give_up_everywhere, release_everywhere, renew_everywhere, take},
     watchdog::Watchdog,
     wire::Line,
 };
@@ -119,7 +120,7 @@ impl Lock for Redlock {
         let mut undo = Undo::with({
             let (nodes, name, token) = (self.nodes.clone(), name.to_owned(), token.clone());
             || async move {
-                release_everywhere(&nodes, &name, &token).await;
+                give_up_everywhere(&nodes, &name, &token).await;
             }
         });
         loop {
@@ -140,7 +141,7 @@ impl Lock for Redlock {
                 Err(error) => Err(error),
             };
             // On all nodes, also where it was refused or no answer came.
-            let released = release_everywhere(&self.nodes, name, &token).await;
+            let released = give_up_everywhere(&self.nodes, name, &token).await;
             undo.arm(released.error.is_some());
             if !patience.allows_another(&outcome).await {
                 return outcome;
@@ -177,8 +178,7 @@ impl Guard for RedlockGuard {
         }
         let released = release_everywhere(&self.nodes, &self.name, &self.token).await;
         let answered = released.yes + released.no;
-        let in_time = released.retried && !self.hold.is_lost();
-        if released.yes >= self.quorum || (in_time && answered >= self.quorum) {
+        if released.yes >= self.quorum {
             Ok(Released::Freed)
         } else if answered < self.quorum {
             Err(LockError::NoQuorum {

@@ -5,6 +5,7 @@
 //! ```text
 //! NAME        hash: owner, fencing, and a field holding:REQUEST for each time it is held; expires with the lease
 //! NAME:fence  integer: how often the lock changed hands, never expires
+//! NAME:freed  sorted set: the requests given back in the last seconds, since a release may be asked for twice
 //! NAME:free   channel: one message when the last holding was given back
 //! ```
 //!
@@ -18,7 +19,7 @@
 
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
-    token::RELEASE_ATTEMPTS,
+    token::{RELEASE_ATTEMPTS, REMEMBERED, freed},
     watchdog::Watchdog,
     wire::{Line, LuaScript, Wake, Wakeups, millis},
 };
@@ -155,10 +156,11 @@ impl Lock for ReentrantLock {
         let patience = Patience::new(wait, PAUSE);
         let mut undo = Undo::with({
             let call = RELEASE
-                .on(&[name])
+                .on(&[name, &freed(name)])
                 .arg(&*self.owner)
                 .arg(&request)
-                .arg(&channel);
+                .arg(&channel)
+                .arg(0);
             let line = self.line.clone();
             || async move {
                 let _: Result<(u32, u32), RedisError> = line.run(&call).await;
@@ -166,6 +168,8 @@ impl Lock for ReentrantLock {
         });
         let mut wakeups: Option<Wakeups> = None;
         let mut woken: Option<Wake> = None;
+        // An attempt had no reply: it may be on its way still, and take the lock after a later answer.
+        let mut doubt = false;
         loop {
             let sent = Instant::now();
             undo.arm(true);
@@ -193,10 +197,13 @@ impl Lock for ReentrantLock {
                     if let Some(wake) = woken.take() {
                         wake.used();
                     }
-                    undo.arm(false);
+                    undo.arm(doubt);
                     Ok(Acquired::Contended { remaining })
                 }
-                Err(error) => Err(self.line.lock_error(error)),
+                Err(error) => {
+                    doubt = true;
+                    Err(self.line.lock_error(error))
+                }
             };
             // One that was woken and got no answer leaves the wake-up to somebody else.
             drop(woken.take());
@@ -276,11 +283,11 @@ impl Guard for ReentrantGuard {
             watchdog.stop().await;
         }
         let call = RELEASE
-            .on(&[&self.name])
+            .on(&[&self.name, &freed(&self.name)])
             .arg(&*self.owner)
             .arg(&self.held.request)
-            .arg(channel(&self.name));
-        let mut in_doubt = false;
+            .arg(channel(&self.name))
+            .arg(millis(REMEMBERED));
         for attempts_left in (0..RELEASE_ATTEMPTS).rev() {
             let (given_back, left): (bool, u32) = match self.line.run(&call).await {
                 Ok(answer) => answer,
@@ -289,14 +296,12 @@ impl Guard for ReentrantGuard {
                     if attempts_left == 0 || !error.is_unreachable() {
                         return Err(error);
                     }
-                    in_doubt = true;
                     sleep(PAUSE).await;
                     continue;
                 }
             };
-            // Not there, while nobody else could have ended it: an attempt whose reply was lost did.
-            let ours = given_back || (in_doubt && !self.hold.is_lost());
-            return Ok(match (ours, left) {
+            // An attempt whose reply was lost is remembered; a Redis that has forgotten the lock says no.
+            return Ok(match (given_back, left) {
                 (false, _) => Released::NotHeld,
                 (true, 0) => Released::Freed,
                 (true, count) => Released::StillHeld { count },

@@ -91,6 +91,8 @@ impl Lock for TableLock {
                     .await;
             }
         });
+        // An attempt had no reply: it may be on its way still, and take the lock after a later answer.
+        let mut doubt = false;
         loop {
             let sent = Instant::now();
             undo.arm(true);
@@ -110,10 +112,13 @@ impl Lock for TableLock {
                     Ok(Acquired::Contended { remaining: None })
                 }
                 Ok(None) => {
-                    undo.arm(false);
+                    undo.arm(doubt);
                     Ok(Acquired::Contended { remaining: None })
                 }
-                Err(error) => Err(LockError::from(error)),
+                Err(error) => {
+                    doubt = true;
+                    Err(LockError::from(error))
+                }
             };
             if patience.allows_another(&outcome).await {
                 continue;

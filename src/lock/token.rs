@@ -3,6 +3,7 @@
 //! ```text
 //! NAME        string: the holder's token, expires with the lease
 //! NAME:fence  integer: how often the lock was taken (only with `fenced`), never expires
+//! NAME:freed  sorted set: the tokens given back in the last seconds, since a release may be asked for twice
 //! ```
 //!
 //! What happens on a crash: of the holder: the lease ends it. Of Redis, with its data: nothing. Without:
@@ -16,7 +17,7 @@
 use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
     watchdog::Watchdog,
-    wire::{Line, LuaScript, millis},
+    wire::{Line, LuaScript, ScriptCall, millis},
 };
 use redis::{RedisError, cmd};
 use std::time::Duration;
@@ -26,7 +27,7 @@ static ACQUIRE: LuaScript = LuaScript::new(
     "token_acquire.lua",
     include_str!("scripts/token_acquire.lua"),
 );
-pub(super) static RELEASE: LuaScript = LuaScript::new(
+static RELEASE: LuaScript = LuaScript::new(
     "token_release.lua",
     include_str!("scripts/token_release.lua"),
 );
@@ -37,6 +38,28 @@ pub(super) static RENEW: LuaScript =
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often a release is asked for whose reply does not come.
 pub(super) const RELEASE_ATTEMPTS: u32 = 3;
+/// For how long Redis remembers a release, so that who asks again can tell "freed, and the reply was lost" from
+/// "it was forgotten, or is somebody else's". Longer than all attempts take; after that the answer is the
+/// careful one.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Where it remembers them.
+pub(super) fn freed(name: &str) -> String {
+    format!("{name}:freed")
+}
+
+/// A release that may be asked for again.
+pub(super) fn release(name: &str, token: &str) -> ScriptCall {
+    RELEASE
+        .on(&[name, &freed(name)])
+        .arg(token)
+        .arg(millis(REMEMBERED))
+}
+
+/// A release that need not be remembered.
+pub(crate) fn undo(name: &str, token: &str) -> ScriptCall {
+    RELEASE.on(&[name, &freed(name)]).arg(token).arg(0)
+}
 
 /// How a lock is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +183,7 @@ impl Lock for TokenLock {
         let token = self.line.unique_token();
         let patience = Patience::new(wait, PAUSE);
         let mut undo = Undo::with({
-            let (line, call) = (self.line.clone(), RELEASE.on(&[name]).arg(&token));
+            let (line, call) = (self.line.clone(), undo(name, &token));
             || async move {
                 let _: Result<u32, RedisError> = line.run(&call).await;
             }
@@ -183,9 +206,10 @@ impl Lock for TokenLock {
                     Ok(Acquired::Contended { remaining: None })
                 }
                 Ok(Attempt::Taken { remaining }) => {
-                    // Whatever came through before is over.
-                    doubt = None;
-                    undo.arm(false);
+                    // Whatever came through before is over. But a request without a reply may be on its way
+                    // still, and take the lock after this answer: not before this one was sent.
+                    doubt = doubt.map(|_| sent);
+                    undo.arm(doubt.is_some());
                     Ok(Acquired::Contended { remaining })
                 }
                 Err(error) => {
@@ -219,7 +243,7 @@ impl TokenGuard {
 
     async fn give_back(&self) -> Result<bool, RedisError> {
         if self.release == Release::CompareAndDelete {
-            let call = RELEASE.on(&[&self.name]).arg(&self.token);
+            let call = release(&self.name, &self.token);
             return Ok(self.line.run::<u32>(&call).await? == 1);
         }
         let holder: Option<String> = self.line.send(cmd("GET").arg(&self.name)).await?;
@@ -246,19 +270,17 @@ impl Guard for TokenGuard {
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.stop().await;
         }
-        let mut in_doubt = false;
         for attempts_left in (0..RELEASE_ATTEMPTS).rev() {
             match self.give_back().await {
                 Ok(true) => return Ok(Released::Freed),
-                // Gone, while nobody else could have ended it: an attempt whose reply was lost did.
-                Ok(false) if in_doubt && !self.hold.is_lost() => return Ok(Released::Freed),
+                // Also after an attempt without a reply: that one would be remembered. A Redis that has
+                // forgotten the lock may have given it to somebody else.
                 Ok(false) => return Ok(Released::NotHeld),
                 Err(error) => {
                     let error = self.line.lock_error(error);
                     if attempts_left == 0 || !error.is_unreachable() {
                         return Err(error);
                     }
-                    in_doubt = true;
                     tokio::time::sleep(PAUSE).await;
                 }
             }

@@ -23,7 +23,14 @@ use super::{
     Acquired, Guard, Hold, Lock, LockError, Lost, Patience, Released, Undo, Why,
     wire::{Meter, Server, Tap, Watcher},
 };
-use std::{panic::Location, sync::Arc, time::Duration};
+use std::{
+    panic::Location,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::{
     sync::Mutex,
     task::AbortHandle,
@@ -35,6 +42,25 @@ use zookeeper_client::{
 
 const ROOT: &str = "/locks";
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether nobody knows if the request was executed. The client library has `ConnectionLoss` for requests that
+/// it gives up itself; a reset, a failed write and a silent server come as `Custom`.
+pub(super) fn in_doubt(error: &Error) -> bool {
+    matches!(error, Error::ConnectionLoss | Error::Custom(_))
+}
+
+/// Whether asking again in this session cannot help: it is over, and its nodes are gone or will be, or the
+/// server will refuse for ever.
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::SessionExpired
+            | Error::ClientClosed
+            | Error::AuthFailed
+            | Error::NoAuth
+            | Error::BadArguments(_)
+    )
+}
 
 // --- the wire
 
@@ -142,7 +168,8 @@ impl Zoo {
     ) -> impl Future<Output = Result<(), Error>> + Send + 'a {
         let at = Location::caller();
         let text = move || (format!("delete {path}"), None);
-        let request = client.delete(path, None);
+        // Lazily: the library sends when it is called, and a watcher may want to hold that back.
+        let request = async move { client.delete(path, None).await };
         async move {
             self.tap
                 .pass(at, text, |()| "deleted".to_owned(), request)
@@ -159,8 +186,26 @@ impl Zoo {
         let at = Location::caller();
         let text = move || (format!("ls {path}"), None);
         let show = |children: &Vec<String>| children.join(" ");
-        let request = client.list_children(path);
+        let request = async move { client.list_children(path).await };
         async move { self.tap.pass(at, text, show, request).await }
+    }
+
+    /// Lets the server that this session talks to catch up with the leader: a node made through another
+    /// server need not be in its listing otherwise.
+    #[track_caller]
+    fn sync<'a>(
+        &'a self,
+        client: &'a Client,
+        path: &'a str,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'a {
+        let at = Location::caller();
+        let text = move || (format!("sync {path}"), None);
+        let request = async move { client.sync(path).await };
+        async move {
+            self.tap
+                .pass(at, text, |()| "synced".to_owned(), request)
+                .await
+        }
     }
 
     #[track_caller]
@@ -175,7 +220,7 @@ impl Zoo {
             Some(stat) => format!("czxid {:#x}", stat.czxid),
             None => "no node".to_owned(),
         };
-        let request = client.check_and_watch_stat(path);
+        let request = async move { client.check_and_watch_stat(path).await };
         async move { self.tap.pass(at, text, show, request).await }
     }
 
@@ -206,6 +251,8 @@ struct Place {
     client: Client,
     parent: String,
     guid: String,
+    /// A create was sent twice, so that two nodes may bear the GUID.
+    maybe_two: AtomicBool,
 }
 
 impl Place {
@@ -230,36 +277,41 @@ impl ZooKeeperLock {
         Self { zoo }
     }
 
-    /// Our node, made or found again: after a lost reply it may be there already.
-    async fn enter(&self, place: &Place, patience: &Patience) -> Result<String, Error> {
-        let mut in_doubt = false;
+    /// Makes our node, or finds it again: after a lost reply it may be there already.
+    async fn enter(&self, place: &Place, patience: &Patience) -> Result<(), Error> {
+        let mut doubted = false;
         loop {
-            let entered = if in_doubt {
-                match self.find(place).await {
-                    Ok(Some(path)) => return Ok(path),
-                    Ok(None) => {
-                        self.zoo
-                            .create_in_line(&place.client, &place.prefix())
-                            .await
+            let entered = async {
+                if doubted {
+                    if self.find(place).await?.is_some() {
+                        return Ok(());
                     }
-                    Err(error) => Err(error),
+                    place.maybe_two.store(true, Relaxed);
                 }
-            } else {
-                self.zoo
+                let made = self
+                    .zoo
                     .create_in_line(&place.client, &place.prefix())
-                    .await
-            };
-            match entered {
-                Err(Error::NoNode) => {
-                    self.zoo.make_parent(&place.client, &place.parent).await?;
+                    .await;
+                match made {
+                    // Made twice is made once: asked for again, it is there already.
+                    Err(Error::NoNode) => {
+                        self.zoo.make_parent(&place.client, &place.parent).await?;
+                        Err(Error::NoNode)
+                    }
+                    other => other.map(drop),
                 }
-                Err(Error::ConnectionLoss) if patience.sleeps(PAUSE).await => in_doubt = true,
+            };
+            match entered.await {
+                Err(Error::NoNode) => {}
+                Err(error) if in_doubt(&error) && patience.sleeps(PAUSE).await => doubted = true,
                 other => return other,
             }
         }
     }
 
+    /// A node of ours. Only asked for when in doubt, so the listing must not be an old one.
     async fn find(&self, place: &Place) -> Result<Option<String>, Error> {
+        self.zoo.sync(&place.client, &place.parent).await?;
         let children = match self.zoo.children(&place.client, &place.parent).await {
             Err(Error::NoNode) => return Ok(None),
             other => other?,
@@ -268,13 +320,13 @@ impl ZooKeeperLock {
         Ok(ours.map(|child| format!("{}/{child}", place.parent)))
     }
 
-    /// Stands in the queue until it is our turn, or the time is over.
+    /// Stands in the queue until it is our turn, or the time is over. The node that has its turn is the one
+    /// to be watched, numbered and given back, should there be two of ours.
     async fn queue(
         &self,
         place: &Place,
-        path: &str,
         patience: &Patience,
-    ) -> Result<Option<(u64, OneshotWatcher)>, Error> {
+    ) -> Result<Option<(String, u64, OneshotWatcher)>, Error> {
         loop {
             let children = self.zoo.children(&place.client, &place.parent).await?;
             let mut queue: Vec<(i64, String)> = children
@@ -288,8 +340,12 @@ impl ZooKeeperLock {
             };
             if turn == 0 {
                 // The watch tells, later, if somebody removes the node of the holder.
-                return match self.zoo.watch(&place.client, path).await? {
-                    (Some(stat), gone) => Ok(Some((u64::try_from(stat.czxid).unwrap_or(0), gone))),
+                let path = format!("{}/{}", place.parent, queue[turn].1);
+                return match self.zoo.watch(&place.client, &path).await? {
+                    (Some(stat), gone) => {
+                        let number = u64::try_from(stat.czxid).unwrap_or(0);
+                        Ok(Some((path, number, gone)))
+                    }
                     (None, _) => Err(Error::NoNode),
                 };
             }
@@ -307,22 +363,31 @@ impl ZooKeeperLock {
         }
     }
 
-    /// Removes our node, and only gives up when its session has ended, which removes it too.
+    /// Removes our nodes until there is none, and only gives up when their session has ended, which removes
+    /// them too. Whether there was one.
     async fn leave(zoo: &Zoo, place: &Place) -> Result<bool, Error> {
+        let lock = ZooKeeperLock { zoo: zoo.clone() };
+        let mut any = false;
         loop {
             let removed = async {
-                let Some(path) = (ZooKeeperLock { zoo: zoo.clone() }).find(place).await? else {
-                    return Ok(false);
+                let Some(path) = lock.find(place).await? else {
+                    return Ok(None);
                 };
                 match zoo.delete(&place.client, &path).await {
-                    Ok(()) => Ok(true),
-                    Err(Error::NoNode) => Ok(false),
+                    Ok(()) => Ok(Some(true)),
+                    Err(Error::NoNode) => Ok(Some(false)),
                     Err(error) => Err(error),
                 }
             };
             match removed.await {
-                Err(Error::ConnectionLoss) => sleep(PAUSE).await,
-                other => return other,
+                Ok(Some(removed)) => any |= removed,
+                Ok(None) => return Ok(any),
+                Err(error) if is_final(&error) => return Err(error),
+                Err(_) if place.client.state().is_terminated() => {
+                    return Err(Error::SessionExpired);
+                }
+                // In doubt, throttled, moved: all of that passes.
+                Err(_) => sleep(PAUSE).await,
             }
         }
     }
@@ -343,6 +408,7 @@ impl Lock for ZooKeeperLock {
                 client: self.zoo.client(patience.deadline()).await?,
                 parent: parent.clone(),
                 guid: uuid::Uuid::new_v4().simple().to_string(),
+                maybe_two: AtomicBool::new(false),
             });
             let mut undo = Undo::with({
                 let (zoo, place) = (self.zoo.clone(), place.clone());
@@ -352,9 +418,8 @@ impl Lock for ZooKeeperLock {
             });
             undo.arm(true);
             let turn = async {
-                let path = self.enter(&place, &patience).await?;
-                let turn = self.queue(&place, &path, &patience).await?;
-                Ok(turn.map(|(fencing, gone)| (path, fencing, gone)))
+                self.enter(&place, &patience).await?;
+                self.queue(&place, &patience).await
             };
             match turn.await {
                 Ok(Some((path, fencing, gone))) => {
@@ -372,7 +437,7 @@ impl Lock for ZooKeeperLock {
                 // The session ended while we stood in the queue, and our place with it.
                 Err(Error::SessionExpired | Error::ClientClosed | Error::NoNode)
                     if !patience.is_over() => {}
-                Err(error @ Error::ConnectionLoss) => {
+                Err(error) if in_doubt(&error) => {
                     if !patience.sleeps(PAUSE).await {
                         return Err(error.into());
                     }
@@ -401,7 +466,8 @@ impl ZooKeeperGuard {
         if !is_connected(place.client.state()) {
             hold.lose(Why::SessionGone);
         }
-        let sentry = tokio::spawn(watch_over(hold.clone(), place.client.clone(), gone));
+        let watching = watch_over(hold.clone(), place.client.clone(), path.clone(), gone);
+        let sentry = tokio::spawn(watching);
         Self {
             zoo,
             place,
@@ -431,14 +497,27 @@ fn is_connected(state: SessionState) -> bool {
 /// The server counts a session's end from the last request that reached it; the client notices silence after
 /// two fifths of the timeout, and the last answer it has may have been on its way for just as long. An
 /// eighth of the timeout is what is surely left then. A connection that is back by then costs nothing.
-async fn watch_over(hold: Hold, client: Client, gone: OneshotWatcher) {
+async fn watch_over(hold: Hold, client: Client, path: String, gone: OneshotWatcher) {
     let grace = client.session_timeout() / 8;
     let mut states = client.state_watcher();
     let node_gone = async {
-        let event = gone.changed().await;
-        match event.event_type {
-            EventType::NodeDeleted => Why::NotOurs,
-            _ => Why::SessionGone,
+        let mut watcher = gone;
+        loop {
+            match watcher.changed().await.event_type {
+                EventType::NodeDeleted => return Why::NotOurs,
+                EventType::Session => return Why::SessionGone,
+                // Somebody wrote into it: it is there, but its watch is used up.
+                _ => {}
+            }
+            watcher = loop {
+                match client.check_and_watch_stat(&path).await {
+                    Ok((Some(_), watcher)) => break watcher,
+                    Ok((None, _)) => return Why::NotOurs,
+                    Err(error) if is_final(&error) => return Why::SessionGone,
+                    // The state of the connection is looked after below.
+                    Err(_) => sleep(PAUSE).await,
+                }
+            };
         }
     };
     tokio::pin!(node_gone);
@@ -477,13 +556,18 @@ impl Guard for ZooKeeperGuard {
         let was_sure = !self.hold.is_lost();
         let first = self.zoo.delete(&self.place.client, &self.path).await;
         let removed = match first {
+            Ok(()) if self.place.maybe_two.load(Relaxed) => {
+                ZooKeeperLock::leave(&self.zoo, &self.place)
+                    .await
+                    .map(|_| true)
+            }
             Ok(()) => Ok(true),
             Err(Error::NoNode) => Ok(false),
+            Err(error) if is_final(&error) => Err(error),
             // The reply was lost: the node may be there, or not.
-            Err(Error::ConnectionLoss) => ZooKeeperLock::leave(&self.zoo, &self.place)
+            Err(error) => ZooKeeperLock::leave(&self.zoo, &self.place)
                 .await
-                .map(|removed| removed || was_sure),
-            Err(error) => Err(error),
+                .map(|removed| removed || (was_sure && in_doubt(&error))),
         };
         // What is left undone is done by the end of the session, or has been.
         self.released = matches!(

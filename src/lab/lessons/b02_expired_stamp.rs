@@ -242,9 +242,12 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
                     takes,
                 )
                 .await?;
-            let _bob = bob
+            let his = bob
                 .tries(&TokenLock::new(bob.line()?, stage.lease()), "try", tries)
                 .await?;
+            if his.is_some() {
+                return Err(Trouble::TooSlow("a lease ended before it was tried for"));
+            }
         }
         stage.ends(
             stage.overlap(),

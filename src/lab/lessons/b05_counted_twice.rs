@@ -174,6 +174,10 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         .does(lock.clone().release())
         .last("unlock", UNLOCKS)
         .await??;
+    if lost && left <= 0 {
+        // Counted twice and given back once leaves one, unless the lease was over in between.
+        return Err(Trouble::TooSlow("a lease ended while it was held"));
+    }
     if left > 0 {
         let renewing = alice.does(lock.clone().renew());
         alice.renews("renew", w("Her watchdog sees that the lock is still counted as hers, and renews. It will do so for as long as her process lives.", "看门狗发现锁仍记在她名下，于是续期。只要她的进程活着，就会一直续下去。")).await?;
@@ -187,6 +191,9 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
     };
     let got_in = bob.does(his.acquire()).last("try", BOB_TRIES).await??;
     bob.believes(got_in);
+    if got_in && lost && left > 0 {
+        return Err(Trouble::TooSlow("a lease ended after its renewal"));
+    }
     stage.ends(!got_in && !stage.is_believed(), if_broken, if_held)?;
 
     stage.act("request-id").await?;

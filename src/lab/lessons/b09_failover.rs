@@ -17,8 +17,8 @@ pub const LESSON: Lesson = Lesson {
         "这一课专用的一主一从。切断两者的复制，Alice 加锁，用 kill -9 杀掉主节点，再提升从节点。",
     ),
     cure: w(
-        "A majority of independent nodes (redlock), or all of them (multi-lock): one that forgets is not enough. And fencing, with a counter that a failover cannot forget.",
-        "在互相独立的多数节点上加锁（redlock），或在全部节点上加锁（multi-lock）：一个节点忘记还不够。再加上 fencing，而且编号不能随故障转移一起丢失。",
+        "A majority of independent nodes (redlock), or all of them (multi-lock). With Redlock one that forgets is harmless only if it was not needed for the holder's majority (lesson 10); with the multi-lock, as long as one of them remembers. And fencing, with a counter that a failover cannot forget.",
+        "在互相独立的多数节点上加锁（redlock），或在全部节点上加锁（multi-lock）。用 redlock 时，只有当忘记的节点不是凑成多数所必需的，才无害（见第 10 课）；用 multi-lock 时，只要还有一个节点记得就行。再加上 fencing，而且编号不能随故障转移一起丢失。",
     ),
     source: w(
         "《突击Redis重大事故现场》 weighs RedLock and rejects it; the course notes 《秒杀》 name multiLock over equal nodes as the cure for a lost primary. Both leave out that a fencing counter in the same Redis is forgotten together with the lock, as shown here.",
@@ -107,12 +107,13 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
         .order::<()>(&follow("127.0.0.1", port.clone()))
         .await?;
     replica.until_synchronised().await?;
+    let info: String = replica.order(cmd("INFO").arg("replication")).await?;
     stage
         .orders(
             "redis-2",
             "replicate",
-            "REPLICAOF redis-1",
-            "OK",
+            "INFO replication",
+            link_status(&info),
             w(
                 "Redis 2 copies Redis 1, and is up to date.",
                 "Redis 2 复制 Redis 1，目前是最新的。",
@@ -124,12 +125,13 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
         replica
             .order::<()>(&follow("127.0.0.1", "1".to_owned()))
             .await?;
+        let info: String = replica.order(cmd("INFO").arg("replication")).await?;
         stage
             .orders(
                 "redis-2",
                 "cut",
                 "INFO replication",
-                "master_link_status:down",
+                link_status(&info),
                 w(
                     "The link between them breaks. It happens, and nobody notices.",
                     "两者之间的连接断了。这很常见，也没人察觉。",
@@ -168,13 +170,13 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
             w("kill -9: Redis 1 dies.", "kill -9：Redis 1 死了。"),
         )
         .await?;
-    replica.order::<()>(&follow("NO", "ONE".to_owned())).await?;
+    let promoted: String = replica.order(&follow("NO", "ONE".to_owned())).await?;
     stage
         .orders(
             "redis-2",
             "promote",
             "REPLICAOF NO ONE",
-            "OK",
+            promoted,
             w(
                 "Redis 2 is promoted, and everybody goes there now.",
                 "Redis 2 升为主节点，从此大家都连它。",
@@ -273,6 +275,14 @@ async fn majority(stage: &Stage) -> Result<(), Trouble> {
             "一个节点忘了，另两个没忘：Bob 凑不到多数，把拿到的还了回去。",
         ),
     )
+}
+
+/// The line of the reply that matters here.
+fn link_status(info: &str) -> String {
+    let line = info
+        .lines()
+        .find(|line| line.starts_with("master_link_status:"));
+    line.unwrap_or("(no master_link_status)").to_owned()
 }
 
 fn free_port() -> Result<u16, Trouble> {

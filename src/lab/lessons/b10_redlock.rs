@@ -1,6 +1,6 @@
 //! B10: redlock: a node restarts empty, or the answers come too late: a majority twice.
 
-use super::prelude::*;
+use super::{nodes::Node, prelude::*};
 use crate::lock::Redlock;
 use redis::{RedisError, cmd};
 
@@ -13,8 +13,8 @@ pub const LESSON: Lesson = Lesson {
         "Alice 拿到三个节点中的两个。其中一个重启后数据没了，Bob 也凑到了多数。或者：最后一个应答到来时，第一个节点的租期已经结束：这个“多数”从未同时成立。",
     ),
     forced_how: w(
-        "Three Redis servers of this play alone; one is killed with kill -9 and keeps nothing on disk. For the late answer, a request is held until the first key is gone.",
-        "这一课专用的三台 Redis；其中一台被 kill -9，且不落盘。演示“应答太晚”时，让一个请求停住，直到第一个键消失。",
+        "Three Redis servers of this play alone; one is killed with kill -9 and keeps nothing on disk. For the jump of a clock the director ends the key early on one node, which is all that its clients would see. For the late answer, a request is held until the first key is gone.",
+        "这一课专用的三台 Redis；其中一台被 kill -9，且不落盘。演示“时钟跳变”时，由导演让一个节点上的键提前到期，客户端所见与时钟跳变完全一样。演示“应答太晚”时，让一个请求停住，直到第一个键消失。",
     ),
     cure: w(
         "A crashed node stays away for longer than the longest lease. The time left is checked again once the majority is there. And on failure all nodes are released, also those whose reply was lost.",
@@ -34,6 +34,14 @@ pub const LESSON: Lesson = Lesson {
             w(
                 "delayed: in the first act, too, the node stays away until Alice's lease is over.",
                 "delayed：第一幕里，节点也等 Alice 的租期结束后才回来。",
+            ),
+        ),
+        choice(
+            "clock",
+            &["jumps", "steady"],
+            w(
+                "steady: in the third act no clock jumps, and Bob is turned away.",
+                "steady：第三幕里没有时钟跳变，Bob 被拒绝。",
             ),
         ),
     ],
@@ -73,6 +81,15 @@ pub const LESSON: Lesson = Lesson {
             say: w(
                 "The same crash, but Redis 2 answers nobody until every lease that it may have forgotten is over.",
                 "同样的崩溃，但在它可能忘记的所有租期结束之前，Redis 2 不应答任何人。",
+            ),
+        },
+        Act {
+            id: "clock-jumps",
+            kind: Kind::Failure,
+            title: w("One node's clock jumps", "一个节点的时钟跳变"),
+            say: w(
+                "No crash this time, and nobody stands still. But Redis 2's clock jumps ahead, past the end of Alice's lease.",
+                "这次没有崩溃，也没有人停顿。但 Redis 2 的时钟向前一跳，越过了 Alice 租期的终点。",
             ),
         },
         Act {
@@ -131,6 +148,79 @@ async fn all_gone(stage: &Stage) -> Result<(), Trouble> {
 
 fn lines(client: &Client) -> Result<Vec<Line>, Trouble> {
     NODES.iter().map(|id| client.line_to(id)).collect()
+}
+
+/// No server's clock can be set here. The director ends the key early on one node instead: to its clients that
+/// is the same.
+async fn clock_jumps(stage: &Stage, second: &Node, both: Words) -> Result<(), Trouble> {
+    stage.act("clock-jumps").await?;
+    stage.show_only(&NODES.map(|id| (id, LOCK)));
+    let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
+    let taking = alice.acquires(&Redlock::new(lines(&alice)?, LONG), ZERO);
+    alice
+        .next_to_fails(
+            "redis-3",
+            "acquire",
+            w(
+                "Alice asks all three. Redis 3 cannot be reached.",
+                "Alice 向三个节点请求。Redis 3 连不上。",
+            ),
+        )
+        .await?;
+    alice
+        .next_to(
+            "redis-1",
+            "acquire",
+            w("Redis 1 gives her the lock.", "Redis 1 给了她锁。"),
+        )
+        .await?;
+    let hers = taking
+        .at("redis-2")
+        .last(
+            "acquire",
+            w(
+                "Redis 2, too: a majority. Alice has the lock, for a long time.",
+                "Redis 2 也给了：是多数。Alice 拿到了锁，租期很长。",
+            ),
+        )
+        .await?;
+    let hers = alice.must_hold(hers)?;
+    if stage.options().is("clock", "jumps") {
+        let mut end = cmd("PEXPIRE");
+        end.arg(stage.key(LOCK)).arg(0);
+        let ended: i64 = second.order(&end).await?;
+        stage
+            .orders(
+                "redis-2",
+                "clock-jumps",
+                format!("PEXPIRE {LOCK} 0"),
+                format!("(integer) {ended}"),
+                w(
+                    "Redis 2's clock jumps ahead, and Alice's lease is over there. (Played by the director, who ends the key early on this one node.)",
+                    "Redis 2 的时钟向前一跳，Alice 在那里的租期就结束了。（由导演代演：让这一个节点上的键提前到期。）",
+                ),
+            )
+            .await?;
+    }
+    let says = w(
+        "Bob asks all three: two of them make a majority.",
+        "Bob 向三个节点请求：拿到两个就是多数。",
+    );
+    let _his = bob
+        .acquires(&Redlock::new(lines(&bob)?, LONG), ZERO)
+        .rest("try", says)
+        .await?
+        .0?;
+    stage.ends(
+        stage.overlap(),
+        both,
+        w(
+            "No clock jumped: Redis 1 and 2 belong to Alice, and Bob found no majority.",
+            "没有时钟跳变：Redis 1 和 2 都归 Alice，Bob 凑不到多数。",
+        ),
+    )?;
+    drop(hers);
+    Ok(())
 }
 
 async fn play(stage: Stage) -> Result<(), Trouble> {
@@ -272,6 +362,8 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         )?;
         drop(hers);
     }
+
+    clock_jumps(&stage, &second, both).await?;
 
     for act in ["counts-only", "checks-validity"] {
         stage.act(act).await?;

@@ -16,8 +16,8 @@ pub const LESSON: Lesson = Lesson {
         "Alice 的进程停顿超过会话超时：她的节点消失，Bob 拿到锁，而 Alice 继续写入。或者：创建节点的应答丢了，她又建了一个，第一个就永远排在队列里。",
     ),
     forced_how: w(
-        "A proxy between Alice and ZooKeeper falls silent, so no heartbeat gets through, until the server has really ended her session. The lost reply is thrown away after the server has done it.",
-        "Alice 与 ZooKeeper 之间的代理突然沉默，心跳发不出去，直到服务器真的结束了她的会话。丢失的应答：服务器执行完之后再把应答扔掉。",
+        "A proxy between Alice and ZooKeeper falls silent, so no heartbeat gets through, until the server has really ended her session. A lost reply is one that is thrown away after the server has done it. (In the third act, whose careless client has no retry to be watched, nothing is lost on the wire: the client is played as if it had not read the reply.)",
+        "Alice 与 ZooKeeper 之间的代理突然沉默，心跳发不出去，直到服务器真的结束了她的会话。丢失的应答：服务器执行完之后再把应答扔掉。（第三幕里粗心的客户端是模拟的：应答其实到了，只是当作没收到。）",
     ),
     cure: w(
         "czxid, the number of the transaction that made the node, is a fencing token. A GUID in the node's name lets the client find what it has made.",
@@ -318,7 +318,8 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
         .await
         .map_err(LockError::from)?;
     if stage.options().is("reply", "lost") {
-        let reply = format!("(reply lost: {node})");
+        // It did arrive here. The careless client goes on as if it had not.
+        let reply = format!("{node} (played as lost)");
         stage
             .orders_to(
                 "alice",
@@ -327,8 +328,8 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
                 command.clone(),
                 reply,
                 w(
-                    "Alice makes a node. It is there; the reply is lost.",
-                    "Alice 创建节点。节点有了，应答丢了。",
+                    "Alice makes a node. It is there. She goes on as if the reply had been lost.",
+                    "Alice 创建节点。节点有了。她按应答丢失的情形继续。",
                 ),
             )
             .await?;

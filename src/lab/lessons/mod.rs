@@ -169,6 +169,7 @@ impl Trouble {
         match self {
             Self::TooSlow(_) => true,
             Self::Lock(error) => error.is_unreachable(),
+            Self::Redis(error) => error.is_timeout() || error.is_io_error(),
             _ => false,
         }
     }

@@ -5,16 +5,20 @@
 
 use super::Trouble;
 use crate::embedded::{RedisServer, RedisSettings};
+use redis::AsyncConnectionConfig;
 use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 /// How many are kept for later plays.
 const MOST_IDLE: usize = 9;
+/// With a server that is busy, or starts.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Nodes {
     /// `None`: no servers are started here.
@@ -122,8 +126,12 @@ impl Node {
     }
 
     async fn connection(&self) -> Result<redis::aio::MultiplexedConnection, redis::RedisError> {
+        // The library's own half a second is less than a busy machine may need.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
         redis::Client::open(self.url())?
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&config)
             .await
     }
 
@@ -143,11 +151,10 @@ impl Node {
                 if info.contains("master_link_status:up") {
                     return Ok(());
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let patience = std::time::Duration::from_secs(10);
-        let waited = tokio::time::timeout(patience, waiting).await;
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
         waited.unwrap_or(Err(Trouble::TooSlow("replication does not get ready")))
     }
 
@@ -173,11 +180,10 @@ impl Node {
     pub async fn until_back(&self, before: &str) -> Result<(), Trouble> {
         let back = async {
             while !self.run_id().await.is_ok_and(|now| now != before) {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let patience = std::time::Duration::from_secs(10);
-        tokio::time::timeout(patience, back)
+        tokio::time::timeout(PATIENCE, back)
             .await
             .map_err(|_| Trouble::TooSlow("a node does not come back"))
     }

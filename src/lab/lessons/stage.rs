@@ -565,7 +565,7 @@ impl Stage {
         nodes.extend(self.nodes().iter().map(|node| node.id.to_owned()));
         for node in nodes {
             let line = self.hand(&node).await?;
-            let names = [LOCK, "lock:phone:fence"].map(|name| self.key(name));
+            let names = [LOCK, "lock:phone:fence", "lock:phone:freed"].map(|name| self.key(name));
             let removed: Result<u32, _> = line.send(redis::cmd("DEL").arg(&names)).await;
             // A private node that is down is thrown away with what it held.
             if let (Err(error), true) = (removed, node == REDIS) {

@@ -271,7 +271,7 @@ async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
         ("b09", json!({"replicated": "yes"}), &[]),
         (
             "b10",
-            json!({"lease_ms": 2_000, "pause_ms": 0, "restart": "delayed"}),
+            json!({"lease_ms": 2_000, "pause_ms": 0, "restart": "delayed", "clock": "steady"}),
             &[],
         ),
         (

@@ -176,8 +176,18 @@ impl Play {
         }
     }
 
-    /// Everybody with a lock of their own, as in processes of their own.
+    /// A play that is worth judging: several had their turns.
     async fn run<L: Lock>(&self, name: &str, lock: impl Fn(usize) -> L) -> Vec<Belief> {
+        let history = self.once(name, lock).await;
+        assert!(history.len() > 5, "only {} turns", history.len());
+        let seen: std::collections::HashSet<_> =
+            history.iter().map(|belief| belief.client).collect();
+        assert!(seen.len() > 1, "only one client had a turn");
+        history
+    }
+
+    /// Everybody with a lock of their own, as in processes of their own.
+    async fn once<L: Lock>(&self, name: &str, lock: impl Fn(usize) -> L) -> Vec<Belief> {
         let start = Instant::now();
         let history = Arc::new(Mutex::new(Vec::new()));
         let mut clients = Vec::new();
@@ -212,12 +222,7 @@ impl Play {
         for client in clients {
             soon("the play ends", client).await.expect("no panic");
         }
-        let history = history.lock().expect("no panic").clone();
-        assert!(history.len() > 5, "only {} turns", history.len());
-        let seen: std::collections::HashSet<_> =
-            history.iter().map(|belief| belief.client).collect();
-        assert!(seen.len() > 1, "only one client had a turn");
-        history
+        history.lock().expect("no panic").clone()
     }
 }
 
@@ -373,7 +378,7 @@ async fn checker_one_redis_that_forgets_makes_two_holders() {
     };
     found(async || {
         let name = name("forgets");
-        let history = play.run(&name, |_| TokenLock::new(line.another_connection(), LEASE));
+        let history = play.once(&name, |_| TokenLock::new(line.another_connection(), LEASE));
         judge(&amid(forgetting(), history).await).two_holders
     })
     .await;
@@ -388,7 +393,7 @@ async fn checker_finds_a_release_that_deletes_without_comparing() {
     play.work = oversleeping;
     found(async || {
         let lock = |_| SetPxNoOwner::new(line.another_connection(), SHORT);
-        let history = play.run(&name("no-owner"), lock).await;
+        let history = play.once(&name("no-owner"), lock).await;
         judge(&without_the_sleeper(history)).two_holders
     })
     .await;

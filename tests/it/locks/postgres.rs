@@ -7,7 +7,7 @@ use flash_sale::lock::{
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(60);
+const SHORT: Duration = Duration::from_millis(500);
 
 async fn client(name: &str, connections: u32) -> Sql {
     Sql::new(pool(connections).await).of(name)
@@ -23,6 +23,16 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
         AdvisoryLock::new(client("b", 2).await),
     );
     let guard = held(&a, &name).await;
+    assert!(is_contended(&b, &name).await);
+    let foreign: Option<(bool,)> = client("c", 1)
+        .await
+        .optional(
+            "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
+            |query| query.bind(name.clone()),
+        )
+        .await
+        .expect("postgres");
+    assert_eq!(foreign, Some((false,)), "nobody else's to unlock");
     assert!(is_contended(&b, &name).await);
     let in_vain = soon("an answer", b.acquire(&name, SHORT)).await;
     assert!(in_vain.expect("postgres").held().is_none());
@@ -72,13 +82,14 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
             assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
         } else {
             drop(guard);
+            // The pool rolls back when it gets to it, and the next one would be turned away until then.
+            until("the dropped one is free", async || {
+                !is_contended(&lock, &name).await
+            })
+            .await;
         }
         assert_eq!(count(&name).await, expected);
     }
-    until("the dropped one is free", async || {
-        !is_contended(&lock, &name).await
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -204,7 +215,12 @@ async fn table_lets_one_in_and_numbers_them() {
 #[tokio::test]
 async fn table_ends_by_itself_and_a_late_release_touches_nobody_elses() {
     let name = name("table-late");
-    let late = held(&TableLock::new(client("a", 1).await, SHORT), &name).await;
+    let sql = client("a", 1).await;
+    // The lease shall not be spent on connecting.
+    sql.execute("SELECT 1", |query| query)
+        .await
+        .expect("postgres");
+    let late = held(&TableLock::new(sql, SHORT), &name).await;
     assert_eq!(soon("its end", late.lost()).await, Why::LeaseOver);
     let next = TableLock::new(client("b", 1).await, LEASE);
     let theirs = soon("the next", next.acquire(&name, SOON)).await;

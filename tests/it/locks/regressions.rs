@@ -10,11 +10,14 @@ use std::{sync::Arc, time::Duration};
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Long enough for a slow machine to renew in time, short enough to wait for.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 
 async fn watched(client: &str) -> (Line, Arc<Stage>) {
     let stage = Stage::new();
-    (line(client).await.watched_by(stage.clone()), stage)
+    let line = line(client).await;
+    // No lease of a test shall be spent on connecting.
+    let _: String = line.send(&cmd("PING")).await.expect("PING");
+    (line.watched_by(stage.clone()), stage)
 }
 
 // --- the watchdog

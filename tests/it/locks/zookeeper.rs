@@ -82,6 +82,46 @@ async fn zookeeper_a_short_break_costs_nothing() {
     assert_eq!(guard.release().await.expect("zookeeper"), Released::Freed);
 }
 
+/// What the library calls it when a connection ends under a request is not what ZooKeeper's own client does.
+#[tokio::test]
+async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
+    let Some(server) = zookeeper("zookeeper_a_request_that_is_under_way…").await else {
+        return;
+    };
+    let name = name("zk-under-way");
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let stage = Stage::new();
+    let zoo = Zoo::new(&proxy.address().to_string(), LONG).watched_by(stage.clone());
+    let lock = ZooKeeperLock::new(zoo);
+    let guard = held(&lock, &name).await; // connects, and makes the folder
+    assert_eq!(guard.release().await.expect("zookeeper"), Released::Freed);
+    // It is sent into the dark, and then the connection ends.
+    let swallow = async |request: super::stage::Gate| {
+        request.reached().await;
+        proxy.set(Fault::BlackHole).await;
+        request.open();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.set(Fault::None).await;
+        proxy.cut();
+    };
+
+    let create = stage.hold("create");
+    let acquiring = tokio::spawn({
+        let (lock, name) = (lock.clone(), name.clone());
+        async move { lock.acquire(&name, SOON).await }
+    });
+    swallow(create).await;
+    let guard = soon("the lock", acquiring).await.expect("no panic");
+    let guard = guard.expect("it asks again").held().expect("free");
+
+    let delete = stage.hold("delete");
+    let releasing = tokio::spawn(guard.release());
+    swallow(delete).await;
+    let released = soon("the release", releasing).await.expect("no panic");
+    assert_eq!(released.expect("it asks again"), Released::Freed);
+    assert!(!is_contended(&lock, &name).await, "nothing is left behind");
+}
+
 #[tokio::test]
 async fn zookeeper_an_orphan_node_after_a_lost_create_reply() {
     let Some(server) = zookeeper("zookeeper_an_orphan_node_after_a_lost_create_reply").await else {
