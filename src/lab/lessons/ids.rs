@@ -35,7 +35,6 @@ pub struct SectionBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<Vec<&'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Vec<Object>>>)]
     pub rows: Option<Vec<Vec<Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,

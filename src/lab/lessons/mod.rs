@@ -420,7 +420,6 @@ pub struct LessonBody {
 pub struct LessonOptionBody {
     pub name: &'static str,
     pub teaches: &'static str,
-    #[schema(value_type = Object)]
     pub default: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<i64>,
