@@ -344,13 +344,51 @@ fn in_words(harms: &Harms) -> String {
 
 // ---- lab run ----------------------------------------------------------------------------------
 
+/// One strategy, with options of its own besides those that were asked for.
+#[derive(Clone, Copy)]
+struct Lane {
+    strategy: &'static Strategy,
+    options: &'static [(&'static str, &'static str)],
+}
+
+impl Lane {
+    fn label(&self) -> String {
+        let options = self.options.iter();
+        let options = options.map(|(name, value)| format!(" {name}={value}"));
+        format!("{}{}", self.strategy.id, options.collect::<String>())
+    }
+}
+
 impl RunArgs {
-    fn trial(&self, strategy: &Strategy) -> Trial {
-        let options = self
-            .option
-            .iter()
-            .map(|(name, value)| (name.clone(), Value::from(value.clone())));
-        let mut options: Map<String, Value> = options.collect();
+    fn lanes(&self) -> Vec<Lane> {
+        if self.with_and_without_lock {
+            return WHAT_THE_LOCK_BUYS_LANES
+                .iter()
+                .filter_map(|options| {
+                    let strategy = strategies::find(COUNTER_BEHIND_A_LOCK)?;
+                    Some(Lane { strategy, options })
+                })
+                .collect();
+        }
+        let chosen: Vec<&'static Strategy> = if self.all {
+            STRATEGIES.iter().collect()
+        } else {
+            self.strategy.clone()
+        };
+        let lanes = chosen.into_iter().map(|strategy| Lane {
+            strategy,
+            options: &[],
+        });
+        lanes.collect()
+    }
+
+    fn trial(&self, lane: Lane) -> Trial {
+        let Lane { strategy, .. } = lane;
+        let own = lane.options.iter();
+        let own = own.map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
+        let asked = self.option.iter();
+        let asked = asked.map(|(name, value)| (name.clone(), Value::from(value.clone())));
+        let mut options: Map<String, Value> = own.chain(asked).collect();
         if self.work_ms > 0 {
             options.insert("work_ms".to_owned(), self.work_ms.into());
         }
@@ -371,66 +409,59 @@ impl RunArgs {
     }
 }
 
-/// The same counter decides in both.
-const WITHOUT_AND_WITH_LOCK: [&str; 2] = ["hincrby", "lock-and-hincrby"];
+/// The counter decides, whether the lock in front of it is there or not.
+const COUNTER_BEHIND_A_LOCK: &str = "lock-and-hincrby";
+
+const WHAT_THE_LOCK_BUYS_LANES: &[&[(&str, &str)]] = &[
+    &[("lock", "off")],
+    &[("lock", "on")],
+    &[("lock", "on"), ("wait_ms", "0")],
+];
 
 const WHAT_THE_LOCK_BUYS: Words = Words::new(
-    "The counter decides in both, so neither oversells. The lock in front adds round trips and turns buyers away \
-     (contended); what it buys is that fewer of them reach what stands behind it. Compare purchases per second, p99 and how \
-     many were turned away: if what stands behind can take the traffic, the lock buys nothing.",
-    "两次都由计数器裁决，所以都不会超卖。前面那把锁多花了往返，还会把人挡回去（contended）；它换来的只是后面承受的请求变少。\
-     比较每秒购买数、p99 和被挡回的人数：如果后面扛得住，这把锁什么也没换来。",
+    "The counter decides in all three, so none oversells. Without the lock everybody reaches it, and it answers. With the \
+     lock they come one after the other: more round trips for each purchase, and everybody waits in line. With wait_ms=0 nobody \
+     waits: few reach the counter, and most are told to try again although there is stock. That is all a lock buys here: \
+     less traffic for what stands behind. If what stands behind can take the traffic, it buys nothing.",
+    "三次都由计数器裁决，所以都不会超卖。不加锁：人人都到计数器，它直接给出答复。加锁：一个接一个，每次购买多花往返，人人排队。\
+     wait_ms=0：谁也不等，到得了计数器的只有少数，其余的人明明有货也被请去重试。锁在这里换来的只有一样：后面承受的流量少了。\
+     如果后面扛得住，这把锁什么也没换来。",
 );
 
-/// What came of one strategy; `Err` says why it was not run.
-type Row = (&'static Strategy, Result<Verdict, String>);
+/// What came of one lane; `Err` says why it was not run.
+type Row = (Lane, Result<Verdict, String>);
 
 async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError> {
     start_logs(&store);
+    let lanes = args.lanes();
     // What one strategy does not have, others may; what none of the chosen has is a mistake.
-    let chosen: Vec<&'static Strategy> = if args.all {
-        STRATEGIES.iter().collect()
-    } else if args.with_and_without_lock {
-        WITHOUT_AND_WITH_LOCK
-            .iter()
-            .filter_map(|id| strategies::find(id))
-            .collect()
-    } else {
-        args.strategy.clone()
-    };
-    let mut refusals = chosen
-        .iter()
-        .map(|strategy| Options::read(strategy, &args.trial(strategy).wanted.options).err());
-    if let Some(Some(refusal)) = refusals.find(Option::is_some)
-        && chosen
-            .iter()
-            .all(|strategy| Options::read(strategy, &args.trial(strategy).wanted.options).is_err())
+    let refusal =
+        |lane: &Lane| Options::read(lane.strategy, &args.trial(*lane).wanted.options).err();
+    let mut refusals: Vec<_> = lanes.iter().filter_map(refusal).collect();
+    if refusals.len() == lanes.len()
+        && let Some(refusal) = refusals.pop()
     {
         eprintln!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }
     let (stores, lab) = private_lab(&store).await?;
-    let progress = progress(chosen.len());
+    let progress = progress(lanes.len());
     let mut rows: Vec<Row> = Vec::new();
-    for strategy in chosen {
-        progress.set_message(strategy.id);
-        let outcome = match lab.lacks(strategy) {
+    for lane in lanes {
+        progress.set_message(lane.label());
+        let outcome = match lab.lacks(lane.strategy) {
             Some(why) => Err(why.say(args.lang.into()).to_owned()),
             None => {
                 let watch = |arena: &Arena| {
                     let counts = arena.tally.counts();
                     progress.set_message(format!(
                         "{} {}/{}",
-                        strategy.id,
+                        lane.label(),
                         counts.attempts,
                         arena.storm.of()
                     ));
                 };
-                match args
-                    .trial(strategy)
-                    .run(&lab, args.lang.into(), watch)
-                    .await
-                {
+                match args.trial(lane).run(&lab, args.lang.into(), watch).await {
                     Ok(verdict) => Ok(verdict),
                     Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
                         Err(error.to_string())
@@ -445,7 +476,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
             }
         };
         progress.inc(1);
-        rows.push((strategy, outcome));
+        rows.push((lane, outcome));
     }
     progress.finish_and_clear();
     lab.close().await;
@@ -475,11 +506,11 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
 
 /// What was run, for the report.
 fn runs(args: &RunArgs, rows: &[Row]) -> Vec<report::Run> {
-    let run = |(strategy, outcome): &Row| {
-        let trial = args.trial(strategy);
+    let run = |(lane, outcome): &Row| {
+        let trial = args.trial(*lane);
         Some(report::Run {
             verdict: outcome.clone().ok()?,
-            options: Options::read(strategy, &trial.wanted.options)
+            options: Options::read(lane.strategy, &trial.wanted.options)
                 .ok()?
                 .to_json(),
             storm: Some(trial.storm),
@@ -504,19 +535,25 @@ fn print(args: &RunArgs, rows: &[Row]) {
     if args.json {
         let all: Vec<Value> = rows
             .iter()
-            .map(|(strategy, row)| match row {
+            .map(|(lane, row)| match row {
                 Ok(verdict) => json!(verdict),
-                Err(why) => json!({"strategy": strategy.id, "not_run": why}),
+                Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
             })
             .collect();
         println!("{:#}", Value::Array(all));
+        return;
+    }
+    if args.with_and_without_lock {
+        print_what_the_lock_buys(rows);
+        println!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
         return;
     }
     println!(
         "{:<28} {:<26} {:>6} {:>8} {:>9} {:>10} {:>10} {:>9}  verdict",
         "strategy", "promise", "sold", "oversold", "undersold", "duplicates", "buys/s", "p99 ms"
     );
-    for (strategy, row) in rows {
+    for (lane, row) in rows {
+        let strategy = lane.strategy;
         let promised = in_words(strategy.promise.on(u32::try_from(args.nodes).unwrap_or(1)));
         match row {
             Err(why) => println!("{:<28} {promised:<26} not run: {why}", strategy.id),
@@ -533,14 +570,39 @@ fn print(args: &RunArgs, rows: &[Row]) {
             ),
         }
     }
-    if args.with_and_without_lock {
-        println!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
-    }
     // One strategy is one lesson: say it.
     if let [(_, Ok(verdict))] = rows {
         println!("\n{}", verdict.explanation);
         for (note, count) in &verdict.notes {
             println!("  {count} x {note}");
+        }
+    }
+}
+
+/// Costs instead of harms: the counter lets none happen.
+fn print_what_the_lock_buys(rows: &[Row]) {
+    println!(
+        "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10} {:>9} {:>9}  verdict",
+        "", "sold", "oversold", "contended", "let through", "Redis/buy", "buys/s", "p99 ms"
+    );
+    for (lane, row) in rows {
+        match row {
+            Err(why) => println!("{:<38} not run: {why}", lane.label()),
+            Ok(verdict) => println!(
+                "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10.2} {:>9.0} {:>9.1}  {}",
+                lane.label(),
+                verdict.sold,
+                verdict.oversold,
+                verdict.contended,
+                verdict
+                    .notes
+                    .get("let through to the counter")
+                    .unwrap_or(&0),
+                verdict.round_trips.redis,
+                verdict.throughput_per_s,
+                verdict.latency_ms.p99,
+                in_one_word(verdict)
+            ),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     config::{SaleSettings, ServeSettings, StoreSettings},
     domain::{SaleId, UserId},
     http, postgres,
-    sale::{Audit, NewSale, Shop},
+    sale::{Audit, NewSale, Shop, metrics::Metrics},
     telemetry, worker,
 };
 use clap::{Args, Parser, Subcommand};
@@ -215,7 +215,13 @@ async fn serve_command(
         } else {
             Role::Server
         };
-        let running = Running::start(&stores.postgres, &stores.redis, &sale, role)?;
+        let running = Running::start(
+            &stores.postgres,
+            &stores.redis,
+            &sale,
+            role,
+            Metrics::published(),
+        )?;
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
@@ -277,7 +283,13 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     let shutdown = shutdown_signal()?;
     let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
-    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Worker)?;
+    let running = Running::start(
+        &stores.postgres,
+        &stores.redis,
+        &sale,
+        Role::Worker,
+        Metrics::published(),
+    )?;
     println!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;
@@ -335,7 +347,13 @@ async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), Ap
         batch_limit: 512,
         fail_points: String::new(),
     };
-    let running = Running::start(&stores.postgres, &stores.redis, &sale, Role::Command)?;
+    let running = Running::start(
+        &stores.postgres,
+        &stores.redis,
+        &sale,
+        Role::Command,
+        Metrics::unpublished(),
+    )?;
     Ok((stores, running))
 }
 

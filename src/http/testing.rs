@@ -3,7 +3,7 @@
 use super::{App, HttpState, Streams};
 use crate::{
     auth::{AdminToken, TokenSigner},
-    sale::{Shop, ShopSettings, payment::SimulatedPayments},
+    sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ fn shop() -> Shop {
         Arc::new(SimulatedPayments),
         tokio::sync::mpsc::channel(1).0,
         settings,
+        Metrics::unpublished(),
         crate::fail_point::FailPoints::default(),
     )
 }

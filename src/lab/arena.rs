@@ -95,7 +95,7 @@ pub struct Arena {
     pub storm: StormState,
     /// This process, among those that serve the arena.
     process: Uuid,
-    nodes: Vec<Node>,
+    nodes: Vec<Arc<Node>>,
     turn: AtomicU64,
     /// The last `asked` that this process has answered.
     answered: AtomicI64,
@@ -114,6 +114,16 @@ struct Slot {
     up: Option<Up>,
     /// After a crash, until then.
     down_until: Option<Instant>,
+}
+
+impl Slot {
+    /// Drops an incarnation that has crashed; the node stays down for a while.
+    fn bury_if_crashed(&mut self, restart: Duration) {
+        if self.up.as_ref().is_some_and(|up| up.gone.is_cancelled()) {
+            self.up = None;
+            self.down_until = Some(Instant::now() + restart);
+        }
+    }
 }
 
 /// One incarnation of a node.
@@ -139,7 +149,7 @@ impl Arena {
         .bind(process)
         .execute(&servers.postgres)
         .await?;
-        let nodes = (0..definition.nodes).map(|_| Node::default()).collect();
+        let nodes = (0..definition.nodes).map(|_| Arc::default()).collect();
         Ok(Arc::new(Self {
             ground: Arc::new(Ground::new(definition, servers)),
             tally: Tally::default(),
@@ -222,13 +232,10 @@ impl Arena {
             .get(number as usize)
             .ok_or_else(|| Trouble::Other("no such node".to_owned()))?;
         let mut slot = node.slot.lock().await;
+        let restart = self.definition().options.millis("restart_ms");
+        slot.bury_if_crashed(restart);
         if let Some(up) = &slot.up {
-            if !up.gone.is_cancelled() {
-                return Ok(up.clone());
-            }
-            // It has crashed since the last look: its memory goes, and it stays down for a while.
-            slot.up = None;
-            slot.down_until = Some(Instant::now() + self.definition().options.millis("restart_ms"));
+            return Ok(up.clone());
         }
         if slot.down_until.is_some_and(|until| Instant::now() < until) {
             return Err(Trouble::NodeIsDown);
@@ -239,6 +246,15 @@ impl Arena {
         let up = Up { seller, gone };
         slot.up = Some(up.clone());
         slot.down_until = None;
+        // What a crashed node kept in memory, its loops too, must end now and not when the next purchase
+        // comes by: others are to find what it has left.
+        let (node, gone) = (Arc::downgrade(node), up.gone.clone());
+        tokio::spawn(async move {
+            gone.cancelled().await;
+            if let Some(node) = node.upgrade() {
+                node.slot.lock().await.bury_if_crashed(restart);
+            }
+        });
         Ok(up)
     }
 

@@ -330,6 +330,10 @@ impl Lab {
                 Err(error) => return Err(error),
             }
         }
+        // Of an arena that was deleted while another process was just opening a node of it.
+        for id in production::schemas_without_arena(&self.servers.upkeep).await? {
+            production::drop_schema(&self.servers.upkeep, &id).await?;
+        }
         // Those that another process has deleted.
         let mine: Vec<String> = self.open.iter().map(|entry| entry.key().clone()).collect();
         let there: Vec<String> = sqlx::query_scalar("SELECT id FROM lab.arenas WHERE id = ANY($1)")

@@ -13,7 +13,7 @@ use crate::{
     domain::{SaleId, UserId},
     postgres,
     redis::Redis,
-    sale::{NewSale, Shop},
+    sale::{NewSale, Shop, metrics::Metrics},
     worker::running::{Role, Running},
 };
 use sha2::{Digest, Sha256};
@@ -45,6 +45,17 @@ fn schema(arena: &str) -> String {
 pub async fn drop_schema(postgres: &PgPool, arena: &str) -> Result<(), sqlx::Error> {
     let statement = format!("DROP SCHEMA IF EXISTS {} CASCADE", schema(arena));
     postgres.execute(AssertSqlSafe(statement)).await.map(|_| ())
+}
+
+/// Ids of arenas that are gone and have left a schema behind.
+pub async fn schemas_without_arena(postgres: &PgPool) -> Result<Vec<String>, sqlx::Error> {
+    // Exactly the names that `schema` gives: what else somebody has called `lab_...` is not ours.
+    sqlx::query_scalar(
+        "SELECT substr(nspname::text, 5) FROM pg_namespace WHERE nspname ~ '^lab_[0-9a-f]{32}$'
+         AND NOT EXISTS (SELECT FROM lab.arenas WHERE id = substr(nspname::text, 5))",
+    )
+    .fetch_all(postgres)
+    .await
 }
 
 /// One server of the production path.
@@ -85,8 +96,14 @@ impl Server {
             batch_limit: 512,
             fail_points: String::new(),
         };
-        let running = Running::start(&pool, &redis, &settings, Role::Server)
-            .map_err(|error| Trouble::Other(error.to_string()))?;
+        let running = Running::start(
+            &pool,
+            &redis,
+            &settings,
+            Role::Server,
+            Metrics::unpublished(),
+        )
+        .map_err(|error| Trouble::Other(error.to_string()))?;
         let mut server = Self {
             shop: running.shop.clone(),
             sale: SaleId::from_i64(1),
@@ -162,6 +179,10 @@ impl Drop for Server {
         }
     }
 }
+
+/// [`user_of`] in SQL, of a row of `lab.buyers heard`.
+pub const USER_OF_BUYER: &str =
+    "substr(encode(sha256(convert_to(heard.buyer, 'UTF8')), 'hex'), 1, 32)::uuid::text";
 
 /// Every name is somebody.
 pub fn user_of(buyer: &Buyer) -> UserId {

@@ -98,8 +98,9 @@ struct Rows {
     sold: i64,
     duplicates: i64,
     lost: i64,
-    /// How many units could have been sold: what every buyer who was heard may have, at most.
-    wanted: i64,
+    /// What buyers who got an answer may still have and did not get. Buyer by buyer, so that what one has
+    /// too many does not pay for what another is missing.
+    unmet: i64,
 }
 
 impl Verdict {
@@ -194,15 +195,26 @@ fn orders_of(arena: &Arena) -> String {
     }
 }
 
+/// A row of `lab.buyers heard` as the orders' table calls that buyer.
+fn who_ordered(arena: &Arena) -> &'static str {
+    match super::production::schema_of(arena.definition()) {
+        None => "heard.buyer",
+        Some(_) => super::production::USER_OF_BUYER,
+    }
+}
+
 async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
     let statement = format!(
-        "WITH orders AS ({}), by_buyer AS (SELECT count(*) AS orders FROM orders GROUP BY buyer)
+        "WITH orders AS ({}), by_buyer AS (SELECT buyer, count(*) AS orders FROM orders GROUP BY buyer)
          SELECT (SELECT count(*) FROM orders) AS sold,
                 (SELECT coalesce(sum(greatest(orders - $2, 0)), 0)::bigint FROM by_buyer) AS duplicates,
                 (SELECT count(*) FROM lab.told
                  WHERE arena = $1 AND NOT EXISTS (SELECT FROM orders WHERE orders.id = told.order_id)) AS lost,
-                (SELECT coalesce(sum(least(tries, $2)), 0)::bigint FROM lab.buyers WHERE arena = $1) AS wanted",
-        orders_of(arena)
+                (SELECT coalesce(sum(greatest(least(tries, $2) - coalesce(by_buyer.orders, 0), 0)), 0)::bigint
+                 FROM lab.buyers heard LEFT JOIN by_buyer ON by_buyer.buyer = {}
+                 WHERE heard.arena = $1) AS unmet",
+        orders_of(arena),
+        who_ordered(arena),
     );
     let definition = arena.definition();
     // Built from constants and from an id of hexadecimal digits.
@@ -215,7 +227,7 @@ async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
         sold: row.try_get("sold")?,
         duplicates: row.try_get("duplicates")?,
         lost: row.try_get("lost")?,
-        wanted: row.try_get("wanted")?,
+        unmet: row.try_get("unmet")?,
     })
 }
 
@@ -239,7 +251,7 @@ fn write_verdict(
         attempts: counts.attempts,
         sold: rows.sold,
         oversold: (rows.sold - stock).max(0),
-        undersold: (stock.min(rows.wanted) - rows.sold).max(0),
+        undersold: (stock - rows.sold).clamp(0, rows.unmet.max(0)),
         duplicates: rows.duplicates,
         lost: rows.lost,
         contended: counts.contended,

@@ -31,10 +31,9 @@ use crate::{
     },
 };
 use futures_util::FutureExt;
-use metrics::{Counter, Histogram, counter, histogram};
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, LazyLock, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -66,60 +65,6 @@ pub struct Waiting {
     answer: oneshot::Sender<Answer>,
 }
 
-struct GateMetrics {
-    accepted: Counter,
-    replayed: Counter,
-    already_ordered: Counter,
-    sold_out: Counter,
-    not_open: Counter,
-    paused: Counter,
-    ended: Counter,
-    unavailable: Counter,
-    batch_size: Histogram,
-    seconds: Histogram,
-    not_handed_off: Counter,
-}
-
-static METRICS: LazyLock<GateMetrics> = LazyLock::new(|| {
-    let verdict =
-        |verdict: &'static str| counter!("flash_sale_admissions_total", "verdict" => verdict);
-    GateMetrics {
-        accepted: verdict("accepted"),
-        replayed: verdict("replayed"),
-        already_ordered: verdict("already_ordered"),
-        sold_out: verdict("sold_out"),
-        not_open: verdict("not_open"),
-        paused: verdict("paused"),
-        ended: verdict("ended"),
-        unavailable: verdict("unavailable"),
-        batch_size: histogram!("flash_sale_admission_batch_size"),
-        seconds: histogram!("flash_sale_gate_seconds"),
-        not_handed_off: counter!("flash_sale_handoff_overflow_total"),
-    }
-});
-
-impl GateMetrics {
-    fn of(&self, answer: &Answer) -> &Counter {
-        match answer {
-            Ok(Admission::Accepted {
-                replayed: false, ..
-            }) => &self.accepted,
-            Ok(Admission::Accepted { replayed: true, .. }) => &self.replayed,
-            Ok(Admission::AlreadyOrdered { .. }) => &self.already_ordered,
-            Ok(Admission::SoldOut) => &self.sold_out,
-            Ok(Admission::NotOpen { .. }) => &self.not_open,
-            Ok(Admission::Paused) => &self.paused,
-            Ok(Admission::Ended) => &self.ended,
-            Err(_) => &self.unavailable,
-        }
-    }
-}
-
-/// Counts a refusal that was given without the gate.
-pub fn count_local(refusal: &Admission) {
-    METRICS.of(&Ok(*refusal)).increment(1);
-}
-
 /// Joins the sale's queue and waits for the verdict.
 pub async fn ask(
     shop: &Arc<Shop>,
@@ -138,7 +83,7 @@ pub async fn ask(
     let answered = match joined {
         Ok(()) => verdict.await.unwrap_or(Err(NO_ANSWER)),
         Err(_) => {
-            METRICS.unavailable.increment(1);
+            shop.metrics.unavailable.increment(1);
             Err(OVERLOADED)
         }
     };
@@ -175,12 +120,12 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         let (mut waiting, late): (Vec<_>, Vec<_>) = waiting
             .drain(..)
             .partition(|buyer| began.duration_since(buyer.since) < PATIENCE);
-        refuse(late, OVERLOADED);
+        refuse(&shop, late, OVERLOADED);
         if waiting.is_empty() {
             continue;
         }
         listing.touch();
-        METRICS.batch_size.record(waiting.len() as f64);
+        shop.metrics.batch_size.record(waiting.len() as f64);
         let judged = AssertUnwindSafe(judge(&shop, &listing, &waiting, &mut spare))
             .catch_unwind()
             .await;
@@ -189,19 +134,28 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         match judged.unwrap_or(Err(NO_ANSWER)) {
             Ok(answers) => {
                 for (buyer, answer) in waiting.drain(..).zip(answers) {
-                    METRICS.of(&answer).increment(1);
+                    count(&shop, &answer);
                     // A receiver that has gone is a client that hung up: its order stands.
                     let _ = buyer.answer.send(answer);
                 }
             }
-            Err(why) => refuse(waiting, why),
+            Err(why) => refuse(&shop, waiting, why),
         }
-        METRICS.seconds.record(began.elapsed().as_secs_f64());
+        shop.metrics
+            .gate_seconds
+            .record(began.elapsed().as_secs_f64());
     }
 }
 
-fn refuse(waiting: Vec<Waiting>, why: &'static str) {
-    METRICS.unavailable.increment(waiting.len() as u64);
+fn count(shop: &Shop, answer: &Answer) {
+    match answer {
+        Ok(admission) => shop.metrics.verdicts(admission).increment(1),
+        Err(_) => shop.metrics.unavailable.increment(1),
+    }
+}
+
+fn refuse(shop: &Shop, waiting: Vec<Waiting>, why: &'static str) {
+    shop.metrics.unavailable.increment(waiting.len() as u64);
     for buyer in waiting {
         let _ = buyer.answer.send(Err(why));
     }
@@ -496,7 +450,7 @@ fn conclude(
         };
         if shop.settings.own_writer && shop.handoff.try_send(batch).is_err() {
             // The log has it; the recovery pass writes it once it is older than the grace period.
-            METRICS.not_handed_off.increment(1);
+            shop.metrics.not_handed_off.increment(1);
         }
     };
     if let Some(entry) = admitted.entry {

@@ -12,11 +12,6 @@ use std::{sync::Arc, time::Duration};
 /// When a client that was too early for its queued order should come back.
 const STILL_QUEUED_RETRY: Duration = Duration::from_secs(1);
 
-/// Counts orders that came to this status.
-pub fn count(status: OrderStatus, orders: u64) {
-    metrics::counter!("flash_sale_orders_total", "status" => status.as_str()).increment(orders);
-}
-
 impl Shop {
     /// Pays the caller's order. Paying a paid one again is the same answer.
     pub async fn pay(self: &Arc<Self>, user: UserId, id: OrderId) -> Result<Order, ShopError> {
@@ -63,7 +58,7 @@ impl Shop {
             orders::unpay(&self.postgres, order.id).await?;
         }
         if won {
-            count(OrderStatus::Paid, 1);
+            self.metrics.orders(OrderStatus::Paid).increment(1);
         } else {
             self.expire_if_due(order.id).await?;
         }
@@ -84,7 +79,7 @@ impl Shop {
         if orders::mark_cancelled(&self.postgres, user, id).await? {
             let cancelled = self.fail_points.at("cancel.marked").await;
             cancelled.map_err(sqlx::Error::Io)?;
-            count(OrderStatus::Cancelled, 1);
+            self.metrics.orders(OrderStatus::Cancelled).increment(1);
             self.release_now().await;
         } else {
             self.expire_if_due(id).await?;
@@ -101,7 +96,7 @@ impl Shop {
     /// is told what it is.
     async fn expire_if_due(&self, id: OrderId) -> Result<(), ShopError> {
         if orders::expire_if_due(&self.postgres, id).await? {
-            count(OrderStatus::Expired, 1);
+            self.metrics.orders(OrderStatus::Expired).increment(1);
             self.release_now().await;
         }
         Ok(())

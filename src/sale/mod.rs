@@ -11,6 +11,7 @@ pub mod gate;
 pub mod ids;
 pub mod life;
 pub mod log;
+pub mod metrics;
 pub mod orders;
 pub mod payment;
 pub mod queued;
@@ -18,6 +19,7 @@ pub mod releases;
 pub mod unknown;
 pub mod watch;
 
+use self::metrics::Metrics;
 use crate::{
     domain::{
         Admission, IdempotencyKey, Order, OrderId, OrderStatus, SaleId, SaleState, SaleView, UserId,
@@ -138,6 +140,7 @@ pub struct Shop {
     pub settings: ShopSettings,
     /// Where a test makes this shop fail.
     pub fail_points: FailPoints,
+    pub metrics: Metrics,
     payments: Arc<dyn PaymentProvider>,
     /// Where the gates hand accepted orders to the writer. Bounded; when it is full (or there is no
     /// writer here) the log still holds them.
@@ -159,6 +162,7 @@ impl Shop {
         payments: Arc<dyn PaymentProvider>,
         handoff: mpsc::Sender<AcceptedBatch>,
         settings: ShopSettings,
+        metrics: Metrics,
         fail_points: FailPoints,
     ) -> Self {
         Self {
@@ -169,6 +173,7 @@ impl Shop {
             postgres,
             redis,
             settings,
+            metrics,
             fail_points,
             payments,
             handoff,
@@ -215,7 +220,7 @@ impl Shop {
         if let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
             && !self.fail_points.planted("bug.ignore_the_window")
         {
-            gate::count_local(&refusal);
+            self.metrics.verdicts(&refusal).increment(1);
             return Ok(refusal);
         }
         if self.fail_points.planted("bug.sold_out_too_early") {

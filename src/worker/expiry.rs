@@ -6,7 +6,7 @@
 use crate::{
     domain::OrderStatus,
     postgres::timed_out,
-    sale::{Shop, ShopError, life, orders},
+    sale::{Shop, ShopError, orders},
     worker::{STEP_LIMIT, writer},
 };
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
             .map_err(sqlx::Error::Io)?;
         total += expired;
         if expired > 0 {
-            life::count(OrderStatus::Expired, expired);
+            shop.metrics.orders(OrderStatus::Expired).increment(expired);
             shop.release_bell.notify_one();
             shop.watch.bell.notify_one();
         }
@@ -65,7 +65,7 @@ async fn expire_each_sale(shop: &Arc<Shop>) -> Result<u64, ShopError> {
         }
     }
     if total > 0 {
-        life::count(OrderStatus::Expired, total);
+        shop.metrics.orders(OrderStatus::Expired).increment(total);
         shop.release_bell.notify_one();
         shop.watch.bell.notify_one();
     }

@@ -28,7 +28,7 @@ pub mod writer;
 
 use crate::sale::Shop;
 use futures_util::FutureExt;
-use metrics::gauge;
+use metrics::Gauge;
 use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -71,11 +71,13 @@ pub struct Pace<'a> {
     bell: Option<&'a Notify>,
     stop: CancellationToken,
     failing: bool,
+    is_failing: Gauge,
     limit: Duration,
 }
 
 impl<'a> Pace<'a> {
     pub fn new(
+        shop: &Shop,
         name: &'static str,
         pause: Duration,
         bell: Option<&'a Notify>,
@@ -87,6 +89,7 @@ impl<'a> Pace<'a> {
             bell,
             stop: stop.clone(),
             failing: false,
+            is_failing: shop.metrics.worker_failing(name),
             limit: STEP_LIMIT,
         }
     }
@@ -104,8 +107,7 @@ impl<'a> Pace<'a> {
         let outcome = tokio::time::timeout(self.limit, survive(step))
             .await
             .unwrap_or(Err(StepError::TimedOut));
-        gauge!("flash_sale_worker_failing", "worker" => self.name)
-            .set(f64::from(u8::from(outcome.is_err())));
+        self.is_failing.set(f64::from(u8::from(outcome.is_err())));
         match outcome {
             Ok(_) if self.failing => {
                 self.failing = false;
@@ -141,6 +143,7 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new(
+            &shop,
             "order watch",
             Duration::from_millis(250),
             Some(&shop.watch.bell),
@@ -158,25 +161,44 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
     let (recovering, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         // It drains whole backlogs; each of its writes is bounded.
-        let mut pace =
-            Pace::new("recovery", Duration::from_millis(100), None, &stopped).without_limit();
+        let mut pace = Pace::new(
+            &recovering,
+            "recovery",
+            Duration::from_millis(100),
+            None,
+            &stopped,
+        )
+        .without_limit();
         while pace.rest(recovery::step(&recovering)).await {}
     });
     let (expiring, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         // A hundred thousand may be due at once; each statement is bounded.
-        let mut pace =
-            Pace::new("expiry", Duration::from_millis(250), None, &stopped).without_limit();
+        let mut pace = Pace::new(
+            &expiring,
+            "expiry",
+            Duration::from_millis(250),
+            None,
+            &stopped,
+        )
+        .without_limit();
         while pace.rest(expiry::step(&expiring)).await {}
     });
     let (retiring, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
-        let mut pace = Pace::new("retirement", Duration::from_secs(60), None, &stopped);
+        let mut pace = Pace::new(
+            &retiring,
+            "retirement",
+            Duration::from_secs(60),
+            None,
+            &stopped,
+        );
         while pace.rest(retire::step(&retiring)).await {}
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut pace = Pace::new(
+            &shop,
             "releases",
             Duration::from_millis(250),
             Some(&shop.release_bell),

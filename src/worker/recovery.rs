@@ -34,7 +34,7 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     }
     if settled > 0 {
         tracing::debug!(orders = settled, "recovered from the log");
-        metrics::counter!("flash_sale_recovered_orders_total").increment(settled as u64);
+        shop.metrics.recovered_orders.increment(settled as u64);
     }
     match failed {
         Some(error) if settled == 0 => Err(error),

@@ -10,7 +10,6 @@ use crate::{
     worker::{Pace, STEP_LIMIT},
 };
 use futures_util::StreamExt;
-use metrics::gauge;
 use std::{sync::Arc, time::Duration};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -22,19 +21,20 @@ const COLD_PAUSE: Duration = Duration::from_secs(1);
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (warm, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
-        let mut pace = Pace::new("warm tallies", WARM_PAUSE, None, &stopped);
+        let mut pace = Pace::new(&warm, "warm tallies", WARM_PAUSE, None, &stopped);
         while pace.rest(read_warm(&warm)).await {}
     });
     let (cold, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         let mut suspects = Vec::new();
-        let mut pace = Pace::new("catalogue", COLD_PAUSE, None, &stopped);
+        let mut pace = Pace::new(&cold, "catalogue", COLD_PAUSE, None, &stopped);
         while pace.rest(read_all(&cold, &mut suspects)).await {}
     });
     let (shop, stop) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
         // One step follows the channel for as long as it lasts.
-        let mut pace = Pace::new("published changes", COLD_PAUSE, None, &stop).without_limit();
+        let mut pace =
+            Pace::new(&shop, "published changes", COLD_PAUSE, None, &stop).without_limit();
         while pace.rest(listen(&shop, &stop)).await {}
     });
 }
@@ -175,15 +175,14 @@ fn report(shop: &Shop) {
         .filter_map(|listing| listing.tally())
         .map(|tally| tally.pending)
         .sum();
-    gauge!("flash_sale_backlog_orders").set(pending as f64);
+    let metrics = &shop.metrics;
+    metrics.backlog_orders.set(pending as f64);
     let redis = shop.redis.pool_status();
-    gauge!("flash_sale_pool_connections", "pool" => "redis", "state" => "size")
-        .set(redis.size as f64);
-    gauge!("flash_sale_pool_connections", "pool" => "redis", "state" => "idle")
-        .set(redis.available as f64);
-    gauge!("flash_sale_pool_connections", "pool" => "postgres", "state" => "size")
-        .set(f64::from(shop.postgres.size()));
-    gauge!("flash_sale_pool_connections", "pool" => "postgres", "state" => "idle")
-        .set(shop.postgres.num_idle() as f64);
-    gauge!("flash_sale_gate_open").set(f64::from(u8::from(shop.redis.gate_is_open())));
+    metrics.redis_connections.size.set(redis.size as f64);
+    metrics.redis_connections.idle.set(redis.available as f64);
+    let postgres = &metrics.postgres_connections;
+    postgres.size.set(f64::from(shop.postgres.size()));
+    postgres.idle.set(shop.postgres.num_idle() as f64);
+    let gate_is_open = shop.redis.gate_is_open();
+    metrics.gate_open.set(f64::from(u8::from(gate_is_open)));
 }

@@ -6,7 +6,7 @@ use crate::{
     config::SaleSettings,
     fail_point::{FailPoints, Unknown},
     redis::Redis,
-    sale::{Shop, ShopSettings, payment::SimulatedPayments},
+    sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
 use sqlx::PgPool;
 use std::{sync::Arc, time::Duration};
@@ -50,6 +50,7 @@ impl Running {
         redis: &Arc<Redis>,
         sale: &SaleSettings,
         role: Role,
+        metrics: Metrics,
     ) -> Result<Self, Unknown> {
         let fail_points = FailPoints::default();
         fail_points.set(&sale.fail_points)?;
@@ -66,6 +67,7 @@ impl Running {
             Arc::new(SimulatedPayments),
             handoff,
             settings,
+            metrics,
             fail_points,
         ));
         let mut running = Self {

@@ -17,13 +17,12 @@ use crate::{
     postgres::timed_out,
     redis::{is_wrong_type, scripts},
     sale::{
-        Shop, ShopError, life,
+        Shop, ShopError,
         log::{self, AcceptedBatch, AcceptedOrder},
         orders::{self, Expect, Rejected, Written},
     },
     worker::{late, survive},
 };
-use metrics::{counter, histogram};
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -94,7 +93,7 @@ async fn persist_until_stopped(
             }
             Err(error) => {
                 tracing::warn!(%error, batches = batches.len(), "could not write orders, will retry");
-                counter!("flash_sale_writer_retries_total").increment(1);
+                shop.metrics.writer_retries.increment(1);
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = stop.cancelled() => {}
@@ -130,7 +129,7 @@ async fn settle(
 ) -> Result<(), ShopError> {
     let began = Instant::now();
     match write(shop, batches, expect).await {
-        Ok(Written::All { new }) => count_written(new),
+        Ok(Written::All { new }) => count_written(shop, new),
         Ok(Written::StaleEpoch) => settle_by_sale(shop, batches, expect).await?,
         Ok(Written::IdTaken) => settle_each(shop, batches).await?,
         Err(error) if is_refusal(&error) => {
@@ -139,7 +138,9 @@ async fn settle(
         }
         Err(error) => return Err(error.into()),
     }
-    histogram!("flash_sale_writer_seconds").record(began.elapsed().as_secs_f64());
+    shop.metrics
+        .writer_seconds
+        .record(began.elapsed().as_secs_f64());
     shop.watch.bell.notify_one();
     Ok(())
 }
@@ -162,7 +163,7 @@ async fn settle_by_sale(
             if is_mixed {
                 match write(shop, &batches, expect).await {
                     Ok(Written::All { new }) => {
-                        count_written(new);
+                        count_written(shop, new);
                         return Ok(());
                     }
                     Ok(Written::StaleEpoch) => {}
@@ -188,7 +189,7 @@ pub(super) async fn settle_live(
     expect: Expect,
 ) -> Result<(), ShopError> {
     match write(shop, std::slice::from_ref(batch), expect).await {
-        Ok(Written::All { new }) => count_written(new),
+        Ok(Written::All { new }) => count_written(shop, new),
         Ok(Written::StaleEpoch) => return Err(rebuilt_again()),
         Ok(Written::IdTaken) => settle_each(shop, std::slice::from_ref(batch)).await?,
         Err(error) if is_refusal(&error) => {
@@ -241,9 +242,11 @@ async fn write(
         .unwrap_or_else(|_| Err(timed_out()))
 }
 
-fn count_written(new: u64) {
-    counter!("flash_sale_writer_orders_total").increment(new);
-    life::count(OrderStatus::PendingPayment, new);
+fn count_written(shop: &Shop, new: u64) {
+    shop.metrics.writer_orders.increment(new);
+    shop.metrics
+        .orders(OrderStatus::PendingPayment)
+        .increment(new);
 }
 
 /// Whether Postgres says that these rows must not be (class 23 integrity, class 22 data), in
@@ -306,7 +309,7 @@ async fn settle_one(
     };
     match write(shop, std::slice::from_ref(&single), Expect::PerhapsWritten).await {
         Ok(Written::All { new }) => {
-            count_written(new);
+            count_written(shop, new);
             Ok(())
         }
         Ok(Written::StaleEpoch) => Err(rebuilt_again()),
@@ -340,7 +343,7 @@ pub(super) async fn reject(
     match orders::write_rejected(&shop.postgres, single, &order).await {
         Ok(Rejected::New) => {
             tracing::warn!(order = %order.id, sale = %single.sale, why, "an accepted order is rejected");
-            life::count(OrderStatus::Rejected, 1);
+            shop.metrics.orders(OrderStatus::Rejected).increment(1);
             shop.release_bell.notify_one();
         }
         Ok(Rejected::Before) => {}
@@ -363,7 +366,7 @@ async fn put_aside(shop: &Arc<Shop>, single: &AcceptedBatch, why: &str) -> Resul
     let mut connection = shop.redis.pooled().await?;
     let key = log::put_aside(&mut *connection, &shop.redis.keys, single).await?;
     tracing::error!(sale = %single.sale, why, key, "a log entry that cannot be written was put aside");
-    counter!("flash_sale_unwritable_orders_total").increment(1);
+    shop.metrics.unwritable_orders.increment(1);
     shop.suspect(single.sale);
     Ok(())
 }

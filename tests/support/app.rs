@@ -9,7 +9,9 @@ use flash_sale::{
     fail_point::FailPoints,
     http::ConnectionLimits,
     redis::Redis,
-    sale::{Audit, Shop, ShopSettings, log::AcceptedBatch, payment::SimulatedPayments},
+    sale::{
+        Audit, Shop, ShopSettings, log::AcceptedBatch, metrics::Metrics, payment::SimulatedPayments,
+    },
 };
 use redis::aio::MultiplexedConnection;
 use reqwest::{Method, Response, StatusCode};
@@ -144,8 +146,14 @@ impl TestApp {
             batch_limit: options.batch_limit,
             fail_points: options.fail_points,
         };
-        let running = Running::start(&stores.postgres, &stores.redis, &sale, options.role)
-            .expect("well-formed fail points");
+        let running = Running::start(
+            &stores.postgres,
+            &stores.redis,
+            &sale,
+            options.role,
+            Metrics::published(),
+        )
+        .expect("well-formed fail points");
         assert!(running.gate_opened(PATIENCE).await, "the gate opens");
         let shop = running.shop.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -381,6 +389,7 @@ pub fn shop_without_loops(
         Arc::new(SimulatedPayments),
         handoff,
         settings,
+        Metrics::unpublished(),
         FailPoints::default(),
     );
     (Arc::new(shop), channel)

@@ -107,12 +107,25 @@ impl Sell for Node {
 
     async fn settle(&self) {
         self.server.settle().await;
-        // Batches share their round trips, so this is far below one for each purchase.
-        let meter = self.stand.meter();
-        meter.take_over(&self.server.shop.round_trips);
+        self.count_round_trips();
     }
 
     async fn close(&self) {
         self.server.close().await;
+    }
+}
+
+impl Node {
+    /// Batches share their round trips, so this is far below one for each purchase.
+    fn count_round_trips(&self) {
+        let meter = self.stand.meter();
+        meter.take_over(&self.server.shop.round_trips);
+    }
+}
+
+impl Drop for Node {
+    /// After a crash: what it has sent was sent.
+    fn drop(&mut self) {
+        self.count_round_trips();
     }
 }

@@ -30,7 +30,6 @@ use crate::{
     worker::Pace,
 };
 use epochs::{fence, let_writers_finish, seal};
-use metrics::counter;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -50,7 +49,8 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     tasks.spawn(async move {
         let mut suspects = HashSet::new();
         // No limit as a whole: a catalogue of millions takes its time. Each statement has one.
-        let mut pace = Pace::new("rebuild", PAUSE, Some(&shop.rebuild_bell), &stop).without_limit();
+        let mut pace =
+            Pace::new(&shop, "rebuild", PAUSE, Some(&shop.rebuild_bell), &stop).without_limit();
         while pace.rest(step(&shop, &mut suspects)).await {}
     });
 }
@@ -182,7 +182,7 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
     if let Some((_, error)) = outcome.failed {
         return Err(error); // the others are open; this one is tried again
     }
-    counter!("flash_sale_rebuilds_total").increment(1);
+    shop.metrics.rebuilds.increment(1);
     tracing::info!(
         sales = outcome.sales,
         buyers = outcome.buyers,

@@ -58,6 +58,30 @@ async fn it_lists_and_runs_strategies() {
     );
     assert!(std::fs::read_to_string(&report).is_ok_and(|page| page.contains("naive")));
 
+    let (code, costs, errors) = run(&["--with-and-without-lock"]);
+    assert_eq!(code, Some(0), "{costs}{errors}");
+    let rows: Vec<Vec<&str>> = costs
+        .lines()
+        .filter(|line| line.starts_with("lock-and-hincrby"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let [without, waiting, turned_away] = &rows[..] else {
+        panic!("three rows: {costs}");
+    };
+    assert_eq!(
+        (without[1], waiting[1], turned_away[2]),
+        ("lock=off", "lock=on", "wait_ms=0")
+    );
+    // Sold, oversold, contended, let through; then round trips to Redis.
+    assert_eq!(without[2..6], ["5", "0", "0", "30"], "{costs}");
+    assert_eq!(waiting[2..5], ["5", "0", "0"], "{costs}");
+    assert!(
+        turned_away[4] == "0" && turned_away[5] != "0" && turned_away[6] != "30",
+        "{costs}"
+    );
+    let redis = |row: &[&str], at: usize| row[at].parse::<f64>().expect("a figure");
+    assert!(redis(waiting, 6) > redis(without, 6), "{costs}");
+
     let (code, json, errors) = run(&[
         "--strategy",
         "version-column",

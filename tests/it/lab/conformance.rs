@@ -233,9 +233,8 @@ async fn every_strategy_does_what_it_promises() {
                 crate::locks::say(&format!("NOT EXERCISED: {}: {}", strategy.id, why.en));
                 return Vec::new();
             }
-            let began = std::time::Instant::now();
             let found = contradictions(lab, strategy, strategy.promise).await;
-            eprintln!("{} took {:?}", strategy.id, began.elapsed());
+
             found
         })
         .buffer_unordered(3)

@@ -5,11 +5,13 @@
 //! | [`conformance`] | every registered strategy under the same scenarios: nothing that it says never happens happens, and everything that it says can happen is made to |
 //! | [`http`] | the routes: arenas, purchases, storms, events, verdicts, refusals, LAB=off |
 //! | [`processes`] | two real server processes share an arena |
+//! | [`judging`] | what a verdict counts, on rows written by hand; what a crash takes with it |
 //! | [`command`] | `flash-sale lab` |
 
 mod command;
 mod conformance;
 mod http;
+mod judging;
 mod processes;
 
 use crate::support::Servers;

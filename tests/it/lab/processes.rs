@@ -125,3 +125,57 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     tokio::join!(first_ended, second_ended);
     database.drop().await;
 }
+
+/// `lua-stream` runs the very code that counts the figures of a sale: alerts must not sound for a lesson.
+#[tokio::test]
+async fn what_an_arena_sells_is_not_in_the_figures_of_the_sale() {
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let mut settings = Vec::from(settings_of(shared, &database, "lab-figures:"));
+    settings.extend([
+        ("LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("RATE_LIMIT", "off".to_owned()),
+        ("LAB", "on".to_owned()),
+    ]);
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let home = Home::new();
+    let server = Program::serve(&home, &[], &settings).await;
+    let arena = arena(&server, "lua-stream").await;
+    let told = storm(&[&server], &arena, 12).await;
+    assert_eq!(
+        told.iter().filter(|outcome| *outcome == "sold").count(),
+        6,
+        "{told:?}"
+    );
+    let judged = verdict(&server, &arena).await;
+    assert_eq!(
+        (&judged["sold"], &judged["kept_promise"]),
+        (&json!(6), &json!(true)),
+        "{judged:#}"
+    );
+    let figures = reqwest::get(server.url("/metrics"));
+    let figures = figures.await.expect("an answer").text().await;
+    let figures = figures.expect("a text");
+    let counted: Vec<&str> = figures
+        .lines()
+        .filter(|line| {
+            [
+                "flash_sale_admissions_total",
+                "flash_sale_writer_orders_total",
+                "flash_sale_orders_total",
+            ]
+            .iter()
+            .any(|name| line.starts_with(name))
+        })
+        .collect();
+    // They are there, and nobody has bought anything in a sale.
+    assert!(counted.len() > 8, "{figures}");
+    for line in counted {
+        assert!(line.ends_with(" 0"), "{line}");
+    }
+    server.terminate().await;
+    database.drop().await;
+}
