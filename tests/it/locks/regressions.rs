@@ -14,10 +14,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 async fn watched(client: &str) -> (Line, Arc<Stage>) {
     let stage = Stage::new();
-    let line = line(client).await;
-    // No lease of a test shall be spent on connecting.
-    let _: String = line.send(&cmd("PING")).await.expect("PING");
-    (line.watched_by(stage.clone()), stage)
+    (line(client).await.watched_by(stage.clone()), stage)
 }
 
 // --- the watchdog
@@ -209,8 +206,8 @@ async fn a_wake_up_that_comes_to_somebody_who_went_away() {
 async fn a_wake_up_that_is_lost_with_its_connection() {
     // One of its own, for all its subscribers will be cut off.
     let nodes = super::nodes(1).await;
-    let [holder] = super::lines("a", &nodes).try_into().expect("one");
-    let [line] = super::lines("b", &nodes).try_into().expect("one");
+    let [holder] = super::lines("a", &nodes).await.try_into().expect("one");
+    let [line] = super::lines("b", &nodes).await.try_into().expect("one");
     let name = name("cut-off");
     let guard = held(&ReentrantLock::new(holder.clone(), LEASE), &name).await;
     let stage = Stage::new();
