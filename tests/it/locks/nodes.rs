@@ -231,6 +231,29 @@ async fn redlock_held_when_its_validity_has_gone() {
     );
 }
 
+/// The first node gave it, and by the time the last one does, that lease is over.
+#[tokio::test]
+async fn multi_held_when_its_validity_has_gone() {
+    let name = name("multi-validity");
+    let (all, stage) = watched("a", three().await).await;
+    let first = stage.hold_after("SET lock");
+    let acquiring = tokio::spawn({
+        let (lock, name) = (MultiLock::new(all, SHORT), name.clone());
+        async move { lock.acquire(&name, ONCE).await }
+    });
+    first.reached().await;
+    gone(&lines("looker", three().await).await[0], &name).await;
+    first.open();
+    let acquired = soon("an answer", acquiring).await.expect("no panic");
+    assert!(
+        matches!(acquired, Ok(Acquired::Contended { .. })),
+        "{acquired:?}"
+    );
+    for line in lines("looker", three().await).await {
+        assert_eq!(pttl(&line, &name).await, -2, "given back");
+    }
+}
+
 #[tokio::test]
 async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets() {
     let nodes = nodes(3).await;
