@@ -178,12 +178,18 @@ impl AdvisoryGuard {
     /// Gives the lock back without the work.
     pub async fn roll_back(self) -> Result<Released, LockError> {
         let transaction = self.transaction.lock().await.take().ok_or_else(gone)?;
+        let was_held = !self.hold.is_lost();
         transaction.rollback().await?;
-        Ok(Released::Freed)
+        Ok(if was_held {
+            Released::Freed
+        } else {
+            Released::NotHeld
+        })
     }
 }
 
-/// The transaction of an [`AdvisoryGuard`]. A statement that finds its session ended tells the holder.
+/// The transaction of an [`AdvisoryGuard`]. A statement that fails tells the holder: Postgres has freed the lock by
+/// then, and will commit nothing.
 pub struct Lent<'a> {
     transaction: MappedMutexGuard<'a, SqlTransaction>,
     hold: &'a Hold,
@@ -229,14 +235,18 @@ impl DerefMut for Lent<'_> {
     }
 }
 
+/// A statement that is merely refused aborts the transaction, and Postgres frees what an aborted transaction
+/// had locked at once, without waiting for its rollback. (Behind a savepoint it would not; to count the lock
+/// as lost there is the careful answer.)
 fn told<T>(hold: &Hold, outcome: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    if outcome.as_ref().is_err_and(ends_session) {
-        hold.lose(Why::SessionGone);
+    match &outcome {
+        Err(error) if ends_session(error) => hold.lose(Why::SessionGone),
+        Err(sqlx::Error::Database(_)) => hold.lose(Why::NotOurs),
+        _ => {}
     }
     outcome
 }
 
-/// A statement that is merely refused leaves transaction and lock where they are, until the rollback.
 fn ends_session(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
@@ -265,10 +275,16 @@ impl Guard for AdvisoryGuard {
     }
 
     /// Commits. An error means that nobody knows whether the work was committed; the lock has gone
-    /// either way.
+    /// either way. [`Released::NotHeld`]: a statement was refused, with which the lock went, and nothing is
+    /// committed.
     async fn release(self) -> Result<Released, LockError> {
         // Under the mutex: a heartbeat that is on its way is waited for, and no other begins.
         let transaction = self.transaction.lock().await.take().ok_or_else(gone)?;
+        if self.hold.is_lost() {
+            // Postgres would answer a COMMIT with a rollback, and without an error.
+            transaction.rollback().await?;
+            return Ok(Released::NotHeld);
+        }
         transaction.commit().await?;
         Ok(Released::Freed)
     }

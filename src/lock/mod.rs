@@ -178,7 +178,8 @@ impl LockError {
 pub enum Why {
     /// The time that was asked for is over, and no renewal came through.
     LeaseOver,
-    /// The server says that it is not ours (any more): taken over, deleted, or forgotten.
+    /// The server says that it is not ours (any more): taken over, deleted, forgotten, or freed by an error of
+    /// our own.
     NotOurs,
     /// The connection or session that the lock hangs on has gone.
     SessionGone,

@@ -6,6 +6,7 @@
 //! | [`timeline`] | the record, and its shape for the page |
 //! | [`shop`] | what the lock protects |
 //! | [`nodes`] | Redis servers of one play alone |
+//! | `proxy` | a wire between a client and a server that can be cut |
 //! | [`options`] | the knobs of a lesson |
 //! | [`terminal`] | the same timeline as text |
 //! | [`ids`] | the lesson on order numbers, which needs no stage |

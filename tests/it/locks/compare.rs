@@ -38,7 +38,7 @@ async fn what_every_lock_costs() {
     let zoo = server.map(|server| Zoo::new(&server.cluster(), Duration::from_secs(10)));
     let servers = compare::Servers {
         redis: line("measure").await,
-        nodes: lines("measure", three().await),
+        nodes: lines("measure", three().await).await,
         sql: Some(Sql::new(pool(2).await)),
         zoo,
     };

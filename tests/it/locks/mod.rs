@@ -15,6 +15,7 @@ use flash_sale::{
     embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings},
     lock::{Acquired, Guard, Lock, fencing, table, wire::Line},
 };
+use futures_util::future::join_all;
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -37,7 +38,19 @@ fn name(of: &str) -> String {
 /// A client of its own to the Redis that tests share.
 async fn line(client: &str) -> Line {
     let servers = Servers::shared().await;
-    Line::new(&servers.redis.url()).expect("a url").of(client)
+    warm(patient(&servers.redis.url()).of(client)).await
+}
+
+/// It waits for a busy machine: that an answer is late is no failure of a lock's.
+fn patient(url: &str) -> Line {
+    Line::with_timeouts(url, SOON, SOON).expect("a url")
+}
+
+/// Connects: no lease of a test shall be spent on that.
+async fn warm(line: Line) -> Line {
+    let pong: String = line.send(&redis::cmd("PING")).await.expect("PONG");
+    assert_eq!(pong, "PONG");
+    line
 }
 
 /// Redis nodes of one test, which it may kill: they come back empty.
@@ -60,14 +73,12 @@ async fn three() -> &'static [RedisServer] {
 }
 
 /// One client's lines to these nodes, called redis-1, redis-2, …
-fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
-    let numbered = nodes.iter().enumerate();
-    numbered
-        .map(|(number, node)| {
-            let line = Line::new(&node.url()).expect("a url");
-            line.of(client).to(&format!("redis-{}", number + 1))
-        })
-        .collect()
+async fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
+    let numbered = nodes.iter().enumerate().map(|(number, node)| {
+        let line = patient(&node.url()).of(client);
+        warm(line.to(&format!("redis-{}", number + 1)))
+    });
+    join_all(numbered).await
 }
 
 /// A pool on the Postgres that tests share, with the lab's tables for locks.

@@ -12,40 +12,47 @@ use flash_sale::{
     },
 };
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 const LEASE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A client's lines, watched.
-fn watched(client: &str, nodes: &[RedisServer]) -> (Vec<flash_sale::lock::wire::Line>, Arc<Stage>) {
+async fn watched(
+    client: &str,
+    nodes: &[RedisServer],
+) -> (Vec<flash_sale::lock::wire::Line>, Arc<Stage>) {
     let stage = Stage::new();
-    let lines = lines(client, nodes).into_iter();
+    let lines = lines(client, nodes).await.into_iter();
     (
         lines.map(|line| line.watched_by(stage.clone())).collect(),
         stage,
     )
 }
 
-/// Kills a node and waits until it is back, empty.
-async fn forget(node: &RedisServer) {
+/// Kills a node and waits until it is back, empty. Answers a time at which it was dead.
+pub async fn forget(node: &RedisServer) -> Instant {
     let pid = node.pid();
     node.kill();
     until("the node is back", async || {
         node.pid().is_some_and(|now| Some(now) != pid)
     })
     .await;
+    // Once it has another process nothing is left of the one before.
+    let dead = Instant::now();
     node.wait_ready().await.expect("redis");
+    dead
 }
 
 #[tokio::test]
 async fn multi_lets_one_in_and_survives_a_node_that_forgets() {
     let nodes = nodes(3).await;
     let name = name("multi");
-    let lock = MultiLock::new(lines("a", &nodes), LEASE);
+    let lock = MultiLock::new(lines("a", &nodes).await, LEASE);
     let guard = held(&lock, &name).await;
     assert!(is_contended(&lock, &name).await);
     forget(&nodes[1]).await;
-    let other = MultiLock::new(lines("b", &nodes), LEASE);
+    let other = MultiLock::new(lines("b", &nodes).await, LEASE);
     assert!(is_contended(&other, &name).await, "two nodes remember");
     // The forgetful node says so, once its old connection has failed: not all of it was there any more.
     assert_eq!(guard.release().await.expect("redis"), Released::NotHeld);
@@ -57,14 +64,14 @@ async fn multi_lets_one_in_and_survives_a_node_that_forgets() {
 async fn multi_needs_every_node_and_keeps_none() {
     let nodes = nodes(2).await;
     let name = name("multi-down");
-    let mut all = lines("a", &nodes);
+    let mut all = lines("a", &nodes).await;
     all.push(flash_sale::lock::wire::Line::new("redis://127.0.0.1:1").expect("a url"));
     let acquired = MultiLock::new(all, LEASE).acquire(&name, ONCE).await;
     assert!(
         matches!(acquired, Err(LockError::Unreachable { .. })),
         "{acquired:?}"
     );
-    for line in lines("looker", &nodes) {
+    for line in lines("looker", &nodes).await {
         assert_eq!(pttl(&line, &name).await, -2, "given back");
     }
 }
@@ -73,7 +80,7 @@ async fn multi_needs_every_node_and_keeps_none() {
 async fn a_multi_lock_release_that_stops_at_the_first_error() {
     for majority in [false, true] {
         let name = name("release-all");
-        let (all, stage) = watched("a", three().await);
+        let (all, stage) = watched("a", three().await).await;
         stage.fail_on("redis-1", "token_release", 3);
         if majority {
             let guard = held(&Redlock::new(all.clone(), LEASE), &name).await;
@@ -96,7 +103,7 @@ async fn a_multi_lock_release_that_stops_at_the_first_error() {
 async fn a_failed_acquire_that_leaves_nodes_locked() {
     for majority in [false, true] {
         let name = name("half");
-        let (all, stage) = watched("a", three().await);
+        let (all, stage) = watched("a", three().await).await;
         // The second node does it and its reply is lost; the third is never reached.
         stage.lose_on("redis-2", "SET lock", 1);
         stage.fail_on("redis-3", "SET lock", 1);
@@ -128,7 +135,7 @@ async fn a_failed_acquire_that_leaves_nodes_locked() {
 async fn a_release_on_nodes_that_have_forgotten_is_none() {
     let nodes = nodes(3).await;
     let name = name("forgotten");
-    let (all, stage) = watched("a", &nodes);
+    let (all, stage) = watched("a", &nodes).await;
     let guard = held(&Redlock::new(all, LEASE), &name).await;
     forget(&nodes[0]).await;
     forget(&nodes[1]).await;
@@ -141,13 +148,14 @@ async fn a_release_on_nodes_that_have_forgotten_is_none() {
 #[tokio::test]
 async fn a_release_on_a_redis_that_has_forgotten_is_none() {
     let nodes = nodes(1).await;
-    let line = |client: &str| lines(client, &nodes).remove(0);
+    let a = lines("a", &nodes).await.remove(0);
     let [of_token, of_reentrant] = ["token", "reentrant"].map(name);
-    let token = held(&TokenLock::new(line("a"), LEASE), &of_token).await;
-    let reentrant = held(&ReentrantLock::new(line("a"), LEASE), &of_reentrant).await;
+    let token = held(&TokenLock::new(a.clone(), LEASE), &of_token).await;
+    let reentrant = held(&ReentrantLock::new(a, LEASE), &of_reentrant).await;
     forget(&nodes[0]).await;
-    let theirs = held(&TokenLock::new(line("b"), LEASE), &of_token).await;
-    let theirs_too = held(&ReentrantLock::new(line("b"), LEASE), &of_reentrant).await;
+    let b = lines("b", &nodes).await.remove(0);
+    let theirs = held(&TokenLock::new(b.clone(), LEASE), &of_token).await;
+    let theirs_too = held(&ReentrantLock::new(b, LEASE), &of_reentrant).await;
     // Each has a connection that is broken: the first attempt has no answer.
     assert_eq!(token.release().await.expect("redis"), Released::NotHeld);
     assert_eq!(reentrant.release().await.expect("redis"), Released::NotHeld);
@@ -159,20 +167,20 @@ async fn a_release_on_a_redis_that_has_forgotten_is_none() {
 async fn redlock_lets_one_in_while_a_minority_is_down() {
     let nodes = nodes(2).await;
     let name = name("redlock");
-    let with_a_dead_one = |client: &str| {
-        let mut all = lines(client, &nodes);
+    let with_a_dead_one = async |client: &str| {
+        let mut all = lines(client, &nodes).await;
         all.push(flash_sale::lock::wire::Line::new("redis://127.0.0.1:1").expect("a url"));
         Redlock::new(all, LEASE)
     };
-    let guard = held(&with_a_dead_one("a"), &name).await;
-    assert!(is_contended(&with_a_dead_one("b"), &name).await);
+    let guard = held(&with_a_dead_one("a").await, &name).await;
+    assert!(is_contended(&with_a_dead_one("b").await, &name).await);
     assert_eq!(guard.release().await.expect("a majority"), Released::Freed);
 }
 
 #[tokio::test]
 async fn redlock_without_a_majority_says_so() {
     let nodes = nodes(1).await;
-    let mut all = lines("a", &nodes);
+    let mut all = lines("a", &nodes).await;
     for _ in 0..2 {
         all.push(flash_sale::lock::wire::Line::new("redis://127.0.0.1:1").expect("a url"));
     }
@@ -190,10 +198,10 @@ async fn redlock_a_node_that_comes_back_empty_makes_a_second_majority() {
     let nodes = nodes(3).await;
     let name = name("second-majority");
     // A has nodes 1 and 2: its request to the third is lost.
-    let (of_a, stage) = watched("a", &nodes);
+    let (of_a, stage) = watched("a", &nodes).await;
     stage.fail_on("redis-3", "SET lock", 1);
     let first = held(&Redlock::new(of_a, LEASE), &name).await;
-    let of_b = Redlock::new(lines("b", &nodes), LEASE);
+    let of_b = Redlock::new(lines("b", &nodes).await, LEASE);
     assert!(is_contended(&of_b, &name).await);
     forget(&nodes[1]).await;
     let second = soon("the second", of_b.acquire(&name, SOON)).await;
@@ -205,14 +213,14 @@ async fn redlock_a_node_that_comes_back_empty_makes_a_second_majority() {
 #[tokio::test]
 async fn redlock_held_when_its_validity_has_gone() {
     let name = name("redlock-validity");
-    let (all, stage) = watched("a", three().await);
+    let (all, stage) = watched("a", three().await).await;
     let last = stage.hold_after("SET lock");
     let acquiring = tokio::spawn({
         let (lock, name) = (Redlock::new(all, SHORT), name.clone());
         async move { lock.acquire(&name, ONCE).await }
     });
     last.reached().await;
-    for line in lines("looker", three().await) {
+    for line in lines("looker", three().await).await {
         gone(&line, &name).await;
     }
     last.open();
@@ -223,11 +231,34 @@ async fn redlock_held_when_its_validity_has_gone() {
     );
 }
 
+/// The first node gave it, and by the time the last one does, that lease is over.
+#[tokio::test]
+async fn multi_held_when_its_validity_has_gone() {
+    let name = name("multi-validity");
+    let (all, stage) = watched("a", three().await).await;
+    let first = stage.hold_after("SET lock");
+    let acquiring = tokio::spawn({
+        let (lock, name) = (MultiLock::new(all, SHORT), name.clone());
+        async move { lock.acquire(&name, ONCE).await }
+    });
+    first.reached().await;
+    gone(&lines("looker", three().await).await[0], &name).await;
+    first.open();
+    let acquired = soon("an answer", acquiring).await.expect("no panic");
+    assert!(
+        matches!(acquired, Ok(Acquired::Contended { .. })),
+        "{acquired:?}"
+    );
+    for line in lines("looker", three().await).await {
+        assert_eq!(pttl(&line, &name).await, -2, "given back");
+    }
+}
+
 #[tokio::test]
 async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets() {
     let nodes = nodes(3).await;
     let name = name("renewed");
-    let (all, stage) = watched("a", &nodes);
+    let (all, stage) = watched("a", &nodes).await;
     let guard = held(&Redlock::new(all, SHORT).renewed(), &name).await;
     until("two leases' worth", async || {
         stage.answered("token_renew") >= 3 * 7
@@ -243,7 +274,10 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
 #[tokio::test]
 async fn a_late_release_of_several_nodes_touches_nobody_elses() {
     let name = name("late-nodes");
-    let (a, b) = (lines("a", three().await), lines("b", three().await));
+    let (a, b) = (
+        lines("a", three().await).await,
+        lines("b", three().await).await,
+    );
     let late = held(&Redlock::new(a.clone(), SHORT), &name).await;
     for line in &a {
         gone(line, &name).await;
@@ -267,7 +301,7 @@ async fn a_late_release_of_several_nodes_touches_nobody_elses() {
 async fn several_nodes_end_by_themselves() {
     for majority in [false, true] {
         let name = name("dead-nodes");
-        let all = lines("a", three().await);
+        let all = lines("a", three().await).await;
         if majority {
             drop(held(&Redlock::new(all.clone(), SHORT), &name).await);
         } else {

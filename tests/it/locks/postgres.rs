@@ -10,7 +10,12 @@ const LEASE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(500);
 
 async fn client(name: &str, connections: u32) -> Sql {
-    Sql::new(pool(connections).await).of(name)
+    let sql = Sql::new(pool(connections).await).of(name);
+    // No lease of a test shall be spent on connecting.
+    sql.execute("SELECT 1", |query| query)
+        .await
+        .expect("postgres");
+    sql
 }
 
 // --- advisory
@@ -147,6 +152,99 @@ async fn advisory_an_acquire_that_is_given_up_leaves_nothing() {
     );
 }
 
+/// While the transaction is lent out nobody else looks after the connection.
+#[tokio::test]
+async fn advisory_a_statement_that_finds_its_session_ended_tells_the_holder() {
+    let name = name("advisory-lent");
+    let lock = AdvisoryLock::new(client("a", 2).await);
+    let guard = held(&lock, &name).await;
+    let mut lent = guard.transaction().await.expect("the transaction");
+    let row: Result<Option<(i32,)>, _> =
+        (lent.optional("SELECT pg_backend_pid()", |query| query)).await;
+    let (pid,) = row.expect("postgres").expect("a pid");
+    assert!(is_contended(&lock, &name).await);
+    assert!(!guard.lost().is_lost());
+    client("admin", 1)
+        .await
+        .execute("SELECT pg_terminate_backend($1)", |query| query.bind(pid))
+        .await
+        .expect("postgres");
+    lent.execute("SELECT 1", |query| query)
+        .await
+        .expect_err("the session has ended");
+    // Lent out still: it was the statement that told.
+    assert_eq!(soon("it is told", guard.lost()).await, Why::SessionGone);
+    drop(lent);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(LockError::Postgres(_))),
+        "{released:?}"
+    );
+}
+
+/// Postgres frees what an aborted transaction had locked without waiting for its end, and answers its COMMIT with
+/// a rollback.
+#[tokio::test]
+async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holder() {
+    let name = name("advisory-refused");
+    let lock = AdvisoryLock::new(client("a", 2).await);
+    for ending in ["release", "roll back"] {
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        let refused = lent.execute("SELECT 1 / 0", |query| query).await;
+        assert!(matches!(refused, Err(sqlx::Error::Database(_))));
+        let next = held(&lock, &name).await;
+        // Lent out still: it was the statement that told, and not the heartbeat.
+        assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
+        drop(lent);
+        let released = match ending {
+            "release" => guard.release().await,
+            _ => guard.roll_back().await,
+        };
+        assert_eq!(released.expect("postgres"), Released::NotHeld, "{ending}");
+        assert_eq!(next.release().await.expect("postgres"), Released::Freed);
+    }
+}
+
+/// However it ends: what goes back to the pool has no lock.
+#[tokio::test]
+async fn advisory_what_was_lent_comes_back_without_the_lock() {
+    const LOCKS: &str = "SELECT count(*) FROM pg_locks
+                          WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+    // The only connection of its pool: whoever asks next gets the same, if it is still there.
+    let sql = client("a", 1).await;
+    let lock = AdvisoryLock::new(sql.clone());
+    let other = AdvisoryLock::new(client("b", 1).await);
+    for ending in ["release", "roll back", "drop", "drop amid a statement"] {
+        let name = name("advisory-returned");
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        let row: Option<(i64,)> = (lent.optional(LOCKS, |query| query).await).expect("postgres");
+        assert_eq!(row, Some((1,)), "{ending}");
+        if ending == "drop amid a statement" {
+            let mut statement = Box::pin(lent.execute("SELECT pg_sleep(0.3)", |query| query));
+            // Sent, and then nobody waits for the answer any more.
+            let sent = futures_util::poll!(&mut statement);
+            assert!(sent.is_pending());
+        }
+        drop(lent);
+        assert!(
+            is_contended(&other, &name).await,
+            "{ending}: it is still held"
+        );
+        match ending {
+            "release" => assert_eq!(guard.release().await.expect(ending), Released::Freed),
+            "roll back" => assert_eq!(guard.roll_back().await.expect(ending), Released::Freed),
+            _ => drop(guard),
+        }
+        let row: Option<(i64,)> = sql.optional(LOCKS, |query| query).await.expect("postgres");
+        assert_eq!(row, Some((0,)), "{ending}");
+        let next = soon("the next", other.acquire(&name, SOON)).await;
+        let next = next.expect("postgres").held().expect(ending);
+        assert_eq!(next.release().await.expect("postgres"), Released::Freed);
+    }
+}
+
 #[tokio::test]
 async fn session_advisory_leaks_with_a_pool() {
     let name = name("leak");
@@ -216,10 +314,6 @@ async fn table_lets_one_in_and_numbers_them() {
 async fn table_ends_by_itself_and_a_late_release_touches_nobody_elses() {
     let name = name("table-late");
     let sql = client("a", 1).await;
-    // The lease shall not be spent on connecting.
-    sql.execute("SELECT 1", |query| query)
-        .await
-        .expect("postgres");
     let late = held(&TableLock::new(sql, SHORT), &name).await;
     assert_eq!(soon("its end", late.lost()).await, Why::LeaseOver);
     let next = TableLock::new(client("b", 1).await, LEASE);
@@ -240,6 +334,41 @@ async fn table_replies_that_are_lost() {
     let guard = guard.expect("postgres").held().expect("free");
     assert_eq!(guard.fencing(), Some(1), "counted once");
     assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
+}
+
+#[tokio::test]
+async fn table_held_when_its_validity_has_gone() {
+    for request_is_late in [false, true] {
+        let name = name("table-validity");
+        let stage = Stage::new();
+        let late = if request_is_late {
+            stage.hold("INSERT INTO lab.locks")
+        } else {
+            stage.hold_after("INSERT INTO lab.locks")
+        };
+        let sql = client("a", 2).await.watched_by(stage.clone());
+        let lock = TableLock::new(sql, SHORT);
+        let acquiring = tokio::spawn({
+            let name = name.clone();
+            async move {
+                lock.acquire(&name, ONCE)
+                    .await
+                    .map(|acquired| acquired.held().is_some())
+            }
+        });
+        late.reached().await;
+        // Time is the subject here: a lease passes.
+        tokio::time::sleep(SHORT).await;
+        late.open();
+        let held = soon("an answer", acquiring).await.expect("no panic");
+        assert!(!held.expect("postgres"));
+        until("it is given back", async || {
+            stage.answered("owner = NULL") > 0
+        })
+        .await;
+        let next = TableLock::new(client("b", 1).await, LEASE);
+        assert!(!is_contended(&next, &name).await);
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use flash_sale::lock::{
 };
 use redis::cmd;
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Long enough for a slow machine to renew in time, short enough to wait for.
@@ -14,10 +15,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 async fn watched(client: &str) -> (Line, Arc<Stage>) {
     let stage = Stage::new();
-    let line = line(client).await;
-    // No lease of a test shall be spent on connecting.
-    let _: String = line.send(&cmd("PING")).await.expect("PING");
-    (line.watched_by(stage.clone()), stage)
+    (line(client).await.watched_by(stage.clone()), stage)
 }
 
 // --- the watchdog
@@ -209,8 +207,8 @@ async fn a_wake_up_that_comes_to_somebody_who_went_away() {
 async fn a_wake_up_that_is_lost_with_its_connection() {
     // One of its own, for all its subscribers will be cut off.
     let nodes = super::nodes(1).await;
-    let [holder] = super::lines("a", &nodes).try_into().expect("one");
-    let [line] = super::lines("b", &nodes).try_into().expect("one");
+    let [holder] = super::lines("a", &nodes).await.try_into().expect("one");
+    let [line] = super::lines("b", &nodes).await.try_into().expect("one");
     let name = name("cut-off");
     let guard = held(&ReentrantLock::new(holder.clone(), LEASE), &name).await;
     let stage = Stage::new();
@@ -377,6 +375,142 @@ async fn a_lock_returned_as_held_when_its_validity_has_gone() {
             "{acquired:?}"
         );
     }
+}
+
+/// What is late is the request: Redis has only just given the lock. But nobody can know that who hears of it
+/// after a lease.
+#[tokio::test]
+async fn a_lock_returned_as_held_when_its_first_request_was_delayed() {
+    for request in ["SET lock", "token_acquire", "reentrant_acquire"] {
+        let (line, stage) = watched("a").await;
+        let name = name("delayed");
+        let delayed = stage.hold(request);
+        let acquiring = tokio::spawn({
+            let (line, name) = (line.clone(), name.clone());
+            async move {
+                let token = TokenLock::new(line.clone(), SHORT);
+                match request {
+                    "SET lock" => token.acquire(&name, ONCE).await.map(is_held),
+                    "token_acquire" => token.fenced().acquire(&name, ONCE).await.map(is_held),
+                    _ => {
+                        let lock = ReentrantLock::new(line, SHORT);
+                        lock.acquire(&name, ONCE).await.map(is_held)
+                    }
+                }
+            }
+        });
+        delayed.reached().await;
+        // Time is the subject here: a lease passes.
+        tokio::time::sleep(SHORT).await;
+        delayed.open();
+        let held = soon("an answer", acquiring).await.expect("no panic");
+        assert!(!held.expect("redis"), "{request}");
+        until("it is given back", async || stage.answered("release") > 0).await;
+        assert_eq!(pttl(&line, &name).await, -2, "{request}");
+    }
+}
+
+fn is_held<G>(acquired: Acquired<G>) -> bool {
+    acquired.held().is_some()
+}
+
+/// The reply to the first request was lost, and it took a while until a second one got through: the lease began
+/// with the first.
+#[tokio::test]
+async fn a_retried_acquire_that_vouches_for_longer_than_its_lease() {
+    for request in ["SET lock", "token_acquire", "reentrant_acquire"] {
+        let (line, stage) = watched("a").await;
+        let looker = self::line("looker").await;
+        let name = name("vouches");
+        stage.lose(request, 1);
+        stage.fail(request, u32::MAX);
+        let acquiring = tokio::spawn({
+            let name = name.clone();
+            async move {
+                let token = TokenLock::new(line.clone(), LEASE);
+                let guard: Result<Box<dyn Vouching>, LockError> = match request {
+                    "SET lock" => token.acquire(&name, SOON).await.map(boxed),
+                    "token_acquire" => token.fenced().acquire(&name, SOON).await.map(boxed),
+                    _ => {
+                        let lock = ReentrantLock::new(line, LEASE);
+                        lock.acquire(&name, SOON).await.map(boxed)
+                    }
+                };
+                guard.expect("redis")
+            }
+        });
+        is_older_than_its_drift(&looker, &name).await;
+        stage.clear();
+        let guard = soon("its own lock", acquiring).await.expect("no panic");
+        vouches_for_no_more_than_redis(&*guard, &looker, &name).await;
+    }
+}
+
+/// A request that was given up as lost arrives after a later one has had its answer: the retry that finds its
+/// token must count from before.
+#[tokio::test]
+async fn a_delayed_request_that_takes_the_lock_after_a_later_answer() {
+    let (line, stage) = watched("a").await;
+    let looker = self::line("looker").await;
+    let name = name("straggler");
+    let theirs = held(&TokenLock::new(looker.clone(), LEASE), &name).await;
+    stage.fail("SET lock", 1); // to our client; in truth it is on its way
+    let refused = stage.hold_after("SET lock");
+    let acquiring = tokio::spawn({
+        let (lock, name) = (TokenLock::new(line, LEASE), name.clone());
+        async move { lock.acquire(&name, SOON).await }
+    });
+    refused.reached().await;
+    assert_eq!(theirs.release().await.expect("redis"), Released::Freed);
+    let straggler = stage.texts().swap_remove(0);
+    let mut words = straggler.split(' ');
+    let mut command = cmd(words.next().expect("SET"));
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    let before: Option<String> = looker.send(&command).await.expect("SET");
+    assert_eq!(before, None, "{straggler} takes it");
+    is_older_than_its_drift(&looker, &name).await;
+    refused.open();
+    let guard = soon("its own lock", acquiring).await.expect("no panic");
+    let guard = guard.expect("redis").held().expect("ours");
+    vouches_for_no_more_than_redis(&guard, &looker, &name).await;
+}
+
+/// Until so much of the lease has passed that what is left out for drift cannot hide it.
+async fn is_older_than_its_drift(line: &Line, name: &str) {
+    let enough = LEASE - 2 * flash_sale::lock::drift(LEASE);
+    until("the lease has run for a while", async || {
+        let left = pttl(line, name).await;
+        u64::try_from(left).is_ok_and(|left| Duration::from_millis(left) < enough)
+    })
+    .await;
+}
+
+async fn vouches_for_no_more_than_redis(guard: &dyn Vouching, line: &Line, name: &str) {
+    let sure_until = guard.sure_until().expect("a lease");
+    let left = u64::try_from(pttl(line, name).await).expect("it has an end");
+    let end = Instant::now() + Duration::from_millis(left + 1);
+    assert!(
+        sure_until <= end,
+        "{name}: for {:?} too long",
+        sure_until - end
+    );
+}
+
+/// Of a guard of any lock: until when it says that its holder can be sure.
+trait Vouching: Send {
+    fn sure_until(&self) -> Option<Instant>;
+}
+
+impl<G: Guard> Vouching for G {
+    fn sure_until(&self) -> Option<Instant> {
+        self.lost().sure_until()
+    }
+}
+
+fn boxed<G: Guard>(acquired: Acquired<G>) -> Box<dyn Vouching> {
+    Box::new(acquired.held().expect("ours"))
 }
 
 #[tokio::test]
