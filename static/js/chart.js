@@ -19,14 +19,14 @@ const upwards = (_, low, high) => [0, Math.max(high ?? 0, 4) * 1.08];
 
 /** `lines` is [[field of a moment, name of a colour]…]. Answers a function that draws moments ({at, …} with ms times). */
 export function chart(box, lines) {
-  let plot, data = [[], ...lines.map(() => [])];
+  let plot, em, data = [[], ...lines.map(() => [])];
 
   function build() {
     plot?.destroy();
-    const { fontSize, fontFamily } = getComputedStyle(document.body);
-    const em = parseFloat(fontSize); // grows with the screen, so that a projector's back row can read it
+    const { fontSize, fontFamily } = getComputedStyle(box);
+    em = parseFloat(fontSize); // grows with the screen, so that a projector's back row can read it
     const axis = (more) => ({
-      stroke: colour('--soft'), font: `${Math.round(em * 0.8)}px ${fontFamily}`,
+      stroke: colour('--soft'), font: `${Math.round(em * 0.85)}px ${fontFamily}`,
       grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, ...more,
     });
     plot = new globalThis.uPlot({
@@ -45,7 +45,10 @@ export function chart(box, lines) {
   }
 
   build();
-  new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: box.clientHeight })).observe(box);
+  new ResizeObserver(() => {
+    if (parseFloat(getComputedStyle(box).fontSize) !== em) build(); // another screen: other letters
+    else plot.setSize({ width: box.clientWidth, height: box.clientHeight });
+  }).observe(box);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', build);
   return (moments) => {
     data = [moments.map(({ at }) => at / 1000), ...lines.map(([field]) => moments.map((one) => one[field]))];

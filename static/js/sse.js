@@ -6,6 +6,7 @@ import { backoff, problemOf } from './api.js';
 
 const SILENCE_MS = 40_000; // heartbeats come every 15 s; this long without one and the line is dead
 const HIDDEN_MS = 10_000;
+const FIRST_MS = 1500; // a server that goes lets go of all its pages at once; they come back spread over this long, then over more
 
 /** Feeds text chunks, cut anywhere, and calls `emit(event, data)` for every complete event. */
 export function parser(emit) {
@@ -65,7 +66,7 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
     }
     if (closed || mine.signal.reason === 'hidden') return;
     onStatus('reconnecting');
-    timer = setTimeout(connect, wait + backoff(attempt++));
+    timer = setTimeout(connect, wait + backoff(attempt++, FIRST_MS));
   }
 
   function visibility() {

@@ -185,6 +185,204 @@ export function buying(stage) {
     });
   });
 
+  /**
+   * The server as a test wants it to be, for states that a real one passes through too fast or not at will: every purchase
+   * and every question about an order waits until the test says how it ends.
+   */
+  async function puppet(page, sale) {
+    const order = (status, more = {}) => ({ order_id: '77', sale_id: sale.id, sale_title: sale.title, status, price_cents: 1, currency: 'USD', created_at: inMs(0), pay_by: inMs(240_000), paid_at: null, closed_at: null, ...more });
+    const server = { now: null, held: null, order, answer: (what) => { const { route } = server.held; server.held = null; return route.fulfill(what); } };
+    const hold = (route) => { server.held = { route }; };
+    await page.route('**/api/v1/sales/*/orders', hold);
+    await page.route('**/api/v1/orders/77/{pay,cancel}', hold);
+    await page.route('**/api/v1/orders', (route) => route.fulfill({ json: { orders: server.now ? [server.now] : [] } }));
+    await page.route('**/api/v1/orders/77', (route) => (server.now ? route.fulfill({ json: server.now }) : undefined)); // no answer at all
+    // One event and the end: the page comes back for the next one by itself.
+    await page.route('**/api/v1/orders/77/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: server.now ? `event: order\ndata: ${JSON.stringify(server.now)}\n\n` : ': nothing yet\n\n' }));
+    server.asked = () => eventually(() => server.held, 'a question to the server');
+    return server;
+  }
+
+  const MARKETS = ['not_open', 'paused', 'sold_out', 'ended'];
+  const EVERY = [...MARKETS, 'ready', 'buying', 'too_fast', 'unavailable', 'already', 'queued', 'pending_payment', 'paying', 'cancelling', 'paid', 'expired', 'cancelled', 'rejected'];
+
+  describe('every state of the buy button', () => {
+    for (const [locale, width] of [['en-US', 1280], ['en-US', 360], ['zh-CN', 360]]) {
+      it(`has words of its own and the same place: ${locale}, ${width} pixels`, async () => {
+        const sale = await stage.server.sale({ title: 'In every state' });
+        const page = await stage.visit({ locale, width, expected: REFUSED, reducedMotion: 'reduce' });
+        const seen = new Map();
+        /** Notes what a state looks like, and that nothing has moved since the first one. */
+        const note = async (name, which = name) => {
+          await state(page, name);
+          const now = await page.evaluate(() => {
+            const places = ['#panel', '#stock', '#clock', '#buy', '#say', '#second'].map((one) => {
+              const { x, y, width, height } = document.querySelector(one).getBoundingClientRect();
+              return one === '#clock' ? `${one} ${y} ${height}` : one === '#stock' ? `${one} ${x} ${y} ${height}` : [one, x, y, width, height].join(' '); // digits and words may be wider
+            });
+            const { textContent: label, dataset, scrollWidth, clientWidth } = document.querySelector('#buy');
+            return { label, action: dataset.action, say: document.querySelector('#say').textContent, cut: scrollWidth > clientWidth, disabled: document.querySelector('#buy').getAttribute('aria-disabled'), places };
+          });
+          assert.ok(now.label && now.say, `${which} says something`);
+          assert.ok(!now.cut, `${which}: “${now.label}” fits on the button`);
+          assert.equal(now.disabled, String(!now.action), which);
+          assert.deepEqual(now.places, [...seen.values()][0]?.places ?? now.places, `${which} stands where ${[...seen.keys()][0]} does`);
+          seen.set(which, now);
+        };
+        const visit = async (path = sale.id) => { await page.goto(`/sales/${path}`); await page.waitForSelector('#page:not([aria-busy])'); await page.waitForSelector('#link.live'); };
+        const server = await puppet(page, sale);
+
+        await visit();
+        await note('ready');
+        await page.click('#buy');
+        await note('buying');
+        await server.asked();
+        await server.answer(problem(429, 'rate_limited', {}, { 'retry-after': '1' }));
+        await note('too_fast');
+        await page.click('#buy[data-action="buy"]');
+        await server.asked();
+        await server.answer(problem(503, 'unavailable', {}, { 'retry-after': '1' }));
+        await note('unavailable');
+        await page.waitForSelector('#buy[data-action="buy"]');
+        await note('unavailable', 'unavailable, may try again');
+        await page.click('#buy');
+        await server.asked();
+        server.now = server.order('queued', { pay_by: null });
+        await server.answer({ status: 202, json: { order_id: '77', sale_id: sale.id, status: 'queued' } });
+        await note('queued');
+        server.now = server.order('pending_payment');
+        await note('pending_payment');
+        await page.click('#second[data-action="cancel"]');
+        await page.click('dialog button[value="yes"]');
+        await note('cancelling');
+        await server.asked();
+        await server.answer(problem(409, 'not_cancellable', { status: 'pending_payment' }));
+        await note('pending_payment', 'could not cancel');
+        await page.click('#buy[data-action="pay"]');
+        await note('paying');
+        await server.asked();
+        server.now = server.order('paid', { paid_at: inMs(0) });
+        await server.answer({ json: server.now });
+        await note('paid');
+        await visit(); // found on arrival
+        await note('paid', 'paid already');
+        for (const end of ['expired', 'cancelled', 'rejected']) {
+          server.now = server.order('pending_payment');
+          await visit();
+          await note('pending_payment', 'reserved already');
+          server.now = server.order(end, { closed_at: inMs(0) });
+          await note(end);
+        }
+        server.now = server.order('pending_payment', { pay_by: inMs(-1000) });
+        await visit();
+        await page.waitForSelector('#buy.busy');
+        await note('pending_payment', 'too late to pay');
+        server.now = null;
+        await visit();
+        await page.click('#buy[data-action="buy"]');
+        await server.asked();
+        await server.answer(problem(409, 'already_ordered', { order_id: '77' }));
+        await note('already');
+
+        const more = { title: sale.title };
+        const made = { not_open: await stage.server.sale({ ...more, opens_at: inMs(300_000) }), paused: await stage.server.sale(more), sold_out: await stage.server.sale({ ...more, stock: 1 }), ended: await stage.server.sale(more) };
+        await stage.server.admin('POST', `/${made.paused.id}/pause`);
+        await stage.server.buy(made.sold_out);
+        await stage.server.admin('POST', `/${made.ended.id}/close`);
+        for (const name of MARKETS) {
+          await visit(made[name].id);
+          await note(name);
+        }
+
+        // Whatever else the panel may have to say, it has the room for it.
+        const { default: words } = await import(`../../static/js/strings/${locale.slice(0, 2)}.js`);
+        const sentences = Object.entries(words).filter(([key, one]) => /^(say|notice)\./.test(key) && typeof one === 'string').map(([, one]) => one);
+        const tall = await page.evaluate((all) => {
+          const say = document.querySelector('#say'), { height } = say.getBoundingClientRect();
+          return all.filter((one) => { say.textContent = one; return say.getBoundingClientRect().height !== height; });
+        }, sentences);
+        assert.ok(sentences.length > 20);
+        assert.deepEqual(tall, []);
+
+        assert.deepEqual(EVERY.filter((name) => !seen.has(name)), []);
+        const labels = [...seen].map(([name, { label, say }]) => [`${label}|${say}`, name]);
+        const alike = labels.filter(([words], index) => labels.findIndex(([other]) => other === words) !== index);
+        assert.deepEqual(alike, [], 'no two states say the same');
+        await page.leave();
+      });
+    }
+  });
+
+  it('the countdown keeps the server’s time: no second is skipped or shown twice, and no clock of the visitor’s moves it', async () => {
+    const opens = Date.now() + 20_000;
+    const sale = await stage.server.sale({ opens_at: new Date(opens).toISOString() });
+    const page = await stage.visit();
+    await page.addInitScript(() => {
+      let wrong = 0;
+      const real = Date.now;
+      Date.now = () => real() + wrong;
+      globalThis.setClock = (ms) => { wrong = ms; };
+      globalThis.shown = []; // [seconds left, when it began to show, on a clock that nobody sets]
+      addEventListener('DOMContentLoaded', () => new MutationObserver(() => {
+        const [, minutes, seconds] = /^(\d\d):(\d\d)$/.exec(document.querySelector('#clock').textContent) ?? [];
+        if (minutes && document.querySelector('#panel').dataset.state === 'not_open') globalThis.shown.push([minutes * 60 + Number(seconds), performance.timeOrigin + performance.now()]);
+      }).observe(document.querySelector('#clock'), { childList: true, characterData: true, subtree: true }));
+    });
+    await page.goto(`/sales/${sale.id}`);
+    await state(page, 'not_open');
+    const left = (seconds) => page.waitForFunction((n) => globalThis.shown.some(([shown]) => shown <= n), seconds, { timeout: 30_000 });
+    await left(13);
+    await page.evaluate(() => globalThis.setClock(-7_200_000)); // the system “corrects” its clock by two hours
+    await left(9);
+    await page.evaluate(() => globalThis.setClock(86_400_000));
+    await left(1);
+    const shown = await page.evaluate(() => globalThis.shown);
+    const seconds = shown.map(([one]) => one);
+    assert.deepEqual(seconds, seconds.map((_, index) => seconds[0] - index), 'each second once');
+    // “n” begins n seconds before the opening; a busy machine may paint late, and nothing may be early.
+    const late = shown.map(([one, at]) => at + one * 1000 - opens).slice(1).sort((a, b) => a - b);
+    assert.ok(late[0] > -150, `${late[0]} ms early`);
+    assert.ok(late[Math.floor(late.length / 2)] < 400, `${late} ms late`);
+    await page.leave();
+  });
+
+  it('at an opening, pages ask for news at different moments, and so they do after a lost connection', async () => {
+    const opens = Date.now() + 12_000;
+    const sale = await stage.server.sale({ title: 'Opens for many', opens_at: new Date(opens).toISOString() });
+    // Two visitors with opposite luck stand for the two ends of a crowd.
+    const [early, late] = await Promise.all([0.02, 0.98].map(async (luck) => {
+      const page = await stage.visit({ expected: ['net::ERR_'] });
+      await page.addInitScript((value) => { Math.random = () => value; }, luck);
+      await page.goto('/');
+      await page.locator('.card', { hasText: sale.title }).first().waitFor();
+      page.asked = [];
+      page.on('request', (request) => { if (request.url().endsWith('/api/v1/sales')) page.asked.push(Date.now()); });
+      return page;
+    }));
+    const firstAfter = (page, when) => eventually(() => page.asked.find((at) => at >= when), 'news', 20_000);
+    await Promise.all([early, late].map((page) => page.waitForFunction((id) => document.querySelector(`.card a[href="/sales/${id}"]`).closest('.card').dataset.state === 'open', sale.id, { timeout: 30_000 })));
+    const [first, last] = await Promise.all([firstAfter(early, opens + 100), firstAfter(late, opens + 100)]);
+    assert.ok(last - first > 700, `asked ${last - first} ms apart`);
+
+    for (const page of [early, late]) {
+      page.tried = [];
+      await page.goto(`/sales/${sale.id}`);
+      await page.waitForSelector('#link.live');
+    }
+    await Promise.all([early, late].map(async (page) => {
+      await page.route('**/events', (route) => { page.tried.push(Date.now()); return route.abort(); });
+      await page.evaluate(() => { // put aside and shown again, as by the back button: the stream is opened anew, and fails
+        dispatchEvent(new PageTransitionEvent('pagehide'));
+        dispatchEvent(new PageTransitionEvent('pageshow'));
+      });
+      await eventually(() => page.tried.length >= 3, 'three attempts', 60_000);
+    }));
+    const gaps = ({ tried }) => tried.slice(1, 3).map((at, index) => at - tried[index]);
+    for (const [index, gap] of gaps(late).entries()) assert.ok(gap > gaps(early)[index] + 700, `attempt ${index + 2}: after ${gaps(early)[index]} ms, and after ${gap} ms`);
+    await early.leave();
+    await late.leave();
+  });
+
   describe('one wish', () => {
     it('a double click buys once', async () => {
       const sale = await stage.server.sale({ per_user_limit: 2 }); // the limit must not be what saves it

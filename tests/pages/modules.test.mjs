@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { backoff, jitter } from '../../static/js/api.js';
 import { Clock } from '../../static/js/clock.js';
 import { digits, untilNextChange } from '../../static/js/countdown.js';
 import { minorUnits, money, percentOff } from '../../static/js/format.js';
@@ -95,4 +96,22 @@ it('a new sale is read from what was typed', () => {
   assert.deepEqual(read({ original: 'x' }).wrong, { key: 'admin.bad_amount', name: 'original' });
   assert.deepEqual(read({ closes_at: '2025-12-31T00:00:00' }).wrong, { key: 'admin.bad_window', name: 'closes_at' });
   assert.deepEqual(read({ opens_at: '2026-01-02T00:00:00', closes_at: '2026-01-02T00:00:00' }).wrong.name, 'closes_at');
+});
+
+describe('a crowd of pages', () => {
+  const spread = (draw) => Array.from({ length: 5000 }, draw).sort((a, b) => a - b);
+
+  it('asks again spread around the period', () => {
+    const all = spread(() => jitter(4000));
+    assert.ok(all[0] >= 3000 && all.at(-1) <= 5000);
+    assert.ok(all[4500] - all[500] > 1400, 'evenly, not in a heap');
+  });
+
+  it('comes back after a failure spread over ever longer times, never at once, and not later than it should', () => {
+    for (const [attempt, most] of [[0, 1500], [1, 3000], [3, 12_000], [9, 15_000], [60, 15_000]]) {
+      const all = spread(() => backoff(attempt, 1500));
+      assert.ok(all[0] >= 250 && all.at(-1) <= 250 + most, `${attempt}`);
+      assert.ok(all[4500] - all[500] > most * 0.7, `${attempt}: evenly, not in a heap`);
+    }
+  });
 });
