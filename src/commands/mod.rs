@@ -216,6 +216,9 @@ async fn serve_command(
             Role::Server
         };
         let running = Running::start(&stores.postgres, &stores.redis, &sale, role)?;
+        for trick in &settings.without {
+            running.shop.tricks.leave_out(*trick);
+        }
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
