@@ -1,6 +1,6 @@
 //! Settings: flags and environment variables of the same name. `--help` is their documentation.
 
-use crate::embedded::RedisFsync;
+use crate::{embedded::RedisFsync, tricks::Trick};
 use clap::{Args, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -170,6 +170,10 @@ pub struct ServeSettings {
     /// Only take orders; a `flash-sale worker` or another instance writes them to Postgres
     #[arg(long)]
     pub no_writer: bool,
+
+    /// Leave out what is done for speed, to measure what it brings
+    #[arg(long, env = "WITHOUT", value_enum, hide = true, value_delimiter = ',')]
+    pub without: Vec<Trick>,
 }
 
 #[cfg(test)]

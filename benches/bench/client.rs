@@ -47,12 +47,25 @@ impl Client {
 
     /// A sale that is open; units are held long enough that none comes back during the session.
     pub async fn create_sale(&self, title: &str, stock: usize) -> Result<String, Error> {
-        let sale = json!({
+        self.create_sale_that_opens(title, stock, None).await
+    }
+
+    /// The same, opening at this moment (RFC 3339).
+    pub async fn create_sale_that_opens(
+        &self,
+        title: &str,
+        stock: usize,
+        opens_at: Option<&str>,
+    ) -> Result<String, Error> {
+        let mut sale = json!({
             "title": title,
             "price_cents": 100,
             "stock": stock,
             "payment_timeout_secs": 86_400,
         });
+        if let Some(opens_at) = opens_at {
+            sale["opens_at"] = json!(opens_at);
+        }
         let request = self
             .http
             .post(format!("{}/api/v1/admin/sales", self.base))
@@ -60,6 +73,36 @@ impl Client {
         let created = self.answer(request, &self.admin_token).await?;
         let id = created["id"].as_str().ok_or("a created sale has no id")?;
         Ok(id.to_owned())
+    }
+
+    /// An arena of the lab in which this strategy sells, disturbed by nothing.
+    pub async fn create_arena(&self, strategy: &str, stock: usize) -> Result<String, Error> {
+        let arena = json!({
+            "strategy": strategy,
+            "stock": stock,
+            "options": {"interleave": "off", "work_ms": 0},
+        });
+        let request = self
+            .http
+            .post(format!("{}/api/v1/lab/arenas", self.base))
+            .json(&arena);
+        let created = self.answer(request, "").await?;
+        let id = created["arena_id"].as_str().ok_or("an arena has no id")?;
+        Ok(id.to_owned())
+    }
+
+    /// How many orders an arena has, and whether its strategy kept its promise.
+    pub async fn verdict(&self, arena: &str) -> Result<(u64, bool), Error> {
+        let url = format!("{}/api/v1/lab/arenas/{arena}/verdict", self.base);
+        let verdict = self.answer(self.http.get(url), "").await?;
+        let sold = verdict["sold"].as_u64().ok_or("a verdict has no count")?;
+        Ok((sold, verdict["kept_promise"] == true))
+    }
+
+    pub async fn delete_arena(&self, arena: &str) -> Result<(), Error> {
+        let url = format!("{}/api/v1/lab/arenas/{arena}", self.base);
+        self.http.delete(url).send().await?.error_for_status()?;
+        Ok(())
     }
 
     pub async fn buy(&self, sale: &str, user: &User) -> Result<(), Error> {
@@ -112,12 +155,18 @@ impl Client {
     }
 }
 
-/// A reading of `/metrics`.
+/// A reading of `/metrics`, of one server or of several.
+#[derive(Default)]
 pub struct Metrics {
     text: String,
 }
 
 impl Metrics {
+    /// Adds another server's.
+    pub fn add(&mut self, other: Self) {
+        self.text.push_str(&other.text);
+    }
+
     /// The sum of a metric over its labels; 0 while it has not been touched.
     pub fn total(&self, name: &str) -> f64 {
         let samples = self.text.lines().filter_map(|line| {

@@ -4,7 +4,11 @@
 //! columns empty. Time of children that have ended is in their parent's `cutime` and `cstime`, which
 //! is where Postgres' backends go.
 
-use std::{collections::HashMap, fs, ops::Sub};
+use std::{
+    collections::HashMap,
+    fs,
+    ops::{Div, Sub},
+};
 
 /// The unit of these files is 1/100 s on every Linux that a program sees (USER_HZ).
 const MICROSECONDS_PER_TICK: f64 = 10_000.0;
@@ -31,6 +35,26 @@ impl Sub for Usage {
     }
 }
 
+impl Div<f64> for Usage {
+    type Output = Self;
+
+    fn div(self, by: f64) -> Self {
+        Self {
+            app: self.app / by,
+            redis: self.redis / by,
+            postgres: self.postgres / by,
+            generator: self.generator / by,
+        }
+    }
+}
+
+impl Usage {
+    /// Of everything but the generator.
+    pub fn served(&self) -> f64 {
+        self.app + self.redis + self.postgres
+    }
+}
+
 struct Stat {
     name: String,
     parent: u32,
@@ -52,8 +76,8 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// What has been used so far by the server process `server`, what it has started, and this process.
-pub fn used(server: u32) -> Option<Usage> {
+/// What has been used so far by these server processes, what they have started, and this process.
+pub fn used(servers: &[u32]) -> Option<Usage> {
     let mut stats = HashMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry
@@ -73,13 +97,16 @@ pub fn used(server: u32) -> Option<Usage> {
         }
     }
     let mut usage = Usage {
-        app: stats.get(&server)?.own,
+        app: servers
+            .iter()
+            .map(|server| stats.get(server).map(|stat| stat.own))
+            .sum::<Option<f64>>()?,
         generator: stats.get(&std::process::id())?.own,
         ..Usage::default()
     };
     for (&pid, stat) in &stats {
         let total = stat.own + stat.ended_children;
-        match child_of(server, pid, &stats) {
+        match child_of(servers, pid, &stats) {
             Some(child) if child.name.starts_with("redis") => usage.redis += total,
             Some(child) if child.name.starts_with("postgres") => usage.postgres += total,
             _ => {}
@@ -88,12 +115,12 @@ pub fn used(server: u32) -> Option<Usage> {
     Some(usage)
 }
 
-/// The child of `server` that `pid` is or descends from.
-fn child_of(server: u32, pid: u32, stats: &HashMap<u32, Stat>) -> Option<&Stat> {
+/// The child of a server that `pid` is or descends from.
+fn child_of<'a>(servers: &[u32], pid: u32, stats: &'a HashMap<u32, Stat>) -> Option<&'a Stat> {
     let mut at = pid;
     for _ in 0..16 {
         let stat = stats.get(&at)?;
-        if stat.parent == server {
+        if servers.contains(&stat.parent) {
             return Some(stat);
         }
         at = stat.parent;
@@ -103,10 +130,17 @@ fn child_of(server: u32, pid: u32, stats: &HashMap<u32, Stat>) -> Option<&Stat> 
 
 /// The most memory that a process has had resident, in bytes.
 pub fn peak_memory(pid: u32) -> Option<u64> {
+    memory(pid, "VmHWM:")
+}
+
+/// The memory that a process has resident now, in bytes.
+pub fn resident_memory(pid: u32) -> Option<u64> {
+    memory(pid, "VmRSS:")
+}
+
+fn memory(pid: u32, field: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }

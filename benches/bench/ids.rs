@@ -1,9 +1,8 @@
 //! The id generator: blocks leased from a real Redis, and the arithmetic alone.
 
-use crate::Error;
+use crate::{Error, process};
 use flash_sale::{
     app::Stores,
-    config::{Fsync, LogFormat, StoreSettings},
     sale::ids::{self, IdGenerator},
 };
 use std::{collections::HashSet, hint::black_box, path::Path, time::Instant};
@@ -19,17 +18,7 @@ pub struct Ids {
 
 /// Takes `count` ids from the Redis of the server that runs on `data_dir`, under a prefix of its own.
 pub async fn measure(data_dir: &Path, count: usize) -> Result<Ids, Error> {
-    let stores = Stores::join(&StoreSettings {
-        database_url: None,
-        redis_url: None,
-        redis_prefix: "bench:".to_owned(),
-        data_dir: data_dir.to_path_buf(),
-        redis_fsync: Fsync::Always,
-        postgres_connections: 4,
-        rust_log: "warn".to_owned(),
-        log_format: LogFormat::Text,
-    })
-    .await?;
+    let stores = process::stores(data_dir, "bench:").await?;
     let taken = take(&stores, count).await;
     stores.close().await;
     let (leased_per_second, unique) = taken?;

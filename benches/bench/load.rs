@@ -1,9 +1,14 @@
-//! The load generator: a closed loop over keep-alive connections, as cheap as it can be made, because
-//! it shares the processors with what it measures.
+//! The load generator: keep-alive connections, as cheap as they can be made, because they share the
+//! processors with what they measure.
 //!
 //! Requests are bytes that were built before the clock starts. A connection writes one, reads until
 //! the answer is complete, checks its status and a marker in its body, notes the time, and takes the
 //! next. Each thread has a single-threaded runtime (one epoll); two system calls a request.
+//!
+//! In a closed loop ([`Load::schedule`] is `None`) a connection asks again as soon as it is answered.
+//! In an open one every request has a moment at which it is due, whether the answers before it have come
+//! or not; its latency counts from that moment, also if no connection was free then, so that a stall is
+//! not left out. Timers have steps of a millisecond: requests come in small bursts.
 
 use hdrhistogram::Histogram;
 use std::{
@@ -18,6 +23,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::mpsc::UnboundedSender,
 };
 
 /// Somebody who has a signed token.
@@ -51,6 +57,33 @@ impl Requests {
         requests
     }
 
+    /// One purchase a user, from one sale after the other.
+    pub fn purchases_of_many(address: SocketAddr, sales: &[String], users: &[User]) -> Self {
+        let mut requests = Self::default();
+        for (user, sale) in users.iter().zip(sales.iter().cycle()) {
+            requests.push(&format!(
+                "POST /api/v1/sales/{sale}/orders HTTP/1.1\r\nHost: {address}\r\n\
+                 Authorization: Bearer {}\r\nContent-Length: 0\r\n\r\n",
+                user.token
+            ));
+        }
+        requests
+    }
+
+    /// One purchase a buyer in an arena of the lab.
+    pub fn lab_purchases(address: SocketAddr, arena: &str, buyers: usize) -> Self {
+        let mut requests = Self::default();
+        for _ in 0..buyers {
+            let body = format!("{{\"user\":\"{}\"}}", uuid::Uuid::new_v4());
+            requests.push(&format!(
+                "POST /api/v1/lab/arenas/{arena}/orders HTTP/1.1\r\nHost: {address}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+        requests
+    }
+
     /// One GET, with somebody's token if it needs one.
     pub fn get(&mut self, address: SocketAddr, path: &str, user: Option<&User>) {
         let authorization = user.map_or(String::new(), |user| {
@@ -74,23 +107,61 @@ impl Requests {
     }
 }
 
-/// The only right answer.
-#[derive(Debug, Clone, Copy)]
+/// A right answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     pub status: u16,
     /// Must occur in the body.
     pub marker: &'static str,
 }
 
+/// When the requests of an open loop are due: number `n` at `begin` + `n` / `per_second`.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    pub begin: Instant,
+    pub per_second: f64,
+}
+
+impl Schedule {
+    pub fn due(&self, index: usize) -> Instant {
+        self.begin + Duration::from_secs_f64(index as f64 / self.per_second)
+    }
+}
+
+/// One answer, for whoever follows them.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    pub index: usize,
+    /// Which of the right answers it was.
+    pub kind: usize,
+    pub sent: Instant,
+    pub answered: Instant,
+    /// The order that the answer names, or 0.
+    pub order_id: i64,
+    /// The port of the server that answered.
+    pub server: u16,
+}
+
+/// Who is told of the answers, and of how many: every so-many-th.
+#[derive(Clone)]
+pub struct Follower {
+    pub every: usize,
+    pub tell: UnboundedSender<Seen>,
+}
+
 /// One run: what is asked, how often, by how many at once.
 #[derive(Clone)]
 pub struct Load {
-    pub address: SocketAddr,
+    /// Connections are spread over these evenly.
+    pub addresses: Vec<SocketAddr>,
     pub requests: Arc<Requests>,
     pub count: usize,
     pub connections: usize,
     pub threads: usize,
-    pub expected: Expected,
+    pub expected: Vec<Expected>,
+    /// `None`: a closed loop.
+    pub schedule: Option<Schedule>,
+    pub follower: Option<Follower>,
 }
 
 pub struct Outcome {
@@ -99,6 +170,8 @@ pub struct Outcome {
     pub latency: Histogram<u64>,
     /// Right answers.
     pub answered: usize,
+    /// How many of them were of each kind, in the order of [`Load::expected`].
+    pub kinds: Vec<usize>,
     /// What else came back, and how often.
     pub unexpected: BTreeMap<String, usize>,
 }
@@ -132,6 +205,7 @@ impl Load {
     }
 
     fn run_threads(&self, stop: &Arc<AtomicBool>) -> Result<Outcome, String> {
+        let crowd = Crowd::of(self.connections, self.threads)?;
         let shared = Arc::new(Shared {
             load: self.clone(),
             next: AtomicUsize::new(0),
@@ -143,7 +217,7 @@ impl Load {
                 .map(|thread| {
                     let share = (self.connections + thread) / self.threads;
                     let (shared, start) = (shared.clone(), &start);
-                    scope.spawn(move || drive(&shared, share, start))
+                    scope.spawn(move || drive(&shared, thread, share, start, crowd))
                 })
                 .collect();
             let ended = parts.into_iter().map(std::thread::ScopedJoinHandle::join);
@@ -160,9 +234,13 @@ impl Load {
                 .map_or(Duration::ZERO, |(began, ended)| ended - began),
             latency: histogram(),
             answered: 0,
+            kinds: vec![0; self.expected.len()],
             unexpected: BTreeMap::new(),
         };
         for log in parts.iter().flat_map(|part| &part.logs) {
+            for (sum, count) in outcome.kinds.iter_mut().zip(&log.kinds) {
+                *sum += count;
+            }
             outcome.answered += log.nanoseconds.len();
             for &latency in &log.nanoseconds {
                 outcome.latency.saturating_record(u64::from(latency));
@@ -192,19 +270,79 @@ struct Part {
 #[derive(Default)]
 struct Log {
     nanoseconds: Vec<u32>,
+    kinds: Vec<usize>,
     unexpected: BTreeMap<String, usize>,
 }
 
-fn drive(shared: &Arc<Shared>, connections: usize, start: &Barrier) -> Result<Part, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build();
-    let connected = runtime
-        .map_err(|error| error.to_string())
-        .and_then(|runtime| {
-            let streams = runtime.block_on(connect(shared.load.address, connections))?;
-            Ok((runtime, streams))
-        });
+/// Whether one process may hold so many connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crowd {
+    Fits,
+    /// Only if each thread has a table of descriptors of its own, which Linux allows.
+    ByThread,
+}
+
+/// What a process has open besides its connections, amply.
+const OTHER_DESCRIPTORS: usize = 512;
+
+impl Crowd {
+    pub fn of(connections: usize, threads: usize) -> Result<Self, String> {
+        let most = flash_sale::http::connections::raise_descriptor_limit();
+        Self::within(most, connections, threads)
+    }
+
+    pub fn within(most: usize, connections: usize, threads: usize) -> Result<Self, String> {
+        let most = most.saturating_sub(OTHER_DESCRIPTORS);
+        if connections <= most {
+            return Ok(Self::Fits);
+        }
+        if cfg!(target_os = "linux") && connections.div_ceil(threads) <= most {
+            return Ok(Self::ByThread);
+        }
+        Err(format!(
+            "{connections} connections do not fit: this system lets a process have {most} more files open. Raise the \
+             hard limit (ulimit -Hn), or ask for fewer connections"
+        ))
+    }
+
+    fn enter(self) -> Result<(), String> {
+        if self == Self::Fits {
+            return Ok(());
+        }
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: no memory is touched; from here on this thread has a copy of the table of
+            // descriptors, and what it opens is its own. It opens only its runtime and its connections.
+            #[allow(unsafe_code)]
+            let result = unsafe { nix::libc::unshare(nix::libc::CLONE_FILES) };
+            if result != 0 {
+                return Err(format!(
+                    "a thread cannot have descriptors of its own: {}",
+                    std::io::Error::last_os_error()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn drive(
+    shared: &Arc<Shared>,
+    thread: usize,
+    connections: usize,
+    start: &Barrier,
+    crowd: Crowd,
+) -> Result<Part, String> {
+    let connected = crowd.enter().and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let addresses = &shared.load.addresses;
+        let streams = runtime.block_on(connect(addresses, thread, connections))?;
+        Ok((runtime, streams))
+    });
     // Also after a failure: the other threads wait here.
     start.wait();
     let (runtime, streams) = connected?;
@@ -227,11 +365,21 @@ fn drive(shared: &Arc<Shared>, connections: usize, start: &Barrier) -> Result<Pa
     })
 }
 
-async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>, String> {
+pub async fn connect(
+    addresses: &[SocketAddr],
+    first: usize,
+    connections: usize,
+) -> Result<Vec<TcpStream>, String> {
     let mut streams = Vec::with_capacity(connections);
     for number in 0..connections {
-        let stream = TcpStream::connect(address).await;
-        let stream = stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        let address = addresses[(first + number) % addresses.len()];
+        let stream = TcpStream::connect(address).await.and_then(|stream| {
+            stream.set_nodelay(true)?;
+            // Closed by a reset: a closed connection otherwise keeps its port for a minute, and ten
+            // thousand in each run would use them up.
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+            Ok(stream)
+        });
         streams.push(
             stream.map_err(|error| format!("connection {number} of {connections}: {error}"))?,
         );
@@ -239,19 +387,30 @@ async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStrea
     Ok(streams)
 }
 
+/// Answers of this size are read in one go; a longer one makes the buffer grow.
+const BUFFER: usize = 2 * 1024;
+
 /// One connection's part of the run; it ends early, with a note, if the connection breaks.
 async fn converse(shared: Arc<Shared>, mut stream: TcpStream) -> Log {
     let load = &shared.load;
-    let mut log = Log::default();
+    let mut log = Log {
+        kinds: vec![0; load.expected.len()],
+        ..Log::default()
+    };
     log.nanoseconds.reserve(load.count / load.connections * 2);
-    let mut buffer = vec![0; 16 * 1024];
+    let mut buffer = vec![0; BUFFER];
     let mut shape = Shape::default();
+    let server = stream.peer_addr().map_or(0, |address| address.port());
     loop {
         let index = shared.next.fetch_add(1, Relaxed);
         if index >= load.count || shared.stop.load(Relaxed) {
             return log;
         }
-        let asked = Instant::now();
+        let due = load.schedule.map(|schedule| schedule.due(index));
+        if let Some(due) = due {
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let sent = Instant::now();
         let answer = ask(
             &mut stream,
             load.requests.nth(index),
@@ -259,19 +418,48 @@ async fn converse(shared: Arc<Shared>, mut stream: TcpStream) -> Log {
             &mut shape,
         )
         .await;
-        let latency = asked.elapsed();
+        let answered = Instant::now();
         match answer {
-            Ok(answer) if answer.is(load.expected, &mut shape) => {
-                log.nanoseconds
-                    .push(u32::try_from(latency.as_nanos()).unwrap_or(u32::MAX));
-            }
-            Ok(answer) => *log.unexpected.entry(answer.describe()).or_default() += 1,
+            Ok(answer) => match answer.kind(&load.expected, &mut shape) {
+                Some(kind) => {
+                    let latency = answered.saturating_duration_since(due.unwrap_or(sent));
+                    log.nanoseconds
+                        .push(u32::try_from(latency.as_nanos()).unwrap_or(u32::MAX));
+                    log.kinds[kind] += 1;
+                    if let Some(follower) = &load.follower
+                        && index.is_multiple_of(follower.every)
+                    {
+                        // Nobody listens any more: then it does not matter.
+                        let _ = follower.tell.send(Seen {
+                            index,
+                            kind,
+                            sent,
+                            answered,
+                            order_id: order_id(answer.body),
+                            server,
+                        });
+                    }
+                }
+                None => *log.unexpected.entry(answer.describe()).or_default() += 1,
+            },
             Err(error) => {
                 *log.unexpected.entry(error).or_default() += 1;
                 return log;
             }
         }
     }
+}
+
+/// The `order_id` of an answer, 0 if it has none.
+pub fn order_id(body: &[u8]) -> i64 {
+    const NAME: &[u8] = b"\"order_id\":\"";
+    let Some(at) = find(body, NAME) else { return 0 };
+    let digits = body[at + NAME.len()..]
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0_i64, |id, digit| {
+        id.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'))
+    })
 }
 
 async fn ask<'a>(
@@ -323,8 +511,12 @@ impl Answer<'_> {
         digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 
-    fn is(&self, expected: Expected, shape: &mut Shape) -> bool {
-        self.status() == expected.status && shape.finds(self.body, expected.marker.as_bytes())
+    /// Which of the right answers it is.
+    fn kind(&self, expected: &[Expected], shape: &mut Shape) -> Option<usize> {
+        let status = self.status();
+        expected.iter().position(|expected| {
+            expected.status == status && shape.finds(self.body, expected.marker.as_bytes())
+        })
     }
 
     fn describe(&self) -> String {
@@ -386,6 +578,9 @@ impl Shape {
     }
 
     fn finds(&mut self, body: &[u8], marker: &[u8]) -> bool {
+        if marker.is_empty() {
+            return true;
+        }
         if body
             .get(self.marker..)
             .is_some_and(|rest| rest.starts_with(marker))

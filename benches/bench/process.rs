@@ -5,6 +5,10 @@
 //! removed when it is dropped; declare it before the processes that use it.
 
 use crate::Error;
+use flash_sale::{
+    app::Stores,
+    config::{Fsync, LogFormat, StoreSettings},
+};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -102,8 +106,23 @@ fn remove(path: &Path) {
     }
 }
 
+/// Connections to the stores of the server that runs on `data_dir`, under keys of their own.
+pub async fn stores(data_dir: &Path, redis_prefix: &str) -> Result<Stores, Error> {
+    let settings = StoreSettings {
+        database_url: None,
+        redis_url: None,
+        redis_prefix: redis_prefix.to_owned(),
+        data_dir: data_dir.to_path_buf(),
+        redis_fsync: Fsync::Always,
+        postgres_connections: 4,
+        rust_log: "warn".to_owned(),
+        log_format: LogFormat::Text,
+    };
+    Ok(Stores::join(&settings).await?)
+}
+
 pub struct Process {
-    name: &'static str,
+    name: String,
     child: Child,
     pub address: SocketAddr,
 }
@@ -116,13 +135,16 @@ impl Process {
         Self::start("bare", command, &[("TOKEN_SECRET", secret)], workspace)
     }
 
-    /// `flash-sale serve`, embedded, with its data in `workspace/name`.
+    /// `flash-sale serve`, embedded (unless the settings say otherwise), with its data in
+    /// `workspace/name`. `program`: another build of it.
     pub fn flash_sale(
-        name: &'static str,
+        name: &str,
+        program: Option<&Path>,
         workspace: &Workspace,
         settings: &[(&str, &str)],
     ) -> Result<Self, Error> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
+        let usual = Path::new(env!("CARGO_BIN_EXE_flash-sale"));
+        let mut command = Command::new(program.unwrap_or(usual));
         command.arg("serve");
         let data_dir = Self::data_dir(workspace, name);
         let data_dir = data_dir
@@ -137,7 +159,7 @@ impl Process {
     }
 
     fn start(
-        name: &'static str,
+        name: &str,
         mut command: Command,
         settings: &[(&str, &str)],
         workspace: &Workspace,
@@ -164,7 +186,7 @@ impl Process {
         let stdout = child.stdout.take();
         // From here on an early return ends the child.
         let mut process = Self {
-            name,
+            name: name.to_owned(),
             child,
             address: ([127, 0, 0, 1], 0).into(),
         };

@@ -2,6 +2,7 @@
 
 use crate::load::Expected;
 use clap::ValueEnum;
+use flash_sale::lab::MOST_STOCK;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Scenario {
@@ -11,12 +12,16 @@ pub enum Scenario {
     AcceptedEverysec,
     /// Purchases of a sale that has nothing left
     SoldOut,
+    /// The same without an Idempotency-Key: answered from memory
+    SoldOutKeyless,
     /// Purchases by users who have bought
     Duplicate,
     /// Looking at a sale
     Browse,
     /// Looking at an order that is in Postgres
     OrderStatus,
+    /// The usual design: the lab's lua-sync, one script call and one insert a request
+    Baseline,
     /// The id generator, in process
     Ids,
 }
@@ -29,13 +34,15 @@ pub enum Server {
 }
 
 impl Scenario {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Accepted,
         Self::AcceptedEverysec,
         Self::SoldOut,
+        Self::SoldOutKeyless,
         Self::Duplicate,
         Self::Browse,
         Self::OrderStatus,
+        Self::Baseline,
         Self::Ids,
     ];
 
@@ -45,9 +52,11 @@ impl Scenario {
             Self::Accepted => "accepted",
             Self::AcceptedEverysec => "accepted-everysec",
             Self::SoldOut => "sold-out",
+            Self::SoldOutKeyless => "sold-out-keyless",
             Self::Duplicate => "duplicate",
             Self::Browse => "browse",
             Self::OrderStatus => "order-status",
+            Self::Baseline => "baseline",
             Self::Ids => "ids",
         }
     }
@@ -56,10 +65,12 @@ impl Scenario {
         match self {
             Self::Accepted => "accepted, fsync always",
             Self::AcceptedEverysec => "accepted, fsync 1/s",
-            Self::SoldOut => "sold out",
+            Self::SoldOut => "sold out, with a retry key",
+            Self::SoldOutKeyless => "sold out, without",
             Self::Duplicate => "duplicate",
             Self::Browse => "browse a sale",
             Self::OrderStatus => "order status",
+            Self::Baseline => "baseline: lua-sync",
             Self::Ids => "id generator",
         }
     }
@@ -68,8 +79,10 @@ impl Scenario {
     pub fn usual_count(self) -> usize {
         match self {
             Self::Accepted | Self::AcceptedEverysec => 100_000,
-            Self::SoldOut | Self::Duplicate | Self::Browse => 100_000,
+            Self::SoldOut | Self::SoldOutKeyless | Self::Duplicate | Self::Browse => 100_000,
             Self::OrderStatus => 20_000,
+            // As much as an arena can hold.
+            Self::Baseline => MOST_STOCK as usize,
             Self::Ids => 1_000_000,
         }
     }
@@ -77,10 +90,11 @@ impl Scenario {
     pub fn expected(self) -> Expected {
         let (status, marker) = match self {
             Self::Accepted | Self::AcceptedEverysec => (202, "\"status\":\"queued\""),
-            Self::SoldOut => (409, "\"code\":\"sold_out\""),
+            Self::SoldOut | Self::SoldOutKeyless => (409, "\"code\":\"sold_out\""),
             Self::Duplicate => (409, "\"code\":\"already_ordered\""),
             Self::Browse => (200, "\"state\":\"open\""),
             Self::OrderStatus => (200, "\"status\":\"pending_payment\""),
+            Self::Baseline => (200, "\"outcome\":\"sold\""),
             Self::Ids => (0, ""),
         };
         Expected { status, marker }
@@ -91,11 +105,6 @@ impl Scenario {
             Self::AcceptedEverysec => Server::FsyncEverysec,
             _ => Server::FsyncAlways,
         }
-    }
-
-    /// Whether every answer is an order that must end up in Postgres.
-    pub fn sells(self) -> bool {
-        matches!(self, Self::Accepted | Self::AcceptedEverysec)
     }
 }
 

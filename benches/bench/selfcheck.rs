@@ -1,20 +1,29 @@
-//! What `cargo test --benches` runs: the generator against the bare endpoint, and the parser. A second
-//! of work, no figures.
+//! What `cargo test --benches` runs: the generator against the bare endpoint, the parser, the arithmetic.
+//! A second of work, no figures.
 
 use crate::{
     Error,
-    load::{Expected, Load, Requests, Shape, User},
+    load::{Crowd, Expected, Follower, Load, Requests, Schedule, Seen, Shape, User, order_id},
+    opening::overtaken,
     process::{Process, Workspace},
     scenarios::BARE_EXPECTED,
+    section::{Bound, Goal, Section, markdown, spread, thousands},
 };
-use flash_sale::{auth::TokenSigner, domain::UserId};
-use std::sync::Arc;
+use flash_sale::{
+    auth::TokenSigner,
+    domain::{OrderId, UserId},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 const SECRET: &str = "a secret of the benchmark's self-check";
 
 pub fn run() -> Result<bool, Error> {
     let mut wrong = Vec::new();
     parser(&mut wrong);
+    arithmetic(&mut wrong);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -78,12 +87,14 @@ async fn generator(wrong: &mut Vec<String>) -> Result<(), Error> {
         })
         .collect();
     let load = Load {
-        address: bare.address,
+        addresses: vec![bare.address],
         requests: Arc::new(Requests::purchases(bare.address, "1", &users, true)),
         count: 2_000,
         connections: 7,
         threads: 2,
-        expected: BARE_EXPECTED,
+        expected: vec![BARE_EXPECTED],
+        schedule: None,
+        follower: None,
     };
     let outcome = load.clone().run().await?;
     check(
@@ -106,11 +117,8 @@ async fn generator(wrong: &mut Vec<String>) -> Result<(), Error> {
     users[0].token.push('x');
     let forged = Load {
         requests: Arc::new(Requests::purchases(bare.address, "1", &users, true)),
-        expected: Expected {
-            status: 401,
-            marker: "",
-        },
-        ..load
+        expected: vec![FORGED],
+        ..load.clone()
     };
     let outcome = forged.run().await?;
     check(
@@ -118,5 +126,135 @@ async fn generator(wrong: &mut Vec<String>) -> Result<(), Error> {
         outcome.answered == 2_000,
         "the bare endpoint takes a forged token",
     );
+
+    // An open loop: two kinds of right answers, each told of, none before it is due.
+    users.extend((0..1).map(|_| User {
+        token: signer.mint(UserId::random(), "load", expires_at),
+    }));
+    let (tell, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let schedule = Schedule {
+        begin: Instant::now() + Duration::from_millis(100),
+        per_second: 1_000.0,
+    };
+    let open = Load {
+        requests: Arc::new(Requests::purchases(bare.address, "1", &users, false)),
+        count: 200,
+        expected: vec![BARE_EXPECTED, FORGED],
+        schedule: Some(schedule),
+        follower: Some(Follower { every: 2, tell }),
+        ..load
+    };
+    let outcome = open.run().await?;
+    check(
+        wrong,
+        outcome.kinds == [100, 100],
+        "an open loop miscounts the kinds of its answers",
+    );
+    let took = outcome.elapsed >= Duration::from_millis(199);
+    check(wrong, took, "an open loop is faster than its schedule");
+    let mut told = 0;
+    while let Ok(answer) = seen.try_recv() {
+        told += 1;
+        let right = answer.index.is_multiple_of(2)
+            && answer.sent >= schedule.due(answer.index)
+            && answer.answered > answer.sent
+            && (answer.order_id != 0) == (answer.kind == 0)
+            && answer.server == bare.address.port();
+        check(wrong, right, "a follower is told something wrong");
+    }
+    check(
+        wrong,
+        told == 100,
+        "a follower is not told of every second answer",
+    );
     Ok(())
 }
+
+fn arithmetic(wrong: &mut Vec<String>) {
+    check(
+        wrong,
+        spread([3.0, 1.0, 2.0, 4.0].into_iter()) == Some((1.0, 2.5, 4.0))
+            && spread(std::iter::empty()).is_none(),
+        "the spread is wrong",
+    );
+    check(
+        wrong,
+        thousands(1_234_567.4) == "1,234,567" && thousands(999.0) == "999",
+        "thousands are written wrongly",
+    );
+    for (bound, reached, met) in [
+        (Bound::AtLeast(0.5), 0.5, true),
+        (Bound::AtLeast(0.5), 0.49, false),
+        (Bound::AtMost(1.1), 1.1, true),
+        (Bound::AtMost(1.1), 1.11, false),
+    ] {
+        let goal = Goal::new("", bound, reached);
+        check(wrong, goal.is_met() == met, "a target is judged wrongly");
+    }
+    check(
+        wrong,
+        order_id(br#"{"order_id":"123","sale_id":"7"}"#) == 123 && order_id(b"{}") == 0,
+        "an order id is read wrongly",
+    );
+    check(
+        wrong,
+        Crowd::within(20_000, 19_000, 1) == Ok(Crowd::Fits)
+            && Crowd::within(1_024, 10_000, 1).is_err()
+            && (Crowd::within(20_000, 30_000, 2) == Ok(Crowd::ByThread)
+                || cfg!(not(target_os = "linux"))),
+        "it is not known how many connections fit",
+    );
+    let mut section = Section::new("x", "Title", &["a", "b"]);
+    section.row(["1".to_owned(), "2".to_owned()]);
+    section.goal("speed", Bound::AtLeast(1.0), 0.5);
+    let text = markdown(&serde_json::json!({"section": section.json()}));
+    check(
+        wrong,
+        text.contains("| a | b |\n|---|---|\n| 1 | 2 |\n")
+            && text.contains("| speed | ≥ 1 | 0.500 | **not met** |"),
+        "Markdown is written wrongly",
+    );
+    overtaking(wrong);
+}
+
+/// Two batches of one server and one of another; in the first, the second order was clicked 3 ms before
+/// the first.
+fn overtaking(wrong: &mut Vec<String>) {
+    let begin = Instant::now();
+    let at = |ms: u64| begin + Duration::from_millis(ms);
+    let batch = |ms: i64| time::OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(ms);
+    let orders = [
+        (1, 10, 5, 1),
+        (2, 10, 2, 1),
+        (3, 10, 6, 1),
+        (4, 11, 1, 1),
+        (5, 11, 0, 2),
+    ];
+    let rows: Vec<_> = orders
+        .iter()
+        .map(|(id, ms, _, _)| (OrderId::from_i64(*id), batch(*ms)))
+        .collect();
+    let answers = orders.iter().map(|(id, _, sent, server)| {
+        let seen = Seen {
+            index: 0,
+            kind: 0,
+            sent: at(*sent),
+            answered: at(*sent),
+            order_id: *id,
+            server: *server,
+        };
+        (OrderId::from_i64(*id), seen)
+    });
+    let (by, batches) = overtaken(&rows, &answers.collect());
+    let most = by.max() / 1_000_000;
+    check(
+        wrong,
+        (batches, by.len(), most) == (3, 5, 3),
+        "overtaking within a batch is counted wrongly",
+    );
+}
+
+const FORGED: Expected = Expected {
+    status: 401,
+    marker: "",
+};

@@ -222,6 +222,9 @@ async fn serve_command(
             role,
             Metrics::published(),
         )?;
+        for trick in &settings.without {
+            running.shop.tricks.leave_out(*trick);
+        }
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {

@@ -144,7 +144,7 @@ pub async fn purchase(
 
 /// The answer to an accepted purchase, written by hand: it is the hottest 202 of the house, and its
 /// members are two numbers and a constant.
-fn accepted(sale_id: SaleId, order_id: OrderId, replayed: bool) -> Response {
+pub fn accepted(sale_id: SaleId, order_id: OrderId, replayed: bool) -> Response {
     let mut body = Vec::with_capacity(96);
     let mut location = Vec::with_capacity(40);
     // Writing to a Vec cannot fail.

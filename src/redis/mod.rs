@@ -134,6 +134,14 @@ impl Redis {
         self.approved_hot().ok_or(HotError::NotApproved { run_id })
     }
 
+    /// What [`Redis::hot`] would cost if every use borrowed from the pool, which pings; only to be measured
+    /// ([`crate::tricks`]). While the gate is shut this is shut too.
+    pub async fn hot_from_pool(&self) -> Result<MultiplexedConnection, HotError> {
+        self.hot().await?;
+        // A clone that outlives the loan: the connection is multiplexed, and nothing is left on it.
+        Ok(MultiplexedConnection::clone(&*self.pool.get().await?))
+    }
+
     fn approved_hot(&self) -> Option<MultiplexedConnection> {
         let hot = self.hot.load();
         let hot = hot.as_ref()?;

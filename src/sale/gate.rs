@@ -29,6 +29,7 @@ use crate::{
         ids::IdError,
         log::{AcceptedBatch, AcceptedOrder},
     },
+    tricks::Trick,
 };
 use futures_util::FutureExt;
 use std::{
@@ -309,7 +310,12 @@ async fn attempt(
     waiting: &[Waiting],
     ids: &mut Vec<OrderId>,
 ) -> Result<(Instant, Admitted, i64), Failure> {
-    let mut connection = match shop.redis.hot().await {
+    let connection = if shop.tricks.are_used(Trick::SharedConnection) {
+        shop.redis.hot().await
+    } else {
+        shop.redis.hot_from_pool().await
+    };
+    let mut connection = match connection {
         Ok(connection) => connection,
         Err(HotError::NotApproved { .. }) => return Err(Failure::Shut),
         Err(error) => return Err(Failure::Broken(error.to_string())),
