@@ -436,6 +436,8 @@ mod tests {
         assert!(!just_in_time.is_lost());
         let too_late = Hold::lease(now - (lease - drift(lease) / 2), lease);
         assert_eq!(too_late.why_lost(), Some(Why::LeaseOver));
+        // A hundredth and two milliseconds.
+        assert_eq!(drift(lease), Duration::from_millis(602));
     }
 
     #[tokio::test]

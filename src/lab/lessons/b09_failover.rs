@@ -1,7 +1,7 @@
 //! B9: failover: the replica never saw the lock.
 
-use super::prelude::*;
-use crate::lock::{Redlock, TokenLock};
+use super::{nodes::Node, prelude::*};
+use crate::lock::{Lock, MultiLock, Redlock, TokenLock};
 use redis::cmd;
 
 pub const LESSON: Lesson = Lesson {
@@ -52,12 +52,30 @@ pub const LESSON: Lesson = Lesson {
             ),
         },
         Act {
+            id: "fencing",
+            kind: Kind::Cure,
+            title: w("Numbers that no failover forgets", "故障转移忘不掉的编号"),
+            say: w(
+                "The same failover. But whoever comes in is numbered by what is written to, and not by the lock's Redis.",
+                "同样的故障转移。但进来的人由被写入的那一行来编号，而不是由锁所在的 Redis 编号。",
+            ),
+        },
+        Act {
+            id: "multi-lock",
+            kind: Kind::Cure,
+            title: w("All of three", "三个节点全部"),
+            say: w(
+                "Three nodes, none a copy of another, and all of them are needed. One dies and comes back without its data, as after a failover that forgot.",
+                "三个节点，互不为副本，必须全部拿到。其中一个死掉，回来时数据没了，就像一次丢数据的故障转移。",
+            ),
+        },
+        Act {
             id: "redlock",
             kind: Kind::Cure,
             title: w("A majority of three", "三个节点中的多数"),
             say: w(
-                "Three nodes, none a copy of another. One dies and comes back without its data, as after a failover that forgot.",
-                "三个节点，互不为副本。其中一个死掉，回来时数据没了，就像一次丢数据的故障转移。",
+                "The same, and two of three are enough: one may also stay away.",
+                "同样的情形，但三个里有两个就够：允许其中一个不在。",
             ),
         },
     ],
@@ -73,11 +91,48 @@ const fn node(id: &'static str, name: Words) -> Actor {
 }
 
 async fn play(stage: Stage) -> Result<(), Trouble> {
-    failover(&stage).await?;
-    majority(&stage).await
+    failover(&stage, "failover").await?;
+    failover(&stage, "fencing").await?;
+    // Others than before, under the same names.
+    for id in NODES {
+        stage.forget(id).await;
+    }
+    let first = stage.node("redis-1", Vec::new()).await?;
+    let second = stage.node("redis-2", Vec::new()).await?;
+    let _third = stage.node("redis-3", Vec::new()).await?;
+    let all = |lines| MultiLock::new(lines, LONG);
+    let says = [
+        w(
+            "Alice asks one after the other: she needs all three.",
+            "Alice 依次请求：三个都要拿到。",
+        ),
+        w(
+            "Bob asks one after the other: Redis 1 remembers nothing, but Redis 2 belongs to Alice. He gives back whatever he got.",
+            "Bob 依次请求：Redis 1 什么都不记得，但 Redis 2 归 Alice。他把拿到的全部还回去。",
+        ),
+    ];
+    several(&stage, "multi-lock", &first, all, says).await?;
+    let majority = |lines| Redlock::new(lines, LONG);
+    let says = [
+        w(
+            "Alice asks all three nodes at once.",
+            "Alice 同时向三个节点请求。",
+        ),
+        w(
+            "Bob asks all three. He needs two of them, and gives back whatever he got if he does not have two.",
+            "Bob 向三个节点请求。他需要两个；不够两个，就把拿到的全部还回去。",
+        ),
+    ];
+    several(&stage, "redlock", &second, majority, says).await
 }
 
-async fn failover(stage: &Stage) -> Result<(), Trouble> {
+const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
+
+async fn failover(stage: &Stage, act: &str) -> Result<(), Trouble> {
+    // Others than before, under the same names.
+    for id in NODES {
+        stage.forget(id).await;
+    }
     let replicated = stage.options().is("replicated", "yes");
     // Replicas connect by TCP only.
     let port = free_port()?.to_string();
@@ -93,7 +148,7 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
     .to_vec();
     let primary = stage.node("redis-1", primary).await?;
     let replica = stage.node("redis-2", Vec::new()).await?;
-    stage.act("failover").await?;
+    stage.act(act).await?;
     stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
     stage.show_shop();
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
@@ -152,6 +207,22 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
             ),
         )
         .await?;
+    let numbered_by_the_row = act == "fencing";
+    let number = async |client: &Client, of_the_lock: Option<u64>| {
+        if !numbered_by_the_row {
+            return Ok(of_the_lock.unwrap_or(0));
+        }
+        let says = Said::from(w(
+            "{who} has the lock, and asks the row for a number: one more than anybody before.",
+            "{who} 拿到锁，向那一行要一个编号：比之前任何人的都大一。",
+        ));
+        let taking = stage.shop().numbers(client);
+        let taken = taking
+            .last("number", says.with("who", client.name()))
+            .await?;
+        Ok::<_, Trouble>(taken?)
+    };
+    let her_number = number(&alice, hers.fencing()).await?;
     if replicated {
         stage.until_there("redis-2", LOCK).await?;
         stage
@@ -191,13 +262,21 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
         )
         .await?;
     if let Some(his) = &his {
-        let says = w(
-            "Bob sells the phone, with his number. It is 1: the counter was forgotten as well.",
-            "Bob 带着自己的编号卖出手机。编号也是 1：计数也一起丢了。",
-        );
+        let his_number = number(&bob, his.fencing()).await?;
+        let says = if numbered_by_the_row {
+            w(
+                "Bob sells the phone, with his number, the newest.",
+                "Bob 带着自己的编号卖出手机，那是最新的编号。",
+            )
+        } else {
+            w(
+                "Bob sells the phone, with his number. It is 1: the counter was forgotten as well.",
+                "Bob 带着自己的编号卖出手机。编号也是 1：计数也一起丢了。",
+            )
+        };
         let _ = stage
             .shop()
-            .sells_fenced(&bob, his.fencing().unwrap_or(0))
+            .sells_fenced(&bob, his_number)
             .rest("sell", says)
             .await?
             .0?;
@@ -208,71 +287,74 @@ async fn failover(stage: &Stage) -> Result<(), Trouble> {
     );
     let _ = stage
         .shop()
-        .sells_fenced(&alice, hers.fencing().unwrap_or(0))
+        .sells_fenced(&alice, her_number)
         .rest("sell", says)
         .await?
         .0?;
+    let overwritten =
+        his.is_some() && stage.shop().sold_to().await?.as_deref() == Some("sold to alice");
     stage.ends(
-        stage.overlap(),
+        overwritten,
         w(
-            "Both hold the lock, with the same number: not even the row can tell them apart.",
-            "两人同时持锁，编号还相同：连那一行也分不出谁先谁后。",
+            "Both hold the lock, with the same number: not even the row can tell them apart, and Bob's sale was overwritten.",
+            "两人同时持锁，编号还相同：连那一行也分不出谁先谁后，Bob 的成交被覆盖了。",
         ),
-        w(
-            "The replica had the lock in time, and Bob was turned away.",
-            "从节点及时收到了锁，Bob 被拒绝。",
-        ),
-    )
+        if his.is_some() {
+            w(
+                "Two believed to hold the lock, and it did no harm: the row refused the older number.",
+                "两个人都以为持锁，却没有造成破坏：那一行拒绝了较旧的编号。",
+            )
+        } else {
+            w(
+                "The replica had the lock in time, and Bob was turned away.",
+                "从节点及时收到了锁，Bob 被拒绝。",
+            )
+        },
+    )?;
+    for client in [&alice, &bob] {
+        client.leaves();
+    }
+    Ok(())
 }
 
-async fn majority(stage: &Stage) -> Result<(), Trouble> {
-    // Others than before, under the same names.
-    for id in ["redis-1", "redis-2", "redis-3"] {
-        stage.forget(id).await;
-    }
-    let _first = stage.node("redis-1", Vec::new()).await?;
-    let second = stage.node("redis-2", Vec::new()).await?;
-    let _third = stage.node("redis-3", Vec::new()).await?;
-    stage.act("redlock").await?;
-    stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK), ("redis-3", LOCK)]);
+async fn several<L: Lock + Clone>(
+    stage: &Stage,
+    act: &str,
+    forgets: &Node,
+    make: impl Fn(Vec<Line>) -> L,
+    [alice_asks, bob_asks]: [Words; 2],
+) -> Result<(), Trouble> {
+    stage.act(act).await?;
+    stage.show_only(&NODES.map(|id| (id, LOCK)));
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
     let lock = |client: &Client| {
-        let lines = ["redis-1", "redis-2", "redis-3"].map(|id| client.line_to(id));
-        let lines: Result<Vec<Line>, Trouble> = lines.into_iter().collect();
-        Ok::<_, Trouble>(Redlock::new(lines?, LONG))
+        let lines: Result<Vec<Line>, Trouble> = NODES.iter().map(|id| client.line_to(id)).collect();
+        Ok::<_, Trouble>(make(lines?))
     };
     let taking = alice.acquires(&lock(&alice)?, ZERO);
-    let says = w(
-        "Alice asks all three nodes at once.",
-        "Alice 同时向三个节点请求。",
-    );
-    let _hers = alice.must_hold(taking.rest("acquire", says).await?.0)?;
-    second.restart().await?;
+    let _hers = alice.must_hold(taking.rest("acquire", alice_asks).await?.0)?;
+    forgets.restart().await?;
     stage
         .happens(
-            "redis-2",
+            forgets.id,
             "restart",
             w(
-                "Redis 2 dies and comes back empty.",
-                "Redis 2 死掉，回来时是空的。",
+                "This node dies and comes back empty.",
+                "这个节点死掉，回来时是空的。",
             ),
         )
         .await?;
-    let says = w(
-        "Bob asks all three. He needs two of them, and gives back whatever he got if he does not have two.",
-        "Bob 向三个节点请求。他需要两个；不够两个，就把拿到的全部还回去。",
-    );
     let _his = bob
         .acquires(&lock(&bob)?, ZERO)
-        .rest("try", says)
+        .rest("try", bob_asks)
         .await?
         .0?;
     stage.ends(
         stage.overlap(),
         w("Two hold the lock.", "两个人同时持锁。"),
         w(
-            "One node forgot, two did not: Bob found no majority and gave back what he had.",
-            "一个节点忘了，另两个没忘：Bob 凑不到多数，把拿到的还了回去。",
+            "One node forgot, two did not: Bob did not get enough of them and gave back what he had.",
+            "一个节点忘了，另两个没忘：Bob 没拿到足够的节点，把拿到的还了回去。",
         ),
     )
 }

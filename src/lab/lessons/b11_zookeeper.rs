@@ -1,8 +1,8 @@
 //! B11: ZooKeeper: the session is over while its holder sleeps; an orphan after a lost reply.
 
 use super::{prelude::*, proxy::Proxy};
-use crate::lock::{LockError, ZooKeeperLock, fencing::Write, zookeeper::Zoo};
-use zookeeper_client::{Acls, Client as Session, CreateMode, Error};
+use crate::lock::{LockError, ZooKeeperLock, fencing::Write, wire::Reply, zookeeper::Zoo};
+use zookeeper_client::{Acls, Client as Session, CreateMode, Error, SessionState};
 
 pub const LESSON: Lesson = Lesson {
     number: 11,
@@ -16,8 +16,8 @@ pub const LESSON: Lesson = Lesson {
         "Alice 的进程停顿超过会话超时：她的节点消失，Bob 拿到锁，而 Alice 继续写入。或者：创建节点的应答丢了，她又建了一个，第一个就永远排在队列里。",
     ),
     forced_how: w(
-        "A proxy between Alice and ZooKeeper falls silent, so no heartbeat gets through, until the server has really ended her session. A lost reply is one that is thrown away after the server has done it. (In the third act, whose careless client has no retry to be watched, nothing is lost on the wire: the client is played as if it had not read the reply.)",
-        "Alice 与 ZooKeeper 之间的代理突然沉默，心跳发不出去，直到服务器真的结束了她的会话。丢失的应答：服务器执行完之后再把应答扔掉。（第三幕里粗心的客户端是模拟的：应答其实到了，只是当作没收到。）",
+        "A proxy between Alice and ZooKeeper falls silent, so no heartbeat gets through, until the server has really ended her session. A lost reply: the proxy lets her create through and swallows what comes back; once the node is there, the connection breaks.",
+        "Alice 与 ZooKeeper 之间的代理突然沉默，心跳发不出去，直到服务器真的结束了她的会话。丢失的应答：代理放行她的创建请求，却吞掉返回的一切；等节点出现之后，连接断开。",
     ),
     cure: w(
         "czxid, the number of the transaction that made the node, is a fencing token. A GUID in the node's name lets the client find what it has made.",
@@ -120,6 +120,52 @@ async fn enter_carelessly(session: &Session, path: &str) -> Result<String, Error
     Ok(format!("{prefix}{number}"))
 }
 
+/// A proxy, and a session through it.
+async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, Session), Trouble> {
+    let proxy = Proxy::start(zookeeper.to_owned())
+        .await
+        .map_err(redis::RedisError::from)?;
+    let session = Session::connector()
+        .with_session_timeout(LONG_SESSION)
+        .connect(&proxy.address.to_string())
+        .await
+        .map_err(LockError::from)?;
+    Ok((proxy, session))
+}
+
+/// Made before the curtain rises: what is lost on stage is to be the reply to the create of a place.
+async fn make_folder(session: &Session, path: &str) -> Result<(), Trouble> {
+    for (path, mode) in [
+        ("/locks", CreateMode::Persistent),
+        (path, CreateMode::Container),
+    ] {
+        let options = mode.with_acls(Acls::anyone_all());
+        match session.create(path, b"", &options).await {
+            Ok(_) | Err(Error::NodeExists) => {}
+            Err(error) => return Err(LockError::from(error).into()),
+        }
+    }
+    Ok(())
+}
+
+/// The library connects again by itself, and its session goes on.
+async fn is_back(session: &Session) -> Result<(), Trouble> {
+    let mut states = session.state_watcher();
+    let connected = async {
+        let mut state = session.state();
+        while state != SessionState::SyncConnected {
+            if state.is_terminated() {
+                return Err(Trouble::TooSlow("a session ended that should go on"));
+            }
+            state = states.changed().await;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(LONG_SESSION, connected)
+        .await
+        .unwrap_or(Err(Trouble::TooSlow("a connection does not come back")))
+}
+
 async fn play(stage: Stage) -> Result<(), Trouble> {
     let zookeeper = stage.ground().zookeeper().await?;
     long_pause(&stage, &zookeeper, "session-over").await?;
@@ -165,7 +211,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
         .reads(&alice)
         .last("read-stock", says)
         .await??;
-    proxy.cut();
+    proxy.falls_silent();
     stage.happens("alice", "pause", w("Alice stands still. Nothing of her reaches ZooKeeper any more, no heartbeat either.", "Alice 停住了。她的任何消息都到不了 ZooKeeper，包括心跳。")).await?;
     tokio::time::sleep(stage.pause()).await;
     if stage.pause() > session {
@@ -274,6 +320,15 @@ async fn sell(
     Ok(())
 }
 
+const CREATES: Words = w(
+    "Alice makes a node, and learns its name.",
+    "Alice 创建节点，得知了它的名字。",
+);
+const CREATES_AND_HEARS_NOTHING: Words = w(
+    "Alice makes a node. It is there; but the connection breaks before the reply comes, and that is all she hears.",
+    "Alice 创建节点。节点有了；但应答到达之前连接断了，她只知道连接断了。",
+);
+const CAME: &str = "a reply came that was swallowed";
 const UNLOCKS: Words = w(
     "Alice is done and removes her node.",
     "Alice 干完了，删除自己的节点。",
@@ -295,48 +350,36 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     stage.act("orphan").await?;
     stage.show_zoo();
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
-    let session = Session::connector()
-        .with_session_timeout(LONG_SESSION)
-        .connect(zookeeper)
-        .await
-        .map_err(LockError::from)?;
+    let (proxy, session) = behind_a_proxy(zookeeper).await?;
     let path = stage.queue();
-    for (path, mode) in [
-        ("/locks", CreateMode::Persistent),
-        (&*path, CreateMode::Container),
-    ] {
-        match session
-            .create(path, b"", &mode.with_acls(Acls::anyone_all()))
-            .await
-        {
-            Ok(_) | Err(Error::NodeExists) => {}
-            Err(error) => return Err(LockError::from(error).into()),
-        }
-    }
+    make_folder(&session, &path).await?;
     let command = format!("create -e -s {path}/lock-");
-    let mut node = enter_carelessly(&session, &path)
-        .await
-        .map_err(LockError::from)?;
     if stage.options().is("reply", "lost") {
-        // It did arrive here. The careless client goes on as if it had not.
-        let reply = format!("{node} (played as lost)");
+        proxy.swallows_replies();
+        let creating = alice.does({
+            let (session, path) = (session.clone(), path.clone());
+            async move { enter_carelessly(&session, &path).await }
+        });
+        stage.until_queue_has(1).await?;
+        proxy.mend();
+        let Err(error) = creating.end().await? else {
+            return Err(Trouble::NotAsWritten(CAME.to_owned()));
+        };
         stage
             .orders_to(
                 "alice",
                 "zookeeper",
                 "create",
                 command.clone(),
-                reply,
-                w(
-                    "Alice makes a node. It is there. She goes on as if the reply had been lost.",
-                    "Alice 创建节点。节点有了。她按应答丢失的情形继续。",
-                ),
+                format!("(error) {error}"),
+                CREATES_AND_HEARS_NOTHING,
             )
             .await?;
-        node = enter_carelessly(&session, &path)
-            .await
-            .map_err(LockError::from)?;
+        is_back(&session).await?;
     }
+    let node = enter_carelessly(&session, &path)
+        .await
+        .map_err(LockError::from)?;
     stage
         .orders_to(
             "alice",
@@ -344,10 +387,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
             "create",
             command,
             node.clone(),
-            w(
-                "Alice makes a node, and learns its name.",
-                "Alice 创建节点，得知了它的名字。",
-            ),
+            CREATES,
         )
         .await?;
     session.delete(&node, None).await.map_err(LockError::from)?;
@@ -380,32 +420,36 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     stage.act("guid").await?;
     stage.show_zoo();
     let [alice, bob] = ["alice", "bob"].map(|id| stage.client(id));
-    let (her_zoo, her_lock) = lock(&alice, zookeeper, LONG_SESSION);
+    let (proxy, session) = behind_a_proxy(zookeeper).await?;
+    make_folder(&session, &stage.queue()).await?;
+    let (her_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), LONG_SESSION);
     let taking = alice.acquires(&her_lock, LONG);
-    alice
-        .next(
-            "create",
-            w(
-                "Alice makes a node, the first of its kind: its parent is not there yet.",
-                "Alice 创建节点；这是第一个，父节点还不存在。",
-            ),
+    let says = if stage.options().is("reply", "lost") {
+        // She is connected, and about to send it.
+        alice.stands().await?;
+        proxy.swallows_replies();
+        let creates = alice.next("create", CREATES_AND_HEARS_NOTHING);
+        let breaks = async {
+            stage.until_queue_has(1).await?;
+            proxy.mend();
+            Ok::<_, Trouble>(())
+        };
+        let (created, broken) = tokio::join!(creates, breaks);
+        broken?;
+        if !matches!(created?.reply, Reply::Error(_)) {
+            return Err(Trouble::NotAsWritten(CAME.to_owned()));
+        }
+        w(
+            "Alice looks for her GUID, finds the node that she has made, and goes on with it.",
+            "Alice 按 GUID 查找，找到自己创建过的节点，继续使用它。",
         )
-        .await?;
-    if stage.options().is("reply", "lost") {
-        alice
-            .next_loses_reply(
-                "create",
-                w(
-                    "Once more. The node is there; the reply is lost.",
-                    "再来一次。节点有了，应答丢了。",
-                ),
-            )
-            .await?;
-    }
-    let says = w(
-        "Alice looks for her GUID, finds the node that she has made, and goes on with it.",
-        "Alice 按 GUID 查找，找到自己创建过的节点，继续使用它。",
-    );
+    } else {
+        alice.next("create", CREATES).await?;
+        w(
+            "Alice sees that her node is the first of the queue: the lock is hers.",
+            "Alice 看到自己的节点排在队首：锁归她。",
+        )
+    };
     let hers = alice.must_hold(taking.rest("find", says).await?.0)?;
     let _ = alice.releases(hers).rest("unlock", UNLOCKS).await?.0?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
@@ -418,7 +462,8 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     stage.ends(his.is_none() && !stage.is_believed(), STUCK, FREED)?;
     alice.leaves();
     bob.leaves();
+    drop((session, his));
     her_zoo.close().await;
     his_zoo.close().await;
-    Ok(())
+    stage.until_queue_is_empty().await
 }

@@ -1,24 +1,29 @@
 //! The lesson on order numbers: what is in one, what leasing blocks saves, and what happens to the counter
-//! and to the clock. Real runs of the real generator, below a key prefix of their own.
+//! and to the clock. Real runs of the real generator, below a key prefix of their own; where the clock is
+//! put back, the script that leases reads it through [`Turned`].
 
 use super::Trouble;
 use crate::{
     domain::OrderId,
     fail_point::FailPoints,
     lab::strategy::{Language, Words},
-    redis::Redis,
-    sale::ids::{IdError, IdGenerator, decode, encode, made_at},
+    redis::{Redis, scripts},
+    sale::ids::{IdError, IdGenerator, decode, made_at},
 };
+use redis::{Arg, Cmd, Pipeline, RedisFuture, Script, Value, aio::ConnectionLike};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use sqlx::PgPool;
 use std::{collections::HashSet, sync::Arc, time::Instant};
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 /// How many numbers are taken for a measurement.
 const MEASURED: usize = 400;
 /// How many orders a gate asks for at once, about.
 const BATCH: usize = 50;
+/// The Redis whose clock is put back, which is further than it will be put back.
+const RUNNING_FOR: time::Duration = time::Duration::hours(2);
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = IdLesson)]
@@ -35,7 +40,7 @@ pub struct SectionBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<Vec<&'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows: Option<Vec<Vec<Value>>>,
+    pub rows: Option<Vec<Vec<Json>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
 }
@@ -101,18 +106,27 @@ pub async fn lesson(
     language: Language,
 ) -> Result<IdsBody, Trouble> {
     let prefix = format!("{prefix}lab:ids:{}:", uuid::Uuid::new_v4().simple());
-    let bench = Bench {
-        redis: Arc::new(Redis::new(redis_url, &prefix)?),
-        postgres: postgres.clone(),
+    let bench = |prefix: &str| -> Result<Bench, Trouble> {
+        Ok(Bench {
+            redis: Arc::new(Redis::new(redis_url, prefix)?),
+            postgres: postgres.clone(),
+        })
     };
-    let told = sections(&bench, language).await;
-    if let Err(error) = bench.delete(&bench.keys()).await {
-        tracing::debug!(%error, "the keys of a lesson stay");
+    let (bench, turned) = (bench(&prefix)?, bench(&format!("{prefix}turned:"))?);
+    let told = sections(&bench, &turned, language).await;
+    for bench in [bench, turned] {
+        if let Err(error) = bench.delete(&bench.keys()).await {
+            tracing::debug!(%error, "the keys of a lesson stay");
+        }
     }
     Ok(IdsBody { sections: told? })
 }
 
-async fn sections(bench: &Bench, language: Language) -> Result<Vec<SectionBody>, Trouble> {
+async fn sections(
+    bench: &Bench,
+    turned: &Bench,
+    language: Language,
+) -> Result<Vec<SectionBody>, Trouble> {
     let say = |en: &'static str, zh: &'static str| Words::new(en, zh).say(language);
     let generator = bench.generator();
     // The first lease of a prefix sets a floor, which costs Postgres a write: not part of the measurement.
@@ -125,7 +139,7 @@ async fn sections(bench: &Bench, language: Language) -> Result<Vec<SectionBody>,
         measured(bench, say).await?,
         two_instances(bench, say).await?,
         lost_counter(bench, say).await?,
-        clock_step(bench, say).await?,
+        clock_step(turned, say).await?,
         json_numbers(id, say),
     ])
 }
@@ -250,7 +264,7 @@ async fn lost_counter(
     bench.delete(&bench.keys()).await?;
     generator.discard_lease().await;
     let after = bench.take(&generator, 3).await?;
-    let rows = |when: &'static str, ids: &[OrderId]| -> Vec<Vec<Value>> {
+    let rows = |when: &'static str, ids: &[OrderId]| -> Vec<Vec<Json>> {
         let row = |id: &OrderId| {
             let (second, number) = decode(*id);
             vec![
@@ -287,41 +301,115 @@ async fn clock_step(
     bench: &Bench,
     say: impl Fn(&'static str, &'static str) -> &'static str,
 ) -> Result<SectionBody, Trouble> {
+    let keys = &bench.redis.keys;
+    let mut connection = bench.redis.pooled().await?;
+    // As in a Redis that has run for a while: the floor is where it was when that one was approved.
+    let floor = OffsetDateTime::now_utc() - RUNNING_FOR;
+    scripts::floor_ids(&mut *connection, keys, floor.date(), floor.unix_timestamp()).await?;
     let generator = bench.generator();
-    let now = bench.take(&generator, 1).await?;
-    let Some(&id) = now.first() else {
-        return Err(Trouble::NotAsWritten("no id".to_owned()));
+    let mut rows = Vec::new();
+    let mut all = HashSet::new();
+    let mut count = 0;
+    let mut take = async |back: i64, after: &str| {
+        // A lease keeps its second for as long as it is used, a second at most.
+        generator.discard_lease().await;
+        let mut ids = Vec::new();
+        let mut turned = Turned {
+            connection: &mut *connection,
+            back,
+        };
+        generator.take(&mut turned, 2, &mut ids).await?;
+        for id in &ids {
+            let (second, number) = decode(*id);
+            rows.push(vec![
+                json!(format!("-{back} s{after}")),
+                json!(second.to_string()),
+                json!(number.to_string()),
+                json!(id.get().to_string()),
+            ]);
+        }
+        count += ids.len();
+        all.extend(ids);
+        Ok::<_, Trouble>(())
     };
-    let (second, number) = decode(id);
-    // What the generator would make with a clock that was put back: the number is a later one in any case.
-    let back = |by: i64, later: u32| encode(second - by, number.saturating_add(later));
-    let row = |by: i64, later: u32| {
-        let made = back(by, later).map_or_else(|| "–".to_owned(), |id| id.get().to_string());
-        vec![
-            json!(format!("-{by} s")),
-            json!((second - by).to_string()),
-            json!(number.saturating_add(later).to_string()),
-            json!(made),
-        ]
-    };
-    let mut rows = vec![vec![
-        json!("0"),
-        json!(second.to_string()),
-        json!(number.to_string()),
-        json!(id.get().to_string()),
-    ]];
-    rows.extend([row(1, 1), row(60, 2), row(3_600, 3)]);
+    for back in [0, 1, 60, 3_600] {
+        take(back, "").await?;
+    }
+    generator.start_over().await?;
+    take(3_600, say(", after a restart", "，重启之后")).await?;
+    let text = say(
+        "Run just now with the clock put back before each lease: the generator and its script are the real ones, only what the script reads as Redis' time is wrong. Generators that take a time and a counter which starts anew every millisecond repeat themselves then. Here the counter goes on for the whole day, whatever the second: an earlier second meets a number that no id of the day has. Only the order suffers. And the clock never goes back behind the floor that Postgres gives out for every new Redis process: in the last rows, after a restart, the same wrong clock changes nothing. Of {count} ids, {distinct} were different.",
+        "刚刚实跑：每次租号之前把时钟往回拨；生成器和脚本都是真的，只有脚本读到的 Redis 时间是错的。有的生成器用“时间 + 每毫秒清零的计数”，这时就会重号。这里的计数器整天不清零，与秒无关：更早的秒配上的是当天从未用过的序号。受影响的只是先后顺序。而且时钟不会退到下限之前：每个新的 Redis 进程都会从 Postgres 得到一个下限；最后几行是重启之后，同样的错误时钟不再有任何影响。{count} 个订单号中，不同的有 {distinct} 个。",
+    );
     Ok(SectionBody {
         title: say("A clock that is put back", "时钟回拨"),
-        text: say(
-            "Generators that take a time and a counter which starts anew every millisecond repeat themselves when the clock goes back. Here the counter goes on for the whole day, whatever the second: an earlier second meets a number that no id of the day has. Only the order suffers. Put back across midnight, the other day's counter stands where it stood.",
-            "有的生成器用“时间 + 每毫秒清零的计数”，时钟回拨就会重号。这里的计数器整天不清零，与秒无关：更早的秒配上的是当天从未用过的序号。受影响的只是先后顺序。即使回拨跨过午夜，另一天的计数器也还停在原处。",
-        )
-        .to_owned(),
-        columns: Some(vec![say("clock", "时钟"), say("Unix second", "Unix 秒"), say("number", "序号"), say("id", "订单号")]),
+        text: text
+            .replace("{count}", &count.to_string())
+            .replace("{distinct}", &all.len().to_string()),
+        columns: Some(vec![
+            say("clock", "时钟"),
+            say("Unix second", "Unix 秒"),
+            say("number", "序号"),
+            say("id", "订单号"),
+        ]),
         rows: Some(rows),
         code: None,
     })
+}
+
+/// A connection to a Redis whose clock was put back: the script that leases reads the time so many seconds
+/// earlier, and everything else is as it is. (The clock of a server cannot be set from here.)
+struct Turned<'c, C> {
+    connection: &'c mut C,
+    back: i64,
+}
+
+/// How that script reads the clock.
+const READS_THE_CLOCK: &str = "redis.call('TIME')[1]";
+const LEASE_IDS: &str = include_str!("../../redis/scripts/lease_ids.lua");
+
+impl<C> Turned<'_, C> {
+    /// The same call with the clock as it was turned; `None`: this one does not read it.
+    fn turned(&self, command: &Cmd) -> Option<Cmd> {
+        let mut arguments = command.args_iter().filter_map(|argument| match argument {
+            Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        });
+        let hash = Script::new(LEASE_IDS).get_hash().to_owned();
+        if arguments.next() != Some(b"EVALSHA") || arguments.next() != Some(hash.as_bytes()) {
+            return None;
+        }
+        let reads = format!("({READS_THE_CLOCK} - {})", self.back);
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(LEASE_IDS.replace(READS_THE_CLOCK, &reads));
+        arguments.for_each(|argument| {
+            eval.arg(argument);
+        });
+        Some(eval)
+    }
+}
+
+impl<C: ConnectionLike + Send> ConnectionLike for Turned<'_, C> {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let turned = self.turned(command);
+        Box::pin(async move {
+            let command = turned.as_ref().unwrap_or(command);
+            self.connection.req_packed_command(command).await
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        commands: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.connection.req_packed_commands(commands, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
 }
 
 fn json_numbers(
@@ -351,5 +439,16 @@ fn json_numbers(
         columns: Some(vec![say("the id", "订单号"), say("what JavaScript makes of it", "JavaScript 读到的"), say("off by", "相差")]),
         rows: Some(vec![row(EDGE), row(id.get()), row(id.get() | 1), row(id.get() + 2)]),
         code: Some("JSON.parse('{\"order_id\": 9007199254740993}').order_id // 9007199254740992"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_that_leases_reads_the_clock_where_it_is_turned() {
+        assert_eq!(LEASE_IDS.matches(READS_THE_CLOCK).count(), 1);
+        assert_eq!(LEASE_IDS.matches("'TIME'").count(), 1);
     }
 }

@@ -147,6 +147,20 @@ impl Shop {
             .at("postgres")
     }
 
+    /// A number from the row itself: one more than anybody before, whatever became of the lock.
+    pub fn numbers(&self, client: &Client) -> Doing<Result<u64, sqlx::Error>> {
+        const NUMBER: &str = "
+            INSERT INTO lab.fenced AS resource (name, newest, value) VALUES ($1, 1, 'not sold')
+            ON CONFLICT (name) DO UPDATE SET newest = resource.newest + 1 RETURNING newest";
+        let (sql, phone) = (client.sql(), self.phone());
+        client
+            .does(async move {
+                let row: Option<(i64,)> = sql.optional(NUMBER, |query| query.bind(&phone)).await?;
+                Ok(row.map_or(0, |(number,)| number.unsigned_abs()))
+            })
+            .at("postgres")
+    }
+
     /// The same as a write that carries the lock's number: the row refuses one that is too old.
     pub fn sells_fenced(&self, client: &Client, fencing: u64) -> Doing<Result<Write, LockError>> {
         let resource = PostgresResource::new(client.sql());

@@ -323,6 +323,54 @@ async fn the_steps_are_told_while_they_happen_and_are_those_of_the_timeline() {
     house.close().await;
 }
 
+/// Everybody writes the same value, and a key's owner is whoever wrote it last all the same.
+#[tokio::test]
+async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
+    let house = House::open("owners:").await;
+    let lesson = lessons::find("b03").expect("a lesson");
+    let timeline = house.play(lesson, quick(lesson)).await;
+    let act = timeline.events.iter().filter(|event| event.act == 0);
+    let owners: Vec<_> = act
+        .filter_map(|event| Some((event.actor, event.step, event.keys.get("lock:phone")?)))
+        .filter(|(actor, ..)| *actor == "bob")
+        .map(|(_, step, key)| (step, key.value.as_deref(), key.owner))
+        .collect();
+    let his = |step| (step, Some("locked"), Some("bob"));
+    assert_eq!(owners.first(), Some(&his("acquire")), "{owners:?}");
+    house.close().await;
+}
+
+/// The servers did what the texts say: the reply is lost on the wire, the node is there.
+#[tokio::test]
+async fn lesson_11_loses_the_reply_to_the_create_and_not_another() {
+    let lesson = lessons::find("b11").expect("a lesson");
+    if !can_be_played(lesson).await {
+        return;
+    }
+    let house = House::open("orphan:").await;
+    let timeline = house.play(lesson, quick(lesson)).await;
+    for (act, verbs) in [
+        ("orphan", &["create", "create", "delete"][..]),
+        ("guid", &["create", "sync", "ls", "ls", "stat", "delete"]),
+    ] {
+        let number = lesson.acts.iter().position(|one| one.id == act);
+        let hers = timeline.events.iter();
+        let hers: Vec<_> = hers
+            .filter(|event| Some(event.act) == number && event.actor == "alice")
+            .collect();
+        let sent = hers.iter().filter_map(|event| event.command.as_deref());
+        let sent: Vec<_> = sent
+            .filter_map(|command| command.split(' ').next())
+            .collect();
+        assert_eq!(sent, verbs, "{act}");
+        let reply = hers[0].reply.as_deref().unwrap_or_default();
+        assert!(reply.starts_with("(error)"), "{act}: {reply}");
+        let queue = hers[0].keys.keys().filter(|key| key.contains("lock-"));
+        assert_eq!(queue.count(), 1, "{act}: {:?}", hers[0].keys);
+    }
+    house.close().await;
+}
+
 #[test]
 fn every_lesson_says_all_there_is_to_say_in_both_languages() {
     let numbers: Vec<u8> = LESSONS.iter().map(|lesson| lesson.number).collect();
@@ -381,6 +429,28 @@ async fn order_numbers_are_measured_and_nothing_is_left() {
             }
         }
     }
+    let told = house.lab.theatre.ids(Language::En).await.expect("it runs");
+    let clock = told
+        .sections
+        .iter()
+        .find(|section| section.title.contains("put back"));
+    let clock = clock
+        .and_then(|section| section.rows.as_ref())
+        .expect("rows");
+    let seconds: Vec<i64> = clock
+        .iter()
+        .filter_map(|row| row[1].as_str().and_then(|second| second.parse().ok()))
+        .collect();
+    // Two ids at each of five readings: now, a second, a minute and an hour back, and behind the floor.
+    let [now, _, second, _, minute, _, hour, _, floor, _] = seconds[..] else {
+        panic!("{clock:?}");
+    };
+    assert!(second > minute && minute > hour, "{seconds:?}");
+    // A busy machine may have taken a moment from one to the next.
+    assert!((3_500..=3_600).contains(&(now - hour)), "{seconds:?}");
+    assert!(floor >= now, "{seconds:?}");
+    let ids: BTreeSet<String> = clock.iter().map(|row| row[3].to_string()).collect();
+    assert_eq!(ids.len(), clock.len(), "no id twice");
     assert_eq!(house.leftovers().await.0, Vec::<String>::new());
     house.close().await;
 }

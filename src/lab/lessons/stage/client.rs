@@ -360,6 +360,8 @@ impl Belief for Result<(), redis::RedisError> {}
 impl Belief for Result<i64, redis::RedisError> {}
 impl Belief for Result<(), sqlx::Error> {}
 impl Belief for Result<i32, sqlx::Error> {}
+impl Belief for Result<u64, sqlx::Error> {}
+impl Belief for Result<String, zookeeper_client::Error> {}
 impl Belief for Result<crate::lock::fencing::Write, LockError> {}
 
 impl<T: Belief> Doing<T> {

@@ -100,15 +100,20 @@ impl Stage {
 
     /// Waits until nobody stands there.
     pub async fn until_queue_is_empty(&self) -> Result<(), Trouble> {
-        let empty = async {
-            while !self.look_at_zoo().await?.is_empty() {
+        self.until_queue_has(0).await
+    }
+
+    /// Waits until so many stand there.
+    pub async fn until_queue_has(&self, nodes: usize) -> Result<(), Trouble> {
+        let waiting = async {
+            while self.look_at_zoo().await?.len() != nodes {
                 sleep(Duration::from_millis(10)).await;
             }
             Ok(())
         };
-        timeout(PATIENCE, empty)
+        timeout(PATIENCE, waiting)
             .await
-            .unwrap_or(Err(Trouble::TooSlow("a session does not end")))
+            .unwrap_or(Err(Trouble::TooSlow("ZooKeeper's queue stays as it is")))
     }
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.

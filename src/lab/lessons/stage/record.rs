@@ -7,7 +7,10 @@ use super::{
     },
     Stage,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
 
 #[derive(Default)]
 pub(super) struct Record {
@@ -17,11 +20,27 @@ pub(super) struct Record {
     pub shown: Vec<(String, &'static str)>,
     pub shop_is_open: bool,
     pub zoo_is_shown: bool,
-    pub owners: HashMap<String, (String, Option<&'static str>)>,
+    pub owners: HashMap<String, Written>,
     pub believers: Vec<&'static str>,
     pub events: Vec<Event>,
     pub told: usize,
     pub endings: Vec<Ending>,
+}
+
+/// What a key held after the last step.
+pub(super) struct Written {
+    value: String,
+    owner: Option<&'static str>,
+    /// When it has gone, if nobody renews it.
+    ends: Option<Instant>,
+}
+
+impl Written {
+    /// Whether this value is the one of before, and not the same one written anew: where all clients write the
+    /// same, the end of a lease is what tells.
+    fn is_still(&self, value: &str, at: Instant) -> bool {
+        self.value == value && self.ends.is_none_or(|ends| at < ends)
+    }
 }
 
 impl Stage {
@@ -85,19 +104,28 @@ impl Stage {
         say: Said,
     ) -> Result<(), Trouble> {
         let t_ms = (self.0.started.elapsed().as_secs_f64() * 10_000.0).round() / 10.0;
+        let asked = Instant::now();
         let seen = self.look().await?;
+        let looked = Instant::now();
         let mut record = self.record();
         let mut keys = BTreeMap::new();
         for (name, value, ttl_ms) in seen {
-            let before = record.owners.get(&name);
-            let owner = match (&value, before) {
+            let owner = match (&value, record.owners.get(&name)) {
                 (None, _) => None,
-                // Whoever changed it has just acted.
-                (Some(value), Some((known, owner))) if value == known => *owner,
+                (Some(value), Some(before)) if before.is_still(value, asked) => before.owner,
+                // Whoever wrote it has just acted.
                 (Some(_), _) => Some(actor),
             };
+            let left = ttl_ms.and_then(|left| u64::try_from(left).ok());
             match &value {
-                Some(value) => record.owners.insert(name.clone(), (value.clone(), owner)),
+                Some(value) => record.owners.insert(
+                    name.clone(),
+                    Written {
+                        value: value.clone(),
+                        owner,
+                        ends: left.map(|left| looked + Duration::from_millis(left)),
+                    },
+                ),
                 None => record.owners.remove(&name),
             };
             keys.insert(

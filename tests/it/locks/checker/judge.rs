@@ -46,7 +46,7 @@ pub struct Written {
 pub struct Judgement {
     /// Pairs of beliefs that overlap.
     pub two_holders: usize,
-    /// Pairs of beliefs of which the later has a number that is not higher.
+    /// Pairs of beliefs of which the later has a lower number, or the same as another client.
     pub numbers_out_of_order: usize,
     /// Pairs of applied writes of which the later has an older number.
     pub stale_writes: usize,
@@ -71,7 +71,8 @@ pub fn judge(history: &[Belief]) -> Judgement {
             if second.from < first.until {
                 judgement.two_holders += 1;
             } else if let (Some(earlier), Some(later)) = (first.fencing, second.fencing)
-                && later <= earlier
+                // A reentrant owner that could not give its lock back has it still, under the same number.
+                && (later < earlier || (later == earlier && first.client != second.client))
             {
                 judgement.numbers_out_of_order += 1;
             }
@@ -168,6 +169,10 @@ fn the_checker_finds_what_is_planted_and_nothing_else() {
     assert_eq!(judge(&three_at_once), found(3, 0, 0));
     let counted_anew = [belief(1, 0, 1, 7), belief(2, 2, 3, 1)];
     assert_eq!(judge(&counted_anew), found(0, 1, 0));
+    let numbered_twice = [belief(1, 0, 1, 7), belief(2, 2, 3, 7)];
+    assert_eq!(judge(&numbered_twice), found(0, 1, 0));
+    let never_given_back = [belief(1, 0, 1, 7), belief(1, 2, 3, 7)];
+    assert_eq!(judge(&never_given_back), found(0, 0, 0));
     // 1 sleeps past its lease, 2 writes, 1 writes.
     let late = |applied| {
         [
