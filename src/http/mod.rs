@@ -30,7 +30,7 @@ use axum::{
     Router,
     body::Bytes,
     http::{HeaderValue, header::CONTENT_TYPE},
-    middleware::from_fn_with_state,
+    middleware::{from_fn, from_fn_with_state},
     routing::get,
 };
 use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
@@ -39,7 +39,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouterExt},
+    routes,
+};
 
 pub use {connections::ConnectionLimits, events::Streams, limits::Limits};
 
@@ -101,6 +104,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 /// Every documented route; the paths stand at the handlers.
 fn api() -> OpenApiRouter<App> {
+    let packed = from_fn(pages::compressed);
     OpenApiRouter::with_openapi(openapi::Head::openapi())
         // /api/v1/session
         .routes(routes!(session::open, session::read))
@@ -125,7 +129,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(admin::audit))
         .routes(routes!(admin::orders))
         // /api/v1/lab
-        .routes(routes!(lab::strategies))
+        .routes(routes!(lab::strategies).layer(packed.clone()))
         .routes(routes!(lab::create))
         .routes(routes!(lab::delete))
         .routes(routes!(lab::purchase))
@@ -133,10 +137,10 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lab::events))
         .routes(routes!(lab::verdict))
         .routes(routes!(lab::report))
-        .routes(routes!(lessons::list))
-        .routes(routes!(lessons::play))
-        .routes(routes!(lessons::ids))
-        .routes(routes!(lab::locks))
+        .routes(routes!(lessons::list).layer(packed.clone()))
+        .routes(routes!(lessons::play).layer(packed.clone()))
+        .routes(routes!(lessons::ids).layer(packed.clone()))
+        .routes(routes!(lab::locks).layer(packed.clone()))
         // /healthz, /readyz, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))

@@ -10,15 +10,16 @@ use super::{
 };
 use axum::{
     Router,
-    body::{Body, Bytes},
-    extract::{Path, State},
+    body::{Body, Bytes, HttpBody, to_bytes},
+    extract::{Path, Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
-            ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY,
-            CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, VARY,
+            ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+            CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, VARY,
         },
     },
+    middleware::Next,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get},
 };
@@ -54,6 +55,13 @@ const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-sr
 /// Swagger UI styles its elements inline.
 const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' 'unsafe-inline'; \
                            object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
+
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
+/// What a page of a shop has no use for, and so no script of it gets.
+const PERMISSIONS: &str = "camera=(), geolocation=(), microphone=(), payment=(), usb=()";
+/// Bytes of an answer as of which it is compressed.
+const WORTH_IT: u64 = 4 << 10;
 
 /// The pages, their files, and `/docs` over the document at `/openapi.json`.
 pub fn router() -> Router<App> {
@@ -125,6 +133,20 @@ fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
     router
         .layer(header(CONTENT_SECURITY_POLICY, policy))
         .layer(header(REFERRER_POLICY, "same-origin"))
+        .layer(of_documents(OPENER_POLICY, "same-origin"))
+        .layer(of_documents(PERMISSIONS_POLICY, PERMISSIONS))
+}
+
+/// A header that means something on a page only: on each of its twenty files it would be mere weight.
+fn of_documents(
+    name: HeaderName,
+    value: &'static str,
+) -> SetResponseHeaderLayer<impl Fn(&Response) -> Option<HeaderValue> + Clone> {
+    SetResponseHeaderLayer::overriding(name, move |response: &Response| {
+        let kind = response.headers().get(CONTENT_TYPE)?.as_bytes();
+        let is_page = kind.starts_with(b"text/html");
+        is_page.then(|| HeaderValue::from_static(value))
+    })
 }
 
 fn file(path: &str, headers: &HeaderMap) -> Response {
@@ -208,14 +230,43 @@ fn gzip(tag: &str, data: &[u8]) -> Bytes {
     if let Some(done) = DONE.get(tag) {
         return done.clone();
     }
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let compressed = squeezed(data, Compression::best());
+    DONE.insert(tag.to_owned(), compressed.clone());
+    compressed
+}
+
+fn squeezed(data: &[u8], level: Compression) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
     let compressed = encoder
         .write_all(data)
         .and_then(|()| encoder.finish())
         .expect("a Vec takes everything");
-    let compressed = Bytes::from(compressed);
-    DONE.insert(tag.to_owned(), compressed.clone());
-    compressed
+    Bytes::from(compressed)
+}
+
+/// For routes whose JSON is many kilobytes (the lab's texts and sources): compressed for who takes
+/// it. What is small, streamed or no JSON passes as it is.
+pub async fn compressed(request: Request, next: Next) -> Response {
+    let takes = takes_gzip(request.headers());
+    let response = next.run(request).await;
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind == "application/json");
+    let size = response.body().size_hint().exact().unwrap_or(0);
+    if !takes || !is_json || size < WORTH_IT {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let whole = to_bytes(body, usize::MAX).await;
+    let whole = whole.expect("a body of known size is in memory");
+    head.headers.remove(CONTENT_LENGTH);
+    let gzip = HeaderValue::from_static("gzip");
+    head.headers.insert(CONTENT_ENCODING, gzip);
+    let vary = HeaderValue::from_static("accept-encoding");
+    head.headers.append(VARY, vary);
+    let packed = squeezed(&whole, Compression::default());
+    Response::from_parts(head, Body::from(packed))
 }
 
 /// Whether Accept-Encoding (RFC 9110 §12.5.3) names gzip and does not refuse it by `q=0`.
@@ -316,6 +367,37 @@ mod tests {
         )
         .expect("gzip");
         assert_eq!(unpacked[..], found.data[..]);
+    }
+
+    #[tokio::test]
+    async fn large_json_is_compressed_for_who_takes_it() {
+        use axum::{Json, middleware::from_fn};
+        use tower::ServiceExt;
+        let large = || async { Json("x".repeat(50_000)) };
+        let app = Router::<()>::new()
+            .route("/large", get(large))
+            .route("/small", get(async || Json("x")))
+            .layer(from_fn(compressed));
+        let ask = |path: &str, accepts: &str| {
+            let request = Request::get(path).header(ACCEPT_ENCODING, accepts);
+            let request = request.body(Body::empty()).expect("a request");
+            let app = app.clone();
+            async move {
+                let response = app.oneshot(request).await.expect("an answer");
+                let packed = response.headers().contains_key(CONTENT_ENCODING);
+                let body = to_bytes(response.into_body(), 1 << 20).await;
+                (packed, body.expect("whole"))
+            }
+        };
+        let (packed, body) = ask("/large", "gzip").await;
+        let mut unpacked = String::new();
+        let mut decoder = flate2::read::GzDecoder::new(&body[..]);
+        std::io::Read::read_to_string(&mut decoder, &mut unpacked).expect("gzip");
+        assert!(packed && body.len() < 1000, "{}", body.len());
+        assert_eq!(unpacked.len(), 50_002);
+        let (packed, body) = ask("/large", "identity").await;
+        assert!(!packed && body.len() == 50_002);
+        assert!(!ask("/small", "gzip").await.0);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 import { editDialog } from './admin-edit.js';
 import { call, poll } from './api.js';
+import { inChinese } from './audit-problems.js';
 import { auditRows, verdictOf } from './audit-rows.js';
 import { clock } from './clock.js';
 import { money, moment, number } from './format.js';
 import { newSale } from './new-sale.js';
-import { errorWords, t } from './strings.js';
+import { errorWords, language, t } from './strings.js';
 import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.js';
 
 const KEPT = 'flash-sale.admin-token';
@@ -201,7 +202,7 @@ async function audit() {
       h('span', { class: 'mark' }, t(`verdict.${verdict}`)), h('strong', {}, t(`audit.${name}`)), h('span', {}, t(`audit.${name}_${verdict}`, figures)));
   }));
   $('#problems').hidden = a.problems.length === 0;
-  $('#problems ul').replaceChildren(...a.problems.map((problem) => h('li', {}, problem)));
+  $('#problems ul').replaceChildren(...a.problems.map((problem) => { const zh = language === 'zh' ? inChinese(problem) : null; return h('li', { lang: zh ? undefined : 'en' }, zh ?? problem); }));
   $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected']
     .map((name) => h('div', {}, h('dt', {}, t(`fig.${name}`)), h('dd', {}, number(a[name])))));
 }

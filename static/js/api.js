@@ -26,6 +26,21 @@ export async function problemOf(response) {
   });
 }
 
+/** The answer, and when it was asked for and began to arrive: the clock learns from that. */
+async function ask(path, how) {
+  const sent = performance.now();
+  const response = await fetch(path, how);
+  return { response, sent, received: performance.now() };
+}
+
+/** What lang.js has asked for before any module was there; once. */
+function early(method, path) {
+  const { early: asked } = globalThis;
+  if (method !== 'GET' || asked?.path !== path) return null;
+  delete globalThis.early;
+  return asked.answer;
+}
+
 /** `body` is sent as JSON, `key` as Idempotency-Key, `bearer` as Authorization. Resolves to the parsed answer. */
 export async function call(method, path, { body, key, bearer, timeoutMs = 10_000 } = {}) {
   const headers = { accept: 'application/json' };
@@ -34,13 +49,11 @@ export async function call(method, path, { body, key, bearer, timeoutMs = 10_000
   if (bearer) headers.authorization = `Bearer ${bearer}`;
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(), timeoutMs);
-  const sent = performance.now();
   try {
-    const response = await fetch(path, {
+    const { response, sent, received } = await (early(method, path) ?? ask(path, {
       method, headers, cache: 'no-store', signal: abort.signal,
       body: body === undefined ? undefined : JSON.stringify(body),
-    });
-    const received = performance.now();
+    }));
     if (!response.ok) throw await problemOf(response);
     const answer = response.status === 204 ? null : await response.json();
     const stamp = answer?.server_time ?? answer?.sales?.[0]?.server_time ?? response.headers.get('date');

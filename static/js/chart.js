@@ -30,7 +30,7 @@ export function chart(box, lines) {
       grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, ...more,
     });
     plot = new globalThis.uPlot({
-      padding: [8, em * 2, 0, 0], // the last time is as wide as that beyond the plot
+      padding: [8, em * 2.6, 0, 0], // the last time is as wide as that beyond the plot
       width: box.clientWidth || 300, height: box.clientHeight || 200, legend: { show: false }, cursor: { show: false },
       scales: { x: { range: across }, y: { range: upwards } },
       axes: [

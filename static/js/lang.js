@@ -17,4 +17,11 @@
     words.href = `/static/js/${folder}/${language}.js`;
     document.head.append(words);
   }
+  // What a page shows first is asked for at once (`data-early`), not when its modules have come: one round trip less. api.js
+  // takes it from here.
+  if (document.currentScript.dataset.early !== undefined) {
+    const path = `/api/v1${location.pathname === '/' ? '/sales' : location.pathname}`, sent = performance.now();
+    globalThis.early = { path, answer: fetch(path, { headers: { accept: 'application/json' }, cache: 'no-store' }).then((response) => ({ response, sent, received: performance.now() })) };
+    globalThis.early.answer.catch(() => {}); // whoever takes it is told
+  }
 })();

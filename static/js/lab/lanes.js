@@ -57,7 +57,7 @@ export function laneView(strategy, stock) {
       text(explains, lane.why ? refusal(lane.why) : lane.verdict?.explanation ?? '');
       const seen = Object.entries(lane.verdict?.notes ?? {});
       notes.hidden = seen.length === 0;
-      if (seen.length !== notes.children.length) notes.replaceChildren(...seen.map(([note, times]) => h('li', {}, t('lab.note', { note, n: number(times) }))));
+      if (seen.length !== notes.children.length) notes.replaceChildren(...seen.map(([note, times]) => h('li', {}, t('lab.note', { note: t(`lab.noted.${note}`, { name: note }, 'lab.option_other'), n: number(times) }))));
     },
   };
 }

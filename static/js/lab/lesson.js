@@ -8,7 +8,7 @@ import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonStrip } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { chosenOptions } from './setup.js';
-import { stage, words } from './stage.js';
+import { stage } from './stage.js';
 import { dwellMs, firstOverlap, keyed, moment, timeline, within } from './timeline.js';
 import { inWords, t } from './words.js';
 
@@ -68,7 +68,7 @@ function showHolders({ believers, overlap }) {
 
 function showKeys({ keys }) {
   $('#keys').replaceChildren(...keys.map((key) => h('tr', { class: key.changed ? 'changed' : '' },
-    h('th', { scope: 'row' }, h('code', {}, key.name)),
+    h('th', { scope: 'row' }, h('code', {}, t(`lesson.keyed.${key.name}`, { name: key.name }, 'lab.option_other'))),
     h('td', {}, key.value == null ? h('span', { class: 'muted' }, t('lesson.no_value')) : h('code', {}, String(key.value))),
     h('td', {}, key.owner == null ? '–' : nameOf(key.owner)),
     h('td', { class: 'num' }, key.value == null ? '–' : key.ttl_ms == null || key.ttl_ms < 0 ? t('lesson.for_ever') : t('ms', { n: number(key.ttl_ms) })))));
@@ -143,7 +143,15 @@ function key(event) {
 
 // ---- the play ----------------------------------------------------------------------------------------------------
 
+/** What a server said, as it said it; only what the play adds about its way is in words. */
+function replied(reply) {
+  const [, lost] = /^\(reply lost: (.*)\)$/s.exec(reply) ?? [], [, played] = /^(.*) \(played as lost\)$/s.exec(reply) ?? [];
+  if (reply === '(not sent)') return t('lesson.not_sent');
+  return lost != null ? t('lesson.reply_lost', { reply: lost }) : played != null ? t('lesson.played_lost', { reply: played }) : reply;
+}
+
 function perform(play) {
+  for (const { detail } of play.events ?? []) if (typeof detail?.reply === 'string') detail.reply = replied(detail.reply);
   line = timeline(play);
   if (line.last < 0) return failed({ code: 'empty', detail: t('lesson.empty') }, run);
   sources.clear();
@@ -159,7 +167,7 @@ function perform(play) {
   $('#rows').replaceChildren(...line.events.map((event, index) => h('tr', { class: event.overlap ? 'overlap' : '', 'data-step': index },
     h('td', {}, h('button', { type: 'button', class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), onclick: () => seek(index) }, String(index + 1))),
     h('td', {}, event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor)),
-    h('td', {}, h('code', {}, event.detail?.command ?? words(event.step)), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
+    h('td', {}, h('code', {}, event.detail?.command ?? '–'), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
     h('td', { class: 'says' }, event.say ?? ''),
     h('td', {}, event.believers?.length ? listed(event.believers) : '–', event.overlap ? h('strong', { class: 'error' }, ` ${t('lesson.overlap')}`) : null))));
   $('#seek').max = line.last;

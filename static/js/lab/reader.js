@@ -7,6 +7,9 @@ import { t } from './words.js';
 
 const PARTS = ['idea', 'source', 'fails', 'break_it', 'instead'];
 
+/** A value that the text names is called as the field beside it calls it. */
+const said = (words) => words.replace(/="([a-z ]+)"/gi, (_, value) => `="${t(`lab.value.${value}`, { name: value }, 'lab.option_other')}"`);
+
 /** `onShow(strategy, demonstration)` is told what somebody wants to see happen. */
 export function reader(root, { familyName, onShow }) {
   let strategies = [], shown = null, beside = '';
@@ -21,7 +24,7 @@ export function reader(root, { familyName, onShow }) {
     other.value = two?.id ?? '';
     text($('#h-reader', root), `${one.number} · ${one.title}`);
     text($('#read-family', root), one.family ? familyName(one.family) : '');
-    $('#read-words', root).replaceChildren(...PARTS.filter((part) => one[part]).map((part) => h('div', { class: part }, h('dt', {}, t(`lab.part.${part}`)), h('dd', {}, one[part]))));
+    $('#read-words', root).replaceChildren(...PARTS.filter((part) => one[part]).map((part) => h('div', { class: part }, h('dt', {}, t(`lab.part.${part}`)), h('dd', {}, said(one[part])))));
     const shows = (one.available?.ok === false ? [] : one.demonstrations ?? []).map((show) => h('li', {}, h('p', {}, show.teaches),
       h('button', { class: 'button small', type: 'button', 'aria-label': t('lab.show_of', { what: show.teaches }), onclick: () => onShow(one, show) }, t('lab.show'))));
     if (shows.length) $('#read-words', root).append(h('div', { class: 'shows' }, h('dt', {}, t('lab.shows')), h('dd', {}, h('ul', {}, ...shows))));

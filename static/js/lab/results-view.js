@@ -29,23 +29,28 @@ export function showResults(rows, named, standing) {
   const charts = [
     bars('throughput', rows, (one) => one.throughput_per_s, () => ''),
     bars('latency', rows, (one) => one.latency_ms?.p99, () => ''),
-    bars('stock', rows, (one) => (one.oversold || one.undersold || 0), (one) => (one.oversold ? 'bad' : 'warn'),
-      (one) => (one.oversold ? t('lab.too_many_sold', { n: number(one.oversold) }) : one.undersold ? t('lab.too_few_sold', { n: number(one.undersold) }) : t('lab.exact'))),
+    bars('stock', rows, (one) => one.sold, (one) => (one.oversold ? 'bad' : one.undersold ? 'warn' : 'good'),
+      (one) => (one.oversold ? t('lab.too_many_sold', { n: number(one.oversold) }) : one.undersold ? t('lab.too_few_sold', { n: number(one.undersold) }) : t('lab.exact')), (one) => one.stock),
   ];
   $('#charts').replaceChildren(...charts);
   reported = rows.map(({ arena }) => arena).filter((arena) => arena && standing.includes(arena));
   $('#report').hidden = reported.length === 0;
 }
 
-/** One bar for each row, on one scale; the figure stands beside it as text, so that nobody has to read a length. */
-function bars(name, rows, value, tone, words = (one) => fixed(value(one))) {
-  const most = Math.max(1e-9, ...rows.map((one) => value(one) ?? 0));
+/**
+ * One bar for each row, on one scale; the figure stands beside it as text, so that nobody has to read a length. `limit` draws
+ * a mark on the bar, as in the race.
+ */
+function bars(name, rows, value, tone, words = (one) => fixed(value(one)), limit = () => null) {
+  const most = Math.max(1e-9, ...rows.flatMap((one) => [value(one) ?? 0, limit(one) ?? 0]));
   return h('figure', { class: 'chart' }, h('figcaption', {}, h('h3', {}, t(`lab.chart.${name}`))),
     h('ul', {}, ...rows.map((one) => {
       const fill = h('i', {});
       fill.style.transform = `scaleX(${(value(one) ?? 0) / most})`;
+      const mark = limit(one) == null ? null : h('b', {});
+      if (mark) mark.style.left = `${(limit(one) / most) * 100}%`;
       return h('li', { class: tone(one) }, h('span', { class: 'what', title: title(one) }, brief(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
-        h('span', { class: 'bar', 'aria-hidden': 'true' }, fill), h('span', { class: 'num' }, words(one)));
+        h('span', { class: 'num' }, words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
     })));
 }
 

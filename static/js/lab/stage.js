@@ -52,4 +52,4 @@ export function stage(root, line, onSeek) {
   };
 }
 
-export const words = (step) => String(step ?? '').replaceAll('_', ' ').replaceAll('-', ' ');
+const words = (step) => String(step ?? '').replaceAll('_', ' ').replaceAll('-', ' ');

@@ -1,5 +1,22 @@
 // 简体中文。键与占位符和 en.js 一一对应，由 tests/pages/strings.test.mjs 检查。
 
+/** What the server says of a field, `field: why` in English; nothing where it is not one of these. */
+const FIELDS = {
+  title: '标题', description: '介绍', image_url: '图片', currency: '货币', price_cents: '价格', original_price_cents: '原价', stock: '库存', per_user_limit: '每人限购',
+  opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量', name: '名字',
+};
+const WHYS = [
+  [/^must be (\d+) to (\d+) characters long$/, '长度须为 $1 到 $2 个字符'], [/^must not contain control characters$/, '不能含有控制字符'],
+  [/^must be a path that starts with \/ or an http\(s\) URL$/, '须是以 / 开头的路径，或者 http(s) 地址'], [/^must be from (-?\d+) to (\d+)$/, '须在 $1 到 $2 之间'],
+  [/^must lie between the years (\d+) and (\d+)$/, '须在 $1 年到 $2 年之间'], [/^is out of range$/, '超出范围'], [/^is no time of years 0 to 9999$/, '不是有效的时间'],
+  [/^must be three capital letters, like USD$/, '须是三个大写字母，例如 USD'], [/^must be later than opens_at$/, '须晚于开抢时间'], [/^the sale was closed, which is final$/, '专场已经关闭，不能再改'],
+  [/^must not be zero$/, '不能为零'], [/^the stock would exceed (\d+)$/, '总数会超过 $1'],
+];
+function invalid(detail) {
+  const [, field, why] = /^(\w+): (.*)$/.exec(detail) ?? [], [pattern, words] = WHYS.find(([known]) => known.test(why ?? '')) ?? [];
+  return FIELDS[field] && pattern ? FIELDS[field] + why.replace(pattern, words) : '';
+}
+
 export default {
   'brand': '限时秒杀',
   'skip': '跳到正文',
@@ -259,7 +276,7 @@ export default {
   'error.not_cancellable': '这笔订单已经不能取消。',
   'error.too_large': '内容太长，请缩短后再试。',
   'error.unsupported_media_type': '页面已过期，请刷新。',
-  'error.invalid': ({ detail }) => (detail ? `服务器不接受：${detail}` : '服务器不接受，请检查填写的内容。'),
+  'error.invalid': ({ detail }) => { const why = invalid(detail ?? ''); return why ? `服务器不接受：${why}` : '服务器不接受，请检查填写的内容。'; },
   'error.internal': '我们这边出了问题，请稍后再试。',
 
   'admin.edit': '编辑',

@@ -1,0 +1,26 @@
+// What an audit finds broken, in Chinese. Run: node --test tests/pages/
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { it } from 'node:test';
+import { inChinese } from '../../static/js/audit-problems.js';
+import zh from '../../static/js/strings/zh.js';
+
+const read = (path) => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
+/** The literals of a Rust file that a pattern finds, with something in their places. */
+const said = (path, pattern) => [...read(path).matchAll(pattern)].map(([, words]) => words.replace(/\{\w*\}/g, '7'));
+
+it('every problem that an audit can tell has Chinese words', () => {
+  const problems = said('src/sale/audit.rs', /"((?:I\d broken|redis has epoch)[^"]*)"/g);
+  assert.ok(problems.length >= 11, `${problems.length} are still found in src/sale/audit.rs`);
+  for (const one of problems) assert.match(inChinese(one) ?? '', /[\u4e00-\u9fff]/, one);
+  assert.equal(inChinese('I3 broken: accepted orders that are neither live in postgres nor waiting: 12 (for example 3, 4)'), 'I3 被破坏：已接受的订单既不在 Postgres 里，也不在等待：12（例如 3, 4）');
+  assert.equal(inChinese('something of a later server'), null);
+});
+
+it('whatever the server says of a field has Chinese words, and never shows English', () => {
+  const whys = said('src/sale/catalogue.rs', /"((?:must|is out|the sale was closed|the stock would)[^"]*)"/g);
+  assert.ok(whys.length >= 10, `${whys.length} are still found in src/sale/catalogue.rs`);
+  for (const why of whys) assert.match(zh['error.invalid']({ detail: `stock: ${why}` }), /^服务器不接受：库存/, why);
+  assert.doesNotMatch(zh['error.invalid']({ detail: 'the body broke off' }), /[a-z]/);
+});
