@@ -7,7 +7,7 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos bench screenshots fmt lint ci clean-data
+.PHONY: help setup run test chaos bench instructions screenshots fmt lint ci clean-data
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -41,9 +41,12 @@ chaos: ## break everything for an hour and judge what came of it (ARGS="--help";
 	@scripts/setup.sh test
 	$(CARGO) test --release --locked --test chaos -- $(CHAOS_ARGS)
 
-bench: ## measure the purchase path, as ratios taken in one run
+bench: ## measure the purchase path, as ratios taken in one run (ARGS="--help" lists what else; ARGS=all is all)
 	@scripts/setup.sh run
 	$(CARGO) bench --locked --bench bench -- $(ARGS)
+
+instructions: ## count the instructions of the pure parts with callgrind, and compare (ARGS=--record)
+	CARGO=$(CARGO) scripts/instructions.py $(ARGS)
 
 screenshots: ## make the pictures of README and docs again, from a real server
 	@scripts/setup.sh test

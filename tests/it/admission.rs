@@ -5,11 +5,12 @@ use crate::support::{
     app::{Options, TestApp, all_at_once},
 };
 use flash_sale::{
-    domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     redis::{
         Keys,
         scripts::{self, AdmitOptions, Buyer, Installed, Judged},
     },
+    sale::ShopError,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use reqwest::StatusCode;
@@ -61,6 +62,73 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
         again.assert_problem(409, "already_ordered");
         assert_eq!(again.text("order_id"), id);
     }
+    app.finish().await;
+}
+
+/// Who joins the queue first is judged first, within a batch too: with less stock than people it is the
+/// first who win, and their order ids are in the order in which they came.
+#[tokio::test]
+async fn first_come_first_served() {
+    let app = TestApp::start().await;
+    let sale = app.sale(100, json!({})).await;
+    let sale_id: SaleId = sale.parse().expect("an id");
+    let users: Vec<UserId> = (0..400).map(|_| UserId::random()).collect();
+    let purchases: Vec<_> = users
+        .iter()
+        .map(|user| app.shop.purchase(sale_id, *user, None))
+        .collect();
+    // On one thread, and polled in this order: so they join in this order, before the gate can run.
+    let answers = futures_util::future::join_all(purchases).await;
+    let mut winners = Vec::new();
+    for (place, answer) in answers.into_iter().enumerate() {
+        match answer.expect("an answer") {
+            Admission::Accepted { order_id, .. } => {
+                assert!(
+                    place < 100,
+                    "number {place} was served before somebody who came first"
+                );
+                winners.push(order_id);
+            }
+            other => assert_eq!((other, place >= 100), (Admission::SoldOut, true)),
+        }
+    }
+    assert_eq!(winners.len(), 100);
+    assert!(winners.is_sorted(), "ids in the order of arrival");
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+/// Many look at orders at once, and share queries: everybody sees their own and nobody another's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
+    let app = TestApp::start().await;
+    let sale = app.sale(300, json!({})).await;
+    let sale_id: SaleId = sale.parse().expect("an id");
+    let mut owners = Vec::new();
+    for _ in 0..60 {
+        let user = UserId::random();
+        let bought = app.shop.purchase(sale_id, user, None).await;
+        let Ok(Admission::Accepted { order_id, .. }) = bought else {
+            panic!("{bought:?}");
+        };
+        owners.push((user, order_id));
+    }
+    // Each looks at their own and at the next one's, many times; some orders are not written yet.
+    let looks = (0..3_000).map(|number| {
+        let (shop, owners) = (app.shop.clone(), owners.clone());
+        async move {
+            let (user, own) = owners[number % 60];
+            let (_, other) = owners[(number + 1) % 60];
+            let seen = shop.order(user, own).await.expect("one's own order");
+            assert_eq!((seen.user_id, seen.id), (user, own));
+            let strange = shop.order(user, other).await;
+            assert!(
+                matches!(strange, Err(ShopError::OrderNotFound)),
+                "{strange:?}"
+            );
+        }
+    });
+    futures_util::future::join_all(looks).await;
     app.finish().await;
 }
 

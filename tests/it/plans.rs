@@ -91,9 +91,15 @@ struct Case {
     uses: &'static [&'static str],
 }
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     Case {
-        title: "A shopper's order (GET order, pay, cancel)",
+        title: "Shoppers' orders (GET order, pay, cancel): one query for all who ask at this moment",
+        words: &["SELECT o.id", "o.user_id = ANY($2)"],
+        arguments: "ARRAY[ORDER, ORDER - 1], ARRAY[USER]",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "A shopper's order, looked up alone",
         words: &["SELECT o.id", "WHERE o.id = $1 AND o.user_id = $2"],
         arguments: "ORDER, USER",
         uses: &["orders_pkey"],
@@ -243,6 +249,9 @@ async fn statements_under_load_use_their_indexes() {
     orders::by_ids(&app.shop.postgres, &[1, 2])
         .await
         .expect("by ids");
+    orders::of_user(&app.shop.postgres, UserId::random(), OrderId::from_i64(1))
+        .await
+        .expect("alone");
     app.audit(&sale).await;
     worker::rebuild::by_hand(&app.shop, Some(sale_id))
         .await

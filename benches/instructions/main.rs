@@ -1,0 +1,297 @@
+//! The pure parts of a purchase, each run as often as asked: what `scripts/instructions.py` lets callgrind
+//! count. Instructions do not depend on what else the machine does, so a regression shows on a busy one.
+//!
+//! ```text
+//! instructions --list            the names
+//! instructions NAME TIMES        runs a part TIMES times and prints nothing
+//! ```
+//!
+//! The script runs each part with two different TIMES and divides the difference: start and end cancel
+//! out. Nothing here waits, connects, or reads a clock that matters.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{Request, request::Parts},
+    response::IntoResponse,
+};
+use flash_sale::{
+    auth::TokenSigner,
+    domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    http::{error::Problem, extract::RetryKey, orders::accepted},
+    redis::{
+        Keys,
+        scripts::{self, AdmitOptions, Buyer},
+    },
+    sale::{
+        board::{Board, Tally},
+        ids,
+        log::AcceptedBatch,
+    },
+};
+use futures_util::FutureExt;
+use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+use std::{hint::black_box, process::ExitCode};
+use time::{OffsetDateTime, macros::datetime};
+
+/// The allocator of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Part = fn(usize);
+
+const PARTS: &[(&str, Part)] = &[
+    ("token-verify", token_verify),
+    ("token-verify-other-header", token_verify_other_header),
+    ("id-encode-decode", id_encode_decode),
+    ("sale-id-parse", sale_id_parse),
+    ("retry-key-extract", retry_key_extract),
+    ("refuse-from-memory", refuse_from_memory),
+    ("answer-accepted", answer_accepted),
+    ("answer-sold-out", answer_sold_out),
+    ("admit-batch-of-64", admit_batch),
+    ("log-entry-of-64", log_entry),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["--list", ..] => {
+            for (name, _) in PARTS {
+                println!("{name}");
+            }
+            ExitCode::SUCCESS
+        }
+        // `cargo test --benches`: everything once.
+        [] | ["--bench"] | ["--test-threads", ..] => {
+            for (_, part) in PARTS {
+                part(1);
+            }
+            println!("every pure part runs; scripts/instructions.py counts");
+            ExitCode::SUCCESS
+        }
+        [name, times, ..] => {
+            let part = PARTS.iter().find(|(known, _)| *known == name);
+            let (Some((_, part)), Ok(times)) = (part, times.parse()) else {
+                eprintln!("instructions: no part {name}, or not a number: {times}");
+                return ExitCode::from(2);
+            };
+            part(times);
+            ExitCode::SUCCESS
+        }
+        [name] => {
+            eprintln!("instructions: how often {name}?");
+            ExitCode::from(2)
+        }
+    }
+}
+
+// ---- who is asking ----------------------------------------------------------------------------
+
+const SECRET: &[u8] = b"a secret of at least thirty-two bytes";
+const NOW: OffsetDateTime = datetime!(2026-11-20 12:00 UTC);
+
+fn token_verify(times: usize) {
+    let signer = TokenSigner::new(SECRET).expect("a long secret");
+    let user = UserId::from_bytes([7; 16]);
+    let token = signer.mint(user, "load", NOW + time::Duration::DAY);
+    for _ in 0..times {
+        assert!(black_box(signer.verify(black_box(&token), NOW)).is_some());
+    }
+}
+
+/// What a token costs whose header is spelled otherwise: the library's general way.
+fn token_verify_other_header(times: usize) {
+    let signer = TokenSigner::new(SECRET).expect("a long secret");
+    let claims = serde_json::json!({
+        "sub": UserId::from_bytes([7; 16]),
+        "name": "load",
+        "exp": (NOW + time::Duration::DAY).unix_timestamp(),
+    });
+    let header = jsonwebtoken::Header {
+        typ: None,
+        ..jsonwebtoken::Header::new(jsonwebtoken::Algorithm::HS256)
+    };
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET);
+    let token = jsonwebtoken::encode(&header, &claims, &key).expect("plain claims");
+    for _ in 0..times {
+        assert!(black_box(signer.verify(black_box(&token), NOW)).is_some());
+    }
+}
+
+// ---- what is asked ----------------------------------------------------------------------------
+
+fn id_encode_decode(times: usize) {
+    let second = NOW.unix_timestamp();
+    for sequence in 0..times {
+        let id = ids::encode(black_box(second), black_box(sequence as u32)).expect("in range");
+        black_box(ids::decode(black_box(id)));
+    }
+}
+
+fn sale_id_parse(times: usize) {
+    for _ in 0..times {
+        let id: Result<SaleId, _> = black_box("144115188075855873").parse();
+        assert!(black_box(id).is_ok());
+    }
+}
+
+fn parts() -> Parts {
+    let request = Request::post("/api/v1/sales/1/orders")
+        .header("host", "127.0.0.1:8080")
+        .header("authorization", "Bearer something")
+        .header("idempotency-key", "0b9d1e0a-6f6b-4f3e-9a53-8a2f6d3a9a10")
+        .header("content-length", "0");
+    request.body(()).expect("a request").into_parts().0
+}
+
+fn retry_key_extract(times: usize) {
+    let mut parts = parts();
+    for _ in 0..times {
+        let found = RetryKey::from_request_parts(black_box(&mut parts), &()).now_or_never();
+        assert!(matches!(black_box(found), Some(Ok(RetryKey(Some(_))))));
+    }
+}
+
+// ---- what is known, and answered --------------------------------------------------------------
+
+fn sale() -> Sale {
+    Sale {
+        id: SaleId::from_i64(1),
+        title: "phone".to_owned(),
+        description: String::new(),
+        image_url: String::new(),
+        currency: "USD".to_owned(),
+        price_cents: 1,
+        original_price_cents: None,
+        stock: 10,
+        per_user_limit: 1,
+        opens_at: datetime!(2020-01-01 00:00 UTC),
+        closes_at: datetime!(2090-01-01 00:00 UTC),
+        payment_timeout_secs: 60,
+        paused: false,
+        closed: false,
+        epoch: 1,
+        version: 1,
+        buyer_shards: 1,
+    }
+}
+
+/// Sold out, said to a stranger from memory: the look-up of the sale included.
+fn refuse_from_memory(times: usize) {
+    let board = Board::new();
+    let listing = board.learn(sale());
+    let buyers: Vec<UserId> = (0..10)
+        .map(|number| UserId::from_bytes([number; 16]))
+        .collect();
+    listing.tell(Some(Tally {
+        epoch: 1,
+        version: 1,
+        stock: 10,
+        remaining: 0,
+        admitted: 10,
+        pending: 0,
+        change: 10,
+    }));
+    listing.buyers.saw(1, 10, buyers.iter().copied());
+    let stranger = UserId::from_bytes([99; 16]);
+    for _ in 0..times {
+        let listing = board.get(black_box(SaleId::from_i64(1))).expect("known");
+        let refusal = listing.refuse_locally(&board.clock, black_box(stranger), None);
+        assert!(matches!(black_box(refusal), Some(Admission::SoldOut)));
+    }
+}
+
+fn answer_accepted(times: usize) {
+    for number in 0..times {
+        let order = OrderId::from_i64((1 << 57) + number as i64);
+        black_box(accepted(black_box(SaleId::from_i64(7)), order, false));
+    }
+}
+
+fn answer_sold_out(times: usize) {
+    for _ in 0..times {
+        let problem = Problem::of_refusal(black_box(Admission::SoldOut), NOW).expect("a refusal");
+        black_box(problem.into_response());
+    }
+}
+
+// ---- a batch ----------------------------------------------------------------------------------
+
+const BATCH: usize = 64;
+
+/// A Redis that accepts whole batches.
+struct Yes(Value);
+
+impl ConnectionLike for Yes {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        black_box(command.get_packed_command());
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(std::future::ready(Ok(vec![Value::Nil; count])))
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// The command of a batch, and its reply read.
+fn admit_batch(times: usize) {
+    let bytes = |bytes: Vec<u8>| Value::BulkString(bytes);
+    let mut redis = Yes(Value::Array(vec![
+        bytes(b"ok".to_vec()),
+        Value::Int(1_795_000_000_000),
+        Value::Int(9_000),
+        Value::Int(1_000),
+        Value::Int(12),
+        bytes(b"1795000000000-0".to_vec()),
+        bytes(vec![b'A'; BATCH]),
+        bytes(Vec::new()),
+        bytes(vec![0; BATCH]),
+    ]));
+    let keys = Keys::new("");
+    let buyers: Vec<Buyer> = (0..BATCH)
+        .map(|number| Buyer {
+            user: UserId::from_bytes([number as u8; 16]),
+            order_id: OrderId::from_i64((1 << 57) + number as i64),
+            key: IdempotencyKey::parse(b"a key"),
+        })
+        .collect();
+    let options = AdmitOptions {
+        high_water: 1_000_000,
+        own_writer: true,
+        late: None,
+    };
+    for _ in 0..times {
+        let judged = scripts::admit(
+            &mut redis,
+            &keys,
+            SaleId::from_i64(1),
+            1,
+            625,
+            options,
+            black_box(&buyers),
+        );
+        let judged = judged.now_or_never().expect("it waits for nothing");
+        let admitted = judged.expect("a reply").expect("not fenced");
+        assert_eq!(black_box(admitted.verdicts.len()), BATCH);
+    }
+}
+
+/// An entry of the log, read by a recovery pass.
+fn log_entry(times: usize) {
+    let orders: Vec<u8> = (0..BATCH * 33).map(|byte| byte as u8).collect();
+    for _ in 0..times {
+        let meta = black_box(&b"1 1795000000000 1"[..]);
+        let batch = AcceptedBatch::decode(SaleId::from_i64(1), "1-1", meta, black_box(&orders));
+        assert_eq!(black_box(batch).map(|batch| batch.orders.len()), Ok(BATCH));
+    }
+}
