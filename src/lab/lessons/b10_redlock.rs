@@ -345,7 +345,10 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
             let _his = again
                 .rest(
                     "try",
-                    w("Bob asks again, all three.", "Bob 再次向三个节点请求。"),
+                    w(
+                        "Bob gives back what he could not reach before, and asks again, all three.",
+                        "Bob 把先前够不着的也还回去，再次向三个节点请求。",
+                    ),
                 )
                 .await?
                 .0?;

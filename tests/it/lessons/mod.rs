@@ -337,6 +337,9 @@ async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
         .collect();
     let his = |step| (step, Some("locked"), Some("bob"));
     assert_eq!(owners.first(), Some(&his("acquire")), "{owners:?}");
+    // Nobody on stage put the phone there.
+    let stock = timeline.events[0].keys.get("phones in stock");
+    assert_eq!(stock.map(|stock| stock.owner), Some(None));
     house.close().await;
 }
 

@@ -90,9 +90,13 @@ async fn proxied_redis() -> (Arc<Proxy>, Line) {
     (Arc::new(proxy), line)
 }
 
-async fn disturb(proxy: &Proxy, replies_to: &'static str) {
+async fn disturb(scene: &Scene, proxy: &Proxy, replies_to: &'static str) {
     let mut random = Random::of(1, "network", 0);
     loop {
+        // Not always: nobody would ever come in on a machine that is slower than this.
+        if random.chance(0.5) {
+            scene.until_a_turn_begins().await;
+        }
         sleep(random.millis(10..40)).await;
         if random.chance(0.5) {
             proxy.cut();
@@ -259,7 +263,7 @@ async fn checker_token_amid_cuts_and_lost_replies() {
     let history = play.run(&name, |_| {
         TokenLock::new(line.another_connection(), lease).fenced()
     });
-    let history = amid(disturb(&proxy, "EVALSHA"), history).await;
+    let history = amid(disturb(&play.scene, &proxy, "EVALSHA"), history).await;
     assert_eq!(judge(&history), Judgement::default());
     assert!(
         proxy.counts().cut > 0 && proxy.counts().lost_replies > 0,
@@ -283,7 +287,7 @@ async fn checker_reentrant_with_watchdog_amid_cuts_and_lost_replies() {
     let history = play.run(&name, |_| {
         ReentrantLock::new(line.another_connection(), lease).renewed()
     });
-    let history = amid(disturb(&proxy, "EVALSHA"), history).await;
+    let history = amid(disturb(&play.scene, &proxy, "EVALSHA"), history).await;
     assert_eq!(judge(&history), Judgement::default());
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
@@ -326,7 +330,7 @@ async fn checker_redlock_amid_cuts_to_a_minority() {
     let play = Play::new(Trust::UntilLost, several_turns);
     let name = name("minority");
     let history = play.run(&name, |_| Redlock::new(apart(&all), lease));
-    let history = amid(disturb(&proxy, ""), history).await;
+    let history = amid(disturb(&play.scene, &proxy, ""), history).await;
     assert_eq!(judge(&history), Judgement::default());
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }

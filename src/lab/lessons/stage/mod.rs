@@ -38,7 +38,7 @@ use super::{
     timeline::{Ending, Event, Moment, Said, Timeline},
 };
 use crate::lock::wire::Line;
-use record::Record;
+use record::{Record, Written};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -137,13 +137,16 @@ impl Stage {
             number.ok_or_else(|| Trouble::NotAsWritten(format!("there is no act {id}")))?;
         self.sweep().await?;
         self.shop().open().await?;
+        let rows = self.shop().look().await?.into_iter();
+        let rows =
+            rows.filter_map(|(name, value, _)| Some((name, Written::before_the_act(value?))));
         let mut record = self.record();
         record.act = number;
         record.first_of_act = record.events.len();
         record.shown = vec![(REDIS.to_owned(), LOCK)];
         record.shop_is_open = false;
         record.zoo_is_shown = false;
-        record.owners.clear();
+        record.owners = rows.collect();
         record.believers.clear();
         Ok(())
     }

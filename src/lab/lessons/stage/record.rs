@@ -36,6 +36,15 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// It was there before the curtain rose: nobody on stage wrote it.
+    pub fn before_the_act(value: String) -> Self {
+        Self {
+            value,
+            owner: None,
+            ends: None,
+        }
+    }
+
     /// Whether this value is the one of before, and not the same one written anew: where all clients write the
     /// same, the end of a lease is what tells.
     fn is_still(&self, value: &str, at: Instant) -> bool {

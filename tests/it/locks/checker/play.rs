@@ -51,6 +51,11 @@ pub enum Work {
     PastAFault(Duration),
 }
 
+/// What a client does in its next turn.
+type Script = dyn Fn(usize, &mut Random) -> Work + Send + Sync;
+/// Whether a history shows what the play is about.
+type Enough = dyn Fn(&[Belief]) -> bool;
+
 /// What clients and those who disturb them know of each other.
 pub struct Scene {
     start: Instant,
@@ -95,6 +100,15 @@ impl Scene {
         let mut turns = self.turns.subscribe();
         let given_up = turns.wait_for(|turns| !turns[client].is_on);
         given_up.await.expect("a scene");
+    }
+
+    /// Until somebody has come in from now on.
+    pub async fn until_a_turn_begins(&self) {
+        let now = Instant::now();
+        let mut turns = self.turns.subscribe();
+        let begins = |turn: &Turn| turn.begun.is_some_and(|begun| begun > now);
+        let begun = turns.wait_for(|turns| turns.iter().any(begins));
+        begun.await.expect("a scene");
     }
 
     pub fn fault_is_over(&self) {
@@ -150,9 +164,9 @@ impl Scene {
 pub struct Play {
     pub scene: Arc<Scene>,
     trust: Trust,
-    work: Arc<dyn Fn(usize, &mut Random) -> Work + Send + Sync>,
+    work: Arc<Script>,
     resource: Option<(RedisResource, String)>,
-    enough: Box<dyn Fn(&[Belief]) -> bool>,
+    enough: Box<Enough>,
 }
 
 impl Play {
@@ -229,7 +243,7 @@ struct Actor {
     client: usize,
     scene: Arc<Scene>,
     trust: Trust,
-    work: Arc<dyn Fn(usize, &mut Random) -> Work + Send + Sync>,
+    work: Arc<Script>,
     resource: Option<(RedisResource, String)>,
 }
 
