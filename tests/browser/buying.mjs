@@ -303,6 +303,14 @@ export function buying(stage) {
         }, sentences);
         assert.ok(sentences.length > 20);
         assert.deepEqual(tall, []);
+        // And for any stock: the line does not fold as the numbers shrink.
+        const params = (n) => ({ left: n, all: n, n });
+        const stocks = ['stock.units', 'stock.none', 'stock.last', 'stock.of'].flatMap((key) => ['1', '99,999'].map((n) => (typeof words[key] === 'function' ? words[key](params(n)) : words[key].replace(/\{\w+\}/g, n))));
+        const folded = await page.evaluate((all) => {
+          const panel = document.querySelector('#panel'), { height } = panel.getBoundingClientRect();
+          return all.filter((one) => { document.querySelector('#stock').textContent = one; return panel.getBoundingClientRect().height !== height; });
+        }, stocks);
+        assert.deepEqual(folded, []);
 
         assert.deepEqual(EVERY.filter((name) => !seen.has(name)), []);
         const labels = [...seen].map(([name, { label, say }]) => [`${label}|${say}`, name]);
