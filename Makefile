@@ -59,6 +59,7 @@ fmt: ## format the Rust code
 lint: ## what CI would complain about, without the tests
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --lib --bins -- -D warnings
 	python3 scripts/check_imports.py
 	python3 scripts/check_links.py
 

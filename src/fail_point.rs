@@ -96,9 +96,10 @@ pub struct Unknown(pub String);
 mod imp {
     use super::Unknown;
 
-    /// Nothing: this build has no fail points.
-    #[derive(Debug, Clone, Copy, Default)]
-    pub struct FailPoints;
+    /// Nothing: this build has no fail points. Made and cloned as the other one, so that nobody who uses it
+    /// has to know which build this is.
+    #[derive(Debug, Clone, Default)]
+    pub struct FailPoints(());
 
     impl FailPoints {
         /// Refuses anything but an empty text, since nothing could happen.

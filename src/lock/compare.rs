@@ -305,7 +305,7 @@ pub const ROWS: &[Row] = &[
                 "One node of three has forgotten, and still nobody else gets in. (For as long as the lease, like \
                  every lock that has one.)",
                 "三个节点中有一个丢了数据,别人仍然进不来。(与所有带租期的锁一样,只在租期之内。)",
-                "nodes::multi_lets_one_in_and_survives_a_node_that_forgets",
+                "checker::checker_multi_lock_that_loses_a_node_again_and_again",
             ),
             cell(
                 Yes,
@@ -341,7 +341,7 @@ pub const ROWS: &[Row] = &[
                 Partly,
                 "While clocks run alike and no node comes back empty within a lease.",
                 "只要各节点时钟一致,且没有节点在租期内丢数据重启。",
-                "nodes::redlock_a_node_that_comes_back_empty_makes_a_second_majority",
+                "checker::checker_redlock_a_node_that_restarts_empty_inside_the_lease_makes_two_holders",
             ),
             cell(
                 Yes,
@@ -456,7 +456,7 @@ pub const ROWS: &[Row] = &[
                 Partly,
                 "Within the session: a holder that is cut off is told before the next comes in; one that stands still is not.",
                 "在会话有效期内成立:被断开的持有者会在下一个进来之前得到通知;停顿的持有者则不会。",
-                "zookeeper::zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in",
+                "checker::checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone",
             ),
             cell(
                 Yes,
