@@ -426,6 +426,38 @@ mod tests {
         meter.count(method_index(&Method::GET), StatusCode::IM_A_TEAPOT);
     }
 
+    fn request() -> Request {
+        Request::get("/").body(Body::empty()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered_for() {
+        let panics = tower::service_fn(async |_: Request| -> Result<Response, Infallible> {
+            panic!("on purpose")
+        });
+        let mut framed = Frame::new(crate::http::testing::app()).layer(panics);
+        let answer = framed.call(request()).await.expect("infallible");
+        assert_eq!(answer.status(), 500);
+        assert!(answer.headers().contains_key(X_REQUEST_ID));
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_never_answers_is_given_up() {
+        let about = About {
+            began: Instant::now(),
+            method: 0,
+            id: HeaderValue::from_static("1"),
+            meter: Arc::new(Meter::new("/slow")),
+        };
+        let answer = Answer {
+            limit: Some(tokio::time::sleep(Duration::from_millis(1))),
+            ..about.answer(std::future::pending())
+        };
+        let answer = answer.await.expect("infallible");
+        assert_eq!(answer.status(), 503);
+        assert_eq!(answer.headers()[X_REQUEST_ID], "1");
+    }
+
     proptest! {
         /// What comes back is what the request brought, if it is plain, and never anything else of it.
         #[test]
