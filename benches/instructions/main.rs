@@ -10,6 +10,7 @@
 //! out. Nothing here waits, connects, or reads a clock that matters.
 
 use axum::{
+    body::Body,
     extract::FromRequestParts,
     http::{Request, request::Parts},
     response::IntoResponse,
@@ -17,21 +18,26 @@ use axum::{
 use flash_sale::{
     auth::TokenSigner,
     domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
-    http::{error::Problem, extract::RetryKey, orders::accepted},
+    fail_point::FailPoints,
+    http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
     redis::{
-        Keys,
+        Keys, Redis,
         scripts::{self, AdmitOptions, Buyer},
     },
     sale::{
+        Shop, ShopSettings,
         board::{Board, Tally},
         ids,
         log::AcceptedBatch,
+        payment::SimulatedPayments,
     },
 };
 use futures_util::FutureExt;
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
-use std::{hint::black_box, process::ExitCode};
+use std::{hint::black_box, process::ExitCode, sync::Arc};
 use time::{OffsetDateTime, macros::datetime};
+use tokio_util::sync::CancellationToken;
+use tower::Service;
 
 /// The allocator of the program.
 #[global_allocator]
@@ -48,6 +54,7 @@ const PARTS: &[(&str, Part)] = &[
     ("refuse-from-memory", refuse_from_memory),
     ("answer-accepted", answer_accepted),
     ("answer-sold-out", answer_sold_out),
+    ("request-sold-out", request_sold_out),
     ("admit-batch-of-64", admit_batch),
     ("log-entry-of-64", log_entry),
 ];
@@ -62,8 +69,8 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        // `cargo test --benches`: everything once.
-        [] | ["--bench"] | ["--test-threads", ..] => {
+        // Everything once: that it runs at all.
+        [] => {
             for (_, part) in PARTS {
                 part(1);
             }
@@ -180,6 +187,17 @@ fn sale() -> Sale {
 /// Sold out, said to a stranger from memory: the look-up of the sale included.
 fn refuse_from_memory(times: usize) {
     let board = Board::new();
+    sell_out(&board);
+    let stranger = UserId::from_bytes([99; 16]);
+    for _ in 0..times {
+        let listing = board.get(black_box(SaleId::from_i64(1))).expect("known");
+        let refusal = listing.refuse_locally(&board.clock, black_box(stranger), None);
+        assert!(matches!(black_box(refusal), Some(Admission::SoldOut)));
+    }
+}
+
+/// Puts a sale on the board that has nothing left, and whose buyers are known.
+fn sell_out(board: &Board) {
     let listing = board.learn(sale());
     let buyers: Vec<UserId> = (0..10)
         .map(|number| UserId::from_bytes([number; 16]))
@@ -194,12 +212,6 @@ fn refuse_from_memory(times: usize) {
         change: 10,
     }));
     listing.buyers.saw(1, 10, buyers.iter().copied());
-    let stranger = UserId::from_bytes([99; 16]);
-    for _ in 0..times {
-        let listing = board.get(black_box(SaleId::from_i64(1))).expect("known");
-        let refusal = listing.refuse_locally(&board.clock, black_box(stranger), None);
-        assert!(matches!(black_box(refusal), Some(Admission::SoldOut)));
-    }
 }
 
 fn answer_accepted(times: usize) {
@@ -213,6 +225,56 @@ fn answer_sold_out(times: usize) {
     for _ in 0..times {
         let problem = Problem::of_refusal(black_box(Admission::SoldOut), NOW).expect("a refusal");
         black_box(problem.into_response());
+    }
+}
+
+/// A whole request, from its parsed head to its answer: routing, the frame, the token, the board.
+fn request_sold_out(times: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let _inside = runtime.enter();
+    let redis = Redis::new("redis://127.0.0.1:1", "").expect("an address");
+    let shop = Shop::new(
+        flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
+        Arc::new(redis),
+        Arc::new(SimulatedPayments),
+        tokio::sync::mpsc::channel(1).0,
+        ShopSettings {
+            high_water: 1,
+            batch_limit: 1,
+            own_writer: false,
+        },
+        FailPoints::default(),
+    );
+    sell_out(&shop.board);
+    let tokens = TokenSigner::new(SECRET).expect("a long secret");
+    let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
+    let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
+    let state = HttpState {
+        shop: Arc::new(shop),
+        tokens: Arc::new(tokens),
+        admin: None,
+        limits: None,
+        metrics: Arc::new(String::new),
+        streams: Streams::new(false),
+        draining: CancellationToken::new(),
+        trust_proxy: false,
+        lab: None,
+    };
+    let mut router = flash_sale::http::router(state).with_state(());
+    let bearer = format!("Bearer {token}");
+    for _ in 0..times {
+        let request = Request::post("/api/v1/sales/1/orders")
+            .header("host", "127.0.0.1:8080")
+            .header("authorization", &bearer)
+            .header("content-length", "0")
+            .body(Body::empty())
+            .expect("a request");
+        let answer = router.call(black_box(request)).now_or_never();
+        let answer = answer.expect("it waits for nothing").expect("infallible");
+        assert_eq!(black_box(answer).status(), 409);
     }
 }
 

@@ -414,7 +414,7 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
         || matches!(error.code(), Some("MISCONF" | "OOM" | "NOREPLICAS"))
 }
 
-/// For tower-http's catch-panic: the message goes to the log (the panic hook has told where).
+/// What a handler's panic is answered with: its message goes to the log (the panic hook has told where).
 pub fn panicked(message: Box<dyn Any + Send>) -> Response {
     let message = message
         .downcast_ref::<String>()

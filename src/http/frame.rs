@@ -1,27 +1,42 @@
 //! What happens around every request: it gets an id, is counted and timed, is held to the widest
-//! limit, and is answered within a bounded time. One middleware, so that a purchase pays for one: the
-//! request id is a handful of lines here and would be two more layers from tower-http.
+//! limit, and is answered within a bounded time, even if its handler panics. One middleware, so that a
+//! purchase pays for one: the request id is a handful of lines here and would be two more layers from
+//! tower-http.
 
-use super::{App, HttpState, body, error::Problem, limits::Address};
+use super::{
+    App, HttpState, body,
+    error::{Problem, panicked},
+    limits::Address,
+};
 use arc_swap::ArcSwap;
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{MatchedPath, Request, State},
+    extract::{MatchedPath, Request},
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::X_CONTENT_TYPE_OPTIONS,
     },
-    middleware::Next,
     response::{IntoResponse, Response},
 };
+use futures_util::{
+    future::{BoxFuture, Either},
+    ready,
+};
 use metrics::{Counter, Histogram};
+use pin_project_lite::pin_project;
 use std::{
     collections::HashMap,
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
+use tokio::time::Sleep;
+use tower::{Layer, Service};
 
 // ---- ids --------------------------------------------------------------------------------------
 
@@ -70,7 +85,12 @@ fn is_plain(id: &[u8]) -> bool {
 
 // ---- the middleware ---------------------------------------------------------------------------
 
-/// What the middleware needs.
+/// What happens around every request, as a layer.
+///
+/// A `tower` service with a future of its own rather than `middleware::from_fn` with a `CatchPanicLayer`
+/// in it: those put the request's future, the service that it runs and the answer's body into boxes of
+/// their own, five allocations for every request, and this none. (`docs/performance.md` has the
+/// instructions that it saves.)
 #[derive(Clone)]
 pub struct Frame(Arc<(App, Meters, RequestIds)>);
 
@@ -80,46 +100,162 @@ impl Frame {
     }
 }
 
-pub async fn frame(State(Frame(inner)): State<Frame>, request: Request, next: Next) -> Response {
-    let (app, meters, ids) = &*inner;
-    let began = Instant::now();
-    let method = method_index(request.method());
-    let id = ids.of(request.headers());
-    let meter = meters.of(request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or("unmatched", MatchedPath::as_str));
-    let mut response = match admit(app, request).await {
-        Ok(request) => {
-            let answer = next.run(request);
-            match meter.time_limit {
-                None => answer.await,
-                Some(limit) => tokio::time::timeout(limit, answer)
-                    .await
-                    .unwrap_or_else(|_| too_late(meter.route.as_str())),
-            }
+impl<S> Layer<S> for Frame {
+    type Service = Framed<S>;
+
+    fn layer(&self, inner: S) -> Framed<S> {
+        Framed {
+            frame: self.clone(),
+            inner,
         }
-        Err(problem) => problem.into_response(),
-    };
-    let elapsed = began.elapsed();
-    meter.count(method, response.status());
-    meter.seconds.record(elapsed);
-    tracing::debug!(
-        ?id,
-        method = METHODS[method],
-        route = meter.route,
-        status = response.status().as_u16(),
-        micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-        "answered"
-    );
-    let headers = response.headers_mut();
-    headers.insert(X_REQUEST_ID, id);
-    // What a client sent may come back to it; no browser is to guess that it is a page.
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
+    }
 }
 
-async fn admit(app: &HttpState, request: Request) -> Result<Request, Problem> {
+/// A service within the frame.
+#[derive(Clone)]
+pub struct Framed<S> {
+    frame: Frame,
+    inner: S,
+}
+
+impl<S> Service<Request> for Framed<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
+    S: Clone,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<Answer<S::Future>, BoxFuture<'static, Result<Response, Infallible>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let (app, meters, ids) = &*self.frame.0;
+        let about = About {
+            began: Instant::now(),
+            method: method_index(request.method()),
+            id: ids.of(request.headers()),
+            meter: meters.of(request
+                .extensions()
+                .get::<MatchedPath>()
+                .map_or("unmatched", MatchedPath::as_str)),
+        };
+        match admit(app, &request) {
+            Ok(Entry::Free) => Either::Left(about.answer(self.inner.call(request))),
+            // Boxed, because it is rare: a body where none belongs, which has to be read all the same.
+            Ok(Entry::AfterItsBody) => {
+                // The service that is ready is the one to call.
+                let clone = self.inner.clone();
+                let mut inner = std::mem::replace(&mut self.inner, clone);
+                let answer = async move {
+                    let (parts, body) = request.into_parts();
+                    match body::read(body).await {
+                        Ok(_) => inner.call(Request::from_parts(parts, Body::empty())).await,
+                        Err(problem) => Ok(problem.into_response()),
+                    }
+                };
+                Either::Right(Box::pin(about.answer(answer)))
+            }
+            Err(problem) => {
+                let answer = std::future::ready(Ok(problem.into_response()));
+                Either::Right(Box::pin(about.answer(answer)))
+            }
+        }
+    }
+}
+
+/// What is known of a request before it is answered.
+struct About {
+    began: Instant,
+    method: usize,
+    id: HeaderValue,
+    meter: Arc<Meter>,
+}
+
+impl About {
+    fn answer<F>(self, answer: F) -> Answer<F> {
+        Answer {
+            answer,
+            limit: self.meter.time_limit.map(tokio::time::sleep),
+            about: Some(self),
+        }
+    }
+
+    /// Counts the answer, and says whose it is.
+    fn conclude(self, mut response: Response) -> Response {
+        let Self {
+            began,
+            method,
+            id,
+            meter,
+        } = self;
+        let elapsed = began.elapsed();
+        meter.count(method, response.status());
+        meter.seconds.record(elapsed);
+        tracing::debug!(
+            ?id,
+            method = METHODS[method],
+            route = meter.route,
+            status = response.status().as_u16(),
+            micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            "answered"
+        );
+        let headers = response.headers_mut();
+        headers.insert(X_REQUEST_ID, id);
+        // What a client sent may come back to it; no browser is to guess that it is a page.
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}
+
+pin_project! {
+    /// An answer in the making: within its time, and whatever happens in it.
+    pub struct Answer<F> {
+        #[pin]
+        answer: F,
+        #[pin]
+        limit: Option<Sleep>,
+        about: Option<About>,
+    }
+}
+
+impl<F: Future<Output = Result<Response, Infallible>>> Future for Answer<F> {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // A panic is a bug, and must not end the connection. What it leaves half-done is dropped with the
+        // future, which is not polled again.
+        let polled = catch_unwind(AssertUnwindSafe(|| this.answer.poll(context)));
+        let response = match polled {
+            Ok(Poll::Ready(Ok(response))) => response,
+            Ok(Poll::Ready(Err(never))) => match never {},
+            Ok(Poll::Pending) => {
+                let Some(limit) = this.limit.as_pin_mut() else {
+                    return Poll::Pending;
+                };
+                ready!(limit.poll(context));
+                let route = this.about.as_ref().map_or("", |about| &about.meter.route);
+                too_late(route)
+            }
+            Err(panic) => panicked(panic),
+        };
+        let about = this.about.take().expect("polled once more after its end");
+        Poll::Ready(Ok(about.conclude(response)))
+    }
+}
+
+/// How a request gets in.
+enum Entry {
+    Free,
+    AfterItsBody,
+}
+
+/// Whether a request gets in at all, by its address.
+fn admit(app: &HttpState, request: &Request) -> Result<Entry, Problem> {
     if let Some(limits) = &app.limits {
         let path = request.uri().path();
         // Besides the API, whatever asks a dependency or renders something large.
@@ -133,18 +269,16 @@ async fn admit(app: &HttpState, request: Request) -> Result<Request, Problem> {
     }
     // Handlers of these methods read what they want themselves; the others want nothing, and what
     // is sent regardless has to be within bounds too.
-    if request.body().is_end_stream()
+    let is_theirs = request.body().is_end_stream()
         || matches!(
             *request.method(),
             Method::POST | Method::PATCH | Method::PUT
-        )
-    {
-        return Ok(request);
-    }
-    let (parts, body) = request.into_parts();
-    // Boxed, because it is rare and large: every request would carry its room around.
-    Box::pin(body::read(body)).await?;
-    Ok(Request::from_parts(parts, Body::empty()))
+        );
+    Ok(if is_theirs {
+        Entry::Free
+    } else {
+        Entry::AfterItsBody
+    })
 }
 
 // ---- time limits ------------------------------------------------------------------------------
@@ -290,6 +424,38 @@ mod tests {
             "other"
         );
         meter.count(method_index(&Method::GET), StatusCode::IM_A_TEAPOT);
+    }
+
+    fn request() -> Request {
+        Request::get("/").body(Body::empty()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered_for() {
+        let panics = tower::service_fn(async |_: Request| -> Result<Response, Infallible> {
+            panic!("on purpose")
+        });
+        let mut framed = Frame::new(crate::http::testing::app()).layer(panics);
+        let answer = framed.call(request()).await.expect("infallible");
+        assert_eq!(answer.status(), 500);
+        assert!(answer.headers().contains_key(X_REQUEST_ID));
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_never_answers_is_given_up() {
+        let about = About {
+            began: Instant::now(),
+            method: 0,
+            id: HeaderValue::from_static("1"),
+            meter: Arc::new(Meter::new("/slow")),
+        };
+        let answer = Answer {
+            limit: Some(tokio::time::sleep(Duration::from_millis(1))),
+            ..about.answer(std::future::pending())
+        };
+        let answer = answer.await.expect("infallible");
+        assert_eq!(answer.status(), 503);
+        assert_eq!(answer.headers()[X_REQUEST_ID], "1");
     }
 
     proptest! {

@@ -30,14 +30,12 @@ use axum::{
     Router,
     body::Bytes,
     http::{HeaderValue, header::CONTENT_TYPE},
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn,
     routing::get,
 };
 use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceBuilder;
-use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
 use utoipa_axum::{
     router::{OpenApiRouter, UtoipaMethodRouterExt},
@@ -78,14 +76,7 @@ pub fn router(state: HttpState) -> Router {
     let document = Bytes::from(document.to_json().expect("the document is plain data"));
     let json = HeaderValue::from_static("application/json");
 
-    // From the outside in. One stack in one `layer`: each `Router::layer` boxes every request anew.
-    let around = ServiceBuilder::new()
-        .layer(from_fn_with_state(
-            frame::Frame::new(app.clone()),
-            frame::frame,
-        ))
-        .layer(CatchPanicLayer::custom(error::panicked));
-
+    // One layer: each `Router::layer` boxes every request anew.
     api.route(
         "/openapi.json",
         get(async move || ([(CONTENT_TYPE, json)], document)),
@@ -93,7 +84,7 @@ pub fn router(state: HttpState) -> Router {
     .merge(pages::router())
     .fallback(async || Problem::new(&NOT_FOUND))
     .method_not_allowed_fallback(async || Problem::new(&METHOD_NOT_ALLOWED))
-    .layer(around)
+    .layer(frame::Frame::new(app.clone()))
     .with_state(app)
 }
 
