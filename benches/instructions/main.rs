@@ -29,6 +29,7 @@ use flash_sale::{
         board::{Board, Tally},
         ids,
         log::AcceptedBatch,
+        metrics::Metrics,
         payment::SimulatedPayments,
     },
 };
@@ -246,6 +247,7 @@ fn request_sold_out(times: usize) {
             batch_limit: 1,
             own_writer: false,
         },
+        Metrics::published(),
         FailPoints::default(),
     );
     sell_out(&shop.board);
