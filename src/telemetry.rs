@@ -10,8 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging to stderr; `filter` is in the syntax of `RUST_LOG`. The first call counts.
 pub fn init_logs(filter: &str, format: LogFormat) {
-    // Postgres says at every start that the schema exists; `filter` may ask for it.
-    let quiet = "sqlx::postgres::notice=warn";
+    // Postgres says at every start that the schema exists, the client of ZooKeeper that a server which is
+    // just starting does not answer; `filter` may ask for both.
+    let quiet = "sqlx::postgres::notice=warn,zookeeper_client=error";
     let filter =
         EnvFilter::try_new(format!("{quiet},{filter}")).unwrap_or_else(|_| EnvFilter::new("info"));
     // Colours are for people: in a file they are noise that a search stumbles over.

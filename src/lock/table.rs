@@ -28,9 +28,15 @@ const PAUSE: Duration = Duration::from_millis(15);
 
 /// `clock_timestamp()`, because `now()` is the beginning of the transaction: a statement that waited for
 /// the row would judge by a time that is long over.
+///
+/// It looks before it tries, in the same statement. Without that, everybody who waits locks the row at
+/// every attempt, which is a write and an fsync, and the holder's release queues behind them: a hundred
+/// waiters brought a sale down to a dozen purchases a second. What decides is still the conflict below.
 const ACQUIRE: &str = "
     INSERT INTO lab.locks AS lock (name, owner, version, expires_at)
-    VALUES ($1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond')
+    SELECT $1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond'
+     WHERE NOT EXISTS (SELECT FROM lab.locks
+                        WHERE name = $1 AND owner <> $2 AND expires_at > clock_timestamp())
     ON CONFLICT (name) DO UPDATE
        SET owner = $2,
            version = CASE lock.owner WHEN $2 THEN lock.version ELSE lock.version + 1 END,

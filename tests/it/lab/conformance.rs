@@ -233,9 +233,7 @@ async fn every_strategy_does_what_it_promises() {
                 crate::locks::say(&format!("NOT EXERCISED: {}: {}", strategy.id, why.en));
                 return Vec::new();
             }
-            let found = contradictions(lab, strategy, strategy.promise).await;
-
-            found
+            contradictions(lab, strategy, strategy.promise).await
         })
         .buffer_unordered(3)
         .collect()
