@@ -355,38 +355,55 @@ export function buying(stage) {
   });
 
   it('at an opening, pages ask for news at different moments, and so they do after a lost connection', async () => {
-    const opens = Date.now() + 12_000;
-    const sale = await stage.server.sale({ title: 'Opens for many', opens_at: new Date(opens).toISOString() });
     // Two visitors with opposite luck stand for the two ends of a crowd.
     const [early, late] = await Promise.all([0.02, 0.98].map(async (luck) => {
       const page = await stage.visit({ expected: ['net::ERR_'] });
       await page.addInitScript((value) => { Math.random = () => value; }, luck);
-      await page.goto('/');
-      await page.locator('.card', { hasText: sale.title }).first().waitFor();
-      page.asked = [];
-      page.on('request', (request) => { if (request.url().endsWith('/api/v1/sales')) page.asked.push(Date.now()); });
+      page.on('request', (request) => { if (request.url().endsWith('/api/v1/sales')) page.asked?.push(Date.now()); });
       return page;
     }));
-    const firstAfter = (page, when) => eventually(() => page.asked.find((at) => at >= when), 'news', 20_000);
-    await Promise.all([early, late].map((page) => page.waitForFunction((id) => document.querySelector(`.card a[href="/sales/${id}"]`).closest('.card').dataset.state === 'open', sale.id, { timeout: 30_000 })));
-    const [first, last] = await Promise.all([firstAfter(early, opens + 100), firstAfter(late, opens + 100)]);
-    assert.ok(last - first > 700, `asked ${last - first} ms apart`);
+    // A busy machine may hold up the lucky one for as long as the other waits on purpose: then they try again.
+    // Without the spreading they would be together every time.
+    const apart = async (what, measure) => {
+      for (let round = 0; ; round += 1) {
+        const said = await measure();
+        if (said.every(([one, other]) => other - one > 700)) return;
+        if (round === 3) assert.fail(`${what}: ${JSON.stringify(said)}, four times`);
+      }
+    };
 
-    for (const page of [early, late]) {
-      page.tried = [];
-      await page.goto(`/sales/${sale.id}`);
-      await page.waitForSelector('#link.live');
-    }
-    await Promise.all([early, late].map(async (page) => {
-      await page.route('**/events', (route) => { page.tried.push(Date.now()); return route.abort(); });
-      await page.evaluate(() => { // put aside and shown again, as by the back button: the stream is opened anew, and fails
-        dispatchEvent(new PageTransitionEvent('pagehide'));
-        dispatchEvent(new PageTransitionEvent('pageshow'));
-      });
-      await eventually(() => page.tried.length >= 3, 'three attempts', 60_000);
-    }));
-    const gaps = ({ tried }) => tried.slice(1, 3).map((at, index) => at - tried[index]);
-    for (const [index, gap] of gaps(late).entries()) assert.ok(gap > gaps(early)[index] + 700, `attempt ${index + 2}: after ${gaps(early)[index]} ms, and after ${gap} ms`);
+    await apart('news, ms after the opening', async () => {
+      const opens = Date.now() + 12_000;
+      const sale = await stage.server.sale({ title: `Opens for many ${opens}`, opens_at: new Date(opens).toISOString() });
+      await Promise.all([early, late].map(async (page) => {
+        await page.goto('/');
+        await page.locator('.card', { hasText: sale.title }).first().waitFor();
+        page.asked = [];
+        await page.waitForFunction((id) => document.querySelector(`.card a[href="/sales/${id}"]`).closest('.card').dataset.state === 'open', sale.id, { timeout: 30_000 });
+      }));
+      const firstAfter = (page) => eventually(() => page.asked.find((at) => at >= opens + 100), 'news', 20_000);
+      return [[await firstAfter(early) - opens, await firstAfter(late) - opens]];
+    });
+
+    const sale = await stage.server.sale({ title: 'Loses its connection' });
+    await apart('attempts, ms after the one before', async () => {
+      for (const page of [early, late]) {
+        page.tried = [];
+        await page.goto(`/sales/${sale.id}`);
+        await page.waitForSelector('#link.live');
+      }
+      await Promise.all([early, late].map(async (page) => {
+        await page.route('**/events', (route) => { page.tried.push(Date.now()); return route.abort(); });
+        await page.evaluate(() => { // put aside and shown again, as by the back button: the stream is opened anew, and fails
+          dispatchEvent(new PageTransitionEvent('pagehide'));
+          dispatchEvent(new PageTransitionEvent('pageshow'));
+        });
+        await eventually(() => page.tried.length >= 3, 'three attempts', 60_000);
+        await page.unroute('**/events');
+      }));
+      const gaps = ({ tried }) => tried.slice(1, 3).map((at, index) => at - tried[index]);
+      return gaps(early).map((gap, index) => [gap, gaps(late)[index]]);
+    });
     await early.leave();
     await late.leave();
   });
