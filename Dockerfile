@@ -7,9 +7,9 @@ WORKDIR /build
 # Dependencies first, with stand-ins for our own sources: this layer, by far the slowest, is rebuilt only when the
 # manifest or the lock file changes. Every target that the manifest names needs a stand-in.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir -p src tests/it tests/model tests/chaos benches/bench migrations static \
+RUN mkdir -p src tests/it tests/model tests/chaos benches/bench benches/instructions migrations static \
     && touch src/lib.rs \
-    && for file in src/main.rs tests/it/main.rs tests/model/main.rs tests/chaos/main.rs benches/bench/main.rs; do echo 'fn main() {}' > "$file"; done \
+    && for file in src/main.rs tests/it/main.rs tests/model/main.rs tests/chaos/main.rs benches/bench/main.rs benches/instructions/main.rs; do echo 'fn main() {}' > "$file"; done \
     && cargo build --release --locked
 
 # Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time of a file.
