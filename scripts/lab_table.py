@@ -48,7 +48,7 @@ def main(list_file, forced_file, free_file):
     unforced = {row["strategy"]: row for row in load(free_file)}
     print(
         "| # | strategy | promise | sold | oversold | undersold | duplicates | verdict "
-        "| by chance | buys/s | p99 ms | contended | Redis / Postgres |"
+        "| by chance | attempts/s | p99 ms | contended | Redis / Postgres |"
     )
     print("|--:|---|---|--:|--:|--:|--:|---|---|--:|--:|--:|---|")
     for row in load(forced_file):

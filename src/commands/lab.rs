@@ -20,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::{
     io::{self, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -98,9 +98,9 @@ pub struct RunArgs {
     /// Of all buyers, how many click twice: 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     duplicate_share: f64,
-    /// How long the decision takes between looking and writing
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..=2_000))]
-    work_ms: i64,
+    /// How long the decision takes between looking and writing [default: 0]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(i64).range(0..=2_000))]
+    work_ms: Option<i64>,
     /// A knob of the arena, like retries=0; may be given several times. A strategy that does not have
     /// it is not run. `lab list ID` says which there are
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
@@ -239,25 +239,28 @@ fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
             .iter()
             .map(|strategy| in_json(strategy, language))
             .collect();
-        println!("{:#}", Value::Array(all));
+        say!("{:#}", Value::Array(all));
         return;
     }
     if only.is_none() {
-        println!(
-            "{:>3}  {:<28} {:<26} {:<26} title",
-            "", "strategy", "one node", "across nodes"
+        say!(
+            "{:>3}  {:<28} {:<44} {:<44} title",
+            "",
+            "strategy",
+            "one node",
+            "across nodes"
         );
     }
     for strategy in chosen {
         if only.is_some() {
             describe(strategy, language);
         } else {
-            println!(
-                "{:>3}  {:<28} {:<26} {:<26} {}",
+            say!(
+                "{:>3}  {:<28} {:<44} {:<44} {}",
                 strategy.number,
                 strategy.id,
-                in_words(&strategy.promise.one_node),
-                in_words(&strategy.promise.across_nodes),
+                in_words(&strategy.promise.one_node, language),
+                in_words(&strategy.promise.across_nodes, language),
                 strategy.title.say(language)
             );
         }
@@ -266,7 +269,7 @@ fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
 
 fn describe(strategy: &Strategy, language: Language) {
     let zh = language == Language::Zh;
-    println!(
+    say!(
         "{}. {}: {}",
         strategy.number,
         strategy.id,
@@ -280,28 +283,33 @@ fn describe(strategy: &Strategy, language: Language) {
         ("What to use instead", "该用什么", strategy.instead),
     ];
     for (head, chinese_head, text) in said {
-        println!(
+        say!(
             "\n{}\n  {}",
             if zh { chinese_head } else { head },
             text.say(language)
         );
     }
-    println!(
+    say!(
         "\n{}\n  {}: {}\n  {}: {}",
         if zh { "承诺" } else { "Promise" },
         if zh { "单节点" } else { "one node" },
-        in_words(&strategy.promise.one_node),
+        in_words(&strategy.promise.one_node, language),
         if zh { "多节点" } else { "across nodes" },
-        in_words(&strategy.promise.across_nodes),
+        in_words(&strategy.promise.across_nodes, language),
     );
-    println!("\n{}", if zh { "选项" } else { "Options" });
+    say!("\n{}", if zh { "选项" } else { "Options" });
     for option in strategy.options.iter().chain(crate::lab::options::GENERAL) {
-        println!("  {}: {}", option.name, option.teaches.say(language));
+        say!(
+            "  {} ({}): {}",
+            option.name,
+            option.kind,
+            option.teaches.say(language)
+        );
     }
     if !strategy.crash_points.is_empty() {
-        println!("  crash_at = {}", strategy.crash_points.join(" | "));
+        say!("  crash_at = {}", strategy.crash_points.join(" | "));
     }
-    println!("\n{}", strategy.purchase_code());
+    say!("\n{}", strategy.purchase_code());
 }
 
 fn in_json(strategy: &Strategy, language: Language) -> Value {
@@ -321,24 +329,28 @@ fn in_json(strategy: &Strategy, language: Language) -> Value {
     })
 }
 
-fn in_words(harms: &Harms) -> String {
-    let names = ["oversells", "undersells", "duplicates"];
-    let all = names.iter().zip(harms.each());
-    let said: Vec<String> = all
-        .filter_map(|(name, (_, likelihood))| match likelihood {
-            Likelihood::Never => None,
-            Likelihood::Possible => Some(format!("may {}", &name[..name.len() - 1])),
-            Likelihood::Expected => Some((*name).to_owned()),
-        })
-        .map(|said| {
-            said.replace("may duplicate", "may sell twice")
-                .replace("duplicates", "sells twice")
-        })
-        .collect();
-    if said.is_empty() {
-        "holds".to_owned()
-    } else {
-        said.join(", ")
+fn in_words(harms: &Harms, language: Language) -> String {
+    const EXPECTED: [Words; 3] = [
+        Words::new("oversells", "会超卖"),
+        Words::new("undersells", "会少卖"),
+        Words::new("sells twice", "会重复卖"),
+    ];
+    const POSSIBLE: [Words; 3] = [
+        Words::new("may oversell", "可能超卖"),
+        Words::new("may undersell", "可能少卖"),
+        Words::new("may sell twice", "可能重复卖"),
+    ];
+    let all = harms.each().into_iter().enumerate();
+    let said = all.filter_map(|(harm, (_, likelihood))| match likelihood {
+        Likelihood::Never => None,
+        Likelihood::Possible => Some(POSSIBLE[harm].say(language)),
+        Likelihood::Expected => Some(EXPECTED[harm].say(language)),
+    });
+    let said: Vec<&str> = said.collect();
+    match (said.is_empty(), language) {
+        (true, _) => Words::new("holds", "可靠").say(language).to_owned(),
+        (false, Language::En) => said.join(", "),
+        (false, Language::Zh) => said.join("、"),
     }
 }
 
@@ -352,8 +364,16 @@ struct Lane {
 }
 
 impl Lane {
+    fn sets(&self, option: &str) -> bool {
+        self.options.iter().any(|(name, _)| *name == option)
+    }
+
     fn label(&self) -> String {
-        let options = self.options.iter();
+        // What is the same in all lanes is not worth a word.
+        let options = self
+            .options
+            .iter()
+            .filter(|(name, _)| *name != "interleave");
         let options = options.map(|(name, value)| format!(" {name}={value}"));
         format!("{}{}", self.strategy.id, options.collect::<String>())
     }
@@ -389,8 +409,8 @@ impl RunArgs {
         let asked = self.option.iter();
         let asked = asked.map(|(name, value)| (name.clone(), Value::from(value.clone())));
         let mut options: Map<String, Value> = own.chain(asked).collect();
-        if self.work_ms > 0 {
-            options.insert("work_ms".to_owned(), self.work_ms.into());
+        if let Some(work_ms) = self.work_ms {
+            options.insert("work_ms".to_owned(), work_ms.into());
         }
         Trial {
             wanted: Wanted {
@@ -413,9 +433,9 @@ impl RunArgs {
 const COUNTER_BEHIND_A_LOCK: &str = "lock-and-hincrby";
 
 const WHAT_THE_LOCK_BUYS_LANES: &[&[(&str, &str)]] = &[
-    &[("lock", "off")],
-    &[("lock", "on")],
-    &[("lock", "on"), ("wait_ms", "0")],
+    &[("lock", "off"), ("interleave", "off")],
+    &[("lock", "on"), ("interleave", "off")],
+    &[("lock", "on"), ("wait_ms", "0"), ("interleave", "off")],
 ];
 
 const WHAT_THE_LOCK_BUYS: Words = Words::new(
@@ -434,6 +454,19 @@ type Row = (Lane, Result<Verdict, String>);
 async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError> {
     start_logs(&store);
     let lanes = args.lanes();
+    if args.with_and_without_lock
+        && let Some((name, _)) = args
+            .option
+            .iter()
+            .find(|(name, _)| lanes.iter().any(|lane| lane.sets(name)))
+    {
+        eprintln!("flash-sale: --with-and-without-lock sets {name} itself");
+        return Ok(ExitCode::from(2));
+    }
+    if let Some(file) = &args.report {
+        // Now, and not after all has been run.
+        writable(file)?;
+    }
     // What one strategy does not have, others may; what none of the chosen has is a mistake.
     let refusal =
         |lane: &Lane| Options::read(lane.strategy, &args.trial(*lane).wanted.options).err();
@@ -441,7 +474,12 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
     if refusals.len() == lanes.len()
         && let Some(refusal) = refusals.pop()
     {
-        eprintln!("flash-sale: {refusal}");
+        match &lanes[..] {
+            [_] => eprintln!("flash-sale: {refusal}"),
+            _ => eprintln!(
+                "flash-sale: none of these strategies can be run with these options: {refusal}"
+            ),
+        }
         return Ok(ExitCode::from(2));
     }
     let (stores, lab) = private_lab(&store).await?;
@@ -488,10 +526,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
             &report::About::here(),
             args.lang.into(),
         );
-        std::fs::write(file, page).map_err(|source| AppError::Io {
-            action: format!("write {}", file.display()),
-            source,
-        })?;
+        std::fs::write(file, page).map_err(cannot_write(file))?;
         eprintln!("{} is written", file.display());
     }
     let broken = rows
@@ -502,6 +537,20 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Makes the file, or says why it cannot be.
+fn writable(file: &Path) -> Result<(), AppError> {
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file);
+    opened.map(|_| ()).map_err(cannot_write(file))
+}
+
+fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> AppError {
+    let action = format!("write {}", file.display());
+    |source| AppError::Io { action, source }
 }
 
 /// What was run, for the report.
@@ -536,60 +585,97 @@ fn print(args: &RunArgs, rows: &[Row]) {
         let all: Vec<Value> = rows
             .iter()
             .map(|(lane, row)| match row {
-                Ok(verdict) => json!(verdict),
+                Ok(verdict) => {
+                    let mut row = json!(verdict);
+                    row["run"] = Value::from(lane.label());
+                    row
+                }
                 Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
             })
             .collect();
-        println!("{:#}", Value::Array(all));
+        say!("{:#}", Value::Array(all));
         return;
     }
     if args.with_and_without_lock {
-        print_what_the_lock_buys(rows);
-        println!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
+        print_what_the_lock_buys(args, rows);
+        say!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
         return;
     }
-    println!(
-        "{:<28} {:<26} {:>6} {:>8} {:>9} {:>10} {:>10} {:>9}  verdict",
-        "strategy", "promise", "sold", "oversold", "undersold", "duplicates", "buys/s", "p99 ms"
+    say!(
+        "{:<28} {:<44} {:>6} {:>8} {:>9} {:>10} {:>9} {:>6} {:>10} {:>9}  verdict",
+        "strategy",
+        "promise",
+        "sold",
+        "oversold",
+        "undersold",
+        "duplicates",
+        "contended",
+        "failed",
+        "attempts/s",
+        "p99 ms"
     );
     for (lane, row) in rows {
         let strategy = lane.strategy;
-        let promised = in_words(strategy.promise.on(u32::try_from(args.nodes).unwrap_or(1)));
+        let promised = in_words(
+            strategy.promise.on(u32::try_from(args.nodes).unwrap_or(1)),
+            args.lang.into(),
+        );
         match row {
-            Err(why) => println!("{:<28} {promised:<26} not run: {why}", strategy.id),
-            Ok(verdict) => println!(
-                "{:<28} {promised:<26} {:>6} {:>8} {:>9} {:>10} {:>10.0} {:>9.1}  {}",
+            Err(why) => say!("{:<28} {promised:<44} not run: {why}", strategy.id),
+            Ok(verdict) => say!(
+                "{:<28} {promised:<44} {:>6} {:>8} {:>9} {:>10} {:>9} {:>6} {:>10.0} {:>9.1}  {}",
                 strategy.id,
                 verdict.sold,
                 verdict.oversold,
                 verdict.undersold,
                 verdict.duplicates,
+                verdict.contended,
+                verdict.failed,
                 verdict.throughput_per_s,
                 verdict.latency_ms.p99,
-                in_one_word(verdict)
+                in_one_word(verdict, args.lang.into())
             ),
         }
     }
+    if args.option.iter().all(|(name, _)| name != "interleave") {
+        say!(
+            "\n{}",
+            match Language::from(args.lang) {
+                Language::En =>
+                    "Interleavings were forced: buyers wait for each other, a second once in a sound strategy. \
+                                 To compare speeds: --option interleave=off",
+                Language::Zh =>
+                    "交错是强制的：买家会互相等待，可靠的策略也会为此付出一次约一秒。比较速度请用：--option interleave=off",
+            }
+        );
+    }
     // One strategy is one lesson: say it.
     if let [(_, Ok(verdict))] = rows {
-        println!("\n{}", verdict.explanation);
+        say!("\n{}", verdict.explanation);
         for (note, count) in &verdict.notes {
-            println!("  {count} x {note}");
+            say!("  {count} x {note}");
         }
     }
 }
 
 /// Costs instead of harms: the counter lets none happen.
-fn print_what_the_lock_buys(rows: &[Row]) {
-    println!(
-        "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10} {:>9} {:>9}  verdict",
-        "", "sold", "oversold", "contended", "let through", "Redis/buy", "buys/s", "p99 ms"
+fn print_what_the_lock_buys(args: &RunArgs, rows: &[Row]) {
+    say!(
+        "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10} {:>10} {:>9}  verdict",
+        "",
+        "sold",
+        "oversold",
+        "contended",
+        "let through",
+        "Redis each",
+        "attempts/s",
+        "p99 ms"
     );
     for (lane, row) in rows {
         match row {
-            Err(why) => println!("{:<38} not run: {why}", lane.label()),
-            Ok(verdict) => println!(
-                "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10.2} {:>9.0} {:>9.1}  {}",
+            Err(why) => say!("{:<38} not run: {why}", lane.label()),
+            Ok(verdict) => say!(
+                "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10.2} {:>10.0} {:>9.1}  {}",
                 lane.label(),
                 verdict.sold,
                 verdict.oversold,
@@ -601,21 +687,21 @@ fn print_what_the_lock_buys(rows: &[Row]) {
                 verdict.round_trips.redis,
                 verdict.throughput_per_s,
                 verdict.latency_ms.p99,
-                in_one_word(verdict)
+                in_one_word(verdict, args.lang.into())
             ),
         }
     }
 }
 
-fn in_one_word(verdict: &Verdict) -> &'static str {
-    match (
-        verdict.kept_promise,
-        verdict.oversold + verdict.undersold + verdict.duplicates + verdict.lost,
-    ) {
-        (false, _) => "PROMISE BROKEN",
-        (true, 0) => "held",
-        (true, _) => "failed, as it says",
-    }
+fn in_one_word(verdict: &Verdict, language: Language) -> &'static str {
+    let harms = verdict.oversold + verdict.undersold + verdict.duplicates + verdict.lost;
+    let words = match (verdict.kept_promise, harms) {
+        (false, _) => Words::new("PROMISE BROKEN", "承诺被打破"),
+        (true, 0) if verdict.only_failed() => Words::new("every attempt failed", "全部出错"),
+        (true, 0) => Words::new("held", "守住了"),
+        (true, _) => Words::new("failed, as it says", "如它所说地失败"),
+    };
+    words.say(language)
 }
 
 #[cfg(test)]
@@ -626,7 +712,10 @@ mod tests {
     fn a_promise_is_said_in_words() {
         let said = |id: &str| {
             let promise = strategies::find(id).expect("a strategy").promise;
-            (in_words(&promise.one_node), in_words(&promise.across_nodes))
+            (
+                in_words(&promise.one_node, Language::En),
+                in_words(&promise.across_nodes, Language::En),
+            )
         };
         assert_eq!(
             said("conditional-update"),

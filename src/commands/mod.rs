@@ -1,6 +1,13 @@
 //! The commands of the program, one function each. Exit codes: 0 done, 1 the answer is bad news
 //! (an invariant is broken), 2 it could not be done.
 
+/// A line on stdout. Unlike `println!`, it takes a reader that has had enough (`| head`) for no error.
+macro_rules! say {
+    ($($text:tt)*) => {
+        $crate::commands::lesson::print(&format!("{}\n", format_args!($($text)*)))
+    };
+}
+
 mod lab;
 mod lesson;
 
@@ -238,7 +245,7 @@ async fn serve_command(
                 store.data_dir.join("admin_token").display()
             );
         }
-        println!("flash-sale ready on http://{address}");
+        say!("flash-sale ready on http://{address}");
         let _ = io::stdout().flush();
         let front = Front {
             tokens,
@@ -293,7 +300,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
         Role::Worker,
         Metrics::published(),
     )?;
-    println!("flash-sale worker ready");
+    say!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;
     running.stop().await;
@@ -328,7 +335,7 @@ async fn migrate(store: StoreSettings) -> Result<ExitCode, AppError> {
     let migrated = postgres::migrate(&stores.postgres).await;
     stores.close().await;
     migrated?;
-    println!("the schema is up to date");
+    say!("the schema is up to date");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -337,7 +344,7 @@ async fn seed_command(store: StoreSettings) -> Result<ExitCode, AppError> {
     let seeded = seed(&running.shop).await;
     running.stop().await;
     stores.close().await;
-    println!("{} demo sales are there", seeded?);
+    say!("{} demo sales are there", seeded?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -519,7 +526,7 @@ async fn audit(
             action: "print the audit".into(),
             source: io::Error::other(error),
         })?;
-        println!("{text}");
+        say!("{text}");
     } else {
         print_audits(&audits);
     }
@@ -563,9 +570,17 @@ async fn audit_all(
 }
 
 fn print_audits(audits: &[Audit]) {
-    println!(
+    say!(
         "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  verdict",
-        "sale", "stock", "remaining", "live", "paid", "cancelled", "expired", "rejected", "backlog"
+        "sale",
+        "stock",
+        "remaining",
+        "live",
+        "paid",
+        "cancelled",
+        "expired",
+        "rejected",
+        "backlog"
     );
     for audit in audits {
         let verdict = match (audit.ok, audit.quiescent) {
@@ -573,7 +588,7 @@ fn print_audits(audits: &[Audit]) {
             (true, false) => "ok so far (orders are under way: I3 and I4 not compared)",
             (false, _) => "BROKEN",
         };
-        println!(
+        say!(
             "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  {verdict}",
             audit.sale_id.to_string(),
             audit.stock,
@@ -586,19 +601,19 @@ fn print_audits(audits: &[Audit]) {
             audit.backlog
         );
         for problem in &audit.problems {
-            println!("       - {problem}");
+            say!("       - {problem}");
         }
     }
     let broken = audits.iter().filter(|audit| !audit.ok).count();
     let under_way = audits.iter().filter(|audit| !audit.quiescent).count();
     if broken == 0 && under_way == 0 {
-        println!("audit: ok ({} sales)", audits.len());
+        say!("audit: ok ({} sales)", audits.len());
     } else if broken == 0 {
-        println!(
+        say!(
             "audit: not conclusive (orders of {under_way} sales are under way; try a longer --wait)"
         );
     } else {
-        println!("audit: BROKEN ({broken} of {} sales)", audits.len());
+        say!("audit: BROKEN ({broken} of {} sales)", audits.len());
     }
 }
 
@@ -613,7 +628,7 @@ async fn rebuild(sale: Option<SaleId>, store: StoreSettings) -> Result<ExitCode,
             Ok(ExitCode::from(2))
         }
         (count, _) => {
-            println!("{count} sales are rebuilt");
+            say!("{count} sales are rebuilt");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -626,7 +641,7 @@ fn print_openapi() -> Result<ExitCode, AppError> {
             action: "print the OpenAPI document".into(),
             source: io::Error::other(error),
         })?;
-    println!("{text}");
+    say!("{text}");
     Ok(ExitCode::SUCCESS)
 }
 

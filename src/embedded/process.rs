@@ -101,6 +101,8 @@ struct State {
     pid: Option<Pid>,
     /// Has the server ever been ready? Before that, `wait_ready` reports deaths, and the log need not.
     was_ready: bool,
+    /// Somebody has asked for its death.
+    was_killed: bool,
     /// Failed starts and deaths in a row.
     failures: u32,
     last_failure: Option<Failure>,
@@ -142,8 +144,10 @@ impl Supervisor {
             .and_then(|pid| u32::try_from(pid.as_raw()).ok())
     }
 
-    /// Kills the child, which is then started again like after any other death.
+    /// Kills the child, which is then started again like after any other death, but without an error in the
+    /// log: it was asked for.
     pub fn kill(&self) {
+        self.shared.state().was_killed = true;
         self.shared.signal(Signal::SIGKILL);
     }
 
@@ -298,7 +302,9 @@ impl Shared {
                 }
             };
             state.last_failure = Some(failure);
-            if state.was_ready {
+            if std::mem::take(&mut state.was_killed) {
+                tracing::debug!(server = name, ?back_off, "was killed; starting it again");
+            } else if state.was_ready {
                 let tail = log_tail(&self.program.log);
                 tracing::error!(
                     server = name,

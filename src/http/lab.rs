@@ -34,7 +34,7 @@ use axum::{
 };
 use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::{str::FromStr, sync::Arc, time::Duration};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
@@ -574,7 +574,7 @@ impl Progress {
     }
 }
 
-/// Follow an arena: event `progress` five times a second, then `verdict`, and the stream ends.
+/// Follow an arena: event `progress` five times a second, then `verdict` (or `unavailable`, with a `detail`), and the stream ends.
 #[utoipa::path(
     get, path = "/api/v1/lab/arenas/{id}/events", tag = "lab", operation_id = "follow_arena",
     params(("id" = String, Path, description = "The arena"), LanguageParams),
@@ -617,11 +617,19 @@ fn follow(
             match following {
                 Following::Over => None,
                 Following::Verdict => {
-                    let verdict = crate::lab::verdict::judge(&arena, language).await.ok()?;
-                    Some((
-                        events::event("verdict", &verdict),
-                        (arena, Following::Over, false),
-                    ))
+                    let last = match crate::lab::verdict::judge(&arena, language).await {
+                        Ok(verdict) => events::event("verdict", &verdict),
+                        // Deleted in between: there is nothing to follow any more.
+                        Err(crate::lab::LabError::ArenaNotFound) => return None,
+                        Err(error) => {
+                            tracing::warn!(arena = arena.definition().id, %error, "could not be judged");
+                            events::event(
+                                "unavailable",
+                                &json!({"detail": "the arena could not be judged; ask for its verdict again"}),
+                            )
+                        }
+                    };
+                    Some((last, (arena, Following::Over, false)))
                 }
                 Following::Progress { attempts, since } => {
                     if !first {

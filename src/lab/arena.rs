@@ -23,12 +23,12 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 use time::OffsetDateTime;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -97,11 +97,8 @@ pub struct Arena {
     process: Uuid,
     nodes: Vec<Arc<Node>>,
     turn: AtomicU64,
-    /// The last `asked` that this process has answered.
-    answered: AtomicI64,
     saved: Mutex<()>,
     closed: AtomicBool,
-    changed: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -157,10 +154,8 @@ impl Arena {
             process,
             nodes,
             turn: AtomicU64::new(0),
-            answered: AtomicI64::new(0),
             saved: Mutex::default(),
             closed: AtomicBool::new(false),
-            changed: watch::channel(()).0,
         }))
     }
 
@@ -196,19 +191,24 @@ impl Arena {
         if self.tally.in_flight() > MOST_IN_FLIGHT {
             return Err(Trouble::Other("too many purchases at once".to_owned()));
         }
-        let up = self.node_up(self.route(buyer, node)).await?;
-        // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
-        tokio::select! {
-            biased;
-            () = up.gone.cancelled() => Err(Trouble::NodeIsDown),
-            bought = tokio::time::timeout(PURCHASE_LIMIT, AssertUnwindSafe(up.seller.buy(buyer)).catch_unwind()) => {
-                match bought {
-                    Ok(Ok(outcome)) => outcome,
-                    Ok(Err(_)) => Err(Trouble::Other("the purchase panicked".to_owned())),
-                    Err(_) => Err(Trouble::Other(format!("no answer within {PURCHASE_LIMIT:?}"))),
-                }
+        let bought = async {
+            // A node that has to be opened first is part of the wait.
+            let up = self.node_up(self.route(buyer, node)).await?;
+            // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
+            tokio::select! {
+                biased;
+                () = up.gone.cancelled() => Err(Trouble::NodeIsDown),
+                bought = AssertUnwindSafe(up.seller.buy(buyer)).catch_unwind() => bought
+                    .unwrap_or_else(|_| Err(Trouble::Other("the purchase panicked".to_owned()))),
             }
-        }
+        };
+        tokio::time::timeout(PURCHASE_LIMIT, bought)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Trouble::Other(format!(
+                    "no answer within {PURCHASE_LIMIT:?}"
+                )))
+            })
     }
 
     /// What a load balancer does.
@@ -300,19 +300,23 @@ impl Arena {
     }
 
     /// Writes this process' tally; `asked` if it answers a question for a verdict.
-    pub async fn save(&self, asked: Option<i64>) -> Result<(), sqlx::Error> {
-        let _one_at_a_time = self.saved.lock().await;
-        let unsaved = self.tally.take_unsaved();
-        let saved = self.write(&unsaved, asked).await;
-        match &saved {
-            Ok(()) => {
-                if let Some(asked) = asked {
-                    self.answered.store(asked, Relaxed);
-                }
+    ///
+    /// In a task of its own: if whoever asked hangs up, what was taken to be written must neither be
+    /// forgotten nor, since nobody knows whether it was committed, be written twice.
+    pub async fn save(self: &Arc<Self>, asked: Option<i64>) -> Result<(), sqlx::Error> {
+        let arena = self.clone();
+        let saving = tokio::spawn(async move {
+            let _one_at_a_time = arena.saved.lock().await;
+            let unsaved = arena.tally.take_unsaved();
+            let saved = arena.write(&unsaved, asked).await;
+            if saved.is_err() {
+                arena.tally.return_unsaved(unsaved);
             }
-            Err(_) => self.tally.return_unsaved(unsaved),
-        }
-        saved
+            saved
+        });
+        saving
+            .await
+            .unwrap_or_else(|_| Err(sqlx::Error::WorkerCrashed))
     }
 
     async fn write(&self, unsaved: &Unsaved, asked: Option<i64>) -> Result<(), sqlx::Error> {
@@ -378,7 +382,6 @@ impl Arena {
         for node in &self.nodes {
             node.slot.lock().await.up = None;
         }
-        self.changed.send_replace(());
     }
 
     pub fn is_closed(&self) -> bool {

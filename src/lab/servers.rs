@@ -7,7 +7,7 @@ use crate::{
     redis::Redis,
 };
 use sqlx::{
-    PgPool,
+    ConnectOptions, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use std::{
@@ -93,7 +93,7 @@ impl Servers {
     /// A place for one more node of the production path.
     pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
         let free = self.production.clone().try_acquire_owned();
-        free.map_err(|_| Trouble::Other("this process runs as many shops as it may".to_owned()))
+        free.map_err(|_| Trouble::Other("this process runs as many nodes of lua-stream as it may; delete another arena of it".to_owned()))
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
@@ -254,6 +254,8 @@ pub fn pool(options: &PgConnectOptions, connections: u32) -> PgPool {
         .connect_lazy_with(
             options
                 .clone()
+                // A statement that waits at a meeting or for a lock is slow on purpose.
+                .disable_statement_logging()
                 .application_name("flash-sale-lab")
                 // A lock that leaks makes Postgres complain at each unlock: the verdict says it better.
                 .options([

@@ -161,6 +161,16 @@ pub enum OptionKind {
     Choice(&'static [&'static str]),
 }
 
+/// What may be said, and what it is if nothing is.
+impl std::fmt::Display for OptionKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Whole { default, min, max } => write!(f, "{min} to {max}, {default}"),
+            Self::Choice(values) => f.write_str(&values.join(" | ")),
+        }
+    }
+}
+
 /// A storm on a fresh arena, small enough to be over in a blink.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {

@@ -104,6 +104,11 @@ struct Rows {
 }
 
 impl Verdict {
+    /// Whether there is nothing to be judged: nobody got an answer.
+    pub fn only_failed(&self) -> bool {
+        self.attempts > 0 && self.failed == self.attempts
+    }
+
     /// Whether this harm happened.
     pub fn shows(&self, harm: Harm) -> bool {
         match harm {
@@ -183,16 +188,25 @@ async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
 }
 
 /// All orders of an arena, whichever table the strategy writes to.
-fn orders_of(arena: &Arena) -> String {
+async fn orders_of(arena: &Arena) -> Result<String, sqlx::Error> {
     let own = "SELECT id, buyer FROM lab.orders WHERE arena = $1
                UNION ALL SELECT id, buyer FROM lab.unique_orders WHERE arena = $1";
-    match super::production::schema_of(arena.definition()) {
-        None => own.to_owned(),
-        Some(schema) => format!(
+    let Some(schema) = super::production::schema_of(arena.definition()) else {
+        return Ok(own.to_owned());
+    };
+    // The first node makes it: before that nobody has sold anything.
+    let is_there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+        .bind(format!("{schema}.orders"))
+        .fetch_one(&arena.ground.servers.upkeep)
+        .await?;
+    Ok(if is_there {
+        format!(
             "{own} UNION ALL SELECT id::text, user_id::text FROM {schema}.orders
                              WHERE status IN ('queued', 'pending_payment', 'paid')"
-        ),
-    }
+        )
+    } else {
+        own.to_owned()
+    })
 }
 
 /// A row of `lab.buyers heard` as the orders' table calls that buyer.
@@ -213,7 +227,7 @@ async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
                 (SELECT coalesce(sum(greatest(least(tries, $2) - coalesce(by_buyer.orders, 0), 0)), 0)::bigint
                  FROM lab.buyers heard LEFT JOIN by_buyer ON by_buyer.buyer = {}
                  WHERE heard.arena = $1) AS unmet",
-        orders_of(arena),
+        orders_of(arena).await?,
         who_ordered(arena),
     );
     let definition = arena.definition();
@@ -349,6 +363,14 @@ fn explain(verdict: &Verdict, language: Language) -> String {
         });
     }
     let harmless = verdict.shows(Harm::Holds);
+    if harmless && verdict.only_failed() {
+        said.push(if en {
+            "Nothing was sold at all: that breaks no promise, and keeps none.".to_owned()
+        } else {
+            "一件也没卖出去：没有违背承诺，也谈不上兑现。".to_owned()
+        });
+        return said.join(if en { " " } else { "" });
+    }
     said.push(match (verdict.kept_promise, harmless, en) {
         (true, true, true) => {
             "Nothing was sold twice, and nobody who got an answer was turned away while units were left: the promise is kept."

@@ -61,6 +61,11 @@ impl Metrics {
         Self::new(false)
     }
 
+    /// Whether this is a shop that operators look at.
+    pub fn are_published(&self) -> bool {
+        self.published
+    }
+
     fn new(published: bool) -> Self {
         // Registering is what makes a series appear, so what is not published is never registered.
         let counter = |register: fn() -> Counter| {

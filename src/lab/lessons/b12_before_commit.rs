@@ -208,18 +208,16 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
         if let Some(sale) = sale.take() {
             let _sold = sale.last("commit", commit).await??;
         }
-        bob.stops_believing();
-        let _sold = buying
-            .rest(
-                "finish",
-                says(
-                    &bob,
-                    "{who} does what follows from what was read.",
-                    "{who} 按读到的结果继续。",
-                ),
+        let follows = || {
+            says(
+                &bob,
+                "{who} does what follows from what was read.",
+                "{who} 按读到的结果继续。",
             )
-            .await?
-            .0?;
+        };
+        // Holding it until what was done is committed: releasing comes after that.
+        let _sold = buying.rest("finish", follows()).await?.0?;
+        bob.stops_believing();
         stage.ends(stage.shop().oversold().await? > 0, broken, held)?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::{
     Lesson,
-    timeline::{Event, Kind, Part, Timeline},
+    timeline::{Event, KeyState, Kind, Part, Timeline},
 };
 use crate::lab::strategy::{Language, Words};
 use std::fmt::Write;
@@ -230,7 +230,15 @@ fn step(
     let known = before.map(|event| &event.keys);
     for (key, state) in &event.keys {
         let same = known.and_then(|keys| keys.get(key));
-        if same.is_some_and(|same| same.value == state.value && same.owner == state.owner) {
+        // A lease that only gets shorter is not news; one that was renewed is.
+        let is_as_before = |same: &KeyState| {
+            let lease_only_ran = match (same.ttl_ms, state.ttl_ms) {
+                (Some(before), Some(now)) => now <= before,
+                (before, now) => before == now,
+            };
+            same.value == state.value && same.owner == state.owner && lease_only_ran
+        };
+        if same.is_some_and(is_as_before) {
             continue;
         }
         let held = match &state.value {

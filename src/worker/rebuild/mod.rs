@@ -183,12 +183,14 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
         return Err(error); // the others are open; this one is tried again
     }
     shop.metrics.rebuilds.increment(1);
-    tracing::info!(
-        sales = outcome.sales,
-        buyers = outcome.buyers,
-        ms = began.elapsed().as_millis() as u64,
-        "redis is rebuilt from postgres"
-    );
+    let (sales, buyers) = (outcome.sales, outcome.buyers);
+    let ms = began.elapsed().as_millis() as u64;
+    if shop.metrics.are_published() {
+        tracing::info!(sales, buyers, ms, "redis is rebuilt from postgres");
+    } else {
+        // A shop of the lab: not what an operator has to know.
+        tracing::debug!(sales, buyers, ms, "redis is rebuilt from postgres");
+    }
     Ok(())
 }
 

@@ -79,6 +79,23 @@ async fn it_lists_and_runs_strategies() {
         turned_away[4] == "0" && turned_away[5] != "0" && turned_away[6] != "30",
         "{costs}"
     );
+    let (code, _, errors) = run(&["--with-and-without-lock", "--option", "lock=on"]);
+    assert!(
+        code == Some(2) && errors.contains("sets lock itself"),
+        "{errors}"
+    );
+    let (code, told, errors) = run(&[
+        "--strategy",
+        "redlock",
+        "--option",
+        "redis_nodes_down=2",
+        "--report",
+        "/no/such/folder/report.html",
+    ]);
+    assert!(
+        code != Some(0) && told.is_empty() && errors.contains("/no/such/folder"),
+        "before anything is run: {told}{errors}"
+    );
     let redis = |row: &[&str], at: usize| row[at].parse::<f64>().expect("a figure");
     assert!(redis(waiting, 6) > redis(without, 6), "{costs}");
 

@@ -125,7 +125,7 @@ async fn a_crash_ends_a_node_at_once() {
     let next = async {
         // Nobody goes to the first node any more.
         while let Err(why) = arena.purchase(&buyer("bob"), Some(1)).await.outcome {
-            assert!(why.contains("as many shops as it may"), "{why}");
+            assert!(why.contains("as many nodes of lua-stream"), "{why}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -184,6 +184,54 @@ async fn a_schema_without_an_arena_goes() {
     assert_eq!(schemas().await, left);
     stop.cancel();
     upkeep.await.expect("it ends");
+    lab.close().await;
+    database.drop().await;
+}
+
+/// Whoever asks for a verdict and hangs up while it is written takes nothing with them.
+#[tokio::test]
+async fn a_verdict_that_nobody_waits_for_loses_nothing() {
+    let (lab, database) = lab("judging-cut:").await;
+    let arena = arena(&lab, "conditional-update", 1, &[("interleave", "off")]).await;
+    let id = &arena.definition().id;
+    for name in ["ann", "bob", "cem"] {
+        let buyer = Buyer {
+            name: name.to_owned(),
+        };
+        let answer = arena.purchase(&buyer, None).await;
+        assert!(answer.outcome.is_ok(), "{answer:?}");
+    }
+    // The tally cannot be written as long as somebody else has its row.
+    let mut other = lab.servers.postgres.begin().await.expect("a transaction");
+    sqlx::query("SELECT FROM lab.tallies WHERE arena = $1 FOR UPDATE")
+        .bind(id)
+        .execute(&mut *other)
+        .await
+        .expect("the row");
+    let hung_up = tokio::time::timeout(Duration::from_millis(500), lab.verdict(id, Language::En));
+    assert!(hung_up.await.is_err(), "it waits for the row");
+    other.rollback().await.expect("the row is free");
+    let verdict = lab.verdict(id, Language::En).await.expect("a verdict");
+    let kept: (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT coalesce(sum(tries), 0)::bigint FROM lab.buyers WHERE arena = $1),
+                (SELECT count(*) FROM lab.told WHERE arena = $1)",
+    )
+    .bind(id)
+    .fetch_one(&lab.servers.postgres)
+    .await
+    .expect("counts");
+    assert_eq!((kept, verdict.sold), ((3, 3), 3), "{verdict:?}");
+    lab.close().await;
+    database.drop().await;
+}
+
+/// Before its first node is open, an arena of the production path has no orders, and no table for them.
+#[tokio::test]
+async fn an_arena_that_nobody_has_opened_has_sold_nothing() {
+    let (lab, database) = lab("judging-empty:").await;
+    let arena = arena(&lab, "lua-stream", 1, &[]).await;
+    let verdict = lab.verdict(&arena.definition().id, Language::En).await;
+    assert_eq!(verdict.expect("a verdict").sold, 0);
     lab.close().await;
     database.drop().await;
 }
