@@ -215,7 +215,8 @@ async fn play(stage: Stage) -> Result<(), Trouble> {
                 "{who} 按读到的结果继续。",
             )
         };
-        // Holding it until what was done is committed: releasing comes after that.
+        // He holds it while he writes and commits. How many steps that is depends on what he read, so they run as
+        // one stretch, and his unlock, which ends it, is still drawn as held.
         let _sold = buying.rest("finish", follows()).await?.0?;
         bob.stops_believing();
         stage.ends(stage.shop().oversold().await? > 0, broken, held)?;
