@@ -311,7 +311,7 @@ pub async fn serve(
     if let Some(lab) = lab.clone() {
         running.spawn(async move |stop| lab.upkeep(stop).await);
     }
-    let router = http::router(HttpState {
+    let site = http::site(HttpState {
         shop: running.shop.clone(),
         tokens: Arc::new(front.tokens),
         admin: front.admin,
@@ -324,7 +324,7 @@ pub async fn serve(
     });
     let mut server = tokio::spawn(http::connections::serve(
         listener,
-        router,
+        site,
         front.connections,
         draining.clone(),
         REQUESTS_GRACE,

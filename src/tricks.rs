@@ -17,11 +17,15 @@ pub enum Trick {
     Copy,
     /// Everybody who asks for an order at this moment shares one query
     SharedLook,
+    /// A purchase of the usual form does not go through the router
+    Express,
+    /// One timer for a connection rather than one for each of its requests
+    LazyTimer,
 }
 
 /// Which tricks are left out.
 #[derive(Debug, Default)]
-pub struct Tricks([AtomicBool; 4]);
+pub struct Tricks([AtomicBool; 6]);
 
 impl Tricks {
     pub fn leave_out(&self, trick: Trick) {

@@ -25,7 +25,6 @@ use std::{
         atomic::{AtomicI64, Ordering::Relaxed},
     },
 };
-use tokio::net::TcpListener;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -49,7 +48,7 @@ pub fn serve() -> Result<(), Error> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let listener = flash_sale::http::connections::listen(([127, 0, 0, 1], 0).into())?;
         println!("bare ready on http://{}", listener.local_addr()?);
         std::io::stdout().flush()?;
         let listener = listener.tap_io(|stream| {

@@ -64,6 +64,18 @@ const TRICKS: &[Trick] = &[
         by_build: false,
     },
     Trick {
+        title: "purchases past the router (refused from memory)",
+        without: &[("WITHOUT", "express")],
+        scenario: Scenario::SoldOutKeyless,
+        by_build: false,
+    },
+    Trick {
+        title: "one timer a connection, not one a request (the same)",
+        without: &[("WITHOUT", "lazy-timer")],
+        scenario: Scenario::SoldOutKeyless,
+        by_build: false,
+    },
+    Trick {
         title: "mimalloc, not the system's allocator",
         without: &[],
         scenario: Scenario::Accepted,

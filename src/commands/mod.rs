@@ -31,7 +31,6 @@ use std::{
     time::Duration,
 };
 use time::OffsetDateTime;
-use tokio::net::TcpListener;
 
 /// A flash-sale backend: browse a sale, hammer it with k6, learn how overselling is prevented.
 ///
@@ -191,9 +190,8 @@ async fn serve_command(
     let descriptors = http::connections::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
-    let listener = TcpListener::bind(settings.listen_addr)
-        .await
-        .map_err(|source| AppError::Io {
+    let listener =
+        http::connections::listen(settings.listen_addr).map_err(|source| AppError::Io {
             action: format!("listen on {}", settings.listen_addr),
             source,
         })?;

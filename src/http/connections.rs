@@ -19,22 +19,31 @@
 //! HTTP/2 and TLS to browsers.
 
 use super::{
+    Site,
     error::{Problem, REQUEST_TIMEOUT},
     limits::Address,
+    patience::Patience,
     seats::Seats,
 };
-use axum::{
-    Router,
-    extract::{ConnectInfo, Request},
-    response::Response,
-    routing::future::RouteFuture,
-};
-use hyper::{body::Incoming, server::conn::http1, service::Service};
+use axum::extract::{ConnectInfo, Request};
+use futures_util::future::Either;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::Notify,
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -100,20 +109,44 @@ pub fn raise_descriptor_limit() -> usize {
     usize::try_from(if raised { wanted } else { soft }).unwrap_or(usize::MAX)
 }
 
+/// How many connections may wait to be accepted; the system takes the lesser of this and its own bound
+/// (Linux: `net.core.somaxconn`, 4,096 for years now).
+const BACKLOG: u32 = 65_535;
+
+/// Listens on an address.
+///
+/// The usual backlog of 128 is full after 128 of the people who come when a sale opens, and whoever finds it
+/// full is not refused but forgotten: their system sends again after a second, then after three.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A port whose last connections are still being forgotten can be had at once. (On Windows it would
+    // mean that two may listen.)
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Serves until `draining`, then lets requests finish for at most `grace`. Returns when the last
 /// connection is closed.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    site: Site,
     limits: ConnectionLimits,
     draining: CancellationToken,
     grace: Duration,
 ) {
     let house = House {
         http: http(&limits),
-        // Turns every handler into a service now; left out, that happens anew for each request.
-        router: router.with_state(()),
-        draining: draining.clone(),
+        site: Site {
+            // Turns every handler into a service now; left out, that happens anew for each request.
+            router: site.router.with_state(()),
+            ..site
+        },
+        leaving: Arc::default(),
         seats: Seats::new(limits.most_of_address),
     };
     let gauge = metrics::gauge!("flash_sale_connections");
@@ -156,6 +189,7 @@ pub async fn serve(
     }
     // From here on the system refuses who comes.
     drop(listener);
+    house.leaving.begin();
     refusals.abort_all();
     let finished = tokio::time::timeout(grace, async {
         while open.join_next().await.is_some() {
@@ -174,8 +208,7 @@ pub async fn serve(
 
 fn http(limits: &ConnectionLimits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.head_patience)
+    http.header_read_timeout(limits.head_patience)
         .max_buf_size(HEAD_LIMIT);
     http
 }
@@ -192,11 +225,29 @@ async fn after_failed_accept(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
+/// That the server is on its way out, as its connections hear of it.
+///
+/// A flag besides the bell, so that a connection that is polled for any other reason (and it is for every
+/// request) only reads it: to ask the bell, or a `CancellationToken`, takes a lock that all connections
+/// share.
+#[derive(Default)]
+struct Leaving {
+    begun: AtomicBool,
+    bell: Notify,
+}
+
+impl Leaving {
+    fn begin(&self) {
+        self.begun.store(true, SeqCst);
+        self.bell.notify_waiters();
+    }
+}
+
 /// What every connection is served with.
 struct House {
     http: http1::Builder,
-    router: Router,
-    draining: CancellationToken,
+    site: Site,
+    leaving: Arc<Leaving>,
     seats: Seats,
 }
 
@@ -208,20 +259,44 @@ impl House {
         peer: SocketAddr,
     ) -> impl Future<Output = ()> + Send + 'static {
         prepare(&stream);
-        let router = self.router.clone();
-        let mut connection = self
-            .http
-            .serve_connection(TokioIo::new(stream), Guest { router, peer });
-        let draining = self.draining.clone();
-        async move {
-            let ended = tokio::select! {
-                ended = &mut connection => ended,
-                () = draining.cancelled() => {
-                    // At once if it is idle, else after the answer that is being made.
-                    std::pin::Pin::new(&mut connection).graceful_shutdown();
-                    (&mut connection).await
+        let Site { router, express } = self.site.clone();
+        let lazy = express.uses_lazy_timers();
+        let guest = service_fn(move |request: Request<Incoming>| {
+            match express.take(request, peer) {
+                Ok(answer) => Either::Left(answer),
+                Err(mut request) => {
+                    request.extensions_mut().insert(ConnectInfo(peer));
+                    // A router is always ready.
+                    Either::Right(router.clone().call(request))
                 }
-            };
+            }
+        });
+        let mut http = self.http.clone();
+        if lazy {
+            http.timer(Patience::new());
+        } else {
+            http.timer(TokioTimer::new());
+        }
+        let mut connection = http.serve_connection(TokioIo::new(stream), guest);
+        let leaving = self.leaving.clone();
+        async move {
+            let mut bell = pin!(leaving.bell.notified());
+            let (mut listens, mut leaves) = (false, false);
+            let ended = poll_fn(|context| {
+                if !listens {
+                    // This task's waker stays the same, so to leave it once is enough. It is left before the
+                    // flag is read: whoever raises that afterwards finds it.
+                    let _ = bell.as_mut().poll(context);
+                    listens = true;
+                }
+                if !leaves && leaving.begun.load(SeqCst) {
+                    leaves = true;
+                    // At once if it is idle, else after the answer that is being made.
+                    Pin::new(&mut connection).graceful_shutdown();
+                }
+                Pin::new(&mut connection).poll(context)
+            })
+            .await;
             // Everything else that ends a connection was answered, or there is nobody left to answer.
             if ended.is_err_and(|error| error.is_timeout()) {
                 let rest = connection.into_parts();
@@ -240,24 +315,6 @@ fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNREAD_PATIENCE));
-}
-
-/// The router as one connection's client sees it.
-struct Guest {
-    router: Router,
-    peer: SocketAddr,
-}
-
-impl Service<Request<Incoming>> for Guest {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = RouteFuture<Infallible>;
-
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(ConnectInfo(self.peer));
-        // A router is always ready.
-        self.router.clone().call(request)
-    }
 }
 
 /// Tells a client that there is no room, without waiting for what it wants.

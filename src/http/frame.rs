@@ -13,11 +13,13 @@ use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::{
-        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::X_CONTENT_TYPE_OPTIONS,
+        Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+        header::X_CONTENT_TYPE_OPTIONS, request::Parts,
     },
     response::{IntoResponse, Response},
 };
 use futures_util::{
+    FutureExt,
     future::{BoxFuture, Either},
     ready,
 };
@@ -98,6 +100,41 @@ impl Frame {
     pub fn new(app: App) -> Self {
         Self(Arc::new((app, Meters::default(), RequestIds::default())))
     }
+
+    /// What is known of a request to this route before it is answered.
+    fn begin(&self, method: &Method, headers: &HeaderMap, route: &str) -> About {
+        let (_, meters, ids) = &*self.0;
+        About {
+            began: Instant::now(),
+            method: method_index(method),
+            id: ids.of(headers),
+            meter: meters.of(route),
+        }
+    }
+
+    /// The frame around a purchase that does not go through the router ([`super::express`]).
+    pub fn around_purchase<B, F>(
+        &self,
+        parts: Parts,
+        buy: B,
+    ) -> impl Future<Output = Result<Response, Infallible>> + use<B, F>
+    where
+        B: FnOnce(Parts) -> F,
+        F: Future<Output = Response>,
+    {
+        let about = self.begin(&parts.method, &parts.headers, super::orders::PURCHASE);
+        match admit_address(
+            &self.0.0,
+            parts.uri.path(),
+            &parts.extensions,
+            &parts.headers,
+        ) {
+            Ok(()) => Either::Left(about.answer(buy(parts).map(Ok))),
+            Err(problem) => {
+                Either::Right(about.answer(std::future::ready(Ok(problem.into_response()))))
+            }
+        }
+    }
 }
 
 impl<S> Layer<S> for Frame {
@@ -133,17 +170,10 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let (app, meters, ids) = &*self.frame.0;
-        let about = About {
-            began: Instant::now(),
-            method: method_index(request.method()),
-            id: ids.of(request.headers()),
-            meter: meters.of(request
-                .extensions()
-                .get::<MatchedPath>()
-                .map_or("unmatched", MatchedPath::as_str)),
-        };
-        match admit(app, &request) {
+        let matched = request.extensions().get::<MatchedPath>();
+        let route = matched.map_or("unmatched", MatchedPath::as_str);
+        let about = self.frame.begin(request.method(), request.headers(), route);
+        match admit(&self.frame.0.0, &request) {
             Ok(Entry::Free) => Either::Left(about.answer(self.inner.call(request))),
             // Boxed, because it is rare: a body where none belongs, which has to be read all the same.
             Ok(Entry::AfterItsBody) => {
@@ -255,18 +285,26 @@ enum Entry {
 }
 
 /// Whether a request gets in at all, by its address.
-fn admit(app: &HttpState, request: &Request) -> Result<Entry, Problem> {
-    if let Some(limits) = &app.limits {
-        let path = request.uri().path();
-        // Besides the API, whatever asks a dependency or renders something large.
-        if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
-            limits.check_address(Address::of(
-                request.extensions(),
-                request.headers(),
-                app.trust_proxy,
-            ))?;
-        }
+fn admit_address(
+    app: &HttpState,
+    path: &str,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
+    let Some(limits) = &app.limits else {
+        return Ok(());
+    };
+    // Besides the API, whatever asks a dependency or renders something large.
+    if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
+        limits.check_address(Address::of(extensions, headers, app.trust_proxy))?;
     }
+    Ok(())
+}
+
+/// The same, and whether its body has to be read first.
+fn admit(app: &HttpState, request: &Request) -> Result<Entry, Problem> {
+    let (extensions, headers) = (request.extensions(), request.headers());
+    admit_address(app, request.uri().path(), extensions, headers)?;
     // Handlers of these methods read what they want themselves; the others want nothing, and what
     // is sent regardless has to be within bounds too.
     let is_theirs = request.body().is_end_stream()

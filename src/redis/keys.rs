@@ -15,7 +15,7 @@
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
 
 use crate::domain::{SaleId, UserId};
-use std::sync::Arc;
+use std::{io::Write, sync::Arc};
 use time::Date;
 
 /// How many buyers share a hash, on average. A small one is a listpack (up to Redis' default
@@ -69,6 +69,14 @@ impl Keys {
         format!("{}{{sale:{sale}}}:{epoch}:buyers:{shard}", self.prefix)
     }
 
+    /// The keys of an epoch's shards, for a script that takes many.
+    pub fn shards(&self, sale: SaleId, epoch: i64) -> ShardKeys {
+        ShardKeys {
+            common: format!("{}{{sale:{sale}}}:{epoch}:buyers:", self.prefix).into_bytes(),
+            key: Vec::new(),
+        }
+    }
+
     pub fn id_clock(&self) -> String {
         format!("{}{{ids}}:clock", self.prefix)
     }
@@ -84,6 +92,22 @@ impl Keys {
 
     pub fn changes(&self) -> String {
         format!("{}changes", self.prefix)
+    }
+}
+
+/// Writes one [`Keys::shard`] after the other into the same place.
+pub struct ShardKeys {
+    common: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl ShardKeys {
+    pub fn key(&mut self, shard: i32) -> &[u8] {
+        self.key.clear();
+        self.key.extend_from_slice(&self.common);
+        // Writing to a Vec cannot fail.
+        let _ = write!(self.key, "{shard}");
+        &self.key
     }
 }
 
@@ -106,6 +130,15 @@ mod tests {
         fn a_shard_is_in_range(bytes: [u8; 16], shards in 1..=100_000) {
             let shard = shard_of(UserId::from_bytes(bytes), shards);
             prop_assert!((0..shards).contains(&shard));
+        }
+    }
+
+    #[test]
+    fn keys_of_shards_are_written_alike() {
+        let (keys, sale) = (Keys::new("p:"), SaleId::from_i64(7));
+        let mut shards = keys.shards(sale, 3);
+        for shard in [0, 9, 100_000, i32::MAX] {
+            assert_eq!(shards.key(shard), keys.shard(sale, 3, shard).as_bytes());
         }
     }
 

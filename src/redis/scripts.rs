@@ -170,8 +170,9 @@ pub async fn admit(
 ) -> Result<Result<Admitted, Fenced>, RedisError> {
     let mut command = evalsha(&ADMIT, 2 + buyers.len());
     command.arg(keys.state(sale)).arg(keys.log(sale));
+    let mut shard_keys = keys.shards(sale, epoch);
     for buyer in buyers {
-        command.arg(keys.shard(sale, epoch, shard_of(buyer.user, shards)));
+        command.arg(shard_keys.key(shard_of(buyer.user, shards)));
     }
     command
         .arg(epoch)

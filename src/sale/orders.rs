@@ -64,16 +64,21 @@ pub async fn of_users(
     Ok(found)
 }
 
+/// A shopper's listing.
+///
+/// Sorted only after it was found: while nobody has counted the rows of a table that a sale has just filled,
+/// Postgres takes each user to have hundreds of orders, and would rather walk all orders backwards in
+/// search of the first few.
 pub async fn list_of_user(
     postgres: &PgPool,
     user: UserId,
     page: Page,
 ) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as(concat!(
-        "SELECT ",
+        "WITH o AS MATERIALIZED (SELECT * FROM orders WHERE user_id = $1 AND id < $2)
+         SELECT ",
         order_columns!(),
-        " FROM orders o JOIN sales s ON s.id = o.sale_id
-         WHERE o.user_id = $1 AND o.id < $2 ORDER BY o.id DESC LIMIT $3"
+        " FROM o JOIN sales s ON s.id = o.sale_id ORDER BY o.id DESC LIMIT $3"
     ))
     .bind(user)
     .bind(page.after.map_or(i64::MAX, OrderId::get))
@@ -330,11 +335,14 @@ async fn copy(
     for (order, batch) in rows {
         let sale = batch.sale.get();
         // Neighbours are mostly of one sale, so this looks up once for many.
-        let terms = match sold_at {
-            Some((known, terms)) if known == sale => terms,
-            _ => terms.get(&sale).ok_or(sqlx::Error::RowNotFound)?,
+        let (terms, pay_by) = match sold_at {
+            Some((known, terms, pay_by)) if known == sale => (terms, pay_by),
+            _ => {
+                let terms = terms.get(&sale).ok_or(sqlx::Error::RowNotFound)?;
+                (terms, timestamp(terms.pay_by))
+            }
         };
-        sold_at = Some((sale, terms));
+        sold_at = Some((sale, terms, pay_by));
         data.extend_from_slice(&FIELDS.to_be_bytes());
         field(&mut data, &order.id.get().to_be_bytes());
         field(&mut data, &sale.to_be_bytes());
@@ -346,8 +354,8 @@ async fn copy(
             Some(key) => field(&mut data, &key.to_stored().to_be_bytes()),
             None => data.extend_from_slice(&(-1i32).to_be_bytes()), // null
         }
-        field(&mut data, &timestamp(from_ms(batch.created_ms)));
-        field(&mut data, &timestamp(terms.pay_by));
+        field(&mut data, &timestamp_of_ms(batch.created_ms));
+        field(&mut data, &pay_by);
     }
     data.extend_from_slice(&(-1i16).to_be_bytes()); // the end
     let mut copying = connection
@@ -365,6 +373,14 @@ fn field(data: &mut Vec<u8>, value: &[u8]) {
     let length = i32::try_from(value.len()).unwrap_or(i32::MAX); // at most 16 bytes
     data.extend_from_slice(&length.to_be_bytes());
     data.extend_from_slice(value);
+}
+
+/// The same of a time from Redis, Unix ms, by arithmetic alone: it is done for every order.
+fn timestamp_of_ms(ms: i64) -> [u8; 8] {
+    const Y2K_MS: i64 = datetime!(2000-01-01 00:00 UTC).unix_timestamp() * 1_000;
+    ms.saturating_sub(Y2K_MS)
+        .saturating_mul(1_000)
+        .to_be_bytes()
 }
 
 /// Postgres' `timestamptz`: microseconds since 2000.
