@@ -19,13 +19,15 @@ pub enum Trick {
     SharedLook,
     /// A purchase of the usual form does not go through the router
     Express,
+    /// Of a crowd that comes too late only one is asked about in Redis
+    OneForAll,
     /// One timer for a connection rather than one for each of its requests
     LazyTimer,
 }
 
 /// Which tricks are left out.
 #[derive(Debug, Default)]
-pub struct Tricks([AtomicBool; 6]);
+pub struct Tricks([AtomicBool; 7]);
 
 impl Tricks {
     pub fn leave_out(&self, trick: Trick) {

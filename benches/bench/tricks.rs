@@ -58,6 +58,12 @@ const TRICKS: &[Trick] = &[
         by_build: false,
     },
     Trick {
+        title: "sold out with a retry key: one is asked about, not everybody",
+        without: &[("WITHOUT", "one-for-all")],
+        scenario: Scenario::SoldOut,
+        by_build: false,
+    },
+    Trick {
         title: "shared looks at orders, not a query each",
         without: &[("WITHOUT", "shared-look")],
         scenario: Scenario::OrderStatus,

@@ -274,6 +274,11 @@ impl KnownBuyers {
         (covered.epoch == epoch && covered.admissions >= admitted) || (epoch == 1 && admitted == 0)
     }
 
+    /// Whether this user was not among the first `admitted` buyers of the epoch, for certain.
+    pub fn had_bought_nothing(&self, user: UserId, epoch: i64, admitted: i64) -> bool {
+        self.cover(epoch, admitted) && !self.contains(user)
+    }
+
     fn contains(&self, user: UserId) -> bool {
         self.users.contains(&head(user))
     }
@@ -486,10 +491,19 @@ impl Listing {
             return (refusal == Admission::Ended && self.is_retired(clock.now()))
                 .then_some(refusal);
         }
-        let known = self
-            .buyers
-            .cover(self.epoch.load(Relaxed), self.admitted.load(Relaxed));
-        (known && !self.buyers.contains(user)).then_some(refusal)
+        self.is_stranger(user).then_some(refusal)
+    }
+
+    /// Whether this user had bought nothing when Redis was last heard of: every admission is known here by its
+    /// buyer, and none is theirs.
+    pub fn is_stranger(&self, user: UserId) -> bool {
+        let (epoch, admitted) = (self.epoch.load(Relaxed), self.admitted.load(Relaxed));
+        self.buyers.had_bought_nothing(user, epoch, admitted)
+    }
+
+    /// Whether nothing was left when Redis was last heard of.
+    pub fn seems_sold_out(&self) -> bool {
+        self.remaining.load(Relaxed) <= 0 && self.present.load(Relaxed)
     }
 }
 

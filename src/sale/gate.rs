@@ -33,6 +33,7 @@ use crate::{
 };
 use futures_util::FutureExt;
 use std::{
+    borrow::Borrow,
     panic::AssertUnwindSafe,
     sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
@@ -127,7 +128,7 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         }
         listing.touch();
         shop.metrics.batch_size.record(waiting.len() as f64);
-        let judged = AssertUnwindSafe(judge(&shop, &listing, &waiting, &mut spare))
+        let judged = AssertUnwindSafe(judge_crowd(&shop, &listing, &waiting, &mut spare))
             .catch_unwind()
             .await;
         // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
@@ -190,14 +191,82 @@ impl SpareIds {
     }
 }
 
-/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The outer error is for everybody
-/// in the batch.
-async fn judge(
+/// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that answer
+/// goes for the others.
+///
+/// A buyer with an `Idempotency-Key` cannot be refused from memory: another instance may have sold to this very
+/// key a moment ago, after a unit came back. But they need not be asked about one by one. When Redis tells the
+/// first "sold out", and everybody whom it had admitted by then is known here by name, it would have told the
+/// same to everybody else who was waiting then and is not among them. So the crowd that came too late costs Redis one
+/// buyer a batch.
+///
+/// Nobody is overtaken: if it says anything else, the others are judged in their order.
+async fn judge_crowd(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
     waiting: &[Waiting],
     spare: &mut SpareIds,
 ) -> Result<Vec<Answer>, &'static str> {
+    let [first, others @ ..] = waiting else {
+        return Ok(Vec::new());
+    };
+    let one_may_do = !others.is_empty()
+        && listing.seems_sold_out()
+        && listing.is_stranger(first.user)
+        && shop.tricks.are_used(Trick::OneForAll);
+    if !one_may_do {
+        return Ok(judge(shop, listing, waiting, spare).await?.answers);
+    }
+    let Verdicts {
+        mut answers,
+        epoch,
+        admitted,
+    } = judge(shop, listing, std::slice::from_ref(first), spare).await?;
+    let goes_for_all = matches!(answers[..], [Ok(Admission::SoldOut)]);
+    // Whom the first answer does not go for. Looked at once: a purchase elsewhere may add to the buyers.
+    let is_asked: Vec<bool> = (others.iter())
+        .map(|buyer| {
+            let buyers = &listing.buyers;
+            !(goes_for_all && buyers.had_bought_nothing(buyer.user, epoch, admitted))
+        })
+        .collect();
+    let (mut asked, mut to_ask) = (Vec::new().into_iter(), Vec::new());
+    to_ask
+        .extend((others.iter().zip(&is_asked)).filter_map(|(buyer, asked)| asked.then_some(buyer)));
+    if !to_ask.is_empty() {
+        let judged = judge(shop, listing, &to_ask, spare).await;
+        // The first buyer's answer stands whatever becomes of these.
+        let refused = |why| to_ask.iter().map(|_| Err(why)).collect();
+        let answers = judged.map_or_else(refused, |judged| judged.answers);
+        asked = answers.into_iter();
+    }
+    answers.extend(is_asked.into_iter().map(|is_asked| {
+        if is_asked {
+            asked.next().unwrap_or(Err(NO_ANSWER))
+        } else {
+            Ok(Admission::SoldOut)
+        }
+    }));
+    Ok(answers)
+}
+
+/// What a batch was told, and what Redis had admitted by then.
+struct Verdicts {
+    /// One for each buyer, in order.
+    answers: Vec<Answer>,
+    epoch: i64,
+    /// In this epoch.
+    admitted: i64,
+}
+
+/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The outer error is for everybody
+/// in the batch.
+async fn judge<W: Borrow<Waiting>>(
+    shop: &Arc<Shop>,
+    listing: &Arc<Listing>,
+    waiting: &[W],
+    spare: &mut SpareIds,
+) -> Result<Verdicts, &'static str> {
     let fail_points = &shop.fail_points;
     if fail_points.at("gate.batched").await.is_err() {
         return Err(NO_ANSWER);
@@ -233,9 +302,11 @@ async fn judge(
                         });
                     spare.give_back(unused);
                 }
-                return Ok(conclude(
-                    shop, listing, waiting, &ids, admitted, epoch, began_ms,
-                ));
+                return Ok(Verdicts {
+                    epoch,
+                    admitted: admitted.admitted,
+                    answers: conclude(shop, listing, waiting, &ids, admitted, epoch, began_ms),
+                });
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
             // once, before calling for a rebuild.
@@ -304,10 +375,10 @@ impl From<redis::RedisError> for Failure {
     }
 }
 
-async fn attempt(
+async fn attempt<W: Borrow<Waiting>>(
     shop: &Shop,
     listing: &Listing,
-    waiting: &[Waiting],
+    waiting: &[W],
     ids: &mut Vec<OrderId>,
 ) -> Result<(Instant, Admitted, i64), Failure> {
     let connection = if shop.tricks.are_used(Trick::SharedConnection) {
@@ -330,6 +401,7 @@ async fn attempt(
         })?;
     let buyers: Vec<Buyer> = waiting
         .iter()
+        .map(Borrow::borrow)
         .zip(ids.iter())
         .map(|(buyer, order_id)| Buyer {
             user: buyer.user,
@@ -377,10 +449,10 @@ async fn attempt(
 }
 
 /// Turns verdicts into answers, tells the board, and hands what was accepted to the writer.
-fn conclude(
+fn conclude<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
-    waiting: &[Waiting],
+    waiting: &[W],
     ids: &[OrderId],
     admitted: Admitted,
     epoch: i64,
@@ -391,6 +463,7 @@ fn conclude(
     let (mut accepted, mut before) = (Vec::new(), Vec::new());
     let answers = waiting
         .iter()
+        .map(Borrow::borrow)
         .zip(ids)
         .zip(&admitted.verdicts)
         .map(|((buyer, id), verdict)| {

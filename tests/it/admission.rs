@@ -243,6 +243,61 @@ async fn a_key_is_answered_as_the_first_time_even_when_all_is_over() {
     app.finish().await;
 }
 
+/// One instance takes a sale to be sold out, and asks Redis about one of a crowd. Meanwhile a unit came back and
+/// another instance sold it: whoever has it is in that crowd with their key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
+    let app = TestApp::start().await;
+    let other = app.another(Options::default()).await;
+    for round in 0..10 {
+        let sale = app.sale(1, json!({})).await;
+        let holder = app.shopper();
+        let held = holder.must_buy(&sale).await;
+        holder.until(&held, "pending_payment").await;
+        app.shopper()
+            .buy(&sale)
+            .await
+            .assert_problem(409, "sold_out");
+        holder.cancel(&held).await.assert(StatusCode::OK);
+
+        let buyer = app.shopper();
+        let elsewhere = buyer.at(&other);
+        let bought = loop {
+            let reply = elsewhere.buy_with_key(&sale, "mine").await;
+            if reply.status == StatusCode::ACCEPTED {
+                break reply.text("order_id").to_owned();
+            }
+            reply.assert_problem(409, "sold_out"); // not returned yet
+        };
+        let crowd: Vec<_> = (0..60)
+            .map(|number| {
+                if number == 30 {
+                    buyer.clone()
+                } else {
+                    app.shopper()
+                }
+            })
+            .collect();
+        let replies = all_at_once(crowd.into_iter().map(|shopper| {
+            let sale = sale.clone();
+            async move { shopper.buy_with_key(&sale, "mine").await }
+        }))
+        .await;
+        for (number, reply) in replies.iter().enumerate() {
+            if number == 30 {
+                let found = (reply.status, reply.text("order_id"));
+                let expected = (StatusCode::ACCEPTED, bought.as_str());
+                assert_eq!(found, expected, "round {round}");
+            } else {
+                reply.assert_problem(409, "sold_out");
+            }
+        }
+        app.assert_sound(&sale).await;
+    }
+    other.stop().await;
+    app.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_instances_sell_one_stock_without_a_gap_or_a_double() {
     let app = TestApp::start().await;

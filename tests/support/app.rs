@@ -453,6 +453,14 @@ impl Shopper {
         Reply::of(request.send().await.expect("an answer")).await
     }
 
+    /// The same person at another instance.
+    pub fn at(&self, app: &TestApp) -> Self {
+        Self {
+            base: app.base.clone(),
+            ..self.clone()
+        }
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.call(Method::GET, path).await
     }
