@@ -1,7 +1,10 @@
 //! Settings: flags and environment variables of the same name. `--help` is their documentation.
 
+pub mod proxies;
+
 use crate::{embedded::RedisFsync, tricks::Trick};
 use clap::{Args, ValueEnum};
+pub use proxies::ProxyTrust;
 use std::{net::SocketAddr, path::PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -151,10 +154,22 @@ pub struct ServeSettings {
     #[arg(long, env = "RATE_LIMIT", value_enum, default_value_t = Switch::On, value_name = "on|off")]
     pub rate_limit: Switch,
 
-    /// Behind a proxy that sets X-Forwarded-For: take its last element as the client's address. Off
-    /// unless there is such a proxy, since clients can send the header too
-    #[arg(long, env = "TRUST_PROXY", value_enum, default_value_t = Switch::Off, value_name = "on|off")]
-    pub trust_proxy: Switch,
+    /// Behind proxies that set X-Forwarded-For: whose word about the client's address counts. Addresses
+    /// and networks, comma-separated (10.0.0.0/8,192.168.1.7); on: whoever connects is the proxy. Off
+    /// unless there is a proxy, since clients can send the header too
+    #[arg(
+        long,
+        env = "TRUST_PROXY",
+        default_value = "off",
+        value_name = "on|off|NETWORKS"
+    )]
+    pub trust_proxy: ProxyTrust,
+
+    /// Upon SIGTERM, go on serving for so many seconds while /readyz and /routable already answer 503, so
+    /// that a proxy stops sending requests before the port closes. 0: the port closes at once
+    #[arg(long, env = "DRAIN_NOTICE", default_value_t = 0, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u16).range(0..=300))]
+    pub drain_notice: u16,
 
     /// The most connections of clients at once; one more is told 503 and closed. With RATE_LIMIT on and
     /// TRUST_PROXY off, one address may have a quarter of them. Unset: what the limit of open files

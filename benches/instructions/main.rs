@@ -262,7 +262,8 @@ fn request_sold_out(times: usize) {
         metrics: Arc::new(String::new),
         streams: Streams::new(false),
         draining: CancellationToken::new(),
-        trust_proxy: false,
+        leaving: Arc::default(),
+        trust_proxy: flash_sale::config::ProxyTrust::Nobody,
         lab: None,
     };
     let mut router = flash_sale::http::router(state).with_state(());

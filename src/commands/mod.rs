@@ -251,7 +251,8 @@ async fn serve_command(
             tokens,
             admin: admin.map(|(token, _)| AdminToken::new(&token)),
             rate_limit: settings.rate_limit.is_on(),
-            trust_proxy: settings.trust_proxy.is_on(),
+            trust_proxy: settings.trust_proxy,
+            drain_notice: Duration::from_secs(settings.drain_notice.into()),
             connections: http::ConnectionLimits::new(
                 settings
                     .max_connections

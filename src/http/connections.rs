@@ -10,6 +10,8 @@
 //! | reading answers and events | [`UNREAD_PATIENCE`] (Linux) | the system ends the connection |
 //! | letting go when the server stops | the grace given to [`serve`] | the end of the connection |
 //!
+//! How the server stops without refusing anybody who is on the way to it: [`super::departure`].
+//!
 //! **More clients than there is room for** are told 503 at once rather than left in the system's queue
 //! of connections: one who is told can try another instance or come back, one who is not sees a server
 //! that is dead. A connection that comes while every descriptor is in use cannot even be accepted; the
@@ -19,6 +21,7 @@
 //! HTTP/2 and TLS to browsers.
 
 use super::{
+    departure::{self, Leaving},
     error::{Problem, REQUEST_TIMEOUT},
     limits::Address,
     seats::Seats,
@@ -29,9 +32,13 @@ use axum::{
     response::Response,
     routing::future::RouteFuture,
 };
+use futures_util::{
+    TryFutureExt,
+    future::{Either, MapOk},
+};
 use hyper::{body::Incoming, server::conn::http1, service::Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -106,6 +113,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     limits: ConnectionLimits,
+    leaving: Arc<Leaving>,
     draining: CancellationToken,
     grace: Duration,
 ) {
@@ -113,6 +121,7 @@ pub async fn serve(
         http: http(&limits),
         // Turns every handler into a service now; left out, that happens anew for each request.
         router: router.with_state(()),
+        leaving,
         draining: draining.clone(),
         seats: Seats::new(limits.most_of_address),
     };
@@ -154,8 +163,11 @@ pub async fn serve(
             }
         }
     }
-    // From here on the system refuses who comes.
-    drop(listener);
+    // From here on the system refuses who comes. Who came before that is served.
+    for (stream, peer) in departure::last_guests(listener).await {
+        gauge.increment(1.0);
+        open.spawn(house.converse(stream, peer));
+    }
     refusals.abort_all();
     let finished = tokio::time::timeout(grace, async {
         while open.join_next().await.is_some() {
@@ -196,6 +208,7 @@ async fn after_failed_accept(error: &io::Error) {
 struct House {
     http: http1::Builder,
     router: Router,
+    leaving: Arc<Leaving>,
     draining: CancellationToken,
     seats: Seats,
 }
@@ -209,9 +222,15 @@ impl House {
     ) -> impl Future<Output = ()> + Send + 'static {
         prepare(&stream);
         let router = self.router.clone();
-        let mut connection = self
-            .http
-            .serve_connection(TokioIo::new(stream), Guest { router, peer });
+        let leaving = self.leaving.clone();
+        let mut connection = self.http.serve_connection(
+            TokioIo::new(stream),
+            Guest {
+                router,
+                peer,
+                leaving,
+            },
+        );
         let draining = self.draining.clone();
         async move {
             let ended = tokio::select! {
@@ -242,21 +261,30 @@ fn prepare(stream: &TcpStream) {
     let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNREAD_PATIENCE));
 }
 
+/// The last answer of a connection.
+type LastAnswer = MapOk<RouteFuture<Infallible>, fn(Response) -> Response>;
+
 /// The router as one connection's client sees it.
 struct Guest {
     router: Router,
     peer: SocketAddr,
+    leaving: Arc<Leaving>,
 }
 
 impl Service<Request<Incoming>> for Guest {
     type Response = Response;
     type Error = Infallible;
-    type Future = RouteFuture<Infallible>;
+    type Future = Either<RouteFuture<Infallible>, LastAnswer>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(ConnectInfo(self.peer));
         // A router is always ready.
-        self.router.clone().call(request)
+        let answer = self.router.clone().call(request);
+        if self.leaving.is_set() {
+            Either::Right(answer.map_ok(departure::say_goodbye))
+        } else {
+            Either::Left(answer)
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod clients;
 mod contract;
 mod embedded;
 mod faults;
+mod front;
 mod ids;
 mod lab;
 mod lessons;
