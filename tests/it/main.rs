@@ -21,4 +21,5 @@ mod recovery;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod upgrade;
 mod writer;
