@@ -22,4 +22,5 @@ mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod upgrade;
+mod watching;
 mod writer;
