@@ -62,6 +62,8 @@ pub enum AppError {
     Shop(#[from] ShopError),
     #[error("{0}")]
     Lab(#[from] LabError),
+    #[error("{0}")]
+    Traces(#[from] telemetry::traces::TraceError),
 }
 
 fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {

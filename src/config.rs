@@ -119,6 +119,35 @@ fn connections() -> impl clap::builder::TypedValueParser<Value = usize> {
         .map(|number| number as usize)
 }
 
+/// Where traces go, if anywhere.
+#[derive(Debug, Clone, Args)]
+pub struct TraceSettings {
+    /// Export traces to this collector (OTLP over HTTP, protobuf), like http://127.0.0.1:4318. Unset: no traces
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+
+    /// What traces call this program
+    #[arg(
+        long,
+        env = "OTEL_SERVICE_NAME",
+        default_value = "flash-sale",
+        value_name = "NAME"
+    )]
+    pub otel_service_name: String,
+
+    /// The share of requests that are traced, from 0 to 1, where the caller's traceparent has not decided it
+    #[arg(long, env = "OTEL_TRACES_SAMPLER_ARG", default_value_t = 1.0, value_name = "SHARE",
+          value_parser = share)]
+    pub trace_share: f64,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| format!("{text:?} is not a number from 0 to 1"))
+}
+
 /// What only a server needs.
 #[derive(Clone, Args)]
 pub struct ServeSettings {
@@ -185,6 +214,9 @@ pub struct ServeSettings {
     /// Only take orders; a `flash-sale worker` or another instance writes them to Postgres
     #[arg(long)]
     pub no_writer: bool,
+
+    #[command(flatten)]
+    pub traces: TraceSettings,
 
     /// Leave out what is done for speed, to measure what it brings
     #[arg(long, env = "WITHOUT", value_enum, hide = true, value_delimiter = ',')]

@@ -21,6 +21,7 @@ mod recovery;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod traces;
 mod upgrade;
 mod watching;
 mod writer;
