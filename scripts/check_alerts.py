@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds deploy/alerts.yml, docs/operations.md and the program's metrics together.
+"""Holds deploy/alerts.yml, docs/operations.md, docs/runbook.md and the program's metrics together.
 
-Every alert has a section of its name in the runbook and the other way round, and every metric that an alert or the
+Every alert has a section of its name in docs/operations.md and the other way round, and every metric that an alert or the
 Grafana dashboard names is one that the program's source names. (tests/it/watching.rs compares them, their labels and
 the labels' values with what a running process exports.) `--self-test` shows that each kind of drift is found.
 
@@ -152,7 +152,8 @@ def main():
     read = lambda name: (ROOT / name).read_text(encoding="utf-8")
     shown = [path.read_text(encoding="utf-8") for path in dashboards]
     alerts = read("deploy/alerts.yml")
-    found = problems(alerts, read("docs/operations.md"), exported_metrics(), "\n".join(shown))
+    runbooks = read("docs/operations.md") + read("docs/runbook.md")
+    found = problems(alerts, runbooks, exported_metrics(), "\n".join(shown))
     if without_promtool:
         print("!!! NOT CHECKED: promtool was left out, so nobody has run the rules and their tests")
     else:
