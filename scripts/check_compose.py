@@ -11,7 +11,8 @@ Run it with the Python that `scripts/setup.sh ci` prepares. It checks that
 - every file and folder that is mounted, built from or copied exists, and .dockerignore lets it through;
 - the program knows every setting and every command that the compose file, the Dockerfile and .env.example name, and
   neither .env.example nor the compose file leaves one of its settings out (but those of embedded servers);
-- every metric on the dashboard and in its queries is one that the program's source names.
+- every metric on the dashboard and in its queries is one that the program's source names;
+- whoever the proxy, Prometheus and the cluster's first step are to reach is a service, or an alias of one.
 """
 
 import json
@@ -205,6 +206,44 @@ def check_dashboards():
                     )
 
 
+def check_addresses():
+    """Hosts that are named where Compose does not look."""
+    compose = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+    services = compose["services"]
+    known = set(services)
+    for service in services.values():
+        networks = service.get("networks") or {}
+        for network in networks.values() if isinstance(networks, dict) else ():
+            known.update((network or {}).get("aliases", []))
+    scrape = YAML(typ="safe").load(ROOT / "deploy" / "prometheus.yml")["scrape_configs"]
+    named = {
+        "docker-compose.yml, proxy": services["proxy"]["environment"]["INSTANCES"].split(":-", 1)[1].rstrip("}").split(),
+        "deploy/Caddyfile": re.search(r"\{\$INSTANCES:([^}]*)\}", (ROOT / "deploy/Caddyfile").read_text(encoding="utf-8"))
+        .group(1)
+        .split(),
+        "deploy/prometheus.yml": [
+            target for job in scrape for group in job.get("static_configs", []) for target in group["targets"]
+        ]
+        + [name for job in scrape for group in job.get("dns_sd_configs", []) for name in group["names"]],
+        "docker-compose.yml, the comments": re.findall(
+            r"(?:=|[ ,/\"])((?:app|redis)-\d:\d+)", "\n".join(comments("docker-compose.yml"))
+        )
+        + re.findall(r"http://(jaeger:\d+)", "\n".join(comments("docker-compose.yml"))),
+    }
+    for where, addresses in named.items():
+        must(addresses, f"{where}: names nobody")
+        for address in addresses:
+            must(address.split(":")[0] in known, f"{where}: there is no service {address}")
+    nodes = {name for name in services if re.fullmatch(r"redis-\d", name)}
+    waited_for = set(services["redis-cluster"]["depends_on"])
+    must(len(nodes) == 6 and nodes == waited_for, f"redis-cluster waits for {sorted(waited_for)} of {sorted(nodes)}")
+
+
+def comments(file):
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.lstrip().startswith("#")]
+
+
 def main():
     if len(sys.argv) != 2:
         print(__doc__.strip(), file=sys.stderr)
@@ -215,6 +254,7 @@ def main():
     check_dockerfile(program)
     check_env_example(program)
     check_dashboards()
+    check_addresses()
     for line in problems:
         print(line)
     if problems:

@@ -84,6 +84,10 @@ faketime_found() {
   return 1
 }
 if [ "$mode" != run ] && { have apt-get || have dnf; }; then faketime_found || needs faketime; fi
+# Several instances are tested behind the proxies that people use, and the alerts with Prometheus' own tool.
+if [ "$mode" != run ]; then
+  for proxy in nginx caddy promtool; do have $proxy || needs $proxy; done
+fi
 if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi
@@ -129,6 +133,9 @@ package() {
     apt:postgres) echo postgresql ;;
     apt:browser | dnf:browser) echo chromium ;;
     apt:chinese-font) echo fonts-wqy-microhei ;;
+    apt:nginx) echo nginx-light ;;
+    apt:promtool | brew:promtool) echo prometheus ;;
+    dnf:promtool) echo golang-github-prometheus ;;
     dnf:chinese-font) echo wqy-microhei-fonts ;;
     dnf:cc) echo gcc glibc-devel ;;
     dnf:faketime) echo libfaketime ;;
@@ -174,8 +181,13 @@ release_services() {
 }
 
 install_with_apt() {
-  local packages redis_was_there=no
+  local packages redis_was_there=no unit units_to_disable=""
   packages=$(packages_for apt)
+  for unit in nginx caddy prometheus; do
+    case " $packages " in
+      *" $unit "* | *" $unit-light "*) units_to_disable="$units_to_disable $unit" ;;
+    esac
+  done
   if dpkg-query -W -f '${Status}' redis-server 2>/dev/null | grep -q 'install ok installed'; then redis_was_there=yes; fi
   root_or "apt-get install $packages"
   say "installing with apt: $packages (programs only; no service is started)"
@@ -200,6 +212,14 @@ install_with_apt() {
       fi
       ;;
   esac
+  for unit in $units_to_disable; do
+    say "disabling the $unit service that its package enables; the tests start their own"
+    if have systemctl; then
+      as_root systemctl disable "$unit.service" >/dev/null 2>&1 || true
+    elif have update-rc.d; then
+      as_root update-rc.d "$unit" disable >/dev/null 2>&1 || true
+    fi
+  done
   release_services
   trap - EXIT INT TERM
 }

@@ -4,10 +4,10 @@
 
 use crate::{
     auth::{AdminToken, TokenSigner},
-    config::StoreSettings,
+    config::{ProxyTrust, StoreSettings},
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
-    http::{self, ConnectionLimits, HttpState, Limits},
+    http::{self, ConnectionLimits, HttpState, Leaving, Limits},
     lab::{Lab, LabError, servers::Servers},
     postgres,
     redis::Redis,
@@ -62,6 +62,8 @@ pub enum AppError {
     Shop(#[from] ShopError),
     #[error("{0}")]
     Lab(#[from] LabError),
+    #[error("{0}")]
+    Traces(#[from] telemetry::traces::TraceError),
 }
 
 fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
@@ -287,7 +289,9 @@ pub struct Front {
     pub tokens: TokenSigner,
     pub admin: Option<AdminToken>,
     pub rate_limit: bool,
-    pub trust_proxy: bool,
+    pub trust_proxy: ProxyTrust,
+    /// How long it goes on serving after it was told to stop, while proxies are told to look elsewhere.
+    pub drain_notice: Duration,
     pub connections: ConnectionLimits,
     /// `None`: every lab route answers 404.
     pub lab: Option<Lab>,
@@ -302,6 +306,7 @@ pub async fn serve(
 ) -> Result<(), AppError> {
     let metrics = telemetry::metrics();
     let draining = CancellationToken::new();
+    let leaving = Arc::new(Leaving::default());
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
     if let Some(limits) = &limits {
         running.spawn(|stop| upkeep(limits.clone(), stop));
@@ -319,6 +324,7 @@ pub async fn serve(
         metrics: Arc::new(move || metrics.render()),
         streams: http::Streams::new(front.rate_limit),
         draining: draining.clone(),
+        leaving: leaving.clone(),
         trust_proxy: front.trust_proxy,
         lab: lab.clone(),
     });
@@ -326,6 +332,7 @@ pub async fn serve(
         listener,
         site,
         front.connections,
+        leaving.clone(),
         draining.clone(),
         REQUESTS_GRACE,
     ));
@@ -337,6 +344,11 @@ pub async fn serve(
             let source = io::Error::other("the server ended by itself");
             return Err(AppError::Io { action: "serve".into(), source });
         }
+    }
+    leaving.set();
+    if !front.drain_notice.is_zero() {
+        tracing::info!(notice = ?front.drain_notice, "leaving: still serving, no longer ready");
+        tokio::time::sleep(front.drain_notice).await;
     }
     tracing::info!("stopping: finishing requests, then writing what is accepted");
     draining.cancel();

@@ -1,7 +1,10 @@
 //! Settings: flags and environment variables of the same name. `--help` is their documentation.
 
+pub mod proxies;
+
 use crate::{embedded::RedisFsync, tricks::Trick};
 use clap::{Args, ValueEnum};
+pub use proxies::ProxyTrust;
 use std::{net::SocketAddr, path::PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,6 +119,35 @@ fn connections() -> impl clap::builder::TypedValueParser<Value = usize> {
         .map(|number| number as usize)
 }
 
+/// Where traces go, if anywhere.
+#[derive(Debug, Clone, Args)]
+pub struct TraceSettings {
+    /// Export traces to this collector (OTLP over HTTP, protobuf), like http://127.0.0.1:4318. Unset: no traces
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+
+    /// What traces call this program
+    #[arg(
+        long,
+        env = "OTEL_SERVICE_NAME",
+        default_value = "flash-sale",
+        value_name = "NAME"
+    )]
+    pub otel_service_name: String,
+
+    /// The share of requests that are traced, from 0 to 1, where the caller's traceparent has not decided it
+    #[arg(long, env = "OTEL_TRACES_SAMPLER_ARG", default_value_t = 1.0, value_name = "SHARE",
+          value_parser = share)]
+    pub trace_share: f64,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| format!("{text:?} is not a number from 0 to 1"))
+}
+
 /// What only a server needs.
 #[derive(Clone, Args)]
 pub struct ServeSettings {
@@ -151,10 +183,22 @@ pub struct ServeSettings {
     #[arg(long, env = "RATE_LIMIT", value_enum, default_value_t = Switch::On, value_name = "on|off")]
     pub rate_limit: Switch,
 
-    /// Behind a proxy that sets X-Forwarded-For: take its last element as the client's address. Off
-    /// unless there is such a proxy, since clients can send the header too
-    #[arg(long, env = "TRUST_PROXY", value_enum, default_value_t = Switch::Off, value_name = "on|off")]
-    pub trust_proxy: Switch,
+    /// Behind proxies that set X-Forwarded-For: whose word about the client's address counts. Addresses
+    /// and networks, comma-separated (10.0.0.0/8,192.168.1.7); on: whoever connects is the proxy. Off
+    /// unless there is a proxy, since clients can send the header too
+    #[arg(
+        long,
+        env = "TRUST_PROXY",
+        default_value = "off",
+        value_name = "on|off|NETWORKS"
+    )]
+    pub trust_proxy: ProxyTrust,
+
+    /// Upon SIGTERM, go on serving for so many seconds while /readyz and /routable already answer 503, so
+    /// that a proxy stops sending requests before the port closes. 0: the port closes at once
+    #[arg(long, env = "DRAIN_NOTICE", default_value_t = 0, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u16).range(0..=300))]
+    pub drain_notice: u16,
 
     /// The most connections of clients at once; one more is told 503 and closed. With RATE_LIMIT on and
     /// TRUST_PROXY off, one address may have a quarter of them. Unset: what the limit of open files
@@ -170,6 +214,9 @@ pub struct ServeSettings {
     /// Only take orders; a `flash-sale worker` or another instance writes them to Postgres
     #[arg(long)]
     pub no_writer: bool,
+
+    #[command(flatten)]
+    pub traces: TraceSettings,
 
     /// Leave out what is done for speed, to measure what it brings
     #[arg(long, env = "WITHOUT", value_enum, hide = true, value_delimiter = ',')]

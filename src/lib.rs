@@ -37,7 +37,7 @@ pub mod postgres;
 /// Who somebody is: signed user tokens, the operator's token.
 pub mod auth;
 
-/// Logs and metrics.
+/// Logs, metrics, traces.
 pub mod telemetry;
 
 /// Settings: flags, environment, `.env`.

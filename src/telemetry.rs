@@ -1,4 +1,6 @@
-//! Logs and metrics.
+//! Logs, metrics, and traces.
+
+pub mod traces;
 
 use crate::config::LogFormat;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};

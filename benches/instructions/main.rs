@@ -272,7 +272,8 @@ fn whole_request(times: usize, by_router: bool) {
         metrics: Arc::new(String::new),
         streams: Streams::new(false),
         draining: CancellationToken::new(),
-        trust_proxy: false,
+        leaving: Arc::default(),
+        trust_proxy: flash_sale::config::ProxyTrust::Nobody,
         lab: None,
     };
     let flash_sale::http::Site { router, express } = flash_sale::http::site(state);

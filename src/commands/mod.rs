@@ -14,11 +14,12 @@ mod lesson;
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
-    config::{SaleSettings, ServeSettings, StoreSettings},
+    config::{SaleSettings, ServeSettings, StoreSettings, TraceSettings},
     domain::{SaleId, UserId},
     http, postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
-    telemetry, worker,
+    telemetry::{self, traces},
+    worker,
 };
 use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -61,6 +62,8 @@ pub enum Command {
         sale: SaleSettings,
         #[command(flatten)]
         store: Box<StoreSettings>,
+        #[command(flatten)]
+        traces: TraceSettings,
     },
     /// Bring the schema up to date
     Migrate {
@@ -148,7 +151,11 @@ pub struct TokensArgs {
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Serve { serve, sale, store } => serve_command(*serve, sale, *store).await,
-        Command::Worker { sale, store } => worker_command(sale, *store).await,
+        Command::Worker {
+            sale,
+            store,
+            traces,
+        } => worker_command(sale, *store, traces).await,
         Command::Migrate { store } => migrate(*store).await,
         Command::Seed { store } => seed_command(*store).await,
         Command::Tokens { tokens, store } => mint_tokens(&tokens, &store),
@@ -180,6 +187,18 @@ fn start_logs(store: &StoreSettings) {
     telemetry::init_logs(&store.rust_log, store.log_format);
 }
 
+fn start_traces(settings: &TraceSettings) -> Result<(), AppError> {
+    // Set to nothing is how a compose file leaves it out.
+    match settings.otlp_endpoint.as_deref() {
+        None | Some("") => Ok(()),
+        Some(endpoint) => Ok(traces::start(
+            endpoint,
+            &settings.otel_service_name,
+            settings.trace_share,
+        )?),
+    }
+}
+
 async fn serve_command(
     settings: ServeSettings,
     sale: SaleSettings,
@@ -187,6 +206,7 @@ async fn serve_command(
 ) -> Result<ExitCode, AppError> {
     start_logs(&store);
     telemetry::metrics(); // before the first measurement
+    start_traces(&settings.traces)?;
     let descriptors = http::connections::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
@@ -249,7 +269,8 @@ async fn serve_command(
             tokens,
             admin: admin.map(|(token, _)| AdminToken::new(&token)),
             rate_limit: settings.rate_limit.is_on(),
-            trust_proxy: settings.trust_proxy.is_on(),
+            trust_proxy: settings.trust_proxy,
+            drain_notice: Duration::from_secs(settings.drain_notice.into()),
             connections: http::ConnectionLimits::new(
                 settings
                     .max_connections
@@ -266,6 +287,7 @@ async fn serve_command(
     }
     .await;
     stores.close().await;
+    traces::end().await;
     served.map(|()| ExitCode::SUCCESS)
 }
 
@@ -285,9 +307,14 @@ async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
     Ok(())
 }
 
-async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<ExitCode, AppError> {
+async fn worker_command(
+    sale: SaleSettings,
+    store: StoreSettings,
+    tracing: TraceSettings,
+) -> Result<ExitCode, AppError> {
     start_logs(&store);
     telemetry::metrics();
+    start_traces(&tracing)?;
     let shutdown = shutdown_signal()?;
     let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
@@ -303,6 +330,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     shutdown.await;
     running.stop().await;
     stores.close().await;
+    traces::end().await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,6 +10,8 @@
 //! | reading answers and events | [`UNREAD_PATIENCE`] (Linux) | the system ends the connection |
 //! | letting go when the server stops | the grace given to [`serve`] | the end of the connection |
 //!
+//! How the server stops without refusing anybody who is on the way to it: [`super::departure`].
+//!
 //! **More clients than there is room for** are told 503 at once rather than left in the system's queue
 //! of connections: one who is told can try another instance or come back, one who is not sees a server
 //! that is dead. A connection that comes while every descriptor is in use cannot even be accepted; the
@@ -20,13 +22,14 @@
 
 use super::{
     Site,
+    departure::{self, Leaving},
     error::{Problem, REQUEST_TIMEOUT},
     limits::Address,
     patience::Patience,
     seats::Seats,
 };
 use axum::extract::{ConnectInfo, Request};
-use futures_util::future::Either;
+use futures_util::{TryFutureExt, future::Either};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
@@ -136,6 +139,7 @@ pub async fn serve(
     listener: TcpListener,
     site: Site,
     limits: ConnectionLimits,
+    leaving: Arc<Leaving>,
     draining: CancellationToken,
     grace: Duration,
 ) {
@@ -146,7 +150,8 @@ pub async fn serve(
             router: site.router.with_state(()),
             ..site
         },
-        leaving: Arc::default(),
+        leaving,
+        ending: Arc::default(),
         seats: Seats::new(limits.most_of_address),
     };
     let gauge = metrics::gauge!("flash_sale_connections");
@@ -187,9 +192,12 @@ pub async fn serve(
             }
         }
     }
-    // From here on the system refuses who comes.
-    drop(listener);
-    house.leaving.begin();
+    // From here on the system refuses who comes. Who came before that is served.
+    for (stream, peer) in departure::last_guests(listener).await {
+        gauge.increment(1.0);
+        open.spawn(house.converse(stream, peer));
+    }
+    house.ending.begin();
     refusals.abort_all();
     let finished = tokio::time::timeout(grace, async {
         while open.join_next().await.is_some() {
@@ -225,18 +233,18 @@ async fn after_failed_accept(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// That the server is on its way out, as its connections hear of it.
+/// That the port is closed and connections have to end, as they hear of it.
 ///
 /// A flag besides the bell, so that a connection that is polled for any other reason (and it is for every
 /// request) only reads it: to ask the bell, or a `CancellationToken`, takes a lock that all connections
 /// share.
 #[derive(Default)]
-struct Leaving {
+struct Ending {
     begun: AtomicBool,
     bell: Notify,
 }
 
-impl Leaving {
+impl Ending {
     fn begin(&self) {
         self.begun.store(true, SeqCst);
         self.bell.notify_waiters();
@@ -248,6 +256,7 @@ struct House {
     http: http1::Builder,
     site: Site,
     leaving: Arc<Leaving>,
+    ending: Arc<Ending>,
     seats: Seats,
 }
 
@@ -261,14 +270,20 @@ impl House {
         prepare(&stream);
         let Site { router, express } = self.site.clone();
         let lazy = express.uses_lazy_timers();
+        let leaving = self.leaving.clone();
         let guest = service_fn(move |request: Request<Incoming>| {
-            match express.take(request, peer) {
+            let answer = match express.take(request, peer) {
                 Ok(answer) => Either::Left(answer),
                 Err(mut request) => {
                     request.extensions_mut().insert(ConnectInfo(peer));
                     // A router is always ready.
                     Either::Right(router.clone().call(request))
                 }
+            };
+            if leaving.is_set() {
+                Either::Right(answer.map_ok(departure::say_goodbye))
+            } else {
+                Either::Left(answer)
             }
         });
         let mut http = self.http.clone();
@@ -278,10 +293,10 @@ impl House {
             http.timer(TokioTimer::new());
         }
         let mut connection = http.serve_connection(TokioIo::new(stream), guest);
-        let leaving = self.leaving.clone();
+        let ending = self.ending.clone();
         async move {
-            let mut bell = pin!(leaving.bell.notified());
-            let (mut listens, mut leaves) = (false, false);
+            let mut bell = pin!(ending.bell.notified());
+            let (mut listens, mut ends) = (false, false);
             let ended = poll_fn(|context| {
                 if !listens {
                     // This task's waker stays the same, so to leave it once is enough. It is left before the
@@ -289,8 +304,8 @@ impl House {
                     let _ = bell.as_mut().poll(context);
                     listens = true;
                 }
-                if !leaves && leaving.begun.load(SeqCst) {
-                    leaves = true;
+                if !ends && ending.begun.load(SeqCst) {
+                    ends = true;
                     // At once if it is idle, else after the answer that is being made.
                     Pin::new(&mut connection).graceful_shutdown();
                 }

@@ -8,6 +8,7 @@ use super::{
     error::{Problem, panicked},
     limits::Address,
 };
+use crate::telemetry::traces;
 use arc_swap::ArcSwap;
 use axum::{
     body::{Body, Bytes, HttpBody},
@@ -43,6 +44,7 @@ use tower::{Layer, Service};
 // ---- ids --------------------------------------------------------------------------------------
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 const LONGEST_ID: usize = 64;
 
 /// Numbers the requests of this process; the prefix tells processes apart. No clock and no random
@@ -129,9 +131,16 @@ impl Frame {
             &parts.extensions,
             &parts.headers,
         ) {
-            Ok(()) => Either::Left(about.answer(buy(parts).map(Ok))),
+            Ok(()) => match about.trace(&parts.headers) {
+                None => Either::Left(about.answer(buy(parts).map(Ok))),
+                Some(span) => {
+                    let answer = about.answer(buy(parts).map(Ok));
+                    Either::Right(Either::Left(traced(span, answer)))
+                }
+            },
             Err(problem) => {
-                Either::Right(about.answer(std::future::ready(Ok(problem.into_response()))))
+                let answer = std::future::ready(Ok(problem.into_response()));
+                Either::Right(Either::Right(about.answer(answer)))
             }
         }
     }
@@ -174,7 +183,13 @@ where
         let route = matched.map_or("unmatched", MatchedPath::as_str);
         let about = self.frame.begin(request.method(), request.headers(), route);
         match admit(&self.frame.0.0, &request) {
-            Ok(Entry::Free) => Either::Left(about.answer(self.inner.call(request))),
+            Ok(Entry::Free) => match about.trace(request.headers()) {
+                None => Either::Left(about.answer(self.inner.call(request))),
+                Some(span) => {
+                    let answer = about.answer(self.inner.call(request));
+                    Either::Right(Box::pin(traced(span, answer)))
+                }
+            },
             // Boxed, because it is rare: a body where none belongs, which has to be read all the same.
             Ok(Entry::AfterItsBody) => {
                 // The service that is ready is the one to call.
@@ -206,6 +221,14 @@ struct About {
 }
 
 impl About {
+    /// The span of a request, if this process traces, and this request.
+    fn trace(&self, headers: &HeaderMap) -> Option<traces::Request> {
+        let route = self.meter.route.as_str();
+        traces::active()
+            .filter(|_| route.starts_with("/api/"))
+            .and_then(|traces| traces.request(METHODS[self.method], route, headers))
+    }
+
     fn answer<F>(self, answer: F) -> Answer<F> {
         Answer {
             answer,
@@ -276,6 +299,21 @@ impl<F: Future<Output = Result<Response, Infallible>>> Future for Answer<F> {
         let about = this.about.take().expect("polled once more after its end");
         Poll::Ready(Ok(about.conclude(response)))
     }
+}
+
+/// Answers within the span of the request, and tells the client where to find it.
+async fn traced(
+    span: traces::Request,
+    answer: impl Future<Output = Result<Response, Infallible>>,
+) -> Result<Response, Infallible> {
+    let mut response = span.around(answer).await?;
+    let headers = response.headers();
+    let id = headers.get(X_REQUEST_ID).and_then(|id| id.to_str().ok());
+    let found_at = span.answered(response.status().as_u16(), id.unwrap_or_default());
+    if let Ok(found_at) = HeaderValue::try_from(found_at) {
+        response.headers_mut().insert(TRACERESPONSE, found_at);
+    }
+    Ok(response)
 }
 
 /// How a request gets in.

@@ -6,7 +6,7 @@
 //! memory holds a minute's worth of callers. With limits off none of this runs.
 
 use super::error::Problem;
-use crate::domain::UserId;
+use crate::{config::ProxyTrust, domain::UserId};
 use axum::{
     extract::ConnectInfo,
     http::{Extensions, HeaderMap},
@@ -41,38 +41,28 @@ impl From<IpAddr> for Address {
 }
 
 impl Address {
-    /// The peer's address. Behind a proxy (`trust_proxy`) it is the last element of
-    /// X-Forwarded-For: that one the proxy wrote itself, what stands before it anyone can claim.
-    pub fn of(extensions: &Extensions, headers: &HeaderMap, trust_proxy: bool) -> Self {
-        let forwarded = if trust_proxy {
-            last_forwarded(headers)
-        } else {
-            None
-        };
-        let peer = || {
-            extensions
-                .get::<ConnectInfo<SocketAddr>>()
-                .map(|ConnectInfo(peer)| peer.ip())
+    /// The peer's address; if the peer is a known proxy, whom X-Forwarded-For names.
+    pub fn of(extensions: &Extensions, headers: &HeaderMap, trust_proxy: ProxyTrust) -> Self {
+        let peer = extensions
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|ConnectInfo(peer)| peer.ip());
+        let client = match trust_proxy {
+            ProxyTrust::Nobody => None,
+            _ => trust_proxy.client(peer, forwarded(headers)),
         };
         // Without connect info (a router driven by a test) everybody is one.
-        forwarded.or_else(peer).map_or(Self::V4([0; 4]), Self::from)
+        client.or(peer).map_or(Self::V4([0; 4]), Self::from)
     }
 }
 
-fn last_forwarded(headers: &HeaderMap) -> Option<IpAddr> {
-    let last = headers
+/// The elements of X-Forwarded-For, the last one first. A header that is no text ends them.
+fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers
         .get_all("x-forwarded-for")
         .iter()
-        .next_back()?
-        .to_str()
-        .ok()?
-        .rsplit(',')
-        .next()?
-        .trim();
-    // Some proxies add the port.
-    last.parse()
-        .ok()
-        .or_else(|| last.parse::<SocketAddr>().ok().map(|address| address.ip()))
+        .rev()
+        .map_while(|value| value.to_str().ok())
+        .flat_map(|value| value.rsplit(','))
 }
 
 /// The limiters, with their figures in [`Limits::new`].
@@ -254,7 +244,12 @@ mod tests {
     fn only_a_trusted_proxy_can_say_who_is_asking_and_only_its_own_word_counts() {
         let mut extensions = Extensions::new();
         extensions.insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 5000))));
-        let of = |forwarded: &[&'static str], trust_proxy| {
+        let of = |forwarded: &[&'static str], is_trusted: bool| {
+            let trust_proxy = if is_trusted {
+                ProxyTrust::Everybody
+            } else {
+                ProxyTrust::Nobody
+            };
             let mut headers = HeaderMap::new();
             for value in forwarded {
                 headers.append("x-forwarded-for", HeaderValue::from_static(value));
@@ -273,26 +268,26 @@ mod tests {
         assert_eq!(of(&["[2001:db8::1]:443"], true), address("2001:db8::9"));
     }
 
-    fn forwarded(value: &[u8]) -> Option<Option<IpAddr>> {
+    fn last_forwarded(value: &[u8]) -> Option<Option<IpAddr>> {
         let value = HeaderValue::from_bytes(value).ok()?;
         let headers = HeaderMap::from_iter([(
             axum::http::HeaderName::from_static("x-forwarded-for"),
             value,
         )]);
-        Some(last_forwarded(&headers))
+        Some(ProxyTrust::Everybody.client(None, forwarded(&headers)))
     }
 
     proptest! {
         #[test]
         fn any_forwarded_for_is_an_address_or_ignored(value in prop::collection::vec(any::<u8>(), 0..60), text in "[0-9a-f:., \\[\\]%]{0,50}") {
-            forwarded(&value);
-            forwarded(text.as_bytes());
+            last_forwarded(&value);
+            last_forwarded(text.as_bytes());
         }
 
         #[test]
         fn the_last_address_is_read_back_as_written(claimed in "[ -~]{0,30}", ip: IpAddr, port: u16) {
             for written in [ip.to_string(), SocketAddr::new(ip, port).to_string()] {
-                prop_assert_eq!(forwarded(format!("{claimed}, {written}").as_bytes()), Some(Some(ip)));
+                prop_assert_eq!(last_forwarded(format!("{claimed}, {written}").as_bytes()), Some(Some(ip)));
             }
         }
     }

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod around;
 pub mod body;
 pub mod connections;
+pub mod departure;
 pub mod error;
 pub mod events;
 pub mod express;
@@ -25,6 +26,7 @@ pub mod session;
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    config::ProxyTrust,
     lab::Lab,
     sale::Shop,
 };
@@ -44,7 +46,7 @@ use utoipa_axum::{
     routes,
 };
 
-pub use {connections::ConnectionLimits, events::Streams, limits::Limits};
+pub use {connections::ConnectionLimits, departure::Leaving, events::Streams, limits::Limits};
 
 /// What the handlers work with.
 #[derive(Clone)]
@@ -61,8 +63,10 @@ pub struct HttpState {
     pub streams: Streams,
     /// Cancelled when the server is on its way out: event streams end, `/readyz` says no.
     pub draining: CancellationToken,
-    /// Whether a proxy in front says who is asking (X-Forwarded-For, X-Forwarded-Proto).
-    pub trust_proxy: bool,
+    /// Set when it is about to be: `/readyz` and `/routable` say no, and everything else is answered.
+    pub leaving: Arc<Leaving>,
+    /// Which proxies in front say who is asking (X-Forwarded-For, X-Forwarded-Proto).
+    pub trust_proxy: ProxyTrust,
     /// `None`: every lab route answers 404.
     pub lab: Option<Arc<Lab>>,
 }
@@ -155,9 +159,10 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lessons::play).layer(packed.clone()))
         .routes(routes!(lessons::ids).layer(packed.clone()))
         .routes(routes!(lab::locks).layer(packed.clone()))
-        // /healthz, /readyz, /metrics
+        // /healthz, /readyz, /routable, /metrics
         .routes(routes!(around::healthz))
         .routes(routes!(around::readyz))
+        .routes(routes!(around::routable))
         .routes(routes!(around::metrics))
 }
 
@@ -265,6 +270,7 @@ mod tests {
         ("get", "/api/v1/lab/locks"),
         ("get", "/healthz"),
         ("get", "/readyz"),
+        ("get", "/routable"),
         ("get", "/metrics"),
     ];
 

@@ -105,7 +105,7 @@ pub async fn open(
         expires_at,
     };
     let mut response = body::json(StatusCode::CREATED, &opened)?;
-    let over_tls = app.trust_proxy
+    let over_tls = app.trust_proxy.is_on()
         && headers
             .get("x-forwarded-proto")
             .is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"));

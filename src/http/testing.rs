@@ -40,7 +40,8 @@ pub fn state() -> HttpState {
         metrics: Arc::new(String::new),
         streams: Streams::new(false),
         draining: CancellationToken::new(),
-        trust_proxy: false,
+        leaving: Arc::default(),
+        trust_proxy: crate::config::ProxyTrust::Nobody,
         lab: None,
     }
 }

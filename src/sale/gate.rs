@@ -29,6 +29,7 @@ use crate::{
         ids::IdError,
         log::{AcceptedBatch, AcceptedOrder},
     },
+    telemetry::traces::{self, Batch, Call, Joined},
     tricks::Trick,
 };
 use futures_util::FutureExt;
@@ -64,6 +65,7 @@ pub struct Waiting {
     user: UserId,
     key: Option<IdempotencyKey>,
     since: Instant,
+    trace: Option<Joined>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -80,6 +82,7 @@ pub async fn ask(
         user,
         key,
         since: Instant::now(),
+        trace: Joined::here(),
         answer,
     });
     let answered = match joined {
@@ -128,7 +131,9 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         }
         listing.touch();
         shop.metrics.batch_size.record(waiting.len() as f64);
-        let judged = AssertUnwindSafe(judge_crowd(&shop, &listing, &waiting, &mut spare))
+        let batch = Batch::open(waiting.iter().map(|buyer| &buyer.trace));
+        let judging = judge_crowd(&shop, &listing, &waiting, &mut spare);
+        let judged = AssertUnwindSafe(Batch::around(&batch, judging))
             .catch_unwind()
             .await;
         // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
@@ -137,6 +142,9 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
             Ok(answers) => {
                 for (buyer, answer) in waiting.drain(..).zip(answers) {
                     count(&shop, &answer);
+                    if let (Some(batch), Some(trace)) = (&batch, &buyer.trace) {
+                        batch.judged(trace, buyer.since, &answer);
+                    }
                     // A receiver that has gone is a client that hung up: its order stands.
                     let _ = buyer.answer.send(answer);
                 }
@@ -429,6 +437,7 @@ async fn attempt<W: Borrow<Waiting>>(
         .map_err(redis::RedisError::from)?;
     let asked = Instant::now();
     shop.round_trips.redis.fetch_add(1, Relaxed);
+    let call = Call::begin("redis admit.lua");
     let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
@@ -438,7 +447,11 @@ async fn attempt<W: Borrow<Waiting>>(
         options,
         &buyers,
     )
-    .await?;
+    .await;
+    if let Some(call) = call {
+        call.end(judged.is_err());
+    }
+    let judged = judged?;
     shop.fail_points
         .at("gate.admitted")
         .await
@@ -461,7 +474,7 @@ fn conclude<W: Borrow<Waiting>>(
     let sale = listing.sale();
     // What this call accepted, and what an earlier one did whose reply was lost.
     let (mut accepted, mut before) = (Vec::new(), Vec::new());
-    let answers = waiting
+    let answers: Vec<Answer> = waiting
         .iter()
         .map(Borrow::borrow)
         .zip(ids)
@@ -507,6 +520,13 @@ fn conclude<W: Borrow<Waiting>>(
             })
         })
         .collect();
+    if let Some(traces) = traces::active()
+        && shop.settings.own_writer
+    {
+        for (buyer, answer) in waiting.iter().map(Borrow::borrow).zip(&answers) {
+            traces.carry(buyer.trace.as_ref(), answer);
+        }
+    }
     listing.buyers.saw(
         epoch,
         admitted.admitted,

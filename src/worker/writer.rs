@@ -13,7 +13,7 @@
 //! `rejected`. When its epoch has ended, its orders ask again ([`super::late`]).
 
 use crate::{
-    domain::{OrderStatus, SaleId},
+    domain::{OrderId, OrderStatus, SaleId},
     postgres::timed_out,
     redis::{is_wrong_type, scripts},
     sale::{
@@ -21,6 +21,7 @@ use crate::{
         log::{self, AcceptedBatch, AcceptedOrder},
         orders::{self, Expect, Rejected, Written},
     },
+    telemetry::traces::Writing,
     worker::{late, survive},
 };
 use std::{
@@ -72,6 +73,7 @@ async fn persist_until_stopped(
 ) {
     let mut pause = Duration::from_millis(50);
     let mut give_up_at = None;
+    let mut trace = Writing::open(false, ids_of(batches));
     loop {
         let written = async {
             shop.fail_points
@@ -102,11 +104,23 @@ async fn persist_until_stopped(
             }
         }
     }
+    if let Some(trace) = &mut trace {
+        trace.committed();
+    }
     // Once, and not until it succeeds: while Redis is away, what else is in the channel must become rows,
     // since Redis may come back without it. A recovery pass finds rows and acknowledges.
-    if let Err(error) = survive(acknowledge_settled(shop, batches)).await {
+    let acknowledged = survive(acknowledge_settled(shop, batches)).await;
+    if let Some(trace) = trace {
+        trace.acknowledged(acknowledged.is_err());
+    }
+    if let Err(error) = acknowledged {
         tracing::debug!(%error, batches = batches.len(), "written; the log entries stay for a recovery pass");
     }
+}
+
+fn ids_of(batches: &[AcceptedBatch]) -> impl Iterator<Item = OrderId> {
+    let orders = batches.iter().flat_map(|batch| &batch.orders);
+    orders.map(|order| order.id)
 }
 
 /// Settles every order of these batches in Postgres, then acknowledges their log entries. Idempotent.
@@ -115,10 +129,18 @@ pub async fn persist(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<(), ShopError> {
+    let mut trace = Writing::open(true, ids_of(batches));
     settle(shop, batches, expect).await?;
+    if let Some(trace) = &mut trace {
+        trace.committed();
+    }
     // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
     // if it dies, a recovery pass does.
-    acknowledge_settled(shop, batches).await
+    let acknowledged = acknowledge_settled(shop, batches).await;
+    if let Some(trace) = trace {
+        trace.acknowledged(acknowledged.is_err());
+    }
+    acknowledged
 }
 
 /// Makes every order of these batches a row, live or `rejected`. Idempotent.

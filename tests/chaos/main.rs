@@ -35,7 +35,7 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// What `cargo test` runs: a fault of each kind.
 const SHORT: &[Fault] = &[
-    Fault::AppKill,
+    Fault::Many,
     Fault::RedisCut,
     Fault::PostgresKill,
     Fault::NetLostReplies,

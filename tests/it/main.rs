@@ -9,6 +9,7 @@ mod clients;
 mod contract;
 mod embedded;
 mod faults;
+mod front;
 mod ids;
 mod lab;
 mod lessons;
@@ -20,4 +21,7 @@ mod recovery;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod traces;
+mod upgrade;
+mod watching;
 mod writer;

@@ -4,7 +4,7 @@ use super::{Database, Servers};
 use flash_sale::{
     app::{Front, Role, Running, Stores, serve},
     auth::{AdminToken, TokenSigner},
-    config::SaleSettings,
+    config::{ProxyTrust, SaleSettings},
     domain::UserId,
     fail_point::FailPoints,
     http::ConnectionLimits,
@@ -45,6 +45,7 @@ pub struct Options {
     pub role: Role,
     pub rate_limit: bool,
     pub trust_proxy: bool,
+    pub drain_notice: Duration,
     pub admin: bool,
     pub backlog_limit: i64,
     pub batch_limit: u16,
@@ -62,6 +63,7 @@ impl Default for Options {
             role: Role::Server,
             rate_limit: false,
             trust_proxy: false,
+            drain_notice: Duration::ZERO,
             admin: true,
             backlog_limit: 1_000_000,
             batch_limit: 512,
@@ -162,7 +164,12 @@ impl TestApp {
             tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
             admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
-            trust_proxy: options.trust_proxy,
+            trust_proxy: if options.trust_proxy {
+                ProxyTrust::Everybody
+            } else {
+                ProxyTrust::Nobody
+            },
+            drain_notice: options.drain_notice,
             connections: options.connections,
             lab: options.lab.then(|| stores.lab(options.lab_dir)),
         };

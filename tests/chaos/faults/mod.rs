@@ -1,6 +1,7 @@
 //! The faults: what is done to the program, how one knows that it happened, and what may be expected
 //! of the program meanwhile.
 
+pub mod churn;
 pub mod clock;
 pub mod crowds;
 pub mod network;
@@ -49,6 +50,8 @@ faults! {
     AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
     AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
     WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
+    Many "many" "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
+    ManyWithoutWriter "many-without-writer" "four instances without a writer and two workers come and go"
     RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
     RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
     RedisCut "redis-cut" "kill -9 Redis; its append-only file is cut at a random byte"
@@ -235,6 +238,16 @@ impl Fault {
                 without_writer: 2,
                 workers: 1,
             },
+            Self::Many => Shape {
+                servers: 3,
+                without_writer: 2,
+                workers: 0,
+            },
+            Self::ManyWithoutWriter => Shape {
+                servers: 0,
+                without_writer: 4,
+                workers: 2,
+            },
             _ => Shape {
                 servers: 2,
                 without_writer: 0,
@@ -248,6 +261,8 @@ impl Fault {
         match self {
             // Every clock has stood on every offset, most likely.
             Self::Clock => 12,
+            // Both ways of going, by several instances, most likely.
+            Self::Many | Self::ManyWithoutWriter => 4,
             // Once with rows locked, once with the lock of the rebuild.
             Self::AppStopLong => 2,
             _ => 1,
@@ -342,6 +357,7 @@ impl Fault {
             Self::AppStop => processes::stop_one(stage, 3_000..4_500).await,
             Self::AppStopLong => processes::stop_one_for_long(stage).await,
             Self::WorkerKill => processes::kill_one(stage).await,
+            Self::Many | Self::ManyWithoutWriter => churn::come_and_go(stage).await,
             Self::RedisKill => redis::kill(stage).await,
             Self::RedisEmpty => redis::restart_empty(stage).await,
             Self::RedisCut => redis::restart_cut(stage).await,
@@ -403,6 +419,10 @@ impl Fault {
             }
             Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong => {
                 processes::verify_stop(stage);
+                Ok(())
+            }
+            Self::Many | Self::ManyWithoutWriter => {
+                churn::verify(stage);
                 Ok(())
             }
             Self::Clients => {

@@ -1,0 +1,224 @@
+//! Two versions side by side, as in every rolling upgrade: the newer one has brought the schema further and writes
+//! what it knows, and the older one, which is this program, works on. The rule for what may change:
+//! docs/operations.md, "Upgrading".
+
+use crate::{
+    cli::{Home, Program, settings_of},
+    support::{
+        Servers,
+        app::{ADMIN_TOKEN, Options, TestApp, eventually},
+    },
+};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sqlx::Executor;
+use std::{fs, path::Path};
+
+/// A migration that an older instance cannot live with says so, and why, in a comment that begins like this. Then all
+/// instances are stopped for it, and the notes of that release say so.
+const MARK: &str = "-- not rolling:";
+
+/// What an older instance that is still running, or started again, does not survive.
+const FORBIDDEN: &[&[&str]] = &[
+    &["DROP", "TABLE"],
+    &["DROP", "COLUMN"],
+    &["DROP", "SCHEMA"],
+    &["DROP", "TYPE"],
+    &["DROP", "FUNCTION"],
+    &["RENAME"],
+    &["SET", "NOT", "NULL"],
+    &["SET", "DATA", "TYPE"],
+    &["TYPE", "USING"],
+    &["TRUNCATE"],
+];
+
+/// Why a migration is not one that an older instance can live with; `None` if it is.
+fn breaks_older_instances(sql: &str) -> Option<String> {
+    let without_comments: Vec<&str> = sql
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or(""))
+        .collect();
+    for statement in without_comments.join("\n").split(';') {
+        let upper = statement.to_uppercase();
+        let words: Vec<&str> = upper
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .filter(|word| !word.is_empty())
+            .collect();
+        let says = |some: &[&str]| words.windows(some.len()).any(|window| window == some);
+        // What a migration makes itself, nobody older knows.
+        let alters = words.first() == Some(&"ALTER");
+        if let Some(bad) = FORBIDDEN
+            .iter()
+            .find(|bad| says(bad) && (alters || words.first() != Some(&"CREATE")))
+        {
+            return Some(format!("{} in: {}", bad.join(" "), statement.trim()));
+        }
+        let adds = alters && says(&["ADD", "COLUMN"]);
+        if adds
+            && says(&["NOT", "NULL"])
+            && !words.contains(&"DEFAULT")
+            && !words.contains(&"GENERATED")
+        {
+            return Some(format!("an older insert lacks it: {}", statement.trim()));
+        }
+    }
+    None
+}
+
+#[test]
+fn migrations_only_add() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let mut seen = 0;
+    for file in fs::read_dir(folder).expect("the migrations") {
+        let path = file.expect("a file").path();
+        let sql = fs::read_to_string(&path).expect("text");
+        seen += 1;
+        if sql.lines().any(|line| line.trim_start().starts_with(MARK)) {
+            continue;
+        }
+        let why = breaks_older_instances(&sql);
+        assert_eq!(why, None, "{} (or say why, after {MARK:?})", path.display());
+    }
+    assert!(seen >= 6);
+}
+
+#[test]
+fn a_migration_that_takes_away_is_noticed() {
+    for bad in [
+        "ALTER TABLE sales DROP COLUMN title;",
+        "CREATE TABLE a (b int); DROP TABLE\n lab_orders;",
+        "ALTER TABLE sales RENAME COLUMN title TO name;",
+        "ALTER TABLE sales ALTER COLUMN stock SET DATA TYPE bigint;",
+        "ALTER TABLE orders ALTER COLUMN pay_by SET NOT NULL; -- they are all there",
+        "ALTER TABLE orders ADD COLUMN bucket smallint NOT NULL;",
+    ] {
+        assert!(breaks_older_instances(bad).is_some(), "{bad}");
+    }
+    for good in [
+        "-- DROP TABLE sales;\nCREATE INDEX a ON sales (title);",
+        "ALTER TABLE orders ADD COLUMN bucket smallint NOT NULL DEFAULT 0;",
+        "ALTER TABLE orders ADD COLUMN note text;",
+        "CREATE TABLE a (b int NOT NULL);",
+    ] {
+        assert_eq!(breaks_older_instances(good), None, "{good}");
+    }
+}
+
+/// The schema has gone further, with a migration that this program does not have: it starts, sells and audits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_is_older_than_the_schema_starts_and_sells() {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let mut connection = database.connect().await;
+    connection
+        .execute(
+            "ALTER TABLE sales ADD COLUMN of_the_future text NOT NULL DEFAULT 'x';
+             ALTER TABLE orders ADD COLUMN of_the_future integer;
+             ALTER TABLE payments ADD COLUMN of_the_future integer NOT NULL DEFAULT 7;
+             CREATE TABLE of_the_future (id bigint PRIMARY KEY);
+             INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (999999, 'of the future', true, '\\x00', 0)",
+        )
+        .await
+        .expect("the schema goes further");
+    drop(connection);
+    let home = Home::new();
+    let settings = settings_of(servers, &database, "older:");
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let program = Program::serve(&home, &[], &settings).await;
+    let client = reqwest::Client::new();
+    let post = async |path: &str, token: &str, body: Option<Value>| -> (StatusCode, Value) {
+        let mut request = client.post(program.url(path)).bearer_auth(token);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let reply = request.send().await.expect("an answer");
+        (reply.status(), reply.json().await.expect("JSON"))
+    };
+    let sale = json!({"title": "a thing", "price_cents": 100, "stock": 5});
+    let (status, sale) = post("/api/v1/admin/sales", ADMIN_TOKEN, Some(sale)).await;
+    assert_eq!(status, 201, "{sale}");
+    let sale = sale["id"].as_str().expect("an id");
+    let (_, session) = post("/api/v1/session", "", Some(json!({}))).await;
+    let token = session["token"].as_str().expect("a token");
+    let (status, order) = post(&format!("/api/v1/sales/{sale}/orders"), token, None).await;
+    assert_eq!(status, 202, "{order}");
+    let order = order["order_id"].as_str().expect("an id");
+    eventually("the order is paid", async || {
+        let (status, _) = post(&format!("/api/v1/orders/{order}/pay"), token, None).await;
+        (status == 200).then_some(())
+    })
+    .await;
+    eventually("the sale is sound", async || {
+        let url = program.url(&format!("/api/v1/admin/sales/{sale}/audit"));
+        let asked = client.get(url).bearer_auth(ADMIN_TOKEN).send().await.ok()?;
+        let audit: Value = asked.json().await.ok()?;
+        assert_eq!(audit["ok"], true, "{audit:#}");
+        (audit["quiescent"] == true && audit["paid"] == 1).then_some(())
+    })
+    .await;
+    program.terminate().await;
+    database.drop().await;
+}
+
+/// A newer instance has put more into Redis, where the rule allows it: new fields of a sale's state, new fields of a
+/// log entry. This one sells from the one and writes the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_newer_instance_adds_in_redis_is_passed_over() {
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(10, json!({})).await;
+    let mut redis = app.redis().await;
+    let (state, log) = (
+        format!("{}{{sale:{sale}}}", app.prefix),
+        format!("{}{{sale:{sale}}}:log", app.prefix),
+    );
+    redis::cmd("HSET")
+        .arg(&[&state, "of_the_future", "7 8 9"])
+        .exec_async(&mut redis)
+        .await
+        .expect("a new field");
+    let buyer = app.shopper();
+    let order = buyer.must_buy(&sale).await;
+    // The same entry as a newer instance would have written it.
+    let entries: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
+        .arg(&[&log, "-", "+"])
+        .query_async(&mut redis)
+        .await
+        .expect("the log");
+    let [entry] = &entries.ids[..] else {
+        panic!("one purchase, one entry: {entries:?}");
+    };
+    let field = |name: &str| entry.get::<Vec<u8>>(name).expect("a field");
+    redis::pipe()
+        .atomic()
+        .cmd("XADD")
+        .arg(&log)
+        .arg("*")
+        .arg("m")
+        .arg(field("m"))
+        .arg("o")
+        .arg(field("o"))
+        .arg("of_the_future")
+        .arg("7 8 9")
+        .ignore()
+        .cmd("XDEL")
+        .arg(&log)
+        .arg(&entry.id)
+        .ignore()
+        .exec_async(&mut redis)
+        .await
+        .expect("the entry is replaced");
+    let writer = app.another(Options::default()).await;
+    let path = format!("/api/v1/orders/{order}");
+    eventually("the order is a row", async || {
+        let found = buyer.get(&path).await;
+        (found.text("status") == "pending_payment").then_some(())
+    })
+    .await;
+    assert_eq!(app.assert_sound(&sale).await.live, 1);
+    writer.stop().await;
+    app.finish().await;
+}
