@@ -11,6 +11,7 @@ use crate::{
     lab::{Lab, LabError, servers::Servers},
     postgres,
     redis::Redis,
+    room::Rooms,
     sale::ShopError,
     telemetry,
 };
@@ -311,8 +312,11 @@ pub async fn serve(
     if let Some(lab) = lab.clone() {
         running.spawn(async move |stop| lab.upkeep(stop).await);
     }
+    let rooms = Arc::new(Rooms::new(running.shop.clone(), front.tokens.slips()));
+    running.spawn(|stop| rooms.clone().run(stop));
     let router = http::router(HttpState {
         shop: running.shop.clone(),
+        rooms,
         tokens: Arc::new(front.tokens),
         admin: front.admin,
         limits,

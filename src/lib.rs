@@ -14,6 +14,9 @@ pub mod app;
 /// HTTP: routes, extractors, errors, event streams, pages.
 pub mod http;
 
+/// The waiting room of a sale: the draw among those who came early, the queue behind them, and whose turn it is.
+pub mod room;
+
 /// The lab: every way to sell a scarce thing, the broken ones too, side by side.
 pub mod lab;
 
@@ -36,6 +39,9 @@ pub mod postgres;
 
 /// Who somebody is: signed user tokens, the operator's token.
 pub mod auth;
+
+/// Slips: short signed statements for one user and one sale, such as "it is your turn".
+pub mod slip;
 
 /// Logs and metrics.
 pub mod telemetry;

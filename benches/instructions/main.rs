@@ -24,6 +24,7 @@ use flash_sale::{
         Keys, Redis,
         scripts::{self, AdmitOptions, Buyer},
     },
+    room::Rooms,
     sale::{
         Shop, ShopSettings,
         board::{Board, Tally},
@@ -182,6 +183,7 @@ fn sale() -> Sale {
         epoch: 1,
         version: 1,
         buyer_shards: 1,
+        door: flash_sale::domain::Door::default(),
     }
 }
 
@@ -254,8 +256,10 @@ fn request_sold_out(times: usize) {
     let tokens = TokenSigner::new(SECRET).expect("a long secret");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
+    let shop = Arc::new(shop);
     let state = HttpState {
-        shop: Arc::new(shop),
+        rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
+        shop,
         tokens: Arc::new(tokens),
         admin: None,
         limits: None,

@@ -72,6 +72,20 @@ kinds! {
     SOLD_OUT = CONFLICT "sold_out", "Sold out", "Nothing is left at this moment.";
     ALREADY_ORDERED = CONFLICT "already_ordered", "Already ordered",
         "You hold as many orders of this sale as it allows.";
+    WAITING_ROOM_NOT_FOUND = NOT_FOUND "waiting_room_not_found", "No waiting room",
+        "This sale has no waiting room: buy without one.";
+    WAITING_ROOM_NOT_OPEN = CONFLICT "waiting_room_not_open", "Waiting room not open yet",
+        "The waiting room cannot be joined yet.";
+    NOT_IN_WAITING_ROOM = NOT_FOUND "not_in_waiting_room", "Not in the waiting room",
+        "You have no place in this waiting room: join it.";
+    ADMISSION_REQUIRED = CONFLICT "admission_required", "Admission required",
+        "This sale has a waiting room: join it, and buy with the admission that your turn brings.";
+    ADMISSION_INVALID = FORBIDDEN "admission_invalid", "Admission not valid",
+        "This admission was not given to you for this sale.";
+    ADMISSION_EXPIRED = CONFLICT "admission_expired", "Turn over",
+        "Your turn is over: join the waiting room again. If you did buy, the order is among yours.";
+    ADMISSION_USED = CONFLICT "admission_used", "Admission used",
+        "An order has come of this admission already.";
     NOT_PAYABLE = CONFLICT "not_payable", "Not payable", "The order cannot be paid any more.";
     STILL_QUEUED = CONFLICT "still_queued", "Still queued",
         "The order is accepted and being written down; try again in a moment.";
@@ -163,19 +177,29 @@ impl Problem {
     pub fn of_refusal(refusal: Admission, now: OffsetDateTime) -> Option<Self> {
         Some(match refusal {
             Admission::Accepted { .. } => return None,
-            Admission::AlreadyOrdered { order_id } => Self {
-                extra: Extra::OrderId(order_id),
-                ..Self::new(&ALREADY_ORDERED)
-            },
+            Admission::AlreadyOrdered { order_id } => Self::about(&ALREADY_ORDERED, order_id),
             Admission::SoldOut => Self::new(&SOLD_OUT),
-            Admission::NotOpen { opens_at } => Self {
-                retry_after: Some((opens_at - now).try_into().unwrap_or(Duration::ZERO)),
-                extra: Extra::OpensAt(opens_at),
-                ..Self::new(&NOT_OPEN)
-            },
+            Admission::NotOpen { opens_at } => Self::not_before(&NOT_OPEN, opens_at, now),
             Admission::Paused => Self::new(&PAUSED),
             Admission::Ended => Self::new(&ENDED),
         })
+    }
+
+    /// A refusal that passes at `opens_at`.
+    pub fn not_before(kind: &'static Kind, opens_at: OffsetDateTime, now: OffsetDateTime) -> Self {
+        Self {
+            retry_after: Some((opens_at - now).try_into().unwrap_or(Duration::ZERO)),
+            extra: Extra::OpensAt(opens_at),
+            ..Self::new(kind)
+        }
+    }
+
+    /// A refusal because of an order that there is.
+    pub fn about(kind: &'static Kind, order_id: OrderId) -> Self {
+        Self {
+            extra: Extra::OrderId(order_id),
+            ..Self::new(kind)
+        }
     }
 
     pub fn kind(&self) -> &'static Kind {
@@ -241,10 +265,10 @@ pub struct ProblemBody<'a> {
     detail: &'a str,
     #[schema(example = "sold_out")]
     code: &'a str,
-    /// With `already_ordered`: the order you hold.
+    /// With `already_ordered` and `admission_used`: the order you hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     order_id: Option<OrderId>,
-    /// With `not_open`.
+    /// With `not_open` and `waiting_room_not_open`.
     #[serde(
         skip_serializing_if = "Option::is_none",
         with = "time::serde::rfc3339::option"

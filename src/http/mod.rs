@@ -7,6 +7,7 @@ pub mod admin;
 pub mod around;
 pub mod body;
 pub mod connections;
+pub mod door;
 pub mod error;
 pub mod events;
 pub mod extract;
@@ -17,6 +18,7 @@ pub mod limits;
 pub mod openapi;
 pub mod orders;
 pub mod pages;
+pub mod room;
 pub mod sales;
 pub mod seats;
 pub mod session;
@@ -24,6 +26,7 @@ pub mod session;
 use crate::{
     auth::{AdminToken, TokenSigner},
     lab::Lab,
+    room::Rooms,
     sale::Shop,
 };
 use axum::{
@@ -48,6 +51,7 @@ pub use {connections::ConnectionLimits, events::Streams, limits::Limits};
 #[derive(Clone)]
 pub struct HttpState {
     pub shop: Arc<Shop>,
+    pub rooms: Arc<Rooms>,
     pub tokens: Arc<TokenSigner>,
     /// `None`: there is no admin API.
     pub admin: Option<AdminToken>,
@@ -104,6 +108,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(sales::read))
         .routes(routes!(events::sale))
         .routes(routes!(orders::purchase))
+        .routes(routes!(room::join, room::look))
+        .routes(routes!(room::events))
         // /api/v1/orders
         .routes(routes!(orders::list))
         .routes(routes!(orders::read))
@@ -215,6 +221,9 @@ mod tests {
         ("get", "/api/v1/sales/{id}"),
         ("get", "/api/v1/sales/{id}/events"),
         ("post", "/api/v1/sales/{id}/orders"),
+        ("post", "/api/v1/sales/{id}/waiting-room"),
+        ("get", "/api/v1/sales/{id}/waiting-room"),
+        ("get", "/api/v1/sales/{id}/waiting-room/events"),
         ("get", "/api/v1/orders/{id}"),
         ("get", "/api/v1/orders"),
         ("get", "/api/v1/orders/{id}/events"),

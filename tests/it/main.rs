@@ -17,6 +17,7 @@ mod locks;
 mod plans;
 mod proxy;
 mod recovery;
+mod room;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;

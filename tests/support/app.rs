@@ -461,6 +461,17 @@ impl Shopper {
         self.call(Method::POST, path).await
     }
 
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        let mut request = self
+            .client
+            .post(format!("{}{path}", self.base))
+            .bearer_auth(&self.token);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Reply::of(request.send().await.expect("an answer")).await
+    }
+
     pub async fn buy(&self, sale: &str) -> Reply {
         self.post(&format!("/api/v1/sales/{sale}/orders")).await
     }
