@@ -4,6 +4,10 @@
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::{
+        Bots,
+        limits::{Quotas, SharedLimits, WhenAway},
+    },
     config::StoreSettings,
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
@@ -288,6 +292,9 @@ pub struct Front {
     pub tokens: TokenSigner,
     pub admin: Option<AdminToken>,
     pub rate_limit: bool,
+    /// Limits that all instances share, and what happens while Redis does not answer; `None`: each instance
+    /// counts for itself only.
+    pub shared_limits: Option<WhenAway>,
     pub trust_proxy: bool,
     pub connections: ConnectionLimits,
     /// `None`: every lab route answers 404.
@@ -314,9 +321,14 @@ pub async fn serve(
     }
     let rooms = Arc::new(Rooms::new(running.shop.clone(), front.tokens.slips()));
     running.spawn(|stop| rooms.clone().run(stop));
+    let shared_limits = front.shared_limits.map(|when_away| {
+        SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
+    });
+    let bots = Bots::new(running.shop.clone(), front.tokens.slips(), shared_limits);
     let router = http::router(HttpState {
         shop: running.shop.clone(),
         rooms,
+        bots: Arc::new(bots),
         tokens: Arc::new(front.tokens),
         admin: front.admin,
         limits,

@@ -240,6 +240,10 @@ pub struct Door {
     pub room_per_second: i32,
     pub room_turn_secs: i32,
     pub room_overbooking: i32,
+    /// A purchase needs a pass, which is given out from the opening on.
+    pub purchase_pass: bool,
+    /// A purchase, or joining the waiting room, needs a proof of work of so many bits; 0: none.
+    pub challenge_bits: i32,
 }
 
 impl Default for Door {
@@ -250,6 +254,8 @@ impl Default for Door {
             room_per_second: room.per_second,
             room_turn_secs: room.turn_secs,
             room_overbooking: room.overbooking_percent,
+            purchase_pass: false,
+            challenge_bits: 0,
         }
     }
 }
@@ -257,7 +263,7 @@ impl Default for Door {
 impl Door {
     /// Whether a purchase needs more than a token and a moment.
     pub fn is_shut(&self) -> bool {
-        self.room_opens_before_secs.is_some()
+        self.room_opens_before_secs.is_some() || self.purchase_pass || self.challenge_bits > 0
     }
 
     pub fn room(&self) -> Option<RoomSettings> {

@@ -17,6 +17,9 @@ pub mod http;
 /// The waiting room of a sale: the draw among those who came early, the queue behind them, and whose turn it is.
 pub mod room;
 
+/// Defence against bots: limits that all instances share, proof of work, passes.
+pub mod bots;
+
 /// The lab: every way to sell a scarce thing, the broken ones too, side by side.
 pub mod lab;
 

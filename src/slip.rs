@@ -28,6 +28,10 @@ const LONGEST: usize = (8 + LONGEST_BODY + TAG) * 4 / 3 + 3;
 pub enum Purpose {
     /// It is the user's turn to buy.
     Admission = 1,
+    /// The sale has opened, and the user has asked.
+    Pass = 2,
+    /// A puzzle to be solved first.
+    Challenge = 3,
 }
 
 /// A slip that says what it should.

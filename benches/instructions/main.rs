@@ -17,6 +17,7 @@ use axum::{
 };
 use flash_sale::{
     auth::TokenSigner,
+    bots::Bots,
     domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     fail_point::FailPoints,
     http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
@@ -259,6 +260,7 @@ fn request_sold_out(times: usize) {
     let shop = Arc::new(shop);
     let state = HttpState {
         rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
+        bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
         shop,
         tokens: Arc::new(tokens),
         admin: None,

@@ -56,6 +56,11 @@ pub struct CreateSale {
     payment_timeout_secs: Option<i64>,
     /// None if absent.
     waiting_room: Option<WaitingRoom>,
+    /// Whether a purchase needs a pass; false if absent.
+    purchase_pass: Option<bool>,
+    /// The proof of work that a purchase needs; 0 (none) if absent.
+    #[schema(minimum = 0, maximum = 24)]
+    challenge_bits: Option<i64>,
 }
 
 /// Only what is there changes.
@@ -76,6 +81,9 @@ pub struct ChangeSale {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<WaitingRoom>)]
     waiting_room: Option<Option<WaitingRoom>>,
+    purchase_pass: Option<bool>,
+    #[schema(minimum = 0, maximum = 24)]
+    challenge_bits: Option<i64>,
 }
 
 /// Tells a member that is null from one that is not there.
@@ -162,6 +170,8 @@ pub async fn create(
         closes_at: in_utc("closes_at", wanted.closes_at)?,
         payment_timeout_secs: wanted.payment_timeout_secs,
         waiting_room: wanted.waiting_room.map(RoomSettings::from),
+        purchase_pass: wanted.purchase_pass,
+        challenge_bits: wanted.challenge_bits,
         seed_key: None,
     };
     sale(StatusCode::CREATED, &app.shop.create_sale(new).await?)
@@ -189,6 +199,8 @@ pub async fn change(
         waiting_room: wanted
             .waiting_room
             .map(|wanted| wanted.map(RoomSettings::from)),
+        purchase_pass: wanted.purchase_pass,
+        challenge_bits: wanted.challenge_bits,
     };
     sale(StatusCode::OK, &app.shop.change_sale(id, change).await?)
 }

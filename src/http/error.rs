@@ -4,6 +4,7 @@
 //! operations in OpenAPI (see `openapi.rs`). A problem without particulars is the same bytes every
 //! time, so its body is written once: "sold out" is what most buyers of a flash sale hear.
 
+use super::limits::Policy;
 use crate::{
     domain::{Admission, OrderId, OrderStatus},
     lab::LabError,
@@ -12,7 +13,7 @@ use crate::{
 use axum::{
     body::{Body, Bytes},
     http::{
-        HeaderValue, StatusCode,
+        HeaderName, HeaderValue, StatusCode,
         header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
     },
     response::{IntoResponse, Response},
@@ -86,6 +87,16 @@ kinds! {
         "Your turn is over: join the waiting room again. If you did buy, the order is among yours.";
     ADMISSION_USED = CONFLICT "admission_used", "Admission used",
         "An order has come of this admission already.";
+    PASS_REQUIRED = CONFLICT "pass_required", "Pass required",
+        "This sale asks for a pass with the purchase; it is given out from the opening on.";
+    PASS_INVALID = FORBIDDEN "pass_invalid", "Pass not valid", "This pass was not given to you for this sale.";
+    PASS_EXPIRED = CONFLICT "pass_expired", "Pass expired", "The pass has expired: ask for a new one.";
+    CHALLENGE_REQUIRED = CONFLICT "challenge_required", "Challenge required",
+        "This sale asks for a solved challenge.";
+    CHALLENGE_FAILED = FORBIDDEN "challenge_failed", "Challenge not solved",
+        "This is no solution of a challenge that was given to you for this sale.";
+    CHALLENGE_EXPIRED = CONFLICT "challenge_expired", "Challenge expired",
+        "The challenge has expired or was used: ask for a new one.";
     NOT_PAYABLE = CONFLICT "not_payable", "Not payable", "The order cannot be paid any more.";
     STILL_QUEUED = CONFLICT "still_queued", "Still queued",
         "The order is accepted and being written down; try again in a moment.";
@@ -121,6 +132,10 @@ enum Extra {
     RetryAfterMs(u64),
 }
 
+/// How much is left of a limit (draft-ietf-httpapi-ratelimit-headers-10), and what the limit is.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
 /// A refusal or an error on its way out.
 #[derive(Debug)]
 pub struct Problem {
@@ -128,6 +143,8 @@ pub struct Problem {
     /// `None`: the kind's own.
     detail: Option<Cow<'static, str>>,
     retry_after: Option<Duration>,
+    /// The limit of which nothing is left.
+    limit: Option<&'static Policy>,
     extra: Extra,
 }
 
@@ -140,6 +157,7 @@ impl Problem {
             kind,
             detail: None,
             retry_after: None,
+            limit: None,
             extra: Extra::None,
         }
     }
@@ -161,6 +179,14 @@ impl Problem {
             retry_after: Some(wait),
             extra: Extra::RetryAfterMs(wait_ms),
             ..Self::new(&RATE_LIMITED)
+        }
+    }
+
+    /// Nothing is left of a limit for so long.
+    pub fn limited(policy: &'static Policy, wait: Duration) -> Self {
+        Self {
+            limit: Some(policy),
+            ..Self::rate_limited(wait)
         }
     }
 
@@ -314,6 +340,13 @@ impl IntoResponse for Problem {
         );
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
+        }
+        if let (Some(policy), Some(wait)) = (self.limit, self.retry_after) {
+            let state = format!(r#""{}";r=0;t={}"#, policy.name, whole_seconds(wait));
+            headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(policy.text));
+            if let Ok(state) = HeaderValue::try_from(state) {
+                headers.insert(RATELIMIT, state);
+            }
         }
         if self.kind.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

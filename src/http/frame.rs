@@ -5,15 +5,16 @@
 
 use super::{
     App, HttpState, body,
-    error::{Problem, panicked},
-    limits::Address,
+    error::{Problem, RATELIMIT, RATELIMIT_POLICY, panicked},
+    limits::{ADDRESS, Address},
 };
 use arc_swap::ArcSwap;
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::{
-        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::X_CONTENT_TYPE_OPTIONS,
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+        header::{RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
     },
     response::{IntoResponse, Response},
 };
@@ -134,7 +135,8 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let (app, meters, ids) = &*self.frame.0;
-        let about = About {
+        let mut about = About {
+            left: None,
             began: Instant::now(),
             method: method_index(request.method()),
             id: ids.of(request.headers()),
@@ -143,7 +145,7 @@ where
                 .get::<MatchedPath>()
                 .map_or("unmatched", MatchedPath::as_str)),
         };
-        match admit(app, &request) {
+        match admit(app, &request, &mut about.left) {
             Ok(Entry::Free) => Either::Left(about.answer(self.inner.call(request))),
             // Boxed, because it is rare: a body where none belongs, which has to be read all the same.
             Ok(Entry::AfterItsBody) => {
@@ -169,6 +171,8 @@ where
 
 /// What is known of a request before it is answered.
 struct About {
+    /// Requests that its address has left, where addresses are limited.
+    left: Option<u32>,
     began: Instant,
     method: usize,
     id: HeaderValue,
@@ -187,6 +191,7 @@ impl About {
     /// Counts the answer, and says whose it is.
     fn conclude(self, mut response: Response) -> Response {
         let Self {
+            left,
             began,
             method,
             id,
@@ -203,10 +208,27 @@ impl About {
             micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
             "answered"
         );
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(X_REQUEST_ID, id);
         // What a client sent may come back to it; no browser is to guess that it is a page.
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(left) = left
+            && !headers.contains_key(RATELIMIT)
+            && let Ok(state) = HeaderValue::try_from(ADDRESS.state(left))
+        {
+            headers.insert(RATELIMIT, state);
+            headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(ADDRESS.text));
+        }
+        // Whoever is told to come later is told when: nobody forgets to say so.
+        if matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert(const { HeaderValue::from_static("1") });
+        }
         response
     }
 }
@@ -255,16 +277,13 @@ enum Entry {
 }
 
 /// Whether a request gets in at all, by its address.
-fn admit(app: &HttpState, request: &Request) -> Result<Entry, Problem> {
+fn admit(app: &HttpState, request: &Request, left: &mut Option<u32>) -> Result<Entry, Problem> {
     if let Some(limits) = &app.limits {
         let path = request.uri().path();
         // Besides the API, whatever asks a dependency or renders something large.
         if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
-            limits.check_address(Address::of(
-                request.extensions(),
-                request.headers(),
-                app.trust_proxy,
-            ))?;
+            let address = Address::of(request.extensions(), request.headers(), app.trust_proxy);
+            *left = Some(limits.check_address(address)?);
         }
     }
     // Handlers of these methods read what they want themselves; the others want nothing, and what
@@ -444,6 +463,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_never_answers_is_given_up() {
         let about = About {
+            left: None,
             began: Instant::now(),
             method: 0,
             id: HeaderValue::from_static("1"),

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod around;
 pub mod body;
+pub mod bots;
 pub mod connections;
 pub mod door;
 pub mod error;
@@ -25,6 +26,7 @@ pub mod session;
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::Bots,
     lab::Lab,
     room::Rooms,
     sale::Shop,
@@ -52,6 +54,7 @@ pub use {connections::ConnectionLimits, events::Streams, limits::Limits};
 pub struct HttpState {
     pub shop: Arc<Shop>,
     pub rooms: Arc<Rooms>,
+    pub bots: Arc<Bots>,
     pub tokens: Arc<TokenSigner>,
     /// `None`: there is no admin API.
     pub admin: Option<AdminToken>,
@@ -110,6 +113,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(orders::purchase))
         .routes(routes!(room::join, room::look))
         .routes(routes!(room::events))
+        .routes(routes!(bots::pass))
+        .routes(routes!(bots::challenge))
         // /api/v1/orders
         .routes(routes!(orders::list))
         .routes(routes!(orders::read))
@@ -224,6 +229,8 @@ mod tests {
         ("post", "/api/v1/sales/{id}/waiting-room"),
         ("get", "/api/v1/sales/{id}/waiting-room"),
         ("get", "/api/v1/sales/{id}/waiting-room/events"),
+        ("get", "/api/v1/sales/{id}/pass"),
+        ("get", "/api/v1/sales/{id}/challenge"),
         ("get", "/api/v1/orders/{id}"),
         ("get", "/api/v1/orders"),
         ("get", "/api/v1/orders/{id}/events"),

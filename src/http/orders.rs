@@ -94,7 +94,8 @@ pub struct OrdersParams {
 
 refusals!(PurchaseRefusals:
     UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, SOLD_OUT, ALREADY_ORDERED,
-    ADMISSION_REQUIRED, ADMISSION_INVALID, ADMISSION_EXPIRED, ADMISSION_USED, TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+    ADMISSION_REQUIRED, ADMISSION_INVALID, ADMISSION_EXPIRED, ADMISSION_USED,
+    PASS_REQUIRED, PASS_INVALID, PASS_EXPIRED, CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED, TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(ListRefusals: UNAUTHENTICATED, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(ReadRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
@@ -122,6 +123,8 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
         ("id" = SaleId, Path, description = "The sale"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", min_length = 1, max_length = 64, pattern = "^[ -~]*$"),
         ("Admission-Token" = Option<String>, Header, description = "From the waiting room, where the sale has one"),
+        ("Purchase-Pass" = Option<String>, Header, description = "Where the sale asks for a pass"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
     ),
     responses(
         (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a moment", body = Purchased,

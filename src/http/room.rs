@@ -3,6 +3,7 @@
 use super::{
     App,
     body::{self, NoBody},
+    door::{self, Shown},
     error::{
         ENDED, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
         WAITING_ROOM_NOT_OPEN,
@@ -138,6 +139,7 @@ impl From<RoomError> for Problem {
 
 refusals!(JoinRefusals:
     UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, WAITING_ROOM_NOT_OPEN, ENDED, SOLD_OUT,
+    CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED,
     TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(LookRefusals:
@@ -149,7 +151,10 @@ refusals!(LookRefusals:
 /// Joining again changes nothing: one has one place, in however many tabs. Whose turn is over gets a new one.
 #[utoipa::path(
     post, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id = "join_waiting_room",
-    params(("id" = SaleId, Path, description = "The sale")),
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
+    ),
     responses(
         (status = 200, description = "The place; Retry-After says when to ask again", body = PlaceBody,
          headers(("Retry-After" = u64, description = "Seconds"))),
@@ -161,9 +166,13 @@ pub async fn join(
     State(app): State<App>,
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
+    Shown(papers): Shown,
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
-    let place = app.rooms.join(sale, user).await?;
+    let place = match papers {
+        Some(papers) => door::join(&app, sale, user, &papers).await?,
+        None => app.rooms.join(sale, user).await?,
+    };
     PlaceBody::of(&app, sale, user, &place).answer()
 }
 

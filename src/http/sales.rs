@@ -39,6 +39,10 @@ pub struct SaleBody<'a> {
     /// Null: one buys without waiting.
     #[schema(required)]
     waiting_room: Option<WaitingRoom>,
+    /// Whether a purchase needs a `Purchase-Pass`.
+    purchase_pass: bool,
+    /// The proof of work that a purchase (or joining the waiting room) needs, at least; 0: none.
+    challenge_bits: i32,
     state: SaleState,
     /// The clock that judges the window.
     #[serde(with = "time::serde::rfc3339")]
@@ -63,6 +67,8 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             closes_at: sale.closes_at,
             payment_timeout_secs: sale.payment_timeout_secs,
             waiting_room: sale.door.room().map(WaitingRoom::from),
+            purchase_pass: sale.door.purchase_pass,
+            challenge_bits: sale.door.challenge_bits,
             state: view.state,
             server_time: view.server_time,
         }
@@ -157,7 +163,8 @@ mod tests {
             "id": "7", "title": "Phone", "description": "", "image_url": "/static/img/phone.svg",
             "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10, "remaining": 3,
             "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z", "closes_at": "2026-11-21T10:00:00Z",
-            "payment_timeout_secs": 600, "waiting_room": null, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
+            "payment_timeout_secs": 600, "waiting_room": null, "purchase_pass": false,
+            "challenge_bits": 0, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
         });
         assert_eq!(
             serde_json::to_value(SaleBody::from(&view)).expect("JSON"),

@@ -3,6 +3,7 @@
 use super::{App, HttpState, Streams};
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::Bots,
     room::Rooms,
     sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
@@ -35,6 +36,7 @@ pub fn state() -> HttpState {
     let tokens = TokenSigner::new(b"a secret of at least 32 bytes....").expect("long enough");
     HttpState {
         rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
+        bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
         shop,
         tokens: Arc::new(tokens),
         admin: Some(AdminToken::new(ADMIN)),

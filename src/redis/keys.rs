@@ -15,6 +15,9 @@
 //! | `{room:ID}` | hash | the waiting room: who was early, the seed of the draw, whose turn it is |
 //! | `{room:ID}:who:SHARD` | hash | user → their number in the waiting room |
 //! | `{room:ID}:turns` | hash | second → the turns that began in it |
+//! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the bucket of requests is full again, Unix µs |
+//! | `{suspect:ADDRESS}:deeds`, `…:users` | integer, HyperLogLog | what an address did, and how many users it has |
+//! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
 
 use crate::domain::{SaleId, UserId};
@@ -100,6 +103,26 @@ impl Keys {
 
     pub fn room_turns(&self, sale: SaleId) -> String {
         format!("{}{{room:{sale}}}:turns", self.prefix)
+    }
+
+    /// A bucket of requests of one user or address; the whole name is the hash tag.
+    pub fn limit(&self, kind: &str, whose: &str) -> String {
+        format!("{}{{limit:{kind}:{whose}}}", self.prefix)
+    }
+
+    /// Where the deeds of an address stand, and its users.
+    pub fn suspect(&self, address: &str) -> [String; 2] {
+        ["deeds", "users"].map(|what| format!("{}{{suspect:{address}}}:{what}", self.prefix))
+    }
+
+    /// Where the use of a solution stands.
+    pub fn spent(&self, sale: SaleId, salt: &[u8]) -> String {
+        let mut name = format!("{}{{spent:{sale}:", self.prefix);
+        for byte in salt {
+            name.push_str(&format!("{byte:02x}"));
+        }
+        name.push('}');
+        name
     }
 
     pub fn changes(&self) -> String {

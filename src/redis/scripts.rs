@@ -3,6 +3,7 @@
 //! A wrapper knows the script's KEYS, ARGV and reply; nobody else does. All run by EVALSHA; a Redis
 //! that does not know a script (a new process, SCRIPT FLUSH) is given it once and asked again.
 
+pub mod bots;
 pub mod room;
 
 use super::keys::{Keys, shard_of};

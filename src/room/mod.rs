@@ -43,6 +43,7 @@ use crate::{
 };
 use dashmap::DashMap;
 use metrics::{Counter, Gauge, counter, gauge};
+use redis::aio::ConnectionLike;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -150,16 +151,8 @@ impl Rooms {
     /// Joins the room, or finds the place that the user has. One whose turn is over gets a new place, behind
     /// everybody.
     pub async fn join(&self, sale: SaleId, user: UserId) -> Result<Place, RoomError> {
-        let (listing, settings) = self.listing(sale).await?;
-        let now = self.shop.now();
-        let opens_at = room_opens_at(&listing.sale(), &settings);
-        let wish = match listing.view(now).state {
-            SaleState::Ended => return Err(RoomError::Ended),
-            // There is nothing to queue for. Who stands there already keeps their place: units may come back.
-            SaleState::SoldOut => Wish::Look,
-            _ if now < opens_at => return Err(RoomError::NotOpenYet { opens_at, now }),
-            _ => Wish::Join,
-        };
+        let (listing, _) = self.listing(sale).await?;
+        let wish = self.may_join(&listing)?;
         match self.ask(&listing, user, wish).await? {
             Some(place) if place.standing == Standing::Missed && wish == Wish::Join => {
                 let anew = Wish::JoinAnew {
@@ -170,6 +163,20 @@ impl Rooms {
             }
             Some(place) => Ok(place),
             None => Err(RoomError::SoldOut),
+        }
+    }
+
+    /// Whether the room can be joined now: by everybody, or, when nothing is left, only by those who are in it.
+    pub fn may_join(&self, listing: &Listing) -> Result<Wish, RoomError> {
+        let (sale, now) = (listing.sale(), self.shop.now());
+        let settings = sale.door.room().ok_or(RoomError::NoRoom)?;
+        let opens_at = room_opens_at(&sale, &settings);
+        match listing.view(now).state {
+            SaleState::Ended => Err(RoomError::Ended),
+            // There is nothing to queue for. Who stands there already keeps their place: units may come back.
+            SaleState::SoldOut => Ok(Wish::Look),
+            _ if now < opens_at => Err(RoomError::NotOpenYet { opens_at, now }),
+            _ => Ok(Wish::Join),
         }
     }
 
@@ -320,7 +327,7 @@ impl Rooms {
         }))
     }
 
-    async fn connection(&self) -> Result<redis::aio::MultiplexedConnection, ShopError> {
+    async fn connection(&self) -> Result<impl ConnectionLike + Send + use<>, ShopError> {
         let shut = "the waiting room is shut for a moment, while the stock is checked";
         self.shop.redis.hot().await.map_err(|error| match error {
             HotError::NotApproved { .. } => unavailable(shut),

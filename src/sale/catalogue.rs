@@ -31,6 +31,8 @@ pub const MAX_STOCK: i64 = 100_000_000;
 const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
 const MAX_PER_USER: i64 = 100;
 const MAX_PAYMENT_TIMEOUT_SECS: i64 = 604_800;
+/// Some five minutes of a phone's work.
+const MOST_CHALLENGE_BITS: i64 = 24;
 const DEFAULT_PAYMENT_TIMEOUT_SECS: i64 = 900;
 const DEFAULT_DURATION: time::Duration = time::Duration::DAY;
 
@@ -39,7 +41,7 @@ macro_rules! sale_columns {
     () => {
         "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
          per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards,
-         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking"
+         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits"
     };
 }
 pub(crate) use sale_columns;
@@ -59,6 +61,8 @@ pub struct NewSale {
     pub closes_at: Option<OffsetDateTime>,
     pub payment_timeout_secs: Option<i64>,
     pub waiting_room: Option<RoomSettings>,
+    pub purchase_pass: Option<bool>,
+    pub challenge_bits: Option<i64>,
     /// Creating a second sale of the same name returns the first (the demo catalogue).
     pub seed_key: Option<&'static str>,
 }
@@ -73,6 +77,8 @@ pub struct SaleChange {
     pub payment_timeout_secs: Option<i64>,
     /// `Some(None)` takes the waiting room away.
     pub waiting_room: Option<Option<RoomSettings>>,
+    pub purchase_pass: Option<bool>,
+    pub challenge_bits: Option<i64>,
 }
 
 fn invalid(field: &'static str, why: impl Into<String>) -> ShopError {
@@ -197,6 +203,8 @@ impl Shop {
             check_room(room)?;
         }
         let room = new.waiting_room.unwrap_or_default();
+        let challenge_bits = new.challenge_bits.unwrap_or(0);
+        check_range("challenge_bits", challenge_bits, 0, MOST_CHALLENGE_BITS)?;
 
         // "Now" is Redis' now, the clock that will judge the window.
         let now = self.redis_time().await?;
@@ -214,8 +222,9 @@ impl Shop {
         let sale: Option<Sale> = sqlx::query_as(concat!(
             "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
                                 per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key,
-                                room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+                                room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking,
+                                purchase_pass, challenge_bits)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
              ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
              RETURNING ",
             sale_columns!()
@@ -237,6 +246,8 @@ impl Shop {
         .bind(room.per_second)
         .bind(room.turn_secs)
         .bind(room.overbooking_percent)
+        .bind(new.purchase_pass.unwrap_or(false))
+        .bind(narrow::<i32>("challenge_bits", challenge_bits)?)
         .fetch_optional(&self.postgres)
         .await?;
         let sale = match (sale, new.seed_key) {
@@ -289,6 +300,9 @@ impl Shop {
         if let Some(room) = &room {
             check_room(room)?;
         }
+        if let Some(bits) = change.challenge_bits {
+            check_range("challenge_bits", bits, 0, MOST_CHALLENGE_BITS)?;
+        }
         if let Some(closes_at) = change.closes_at {
             check_year("closes_at", closes_at)?;
             let listing = self.refresh(id).await?;
@@ -307,7 +321,9 @@ impl Shop {
                  payment_timeout_secs = COALESCE($6, payment_timeout_secs),
                  room_opens_before_secs = CASE WHEN $7 THEN $8 ELSE room_opens_before_secs END,
                  room_per_second = COALESCE($9, room_per_second), room_turn_secs = COALESCE($10, room_turn_secs),
-                 room_overbooking = COALESCE($11, room_overbooking), version = version + 1
+                 room_overbooking = COALESCE($11, room_overbooking),
+                 purchase_pass = COALESCE($12, purchase_pass), challenge_bits = COALESCE($13, challenge_bits),
+                 version = version + 1
              WHERE id = $1 RETURNING ",
             sale_columns!()
         ))
@@ -327,6 +343,13 @@ impl Shop {
         .bind(room.map(|room| room.per_second))
         .bind(room.map(|room| room.turn_secs))
         .bind(room.map(|room| room.overbooking_percent))
+        .bind(change.purchase_pass)
+        .bind(
+            change
+                .challenge_bits
+                .map(|bits| narrow::<i32>("challenge_bits", bits))
+                .transpose()?,
+        )
         .fetch_optional(&self.postgres)
         .await?;
         self.publish(sale).await

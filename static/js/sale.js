@@ -7,6 +7,7 @@ import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
 import { money, moment, number, percentOff } from './format.js';
 import { followOrder } from './order-feed.js';
+import { forPlace, forPurchase, prepare, spent } from './papers.js';
 import { room } from './room.js';
 import { roomView } from './room-view.js';
 import { session, shop } from './session.js';
@@ -36,11 +37,14 @@ const EFFECTS = {
   async send({ key, delayMs }) {
     await new Promise((resolve) => { setTimeout(resolve, delayMs); });
     try {
-      const answer = await shop('POST', `${SALE}/orders`, { key, papers: await papers() });
+      const papers = await forPurchase(SALE, sale, place);
+      const answer = await shop('POST', `${SALE}/orders`, { key, papers });
+      spent();
       dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
     } catch (problem) {
       if (!problem.status) return dispatch('failed');
       const { code, retryAfterMs, extra } = problem;
+      if (code.startsWith('challenge_')) spent();
       const opensAt = extra.opens_at ? Date.parse(extra.opens_at) : undefined;
       dispatch('refused', { code, retryAfterMs, opensAt, orderId: extra.order_id });
     }
@@ -57,16 +61,14 @@ const EFFECTS = {
   refresh_sale: () => setTimeout(() => refreshSale().catch(() => {}), backoff(1)),
 };
 
-/** What this sale wants to see with a purchase. */
-async function papers() {
-  return place?.admission_token ? { 'admission-token': place.admission_token } : {};
-}
-
 async function join() {
   joining = true;
   notice = null;
   dispatch('tick');
-  await waiting.join();
+  try {
+    await waiting.join(await forPlace(SALE, sale));
+    spent();
+  } catch (problem) { notice = problem.status ? problem.code : 'network'; }
   joining = false;
   dispatch('tick');
 }
@@ -83,7 +85,9 @@ function attendRoom() {
     onPlace(news) {
       if (news) clock.atLeast(news.server_time);
       const turned = place?.state !== news?.state;
+      const lost = !news && ['early', 'waiting'].includes(place?.state); // the server has lost the room: be there again
       place = news;
+      if (lost) join();
       if (turned) notice = null;
       if (news && news.sale_state !== sale.state) learn({ state: news.sale_state, remaining: news.remaining });
       dispatch('tick');
@@ -171,6 +175,7 @@ function describe() {
 
 function render(changed = true) {
   const now = clock.now();
+  prepare(SALE, sale);
   let shown = view(state, now);
   if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, now });
   const panel = $('#panel');

@@ -3,6 +3,7 @@
 
 mod admission;
 mod audit;
+mod bots;
 mod checkers;
 mod cli;
 mod clients;

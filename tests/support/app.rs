@@ -4,6 +4,7 @@ use super::{Database, Servers};
 use flash_sale::{
     app::{Front, Role, Running, Stores, serve},
     auth::{AdminToken, TokenSigner},
+    bots::limits::WhenAway,
     config::SaleSettings,
     domain::UserId,
     fail_point::FailPoints,
@@ -44,6 +45,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Options {
     pub role: Role,
     pub rate_limit: bool,
+    pub shared_limits: Option<WhenAway>,
     pub trust_proxy: bool,
     pub admin: bool,
     pub backlog_limit: i64,
@@ -61,6 +63,7 @@ impl Default for Options {
         Self {
             role: Role::Server,
             rate_limit: false,
+            shared_limits: None,
             trust_proxy: false,
             admin: true,
             backlog_limit: 1_000_000,
@@ -162,6 +165,7 @@ impl TestApp {
             tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
             admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
+            shared_limits: options.shared_limits,
             trust_proxy: options.trust_proxy,
             connections: options.connections,
             lab: options.lab.then(|| stores.lab(options.lab_dir)),

@@ -1,7 +1,7 @@
 //! Who may buy with what: an admission is one user's for one sale, for a while, and for one order.
 
 use super::{admission, join, look, path, sale, turns::buy, until, written};
-use crate::support::app::{Options, TestApp, all_at_once};
+use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -63,11 +63,9 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     app.finish().await;
 }
 
-/// With a limit of five, a hundred uses of one admission make one order; so they do after that was cancelled.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_order_comes_of_an_admission() {
-    let app = TestApp::start().await;
-    let second = app.another(Options::default()).await;
+/// A sale that allows five each, somebody with a turn in it, and all answers to a hundred uses of their admission at
+/// two instances.
+async fn a_hundred_uses(app: &TestApp, second: &TestApp) -> (String, Shopper, String, Vec<Reply>) {
     let opens_at = written(OffsetDateTime::now_utc() + soon());
     let members = json!({"per_user_limit": 5, "opens_at": opens_at, "waiting_room": {}});
     let sale = app.sale(100, members).await;
@@ -81,13 +79,28 @@ async fn one_order_comes_of_an_admission() {
         async move { buy(&shopper, &sale, &token).await }
     }))
     .await;
-    let mut orders = BTreeSet::new();
+    (sale, ada, token, replies)
+}
+
+fn orders_of(replies: &[Reply]) -> BTreeSet<String> {
+    let named = replies
+        .iter()
+        .filter_map(|reply| reply.body["order_id"].as_str());
+    named.map(str::to_owned).collect()
+}
+
+/// With a limit of five, a hundred uses of one admission make one order; so they do after that was cancelled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_order_comes_of_an_admission() {
+    let app = TestApp::start().await;
+    let second = app.another(Options::default()).await;
+    let (sale, ada, token, replies) = a_hundred_uses(&app, &second).await;
     for reply in &replies {
         if reply.status != StatusCode::ACCEPTED {
             reply.assert_problem(409, "admission_used");
         }
-        orders.insert(reply.text("order_id").to_owned());
     }
+    let orders = orders_of(&replies);
     assert_eq!(orders.len(), 1, "{orders:?}");
     let accepted = replies
         .iter()
@@ -114,6 +127,21 @@ async fn one_order_comes_of_an_admission() {
     again.assert_problem(409, "admission_used");
     assert_eq!(again.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 0);
+    second.stop().await;
+    app.finish().await;
+}
+
+/// The test above would notice a purchase that does not use its turn up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_admission_that_can_be_reused_is_noticed() {
+    let options = || Options {
+        fail_points: "bug.reuse_admissions=on*always".to_owned(),
+        ..Options::default()
+    };
+    let app = TestApp::start_with(options()).await;
+    let second = app.another(options()).await;
+    let (_, _, _, replies) = a_hundred_uses(&app, &second).await;
+    assert_eq!(orders_of(&replies).len(), 5);
     second.stop().await;
     app.finish().await;
 }

@@ -89,6 +89,26 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
     app.finish().await;
 }
 
+/// The test above would notice turns that nobody counted: everybody's begins at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_beyond_the_stock_are_noticed() {
+    let app = TestApp::start_with(Options {
+        fail_points: "bug.let_everybody_in=on*always".to_owned(),
+        ..Options::default()
+    })
+    .await;
+    let sale = sale(&app, 5, soon(), json!({"overbooking_percent": 0})).await;
+    let people: Vec<Shopper> = (0..12).map(|_| app.shopper()).collect();
+    for shopper in &people {
+        join(shopper, &sale).await;
+    }
+    eventually("more turns than units", async || {
+        (count(&states(&people, &sale).await, "turn") > 5).then_some(())
+    })
+    .await;
+    app.finish().await;
+}
+
 /// Three instances do not let in three times as many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
