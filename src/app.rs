@@ -4,6 +4,10 @@
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::{
+        Bots,
+        limits::{Quotas, SharedLimits, WhenAway},
+    },
     config::{ProxyTrust, StoreSettings},
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
@@ -11,6 +15,7 @@ use crate::{
     lab::{Lab, LabError, servers::Servers},
     postgres,
     redis::Redis,
+    room::Rooms,
     sale::ShopError,
     telemetry,
 };
@@ -289,6 +294,9 @@ pub struct Front {
     pub tokens: TokenSigner,
     pub admin: Option<AdminToken>,
     pub rate_limit: bool,
+    /// Limits that all instances share, and what happens while Redis does not answer; `None`: each instance
+    /// counts for itself only.
+    pub shared_limits: Option<WhenAway>,
     pub trust_proxy: ProxyTrust,
     /// How long it goes on serving after it was told to stop, while proxies are told to look elsewhere.
     pub drain_notice: Duration,
@@ -316,8 +324,16 @@ pub async fn serve(
     if let Some(lab) = lab.clone() {
         running.spawn(async move |stop| lab.upkeep(stop).await);
     }
+    let rooms = Arc::new(Rooms::new(running.shop.clone(), front.tokens.slips()));
+    running.spawn(|stop| rooms.clone().run(stop));
+    let shared_limits = front.shared_limits.map(|when_away| {
+        SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
+    });
+    let bots = Bots::new(running.shop.clone(), front.tokens.slips(), shared_limits);
     let site = http::site(HttpState {
         shop: running.shop.clone(),
+        rooms,
+        bots: Arc::new(bots),
         tokens: Arc::new(front.tokens),
         admin: front.admin,
         limits,

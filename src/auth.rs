@@ -3,7 +3,7 @@
 //! A user token is a JWT (HS256), so a server needs no session store: the signature is the session.
 //! It carries `sub` (the user's uuid), `name` and `exp` (unix seconds), and nothing else is trusted.
 
-use crate::domain::UserId;
+use crate::{domain::UserId, slip::Slips};
 use aws_lc_rs::hmac;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
@@ -76,6 +76,14 @@ impl TokenSigner {
             .unwrap_or_default()
             .to_owned();
         Ok(signer)
+    }
+
+    /// What signs slips with the same secret: see [`crate::slip`].
+    pub fn slips(&self) -> Slips {
+        // A key of its own, so that nothing signed as the one can be shown as the other. What a token signs
+        // starts with its header in base64, never with these words.
+        let key = hmac::sign(&self.key, b"flash-sale slips");
+        Slips::new(key.as_ref())
     }
 
     /// A token that says who its bearer is until `expires_at` (whole seconds count).

@@ -20,6 +20,16 @@ impl Switch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sharing {
+    /// Each instance counts for itself.
+    Off,
+    /// All count together; while Redis does not answer, requests pass.
+    Open,
+    /// All count together; while Redis does not answer, requests are refused.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
     Json,
@@ -183,6 +193,11 @@ pub struct ServeSettings {
     #[arg(long, env = "RATE_LIMIT", value_enum, default_value_t = Switch::On, value_name = "on|off")]
     pub rate_limit: Switch,
 
+    /// With RATE_LIMIT on: whether all instances count requests together, in Redis, which costs a purchase a round
+    /// trip. While Redis does not answer, `open` lets everybody pass and `closed` nobody
+    #[arg(long, env = "SHARED_LIMITS", value_enum, default_value_t = Sharing::Off, value_name = "off|open|closed")]
+    pub shared_limits: Sharing,
+
     /// Behind proxies that set X-Forwarded-For: whose word about the client's address counts. Addresses
     /// and networks, comma-separated (10.0.0.0/8,192.168.1.7); on: whoever connects is the proxy. Off
     /// unless there is a proxy, since clients can send the header too
@@ -246,7 +261,7 @@ mod tests {
         AllSettings::try_parse_from([program].iter().chain(arguments))
     }
 
-    const FLAGS: [&str; 16] = [
+    const FLAGS: [&str; 17] = [
         "--database-url",
         "--redis-url",
         "--redis-prefix",
@@ -260,6 +275,7 @@ mod tests {
         "--listen-addr",
         "--token-secret",
         "--rate-limit",
+        "--shared-limits",
         "--trust-proxy",
         "--lab",
         "--no-writer",

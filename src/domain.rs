@@ -226,6 +226,78 @@ pub struct Sale {
     pub version: i64,
     /// Into how many small hashes Redis spreads the buyers of this epoch.
     pub buyer_shards: i32,
+    /// What else stands between a shopper and the purchase.
+    #[sqlx(flatten)]
+    pub door: Door,
+}
+
+/// What an operator has put between a shopper and the purchase, besides the window and the stock. By default
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+pub struct Door {
+    /// How long before the opening the waiting room can be joined; `None`: there is none.
+    pub room_opens_before_secs: Option<i32>,
+    pub room_per_second: i32,
+    pub room_turn_secs: i32,
+    pub room_overbooking: i32,
+    /// A purchase needs a pass, which is given out from the opening on.
+    pub purchase_pass: bool,
+    /// A purchase, or joining the waiting room, needs a proof of work of so many bits; 0: none.
+    pub challenge_bits: i32,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        let room = RoomSettings::default();
+        Self {
+            room_opens_before_secs: None,
+            room_per_second: room.per_second,
+            room_turn_secs: room.turn_secs,
+            room_overbooking: room.overbooking_percent,
+            purchase_pass: false,
+            challenge_bits: 0,
+        }
+    }
+}
+
+impl Door {
+    /// Whether a purchase needs more than a token and a moment.
+    pub fn is_shut(&self) -> bool {
+        self.room_opens_before_secs.is_some() || self.purchase_pass || self.challenge_bits > 0
+    }
+
+    pub fn room(&self) -> Option<RoomSettings> {
+        Some(RoomSettings {
+            opens_before_secs: self.room_opens_before_secs?,
+            per_second: self.room_per_second,
+            turn_secs: self.room_turn_secs,
+            overbooking_percent: self.room_overbooking,
+        })
+    }
+}
+
+/// How a waiting room is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoomSettings {
+    /// How long before the opening it can be joined, in seconds.
+    pub opens_before_secs: i32,
+    /// The most people whose turn begins in a second; what is measured and what is left may allow fewer.
+    pub per_second: i32,
+    /// How long a turn lasts, in seconds.
+    pub turn_secs: i32,
+    /// How many more people than units may have their turn at once, in percent of the units.
+    pub overbooking_percent: i32,
+}
+
+impl Default for RoomSettings {
+    fn default() -> Self {
+        Self {
+            opens_before_secs: 600,
+            per_second: 1_000,
+            turn_secs: 120,
+            overbooking_percent: 20,
+        }
+    }
 }
 
 impl Sale {

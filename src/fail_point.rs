@@ -83,6 +83,9 @@ pub const BUGS: &[&str] = &[
     "bug.forget_idempotency_keys",
     "bug.ignore_the_window",
     "bug.show_to_anybody",
+    "bug.draw_by_arrival",
+    "bug.let_everybody_in",
+    "bug.reuse_admissions",
 ];
 
 pub use imp::FailPoints;

@@ -14,6 +14,12 @@ pub mod app;
 /// HTTP: routes, extractors, errors, event streams, pages.
 pub mod http;
 
+/// The waiting room of a sale: the draw among those who came early, the queue behind them, and whose turn it is.
+pub mod room;
+
+/// Defence against bots: limits that all instances share, proof of work, passes.
+pub mod bots;
+
 /// The lab: every way to sell a scarce thing, the broken ones too, side by side.
 pub mod lab;
 
@@ -36,6 +42,9 @@ pub mod postgres;
 
 /// Who somebody is: signed user tokens, the operator's token.
 pub mod auth;
+
+/// Slips: short signed statements for one user and one sale, such as "it is your turn".
+pub mod slip;
 
 /// Logs, metrics, traces.
 pub mod telemetry;

@@ -17,6 +17,7 @@ use axum::{
 };
 use flash_sale::{
     auth::TokenSigner,
+    bots::Bots,
     domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     fail_point::FailPoints,
     http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
@@ -24,6 +25,7 @@ use flash_sale::{
         Keys, Redis,
         scripts::{self, AdmitOptions, Buyer},
     },
+    room::Rooms,
     sale::{
         Shop, ShopSettings,
         board::{Board, Tally},
@@ -183,6 +185,7 @@ fn sale() -> Sale {
         epoch: 1,
         version: 1,
         buyer_shards: 1,
+        door: flash_sale::domain::Door::default(),
     }
 }
 
@@ -264,8 +267,11 @@ fn whole_request(times: usize, by_router: bool) {
     let tokens = TokenSigner::new(SECRET).expect("a long secret");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
+    let shop = Arc::new(shop);
     let state = HttpState {
-        shop: Arc::new(shop),
+        rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
+        bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
+        shop,
         tokens: Arc::new(tokens),
         admin: None,
         limits: None,

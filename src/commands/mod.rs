@@ -14,7 +14,8 @@ mod lesson;
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
-    config::{SaleSettings, ServeSettings, StoreSettings, TraceSettings},
+    bots::limits::WhenAway,
+    config::{SaleSettings, ServeSettings, Sharing, StoreSettings, TraceSettings},
     domain::{SaleId, UserId},
     http, postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
@@ -269,6 +270,7 @@ async fn serve_command(
             tokens,
             admin: admin.map(|(token, _)| AdminToken::new(&token)),
             rate_limit: settings.rate_limit.is_on(),
+            shared_limits: shared_limits(&settings),
             trust_proxy: settings.trust_proxy,
             drain_notice: Duration::from_secs(settings.drain_notice.into()),
             connections: http::ConnectionLimits::new(
@@ -289,6 +291,18 @@ async fn serve_command(
     stores.close().await;
     traces::end().await;
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// Whether instances count together. Without limits there is nothing to count.
+fn shared_limits(settings: &ServeSettings) -> Option<WhenAway> {
+    if !settings.rate_limit.is_on() {
+        return None;
+    }
+    match settings.shared_limits {
+        Sharing::Off => None,
+        Sharing::Open => Some(WhenAway::Open),
+        Sharing::Closed => Some(WhenAway::Closed),
+    }
 }
 
 /// Where the lab may start more servers: only a program that runs its own has a place for them.

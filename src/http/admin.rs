@@ -8,14 +8,15 @@ use super::{
     extract::{Admin, Id, Params, page},
     openapi::refusals,
     orders::OrderBody,
+    room::WaitingRoom,
     sales::SaleBody,
 };
 use crate::{
-    domain::{OrderId, OrderStatus, SaleId, SaleView, UserId},
+    domain::{OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
     sale::{Audit, NewSale, SaleChange},
 };
 use axum::{extract::State, http::StatusCode, response::Response};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use time::{OffsetDateTime, UtcOffset};
 use utoipa::{IntoParams, ToSchema};
 
@@ -53,6 +54,13 @@ pub struct CreateSale {
     /// 900 if absent.
     #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
+    /// None if absent.
+    waiting_room: Option<WaitingRoom>,
+    /// Whether a purchase needs a pass; false if absent.
+    purchase_pass: Option<bool>,
+    /// The proof of work that a purchase needs; 0 (none) if absent.
+    #[schema(minimum = 0, maximum = 24)]
+    challenge_bits: Option<i64>,
 }
 
 /// Only what is there changes.
@@ -69,6 +77,20 @@ pub struct ChangeSale {
     closes_at: Option<OffsetDateTime>,
     #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
+    /// Null takes the waiting room away.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<WaitingRoom>)]
+    waiting_room: Option<Option<WaitingRoom>>,
+    purchase_pass: Option<bool>,
+    #[schema(minimum = 0, maximum = 24)]
+    challenge_bits: Option<i64>,
+}
+
+/// Tells a member that is null from one that is not there.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -147,6 +169,9 @@ pub async fn create(
         opens_at: in_utc("opens_at", wanted.opens_at)?,
         closes_at: in_utc("closes_at", wanted.closes_at)?,
         payment_timeout_secs: wanted.payment_timeout_secs,
+        waiting_room: wanted.waiting_room.map(RoomSettings::from),
+        purchase_pass: wanted.purchase_pass,
+        challenge_bits: wanted.challenge_bits,
         seed_key: None,
     };
     sale(StatusCode::CREATED, &app.shop.create_sale(new).await?)
@@ -171,6 +196,11 @@ pub async fn change(
         image_url: wanted.image_url,
         closes_at: in_utc("closes_at", wanted.closes_at)?,
         payment_timeout_secs: wanted.payment_timeout_secs,
+        waiting_room: wanted
+            .waiting_room
+            .map(|wanted| wanted.map(RoomSettings::from)),
+        purchase_pass: wanted.purchase_pass,
+        challenge_bits: wanted.challenge_bits,
     };
     sale(StatusCode::OK, &app.shop.change_sale(id, change).await?)
 }

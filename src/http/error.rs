@@ -4,6 +4,7 @@
 //! operations in OpenAPI (see `openapi.rs`). A problem without particulars is the same bytes every
 //! time, so its body is written once: "sold out" is what most buyers of a flash sale hear.
 
+use super::limits::Policy;
 use crate::{
     domain::{Admission, OrderId, OrderStatus},
     lab::LabError,
@@ -12,7 +13,7 @@ use crate::{
 use axum::{
     body::{Body, Bytes},
     http::{
-        HeaderValue, StatusCode,
+        HeaderName, HeaderValue, StatusCode,
         header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
     },
     response::{IntoResponse, Response},
@@ -72,6 +73,30 @@ kinds! {
     SOLD_OUT = CONFLICT "sold_out", "Sold out", "Nothing is left at this moment.";
     ALREADY_ORDERED = CONFLICT "already_ordered", "Already ordered",
         "You hold as many orders of this sale as it allows.";
+    WAITING_ROOM_NOT_FOUND = NOT_FOUND "waiting_room_not_found", "No waiting room",
+        "This sale has no waiting room: buy without one.";
+    WAITING_ROOM_NOT_OPEN = CONFLICT "waiting_room_not_open", "Waiting room not open yet",
+        "The waiting room cannot be joined yet.";
+    NOT_IN_WAITING_ROOM = NOT_FOUND "not_in_waiting_room", "Not in the waiting room",
+        "You have no place in this waiting room: join it.";
+    ADMISSION_REQUIRED = CONFLICT "admission_required", "Admission required",
+        "This sale has a waiting room: join it, and buy with the admission that your turn brings.";
+    ADMISSION_INVALID = FORBIDDEN "admission_invalid", "Admission not valid",
+        "This admission was not given to you for this sale.";
+    ADMISSION_EXPIRED = CONFLICT "admission_expired", "Turn over",
+        "Your turn is over: join the waiting room again. If you did buy, the order is among yours.";
+    ADMISSION_USED = CONFLICT "admission_used", "Admission used",
+        "An order has come of this admission already.";
+    PASS_REQUIRED = CONFLICT "pass_required", "Pass required",
+        "This sale asks for a pass with the purchase; it is given out from the opening on.";
+    PASS_INVALID = FORBIDDEN "pass_invalid", "Pass not valid", "This pass was not given to you for this sale.";
+    PASS_EXPIRED = CONFLICT "pass_expired", "Pass expired", "The pass has expired: ask for a new one.";
+    CHALLENGE_REQUIRED = CONFLICT "challenge_required", "Challenge required",
+        "This sale asks for a solved challenge.";
+    CHALLENGE_FAILED = FORBIDDEN "challenge_failed", "Challenge not solved",
+        "This is no solution of a challenge that was given to you for this sale.";
+    CHALLENGE_EXPIRED = CONFLICT "challenge_expired", "Challenge expired",
+        "The challenge has expired or was used: ask for a new one.";
     NOT_PAYABLE = CONFLICT "not_payable", "Not payable", "The order cannot be paid any more.";
     STILL_QUEUED = CONFLICT "still_queued", "Still queued",
         "The order is accepted and being written down; try again in a moment.";
@@ -107,6 +132,10 @@ enum Extra {
     RetryAfterMs(u64),
 }
 
+/// How much is left of a limit (draft-ietf-httpapi-ratelimit-headers-10), and what the limit is.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
 /// A refusal or an error on its way out.
 #[derive(Debug)]
 pub struct Problem {
@@ -114,6 +143,8 @@ pub struct Problem {
     /// `None`: the kind's own.
     detail: Option<Cow<'static, str>>,
     retry_after: Option<Duration>,
+    /// The limit of which nothing is left.
+    limit: Option<&'static Policy>,
     extra: Extra,
 }
 
@@ -126,6 +157,7 @@ impl Problem {
             kind,
             detail: None,
             retry_after: None,
+            limit: None,
             extra: Extra::None,
         }
     }
@@ -150,6 +182,14 @@ impl Problem {
         }
     }
 
+    /// Nothing is left of a limit for so long.
+    pub fn limited(policy: &'static Policy, wait: Duration) -> Self {
+        Self {
+            limit: Some(policy),
+            ..Self::rate_limited(wait)
+        }
+    }
+
     pub fn unavailable(what: &'static str, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
@@ -163,19 +203,29 @@ impl Problem {
     pub fn of_refusal(refusal: Admission, now: OffsetDateTime) -> Option<Self> {
         Some(match refusal {
             Admission::Accepted { .. } => return None,
-            Admission::AlreadyOrdered { order_id } => Self {
-                extra: Extra::OrderId(order_id),
-                ..Self::new(&ALREADY_ORDERED)
-            },
+            Admission::AlreadyOrdered { order_id } => Self::about(&ALREADY_ORDERED, order_id),
             Admission::SoldOut => Self::new(&SOLD_OUT),
-            Admission::NotOpen { opens_at } => Self {
-                retry_after: Some((opens_at - now).try_into().unwrap_or(Duration::ZERO)),
-                extra: Extra::OpensAt(opens_at),
-                ..Self::new(&NOT_OPEN)
-            },
+            Admission::NotOpen { opens_at } => Self::not_before(&NOT_OPEN, opens_at, now),
             Admission::Paused => Self::new(&PAUSED),
             Admission::Ended => Self::new(&ENDED),
         })
+    }
+
+    /// A refusal that passes at `opens_at`.
+    pub fn not_before(kind: &'static Kind, opens_at: OffsetDateTime, now: OffsetDateTime) -> Self {
+        Self {
+            retry_after: Some((opens_at - now).try_into().unwrap_or(Duration::ZERO)),
+            extra: Extra::OpensAt(opens_at),
+            ..Self::new(kind)
+        }
+    }
+
+    /// A refusal because of an order that there is.
+    pub fn about(kind: &'static Kind, order_id: OrderId) -> Self {
+        Self {
+            extra: Extra::OrderId(order_id),
+            ..Self::new(kind)
+        }
     }
 
     pub fn kind(&self) -> &'static Kind {
@@ -241,10 +291,10 @@ pub struct ProblemBody<'a> {
     detail: &'a str,
     #[schema(example = "sold_out")]
     code: &'a str,
-    /// With `already_ordered`: the order you hold.
+    /// With `already_ordered` and `admission_used`: the order you hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     order_id: Option<OrderId>,
-    /// With `not_open`.
+    /// With `not_open` and `waiting_room_not_open`.
     #[serde(
         skip_serializing_if = "Option::is_none",
         with = "time::serde::rfc3339::option"
@@ -290,6 +340,13 @@ impl IntoResponse for Problem {
         );
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
+        }
+        if let (Some(policy), Some(wait)) = (self.limit, self.retry_after) {
+            let state = format!(r#""{}";r=0;t={}"#, policy.name, whole_seconds(wait));
+            headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(policy.text));
+            if let Ok(state) = HeaderValue::try_from(state) {
+                headers.insert(RATELIMIT, state);
+            }
         }
         if self.kind.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -12,6 +12,7 @@
 use super::{
     App,
     body::NoBody,
+    door::Shown,
     error::Problem,
     extract::{Id, PacedShopper, RetryKey},
     frame::Frame,
@@ -43,6 +44,12 @@ impl Express {
         Self { app, frame }
     }
 
+    /// Whether anything on this way asks where a request comes from: limits, and the doors of a sale.
+    fn asks_for_addresses(&self) -> bool {
+        let app = &self.app;
+        app.limits.is_some() || app.bots.limits.is_some() || app.shop.board.has_doors()
+    }
+
     /// Whether connections use the timer of [`super::patience`].
     pub fn uses_lazy_timers(&self) -> bool {
         self.app.shop.tricks.are_used(Trick::LazyTimer)
@@ -61,8 +68,7 @@ impl Express {
             return Err(request);
         }
         let (mut parts, _) = request.into_parts();
-        if self.app.limits.is_some() {
-            // Who is asking matters to nobody else on this way.
+        if self.asks_for_addresses() {
             parts.extensions.insert(ConnectInfo(peer));
         }
         let app = self.app.clone();
@@ -87,7 +93,9 @@ async fn buy(app: App, sale: SaleId, mut parts: Parts) -> Response {
     let bought = async {
         let shopper = PacedShopper::from_request_parts(&mut parts, &app).await?;
         let key = RetryKey::from_request_parts(&mut parts, &app).await?;
-        orders::purchase(State(app), shopper, Id(sale), key, NoBody).await
+        let papers = Shown::from_request_parts(&mut parts, &app).await;
+        let papers = papers.unwrap_or_else(|never| match never {});
+        orders::purchase(State(app), shopper, Id(sale), key, papers, NoBody).await
     };
     let bought: Result<Response, Problem> = bought.await;
     bought.into_response()
@@ -137,6 +145,7 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            door: crate::domain::Door::default(),
         });
         listing.tell(Some(Tally {
             epoch: 1,

@@ -9,10 +9,11 @@ use super::{
     error::{
         CROSS_ORIGIN, Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED,
     },
-    limits::Address,
+    limits::{ADDRESS, Address, USER},
 };
 use crate::{
     auth::Identity,
+    bots::limits::Refused,
     domain::{IdempotencyKey, OrderId, SaleId, UserId},
     lab::Lab,
     sale::Page,
@@ -27,7 +28,7 @@ use axum::{
 };
 use axum_extra::extract::CookieJar;
 use serde::de::DeserializeOwned;
-use std::{convert::Infallible, str::FromStr, sync::Arc};
+use std::{convert::Infallible, str::FromStr, sync::Arc, time::Duration};
 
 /// The cookie that holds a browser's token.
 pub const SESSION_COOKIE: &str = "session";
@@ -59,6 +60,9 @@ impl FromRequestParts<App> for Shopper {
     }
 }
 
+/// How long a client waits while limits that all instances share cannot be asked.
+const UNCOUNTED_WAIT: Duration = Duration::from_secs(1);
+
 /// A shopper about to change something, within their limit.
 pub struct PacedShopper(pub UserId);
 
@@ -67,8 +71,25 @@ impl FromRequestParts<App> for PacedShopper {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Shopper(Identity { user_id, .. }) = Shopper::from_request_parts(parts, app).await?;
-        if let Some(limits) = &app.limits {
-            limits.check_user(user_id)?;
+        let address = || Address::of(&parts.extensions, &parts.headers, app.trust_proxy);
+        if let Some(limits) = &app.limits
+            && let Err(problem) = limits.check_user(user_id)
+        {
+            app.bots.misdeed(address().to_string());
+            return Err(problem);
+        }
+        if let Some(shared) = &app.bots.limits {
+            // Boxed, because it is rare: every request would carry its room around.
+            let checked = Box::pin(shared.check(user_id, address().to_string())).await;
+            checked.map_err(|refused| match refused {
+                Refused::TooMany { limit, wait } => {
+                    app.bots.misdeed(address().to_string());
+                    Problem::limited(if limit == USER.name { &USER } else { &ADDRESS }, wait)
+                }
+                Refused::Uncounted => {
+                    Problem::unavailable("requests cannot be counted at the moment", UNCOUNTED_WAIT)
+                }
+            })?;
         }
         Ok(Self(user_id))
     }

@@ -5,8 +5,8 @@
 
 use super::{
     App, HttpState, body,
-    error::{Problem, panicked},
-    limits::Address,
+    error::{Problem, RATELIMIT, RATELIMIT_POLICY, panicked},
+    limits::{ADDRESS, Address},
 };
 use crate::telemetry::traces;
 use arc_swap::ArcSwap;
@@ -15,7 +15,8 @@ use axum::{
     extract::{MatchedPath, Request},
     http::{
         Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
-        header::X_CONTENT_TYPE_OPTIONS, request::Parts,
+        header::{RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+        request::Parts,
     },
     response::{IntoResponse, Response},
 };
@@ -107,6 +108,7 @@ impl Frame {
     fn begin(&self, method: &Method, headers: &HeaderMap, route: &str) -> About {
         let (_, meters, ids) = &*self.0;
         About {
+            left: None,
             began: Instant::now(),
             method: method_index(method),
             id: ids.of(headers),
@@ -124,12 +126,13 @@ impl Frame {
         B: FnOnce(Parts) -> F,
         F: Future<Output = Response>,
     {
-        let about = self.begin(&parts.method, &parts.headers, super::orders::PURCHASE);
+        let mut about = self.begin(&parts.method, &parts.headers, super::orders::PURCHASE);
         match admit_address(
             &self.0.0,
             parts.uri.path(),
             &parts.extensions,
             &parts.headers,
+            &mut about.left,
         ) {
             Ok(()) => match about.trace(&parts.headers) {
                 None => Either::Left(about.answer(buy(parts).map(Ok))),
@@ -181,8 +184,8 @@ where
     fn call(&mut self, request: Request) -> Self::Future {
         let matched = request.extensions().get::<MatchedPath>();
         let route = matched.map_or("unmatched", MatchedPath::as_str);
-        let about = self.frame.begin(request.method(), request.headers(), route);
-        match admit(&self.frame.0.0, &request) {
+        let mut about = self.frame.begin(request.method(), request.headers(), route);
+        match admit(&self.frame.0.0, &request, &mut about.left) {
             Ok(Entry::Free) => match about.trace(request.headers()) {
                 None => Either::Left(about.answer(self.inner.call(request))),
                 Some(span) => {
@@ -214,6 +217,8 @@ where
 
 /// What is known of a request before it is answered.
 struct About {
+    /// Requests that its address has left, where addresses are limited.
+    left: Option<u32>,
     began: Instant,
     method: usize,
     id: HeaderValue,
@@ -240,6 +245,7 @@ impl About {
     /// Counts the answer, and says whose it is.
     fn conclude(self, mut response: Response) -> Response {
         let Self {
+            left,
             began,
             method,
             id,
@@ -256,10 +262,27 @@ impl About {
             micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
             "answered"
         );
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(X_REQUEST_ID, id);
         // What a client sent may come back to it; no browser is to guess that it is a page.
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(left) = left
+            && !headers.contains_key(RATELIMIT)
+            && let Ok(state) = HeaderValue::try_from(ADDRESS.state(left))
+        {
+            headers.insert(RATELIMIT, state);
+            headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(ADDRESS.text));
+        }
+        // Whoever is told to come later is told when: nobody forgets to say so.
+        if matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert(const { HeaderValue::from_static("1") });
+        }
         response
     }
 }
@@ -328,21 +351,23 @@ fn admit_address(
     path: &str,
     extensions: &Extensions,
     headers: &HeaderMap,
+    left: &mut Option<u32>,
 ) -> Result<(), Problem> {
     let Some(limits) = &app.limits else {
         return Ok(());
     };
     // Besides the API, whatever asks a dependency or renders something large.
     if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
-        limits.check_address(Address::of(extensions, headers, app.trust_proxy))?;
+        let address = Address::of(extensions, headers, app.trust_proxy);
+        *left = Some(limits.check_address(address)?);
     }
     Ok(())
 }
 
 /// The same, and whether its body has to be read first.
-fn admit(app: &HttpState, request: &Request) -> Result<Entry, Problem> {
+fn admit(app: &HttpState, request: &Request, left: &mut Option<u32>) -> Result<Entry, Problem> {
     let (extensions, headers) = (request.extensions(), request.headers());
-    admit_address(app, request.uri().path(), extensions, headers)?;
+    admit_address(app, request.uri().path(), extensions, headers, left)?;
     // Handlers of these methods read what they want themselves; the others want nothing, and what
     // is sent regardless has to be within bounds too.
     let is_theirs = request.body().is_end_stream()
@@ -520,6 +545,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_never_answers_is_given_up() {
         let about = About {
+            left: None,
             began: Instant::now(),
             method: 0,
             id: HeaderValue::from_static("1"),

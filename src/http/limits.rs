@@ -12,10 +12,15 @@ use axum::{
     http::{Extensions, HeaderMap},
 };
 use dashmap::DashMap;
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
+use governor::{
+    DefaultKeyedRateLimiter, Quota, RateLimiter,
+    clock::{Clock, QuantaInstant},
+    middleware::{RateLimitingMiddleware, StateInformationMiddleware},
+};
 use std::{
+    fmt,
     hash::Hash,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU32,
     sync::Arc,
     time::{Duration, Instant},
@@ -35,6 +40,19 @@ impl From<IpAddr> for Address {
             IpAddr::V6(ip) => {
                 let [a, b, c, d, e, f, g, h, ..] = ip.octets();
                 Self::V6Net([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V4(octets) => Ipv4Addr::from(*octets).fmt(f),
+            Self::V6Net(head) => {
+                let mut octets = [0; 16];
+                octets[..8].copy_from_slice(head);
+                write!(f, "{}/64", Ipv6Addr::from(octets))
             }
         }
     }
@@ -65,14 +83,63 @@ fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .flat_map(|value| value.rsplit(','))
 }
 
-/// The limiters, with their figures in [`Limits::new`].
+/// A limit as clients are told of it (draft-ietf-httpapi-ratelimit-headers-10): its name, how many requests it has,
+/// and in how many seconds an empty one is full again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub name: &'static str,
+    per_second: u32,
+    pub burst: u32,
+    /// What `RateLimit-Policy` says.
+    pub text: &'static str,
+}
+
+pub static USER: Policy = Policy {
+    name: "user",
+    per_second: 10,
+    burst: 20,
+    text: r#""user";q=20;w=2"#,
+};
+pub static SESSION: Policy = Policy {
+    name: "session",
+    per_second: 10,
+    burst: 60,
+    text: r#""session";q=60;w=6"#,
+};
+pub static ADDRESS: Policy = Policy {
+    name: "address",
+    per_second: 500,
+    burst: 1_000,
+    text: r#""address";q=1000;w=2"#,
+};
+pub static ADMIN: Policy = Policy {
+    name: "admin",
+    per_second: 5,
+    burst: 10,
+    text: r#""admin";q=10;w=2"#,
+};
+
+impl Policy {
+    const fn quota(&self) -> Quota {
+        quota(self.per_second, self.burst)
+    }
+
+    /// What `RateLimit` says while so many requests are left: how many, and when all of them are there again.
+    pub fn state(&self, left: u32) -> String {
+        let taken = self.burst.saturating_sub(left);
+        let full = taken.div_ceil(self.per_second);
+        format!(r#""{}";r={left};t={full}"#, self.name)
+    }
+}
+
+/// The limiters, with their figures in the policies above.
 pub struct Limits {
     /// Purchases, payments and cancellations of one user.
     user: DefaultKeyedRateLimiter<UserId>,
     /// New sessions from one address.
     session: DefaultKeyedRateLimiter<Address>,
     /// Everything under /api from one address: wide, many shoppers may share it.
-    address: DefaultKeyedRateLimiter<Address>,
+    address: DefaultKeyedRateLimiter<Address, StateInformationMiddleware>,
     /// Wrong admin tokens from one address.
     admin: DefaultKeyedRateLimiter<Address>,
     /// Addresses that spent their wrong admin tokens: until then not even the right one counts, or
@@ -83,24 +150,31 @@ pub struct Limits {
 impl Limits {
     pub fn new() -> Self {
         Self {
-            user: RateLimiter::keyed(quota(10, 20)),
-            session: RateLimiter::keyed(quota(10, 60)),
-            address: RateLimiter::keyed(quota(500, 1_000)),
-            admin: RateLimiter::keyed(quota(5, 10)),
+            user: RateLimiter::keyed(USER.quota()),
+            session: RateLimiter::keyed(SESSION.quota()),
+            address: RateLimiter::keyed(ADDRESS.quota()).with_middleware(),
+            admin: RateLimiter::keyed(ADMIN.quota()),
             admin_shut: DashMap::new(),
         }
     }
 
     pub fn check_user(&self, user: UserId) -> Result<(), Problem> {
-        check(&self.user, &user)
+        check(&self.user, &user, &USER)
     }
 
     pub fn check_session(&self, address: Address) -> Result<(), Problem> {
-        check(&self.session, &address)
+        check(&self.session, &address, &SESSION)
     }
 
-    pub fn check_address(&self, address: Address) -> Result<(), Problem> {
-        check(&self.address, &address)
+    /// How many requests the address has left.
+    pub fn check_address(&self, address: Address) -> Result<u32, Problem> {
+        match self.address.check_key(&address) {
+            Ok(state) => Ok(state.remaining_burst_capacity()),
+            Err(too_early) => {
+                let wait = too_early.wait_time_from(self.address.clock().now());
+                Err(Problem::limited(&ADDRESS, wait))
+            }
+        }
     }
 
     /// Before an admin token is looked at.
@@ -109,7 +183,7 @@ impl Limits {
             return Ok(());
         };
         match until.checked_duration_since(Instant::now()) {
-            Some(wait) if !wait.is_zero() => Err(Problem::rate_limited(wait)),
+            Some(wait) if !wait.is_zero() => Err(Problem::limited(&ADMIN, wait)),
             _ => Ok(()),
         }
     }
@@ -118,7 +192,7 @@ impl Limits {
     pub fn admin_failed(&self, address: Address) -> Result<(), Problem> {
         wait_for(&self.admin, &address).map_or(Ok(()), |wait| {
             self.admin_shut.insert(address, Instant::now() + wait);
-            Err(Problem::rate_limited(wait))
+            Err(Problem::limited(&ADMIN, wait))
         })
     }
 
@@ -159,8 +233,9 @@ const fn quota(per_second: u32, burst: u32) -> Quota {
 fn check<K: Hash + Eq + Clone>(
     limiter: &DefaultKeyedRateLimiter<K>,
     key: &K,
+    policy: &'static Policy,
 ) -> Result<(), Problem> {
-    wait_for(limiter, key).map_or(Ok(()), |wait| Err(Problem::rate_limited(wait)))
+    wait_for(limiter, key).map_or(Ok(()), |wait| Err(Problem::limited(policy, wait)))
 }
 
 fn wait_for<K: Hash + Eq + Clone>(
@@ -171,7 +246,9 @@ fn wait_for<K: Hash + Eq + Clone>(
     Some(too_early.wait_time_from(limiter.clock().now()))
 }
 
-fn forget<K: Hash + Eq + Clone>(limiter: &DefaultKeyedRateLimiter<K>) {
+fn forget<K: Hash + Eq + Clone, M: RateLimitingMiddleware<QuantaInstant>>(
+    limiter: &DefaultKeyedRateLimiter<K, M>,
+) {
     limiter.retain_recent();
     limiter.shrink_to_fit();
 }
@@ -187,7 +264,7 @@ mod tests {
     }
 
     /// How many of `tries` pass. A slow machine may refill a few in between.
-    fn passes(tries: usize, check: impl Fn() -> Result<(), Problem>) -> usize {
+    fn passes<T>(tries: usize, check: impl Fn() -> Result<T, Problem>) -> usize {
         (0..tries).filter(|_| check().is_ok()).count()
     }
 

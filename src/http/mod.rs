@@ -6,8 +6,10 @@
 pub mod admin;
 pub mod around;
 pub mod body;
+pub mod bots;
 pub mod connections;
 pub mod departure;
+pub mod door;
 pub mod error;
 pub mod events;
 pub mod express;
@@ -20,14 +22,17 @@ pub mod openapi;
 pub mod orders;
 pub mod pages;
 pub mod patience;
+pub mod room;
 pub mod sales;
 pub mod seats;
 pub mod session;
 
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::Bots,
     config::ProxyTrust,
     lab::Lab,
+    room::Rooms,
     sale::Shop,
 };
 use axum::{
@@ -52,6 +57,8 @@ pub use {connections::ConnectionLimits, departure::Leaving, events::Streams, lim
 #[derive(Clone)]
 pub struct HttpState {
     pub shop: Arc<Shop>,
+    pub rooms: Arc<Rooms>,
+    pub bots: Arc<Bots>,
     pub tokens: Arc<TokenSigner>,
     /// `None`: there is no admin API.
     pub admin: Option<AdminToken>,
@@ -131,6 +138,10 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(sales::read))
         .routes(routes!(events::sale))
         .routes(routes!(orders::purchase))
+        .routes(routes!(room::join, room::look))
+        .routes(routes!(room::events))
+        .routes(routes!(bots::pass))
+        .routes(routes!(bots::challenge))
         // /api/v1/orders
         .routes(routes!(orders::list))
         .routes(routes!(orders::read))
@@ -243,6 +254,11 @@ mod tests {
         ("get", "/api/v1/sales/{id}"),
         ("get", "/api/v1/sales/{id}/events"),
         ("post", "/api/v1/sales/{id}/orders"),
+        ("post", "/api/v1/sales/{id}/waiting-room"),
+        ("get", "/api/v1/sales/{id}/waiting-room"),
+        ("get", "/api/v1/sales/{id}/waiting-room/events"),
+        ("get", "/api/v1/sales/{id}/pass"),
+        ("get", "/api/v1/sales/{id}/challenge"),
         ("get", "/api/v1/orders/{id}"),
         ("get", "/api/v1/orders"),
         ("get", "/api/v1/orders/{id}/events"),

@@ -118,7 +118,13 @@ fn refusal(status: u16, kinds: &[&Kind]) -> Response {
     let response = ResponseBuilder::new()
         .description(codes.join("  \n"))
         .content("application/problem+json", problem);
-    let waits = ["not_open", "still_queued", "rate_limited", "unavailable"];
+    let waits = [
+        "not_open",
+        "waiting_room_not_open",
+        "still_queued",
+        "rate_limited",
+        "unavailable",
+    ];
     let header = |name, description: &str, of: Type| {
         let schema = ObjectBuilder::new().schema_type(of);
         (

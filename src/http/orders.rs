@@ -3,6 +3,7 @@
 use super::{
     App,
     body::{self, NoBody},
+    door::{self, Shown},
     error::Problem,
     extract::{Id, PacedShopper, Params, RetryKey, Shopper, page},
     openapi::refusals,
@@ -93,7 +94,8 @@ pub struct OrdersParams {
 
 refusals!(PurchaseRefusals:
     UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, SOLD_OUT, ALREADY_ORDERED,
-    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+    ADMISSION_REQUIRED, ADMISSION_INVALID, ADMISSION_EXPIRED, ADMISSION_USED,
+    PASS_REQUIRED, PASS_INVALID, PASS_EXPIRED, CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED, TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(ListRefusals: UNAUTHENTICATED, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(ReadRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
@@ -113,12 +115,16 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 
 /// Buy one unit.
 ///
-/// A retry with the same `Idempotency-Key` gets the first answer, marked `Idempotent-Replayed: true`.
+/// A retry with the same `Idempotency-Key` gets the first answer, marked `Idempotent-Replayed: true`. A sale with a
+/// waiting room asks for the `Admission-Token` of one's turn, of which one order comes, whatever the key.
 #[utoipa::path(
     post, path = "/api/v1/sales/{id}/orders", tag = "shopping", operation_id = "purchase",
     params(
         ("id" = SaleId, Path, description = "The sale"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", min_length = 1, max_length = 64, pattern = "^[ -~]*$"),
+        ("Admission-Token" = Option<String>, Header, description = "From the waiting room, where the sale has one"),
+        ("Purchase-Pass" = Option<String>, Header, description = "Where the sale asks for a pass"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
     ),
     responses(
         (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a moment", body = Purchased,
@@ -132,9 +138,15 @@ pub async fn purchase(
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
     RetryKey(key): RetryKey,
+    Shown(papers): Shown,
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
-    match app.shop.purchase(sale, user, key).await? {
+    let judged = match papers {
+        None => app.shop.purchase(sale, user, key).await?,
+        // Boxed, because it is rare: the ordinary purchase would carry its room around.
+        Some(papers) => Box::pin(door::purchase(&app, sale, user, key, &papers)).await?,
+    };
+    match judged {
         Admission::Accepted { order_id, replayed } => Ok(accepted(sale, order_id, replayed)),
         refusal => {
             Err(Problem::of_refusal(refusal, app.shop.now()).expect("only Accepted is no refusal"))

@@ -5,6 +5,7 @@ use super::{
     error::Problem,
     extract::{Id, Params},
     openapi::refusals,
+    room::WaitingRoom,
 };
 use crate::domain::{SaleId, SaleState, SaleView};
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -35,6 +36,13 @@ pub struct SaleBody<'a> {
     #[serde(with = "time::serde::rfc3339")]
     closes_at: OffsetDateTime,
     payment_timeout_secs: i32,
+    /// Null: one buys without waiting.
+    #[schema(required)]
+    waiting_room: Option<WaitingRoom>,
+    /// Whether a purchase needs a `Purchase-Pass`.
+    purchase_pass: bool,
+    /// The proof of work that a purchase (or joining the waiting room) needs, at least; 0: none.
+    challenge_bits: i32,
     state: SaleState,
     /// The clock that judges the window.
     #[serde(with = "time::serde::rfc3339")]
@@ -58,6 +66,9 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             opens_at: sale.opens_at,
             closes_at: sale.closes_at,
             payment_timeout_secs: sale.payment_timeout_secs,
+            waiting_room: sale.door.room().map(WaitingRoom::from),
+            purchase_pass: sale.door.purchase_pass,
+            challenge_bits: sale.door.challenge_bits,
             state: view.state,
             server_time: view.server_time,
         }
@@ -139,6 +150,7 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            door: crate::domain::Door::default(),
         };
         let server_time = datetime!(2026-11-20 12:00:00.5 UTC);
         let view = SaleView {
@@ -151,7 +163,8 @@ mod tests {
             "id": "7", "title": "Phone", "description": "", "image_url": "/static/img/phone.svg",
             "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10, "remaining": 3,
             "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z", "closes_at": "2026-11-21T10:00:00Z",
-            "payment_timeout_secs": 600, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
+            "payment_timeout_secs": 600, "waiting_room": null, "purchase_pass": false,
+            "challenge_bits": 0, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
         });
         assert_eq!(
             serde_json::to_value(SaleBody::from(&view)).expect("JSON"),

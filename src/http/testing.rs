@@ -3,6 +3,8 @@
 use super::{App, HttpState, Streams};
 use crate::{
     auth::{AdminToken, TokenSigner},
+    bots::Bots,
+    room::Rooms,
     sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
 use std::sync::Arc;
@@ -30,11 +32,13 @@ fn shop() -> Shop {
 }
 
 pub fn state() -> HttpState {
+    let shop = Arc::new(shop());
+    let tokens = TokenSigner::new(b"a secret of at least 32 bytes....").expect("long enough");
     HttpState {
-        shop: Arc::new(shop()),
-        tokens: Arc::new(
-            TokenSigner::new(b"a secret of at least 32 bytes....").expect("long enough"),
-        ),
+        rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
+        bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
+        shop,
+        tokens: Arc::new(tokens),
         admin: Some(AdminToken::new(ADMIN)),
         limits: None,
         metrics: Arc::new(String::new),

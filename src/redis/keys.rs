@@ -12,6 +12,12 @@
 //! | `{sale:ID}:EPOCH:unwritable` | stream | orders that could not be rows of any kind, put aside |
 //! | `{ids}:clock` | hash | floor and day of the id generator |
 //! | `{ids}:yyyymmdd` | integer | how many order numbers that UTC day has leased |
+//! | `{room:ID}` | hash | the waiting room: who was early, the seed of the draw, whose turn it is |
+//! | `{room:ID}:who:SHARD` | hash | user → their number in the waiting room |
+//! | `{room:ID}:turns` | hash | second → the turns that began in it |
+//! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the bucket of requests is full again, Unix µs |
+//! | `{suspect:ADDRESS}:deeds`, `…:users` | integer, HyperLogLog | what an address did, and how many users it has |
+//! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
 
 use crate::domain::{SaleId, UserId};
@@ -28,6 +34,9 @@ pub fn shards_for(stock: i64) -> i32 {
     let shards = (stock.max(1) / BUYERS_PER_SHARD).max(1);
     i32::try_from(shards).unwrap_or(i32::MAX)
 }
+
+/// Into how many hashes those who wait are spread. A million of them are 122 a hash, which is still a listpack.
+const ROOM_SHARDS: i32 = 8_192;
 
 /// Builds keys below one prefix, which lets several deployments (or tests) share a Redis.
 #[derive(Debug, Clone)]
@@ -88,6 +97,40 @@ impl Keys {
             self.prefix,
             u8::from(month)
         )
+    }
+
+    pub fn room(&self, sale: SaleId) -> String {
+        format!("{}{{room:{sale}}}", self.prefix)
+    }
+
+    /// Where a user's number in the waiting room stands.
+    pub fn room_shard(&self, sale: SaleId, user: UserId) -> String {
+        let shard = shard_of(user, ROOM_SHARDS);
+        format!("{}{{room:{sale}}}:who:{shard}", self.prefix)
+    }
+
+    pub fn room_turns(&self, sale: SaleId) -> String {
+        format!("{}{{room:{sale}}}:turns", self.prefix)
+    }
+
+    /// A bucket of requests of one user or address; the whole name is the hash tag.
+    pub fn limit(&self, kind: &str, whose: &str) -> String {
+        format!("{}{{limit:{kind}:{whose}}}", self.prefix)
+    }
+
+    /// Where the deeds of an address stand, and its users.
+    pub fn suspect(&self, address: &str) -> [String; 2] {
+        ["deeds", "users"].map(|what| format!("{}{{suspect:{address}}}:{what}", self.prefix))
+    }
+
+    /// Where the use of a solution stands.
+    pub fn spent(&self, sale: SaleId, salt: &[u8]) -> String {
+        let mut name = format!("{}{{spent:{sale}:", self.prefix);
+        for byte in salt {
+            name.push_str(&format!("{byte:02x}"));
+        }
+        name.push('}');
+        name
     }
 
     pub fn changes(&self) -> String {

@@ -3,6 +3,9 @@
 //! A wrapper knows the script's KEYS, ARGV and reply; nobody else does. All run by EVALSHA; a Redis
 //! that does not know a script (a new process, SCRIPT FLUSH) is given it once and asked again.
 
+pub mod bots;
+pub mod room;
+
 use super::keys::{Keys, shard_of};
 use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
 use redis::{
@@ -630,6 +633,7 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            door: crate::domain::Door::default(),
         }
     }
 

@@ -518,6 +518,8 @@ fn unix_ms(time: OffsetDateTime) -> i64 {
 pub struct Board {
     pub clock: RedisClock,
     listings: DashMap<SaleId, Arc<Listing>>,
+    /// Whether any sale has, or had, a [`Door`](crate::domain::Door) that is shut.
+    doors: AtomicBool,
 }
 
 impl Board {
@@ -525,7 +527,13 @@ impl Board {
         Self {
             clock: RedisClock::new(),
             listings: DashMap::new(),
+            doors: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a purchase may have to show more than a token. Without such a sale nobody looks for it.
+    pub fn has_doors(&self) -> bool {
+        self.doors.load(Relaxed)
     }
 
     pub fn get(&self, id: SaleId) -> Option<Arc<Listing>> {
@@ -541,6 +549,9 @@ impl Board {
 
     /// Takes in a row from Postgres and returns its listing.
     pub fn learn(&self, sale: Sale) -> Arc<Listing> {
+        if sale.door.is_shut() {
+            self.doors.store(true, Relaxed);
+        }
         let listing = self
             .listings
             .entry(sale.id)
@@ -582,6 +593,7 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            door: crate::domain::Door::default(),
         }
     }
 

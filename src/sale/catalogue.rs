@@ -11,7 +11,7 @@
 //! [`Shop::take_stock`].
 
 use crate::{
-    domain::{Sale, SaleId, SaleView},
+    domain::{RoomSettings, Sale, SaleId, SaleView},
     redis::{
         keys::shards_for,
         scripts::{self, Fenced, Installed, Projected},
@@ -31,6 +31,8 @@ pub const MAX_STOCK: i64 = 100_000_000;
 const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
 const MAX_PER_USER: i64 = 100;
 const MAX_PAYMENT_TIMEOUT_SECS: i64 = 604_800;
+/// Some five minutes of a phone's work.
+const MOST_CHALLENGE_BITS: i64 = 24;
 const DEFAULT_PAYMENT_TIMEOUT_SECS: i64 = 900;
 const DEFAULT_DURATION: time::Duration = time::Duration::DAY;
 
@@ -38,7 +40,8 @@ const DEFAULT_DURATION: time::Duration = time::Duration::DAY;
 macro_rules! sale_columns {
     () => {
         "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
-         per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards"
+         per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards,
+         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits"
     };
 }
 pub(crate) use sale_columns;
@@ -57,6 +60,9 @@ pub struct NewSale {
     pub opens_at: Option<OffsetDateTime>,
     pub closes_at: Option<OffsetDateTime>,
     pub payment_timeout_secs: Option<i64>,
+    pub waiting_room: Option<RoomSettings>,
+    pub purchase_pass: Option<bool>,
+    pub challenge_bits: Option<i64>,
     /// Creating a second sale of the same name returns the first (the demo catalogue).
     pub seed_key: Option<&'static str>,
 }
@@ -69,6 +75,10 @@ pub struct SaleChange {
     pub image_url: Option<String>,
     pub closes_at: Option<OffsetDateTime>,
     pub payment_timeout_secs: Option<i64>,
+    /// `Some(None)` takes the waiting room away.
+    pub waiting_room: Option<Option<RoomSettings>>,
+    pub purchase_pass: Option<bool>,
+    pub challenge_bits: Option<i64>,
 }
 
 fn invalid(field: &'static str, why: impl Into<String>) -> ShopError {
@@ -111,6 +121,34 @@ fn check_range(field: &'static str, value: i64, least: i64, most: i64) -> Result
         return Ok(());
     }
     Err(invalid(field, format!("must be from {least} to {most}")))
+}
+
+fn check_room(room: &RoomSettings) -> Result<(), ShopError> {
+    let RoomSettings {
+        opens_before_secs,
+        per_second,
+        turn_secs,
+        overbooking_percent,
+    } = *room;
+    for (field, value, least, most) in [
+        (
+            "waiting_room.opens_before_secs",
+            opens_before_secs,
+            0,
+            86_400,
+        ),
+        ("waiting_room.per_second", per_second, 1, 100_000),
+        ("waiting_room.turn_secs", turn_secs, 1, 600),
+        (
+            "waiting_room.overbooking_percent",
+            overbooking_percent,
+            0,
+            400,
+        ),
+    ] {
+        check_range(field, i64::from(value), least, most)?;
+    }
+    Ok(())
 }
 
 fn check_year(field: &'static str, time: OffsetDateTime) -> Result<(), ShopError> {
@@ -161,6 +199,12 @@ impl Shop {
             .payment_timeout_secs
             .unwrap_or(DEFAULT_PAYMENT_TIMEOUT_SECS);
         check_range("payment_timeout_secs", timeout, 1, MAX_PAYMENT_TIMEOUT_SECS)?;
+        if let Some(room) = &new.waiting_room {
+            check_room(room)?;
+        }
+        let room = new.waiting_room.unwrap_or_default();
+        let challenge_bits = new.challenge_bits.unwrap_or(0);
+        check_range("challenge_bits", challenge_bits, 0, MOST_CHALLENGE_BITS)?;
 
         // "Now" is Redis' now, the clock that will judge the window.
         let now = self.redis_time().await?;
@@ -177,8 +221,10 @@ impl Shop {
 
         let sale: Option<Sale> = sqlx::query_as(concat!(
             "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
-                                per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                                per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key,
+                                room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking,
+                                purchase_pass, challenge_bits)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
              ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
              RETURNING ",
             sale_columns!()
@@ -196,6 +242,12 @@ impl Shop {
         .bind(narrow::<i32>("payment_timeout_secs", timeout)?)
         .bind(shards_for(new.stock))
         .bind(new.seed_key)
+        .bind(new.waiting_room.map(|room| room.opens_before_secs))
+        .bind(room.per_second)
+        .bind(room.turn_secs)
+        .bind(room.overbooking_percent)
+        .bind(new.purchase_pass.unwrap_or(false))
+        .bind(narrow::<i32>("challenge_bits", challenge_bits)?)
         .fetch_optional(&self.postgres)
         .await?;
         let sale = match (sale, new.seed_key) {
@@ -244,6 +296,13 @@ impl Shop {
         if let Some(timeout) = change.payment_timeout_secs {
             check_range("payment_timeout_secs", timeout, 1, MAX_PAYMENT_TIMEOUT_SECS)?;
         }
+        let room = change.waiting_room.flatten();
+        if let Some(room) = &room {
+            check_room(room)?;
+        }
+        if let Some(bits) = change.challenge_bits {
+            check_range("challenge_bits", bits, 0, MOST_CHALLENGE_BITS)?;
+        }
         if let Some(closes_at) = change.closes_at {
             check_year("closes_at", closes_at)?;
             let listing = self.refresh(id).await?;
@@ -259,7 +318,12 @@ impl Shop {
             "UPDATE sales SET
                  title = COALESCE($2, title), description = COALESCE($3, description),
                  image_url = COALESCE($4, image_url), closes_at = COALESCE($5, closes_at),
-                 payment_timeout_secs = COALESCE($6, payment_timeout_secs), version = version + 1
+                 payment_timeout_secs = COALESCE($6, payment_timeout_secs),
+                 room_opens_before_secs = CASE WHEN $7 THEN $8 ELSE room_opens_before_secs END,
+                 room_per_second = COALESCE($9, room_per_second), room_turn_secs = COALESCE($10, room_turn_secs),
+                 room_overbooking = COALESCE($11, room_overbooking),
+                 purchase_pass = COALESCE($12, purchase_pass), challenge_bits = COALESCE($13, challenge_bits),
+                 version = version + 1
              WHERE id = $1 RETURNING ",
             sale_columns!()
         ))
@@ -272,6 +336,18 @@ impl Shop {
             change
                 .payment_timeout_secs
                 .map(|secs| narrow::<i32>("payment_timeout_secs", secs))
+                .transpose()?,
+        )
+        .bind(change.waiting_room.is_some())
+        .bind(room.map(|room| room.opens_before_secs))
+        .bind(room.map(|room| room.per_second))
+        .bind(room.map(|room| room.turn_secs))
+        .bind(room.map(|room| room.overbooking_percent))
+        .bind(change.purchase_pass)
+        .bind(
+            change
+                .challenge_bits
+                .map(|bits| narrow::<i32>("challenge_bits", bits))
                 .transpose()?,
         )
         .fetch_optional(&self.postgres)

@@ -136,6 +136,10 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         let judged = AssertUnwindSafe(Batch::around(&batch, judging))
             .catch_unwind()
             .await;
+        let answered = judged
+            .as_ref()
+            .map_or(0, |judged| judged.as_ref().map_or(0, Vec::len));
+        shop.capacity.note(answered, began.elapsed());
         // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
         // known here, as after any other failure.
         match judged.unwrap_or(Err(NO_ANSWER)) {

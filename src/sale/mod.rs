@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod board;
+pub mod capacity;
 pub mod catalogue;
 pub mod gate;
 pub mod ids;
@@ -30,6 +31,7 @@ use crate::{
     tricks::{Trick, Tricks},
 };
 use board::Board;
+use capacity::Capacity;
 use ids::IdGenerator;
 use log::AcceptedBatch;
 use looks::Looks;
@@ -155,6 +157,8 @@ pub struct Shop {
     pub writer_is_busy: AtomicBool,
     /// What the purchases of this process cost in round trips, on any machine. The lab shows it.
     pub round_trips: RoundTrips,
+    /// How fast the gates of this process judge.
+    pub capacity: Capacity,
     /// Rung when a unit waits in the outbox.
     pub release_bell: Notify,
     /// Rung when Redis does not have what it should have.
@@ -187,6 +191,7 @@ impl Shop {
             handoff,
             writer_is_busy: AtomicBool::new(false),
             round_trips: RoundTrips::default(),
+            capacity: Capacity::default(),
             release_bell: Notify::new(),
             rebuild_bell: Notify::new(),
         }

@@ -41,9 +41,10 @@ function early(method, path) {
   return asked.answer;
 }
 
-/** `body` is sent as JSON, `key` as Idempotency-Key, `bearer` as Authorization. Resolves to the parsed answer. */
-export async function call(method, path, { body, key, bearer, timeoutMs = 10_000 } = {}) {
-  const headers = { accept: 'application/json' };
+/** `body` is sent as JSON, `key` as Idempotency-Key, `bearer` as Authorization, `papers` as
+ * headers of their own. Resolves to the parsed answer. */
+export async function call(method, path, { body, key, bearer, papers, timeoutMs = 10_000 } = {}) {
+  const headers = { accept: 'application/json', ...papers };
   if (body !== undefined) headers['content-type'] = 'application/json';
   if (key) headers['idempotency-key'] = key;
   if (bearer) headers.authorization = `Bearer ${bearer}`;

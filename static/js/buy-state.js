@@ -156,6 +156,14 @@ const HANDLERS = {
         if (s.order?.id === orderId) return [{ ...over, already: true, others: s.sale.limit - 1 }];
         return [{ ...over, already: true, notice: null, order: { id: orderId, status: 'unknown', payBy: null } }, followed(orderId)];
       }
+      // Of a waiting room: the turn is over, or was used. The place says what comes next.
+      case 'admission_required':
+      case 'admission_invalid':
+      case 'admission_expired': return [over, { type: 'refresh_sale' }];
+      case 'admission_used': return [{ ...over, notice: null, order: { id: orderId, status: 'unknown', payBy: null } }, followed(orderId)];
+      // A paper that ran out or is missing: the next click brings a fresh one.
+      case 'pass_required': case 'pass_invalid': case 'pass_expired':
+      case 'challenge_required': case 'challenge_failed': case 'challenge_expired': return [over, { type: 'refresh_sale' }];
       case 'rate_limited':
         return [{ ...s, sending: false, notice: null, hold: { why: 'too_fast', until: now + Math.max(1000, retryAfterMs) } }];
       default: // 503 and whatever else went wrong: the intent stands, and a retry with its key tells what became of it

@@ -12,6 +12,9 @@ export function newSale(value, now) {
     if (body[field] === null) return { wrong: { key: 'admin.bad_amount', name } };
   }
   for (const name of ['description', 'image_url']) if (value(name)) body[name] = value(name);
+  if (value('waiting_room')) body.waiting_room = {}; // with the server's own settings
+  if (value('purchase_pass')) body.purchase_pass = true;
+  if (value('challenge_bits')) body.challenge_bits = Number(value('challenge_bits'));
   if (value('payment_timeout_secs')) body.payment_timeout_secs = Number(value('payment_timeout_secs'));
   for (const name of ['opens_at', 'closes_at']) if (value(name)) body[name] = new Date(value(name)).toISOString();
   const opens = body.opens_at ? Date.parse(body.opens_at) : now;

@@ -7,6 +7,9 @@ import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
 import { money, moment, number, percentOff } from './format.js';
 import { followOrder } from './order-feed.js';
+import { forPlace, forPurchase, prepare, spent } from './papers.js';
+import { room } from './room.js';
+import { roomView } from './room-view.js';
 import { session, shop } from './session.js';
 import { follow } from './sse.js';
 import { t } from './strings.js';
@@ -16,7 +19,7 @@ const SALE = `/api/v1/sales/${encodeURIComponent(decodeURIComponent(location.pat
 const REFRESH_MS = 30_000;
 const button = $('#buy');
 const second = $('#second');
-let sale, state, feed, ticking;
+let sale, state, feed, ticking, waiting, place = null, joining = false, notice = null;
 
 // ---- events in, effects out --------------------------------------------------------------------------------------
 
@@ -34,11 +37,14 @@ const EFFECTS = {
   async send({ key, delayMs }) {
     await new Promise((resolve) => { setTimeout(resolve, delayMs); });
     try {
-      const answer = await shop('POST', `${SALE}/orders`, { key });
+      const papers = await forPurchase(SALE, sale, place);
+      const answer = await shop('POST', `${SALE}/orders`, { key, papers });
+      spent();
       dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
     } catch (problem) {
       if (!problem.status) return dispatch('failed');
       const { code, retryAfterMs, extra } = problem;
+      if (code.startsWith('challenge_')) spent();
       const opensAt = extra.opens_at ? Date.parse(extra.opens_at) : undefined;
       dispatch('refused', { code, retryAfterMs, opensAt, orderId: extra.order_id });
     }
@@ -54,6 +60,41 @@ const EFFECTS = {
   },
   refresh_sale: () => setTimeout(() => refreshSale().catch(() => {}), backoff(1)),
 };
+
+async function join() {
+  joining = true;
+  notice = null;
+  dispatch('tick');
+  try {
+    await waiting.join(await forPlace(SALE, sale));
+    spent();
+  } catch (problem) { notice = problem.status ? problem.code : 'network'; }
+  joining = false;
+  dispatch('tick');
+}
+
+/** Follows the waiting room as long as the sale has one. */
+function attendRoom() {
+  if (!sale.waiting_room) {
+    waiting?.leave();
+    waiting = undefined;
+    place = null;
+    return;
+  }
+  waiting ??= room(SALE, {
+    onPlace(news) {
+      if (news) clock.atLeast(news.server_time);
+      const turned = place?.state !== news?.state;
+      const lost = !news && ['early', 'waiting'].includes(place?.state); // the server has lost the room: be there again
+      place = news;
+      if (lost) join();
+      if (turned) notice = null;
+      if (news && news.sale_state !== sale.state) learn({ state: news.sale_state, remaining: news.remaining });
+      dispatch('tick');
+    },
+    onProblem(problem) { notice = problem.status ? problem.code : 'network'; },
+  });
+}
 
 async function act(id, verb) {
   for (let attempt = 0; ; attempt++) {
@@ -80,6 +121,7 @@ function learn(news) {
 async function refreshSale() {
   learn(await call('GET', SALE));
   describe();
+  attendRoom();
 }
 
 function watch() {
@@ -133,7 +175,9 @@ function describe() {
 
 function render(changed = true) {
   const now = clock.now();
-  const shown = view(state, now);
+  prepare(SALE, sale);
+  let shown = view(state, now);
+  if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, now });
   const panel = $('#panel');
   panel.dataset.tone = shown.tone;
   panel.dataset.state = state.name;
@@ -171,6 +215,7 @@ function newKey() {
 
 function press() {
   if (!state) return;
+  if (button.dataset.action === 'join') return join();
   if (button.dataset.action === 'pay') dispatch('pay');
   else dispatch('buy', { key: newKey() }); // the machine ignores it where it does not count
 }
@@ -207,6 +252,7 @@ async function start() {
     describe();
     dispatch('tick');
     watch();
+    attendRoom();
     const finding = poll(async () => { await session(); await findOrders(); finding.stop(); }, () => 5000);
   }, () => 5000);
 }

@@ -12,6 +12,7 @@ import { lab } from './lab.mjs';
 import { orders } from './orders.mjs';
 import { outages } from './outages.mjs';
 import { pages } from './pages.mjs';
+import { room } from './room.mjs';
 import { launch, ROOT, Server, visitor } from './support.mjs';
 import { wall } from './wall.mjs';
 
@@ -33,6 +34,7 @@ after(async () => {
 
 pages(stage); // first, while the lists are short: axe looks at every row
 buying(stage);
+room(stage);
 orders(stage);
 admin(stage);
 wall(stage);

@@ -5,7 +5,7 @@ use crate::support::{
     app::{Options, TestApp, all_at_once},
 };
 use flash_sale::{
-    domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    domain::{Admission, Door, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     redis::{
         Keys,
         scripts::{self, AdmitOptions, Buyer, Installed, Judged},
@@ -505,6 +505,7 @@ impl ScriptBench {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            door: Door::default(),
         };
         scripts::seal(&mut connection, &keys, sale.id, sale.epoch, 1)
             .await

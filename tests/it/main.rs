@@ -3,6 +3,7 @@
 
 mod admission;
 mod audit;
+mod bots;
 mod checkers;
 mod cli;
 mod clients;
@@ -18,6 +19,7 @@ mod locks;
 mod plans;
 mod proxy;
 mod recovery;
+mod room;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;

@@ -93,6 +93,8 @@ it('a new sale is read from what was typed', () => {
   const read = (change) => newSale((name) => ({ ...typed, ...change })[name], Date.parse('2026-01-01T00:00:00'));
   assert.deepEqual(read().body, { title: 'A', currency: 'USD', stock: 5, per_user_limit: 1, price_cents: 1990, image_url: '/x.svg', payment_timeout_secs: 60 });
   assert.equal(read({ opens_at: '2026-01-02T00:00:00' }).body.opens_at, new Date('2026-01-02T00:00:00').toISOString());
+  const guarded = read({ waiting_room: 'yes', purchase_pass: 'yes', challenge_bits: '14' }).body;
+  assert.deepEqual([guarded.waiting_room, guarded.purchase_pass, guarded.challenge_bits], [{}, true, 14]);
   assert.deepEqual(read({ original: 'x' }).wrong, { key: 'admin.bad_amount', name: 'original' });
   assert.deepEqual(read({ closes_at: '2025-12-31T00:00:00' }).wrong, { key: 'admin.bad_window', name: 'closes_at' });
   assert.deepEqual(read({ opens_at: '2026-01-02T00:00:00', closes_at: '2026-01-02T00:00:00' }).wrong.name, 'closes_at');

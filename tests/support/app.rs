@@ -4,6 +4,7 @@ use super::{Database, Servers};
 use flash_sale::{
     app::{Front, Role, Running, Stores, serve},
     auth::{AdminToken, TokenSigner},
+    bots::limits::WhenAway,
     config::{ProxyTrust, SaleSettings},
     domain::UserId,
     fail_point::FailPoints,
@@ -44,6 +45,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Options {
     pub role: Role,
     pub rate_limit: bool,
+    pub shared_limits: Option<WhenAway>,
     pub trust_proxy: bool,
     pub drain_notice: Duration,
     pub admin: bool,
@@ -62,6 +64,7 @@ impl Default for Options {
         Self {
             role: Role::Server,
             rate_limit: false,
+            shared_limits: None,
             trust_proxy: false,
             drain_notice: Duration::ZERO,
             admin: true,
@@ -170,6 +173,8 @@ impl TestApp {
                 ProxyTrust::Nobody
             },
             drain_notice: options.drain_notice,
+            shared_limits: options.shared_limits,
+            trust_proxy: options.trust_proxy,
             connections: options.connections,
             lab: options.lab.then(|| stores.lab(options.lab_dir)),
         };
@@ -474,6 +479,17 @@ impl Shopper {
 
     pub async fn post(&self, path: &str) -> Reply {
         self.call(Method::POST, path).await
+    }
+
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        let mut request = self
+            .client
+            .post(format!("{}{path}", self.base))
+            .bearer_auth(&self.token);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Reply::of(request.send().await.expect("an answer")).await
     }
 
     pub async fn buy(&self, sale: &str) -> Reply {

@@ -24,7 +24,8 @@ use std::collections::BTreeSet;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 const SALE: &str = "id title description image_url currency price_cents original_price_cents stock remaining \
-                    per_user_limit opens_at closes_at payment_timeout_secs state server_time";
+                    per_user_limit opens_at closes_at payment_timeout_secs waiting_room purchase_pass challenge_bits state \
+                    server_time";
 const ORDER: &str =
     "order_id sale_id sale_title status price_cents currency created_at pay_by paid_at closed_at";
 const AUDIT: &str = "sale_id ok quiescent stock remaining live pending_payment paid cancelled expired rejected \

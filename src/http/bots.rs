@@ -1,0 +1,103 @@
+//! What a sale may ask for besides a token: a pass, and a proof of work. See `docs/bots.md`.
+
+use super::{
+    App, body,
+    error::{NOT_FOUND, NOT_OPEN, Problem},
+    extract::{Caller, Id, Shopper},
+    openapi::refusals,
+};
+use crate::domain::{Admission, SaleId};
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Serialize;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+/// A pass: the purchase needs it as `Purchase-Pass`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Pass)]
+pub struct PassBody {
+    pass: String,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+}
+
+/// A puzzle: find a number for which SHA-256 of `CHALLENGE:NUMBER` begins with `bits` zero bits. The purchase (where
+/// the sale has a waiting room: joining it) needs that text as `Challenge-Solution`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Challenge)]
+pub struct ChallengeBody {
+    challenge: String,
+    #[schema(example = 16)]
+    bits: u8,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+}
+
+refusals!(PassRefusals:
+    UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED, UNAVAILABLE
+);
+refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, ENDED, RATE_LIMITED, UNAVAILABLE);
+
+/// A pass for a purchase; from the opening on, and for a minute.
+#[utoipa::path(
+    get, path = "/api/v1/sales/{id}/pass", tag = "shopping", operation_id = "get_pass",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses((status = 200, description = "The pass", body = PassBody), PassRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn pass(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Id(sale): Id<SaleId>,
+) -> Result<Response, Problem> {
+    let listing = app.shop.listing(sale).await?;
+    if !listing.sale().door.purchase_pass {
+        return Err(Problem::new(&NOT_FOUND));
+    }
+    let now = app.shop.now();
+    // By the clock that judges the purchase, and never a moment before it.
+    let opens_at = listing.sale().opens_at;
+    if now < opens_at {
+        return Err(Problem::not_before(&NOT_OPEN, opens_at, now));
+    }
+    let refusal = listing.refuse_locally(&app.shop.board.clock, shopper.user_id, None);
+    if let Some(refusal @ (Admission::Paused | Admission::Ended)) = refusal {
+        return Err(Problem::of_refusal(refusal, now).expect("only Accepted is no refusal"));
+    }
+    let (pass, expires_at) = app.bots.pass(sale, shopper.user_id);
+    body::json(StatusCode::OK, &PassBody { pass, expires_at })
+}
+
+/// A puzzle, harder for addresses under suspicion; good for two minutes and one purchase.
+#[utoipa::path(
+    get, path = "/api/v1/sales/{id}/challenge", tag = "shopping", operation_id = "get_challenge",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses((status = 200, description = "The puzzle", body = ChallengeBody), ChallengeRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn challenge(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Caller(address): Caller,
+    Id(sale): Id<SaleId>,
+) -> Result<Response, Problem> {
+    let listing = app.shop.listing(sale).await?;
+    let bits = listing.sale().door.challenge_bits;
+    let bits = u8::try_from(bits).unwrap_or(0);
+    if bits == 0 {
+        return Err(Problem::new(&NOT_FOUND));
+    }
+    let address = address.to_string();
+    let challenge = app
+        .bots
+        .challenge(sale, shopper.user_id, &address, bits)
+        .await;
+    body::json(
+        StatusCode::OK,
+        &ChallengeBody {
+            challenge: challenge.text,
+            bits: challenge.bits,
+            expires_at: challenge.expires_at,
+        },
+    )
+}

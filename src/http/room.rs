@@ -1,0 +1,361 @@
+//! The waiting room of a sale: joining it, asking for one's place, following it.
+
+use super::{
+    App,
+    body::{self, NoBody},
+    door::{self, Shown},
+    error::{
+        ENDED, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
+        WAITING_ROOM_NOT_OPEN,
+    },
+    events::{event, respond},
+    extract::{Caller, Id, PacedShopper, Shopper},
+    openapi::refusals,
+};
+use crate::{
+    domain::{RoomSettings, SaleId, SaleState, UserId},
+    room::{
+        Place, RoomError,
+        view::{Standing, View},
+    },
+};
+use axum::{
+    extract::State,
+    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
+    response::{Response, sse::Event},
+};
+use futures_util::{Stream, stream};
+use serde::Serialize;
+use std::{sync::Arc, time::Duration};
+use time::OffsetDateTime;
+use tokio::{sync::watch, time::Instant};
+use utoipa::ToSchema;
+
+/// Where one stands in the waiting room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum PlaceState {
+    /// Here before the draw; places are drawn at `draw_at`.
+    Early,
+    Waiting,
+    /// Buy with `admission_token` before `turn_ends_at`.
+    Turn,
+    /// The turn is over. Joining again gives a new place, behind everybody.
+    Missed,
+}
+
+/// A place in a waiting room, as it is at `server_time`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Place)]
+pub struct PlaceBody {
+    sale_id: SaleId,
+    state: PlaceState,
+    sale_state: SaleState,
+    /// Units left.
+    remaining: i64,
+    /// How many people have joined, ever.
+    joined: u64,
+    /// 1 is next; null before the draw and after one's turn has begun.
+    #[schema(required)]
+    position: Option<u64>,
+    /// Until one's turn begins, by how fast turns have begun in the last ten seconds; null when nobody can say.
+    #[schema(required)]
+    estimate_secs: Option<u64>,
+    /// More people stand ahead, or have their turn, than there are units left.
+    more_ahead_than_left: bool,
+    /// Who has joined by then takes part in the draw.
+    #[serde(with = "time::serde::rfc3339")]
+    draw_at: OffsetDateTime,
+    /// While it is one's turn.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    turn_ends_at: Option<OffsetDateTime>,
+    /// While it is one's turn: the `Admission-Token` that the purchase needs.
+    #[schema(required)]
+    admission_token: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    server_time: OffsetDateTime,
+    /// When to ask again, for who does not follow the events.
+    poll_after_ms: u64,
+}
+
+impl PlaceBody {
+    fn of(app: &App, sale_id: SaleId, user: UserId, place: &Place) -> Self {
+        let now = app.shop.now();
+        let view = &place.view;
+        let (state, ahead) = match place.standing {
+            Standing::Early => (PlaceState::Early, None),
+            Standing::Waiting { ahead } => (PlaceState::Waiting, Some(ahead)),
+            Standing::Turn { .. } => (PlaceState::Turn, None),
+            Standing::Missed => (PlaceState::Missed, None),
+        };
+        let turn_ends_at = match place.standing {
+            Standing::Turn { ends_at, .. } => Some(ends_at),
+            _ => None,
+        };
+        let wait = view.ask_again_after(place.number, place.standing, now);
+        Self {
+            sale_id,
+            state,
+            sale_state: view.state,
+            remaining: view.remaining,
+            joined: view.joined,
+            position: ahead.map(|ahead| ahead.saturating_add(1)),
+            estimate_secs: ahead
+                .and_then(|ahead| view.estimate(ahead))
+                .map(|wait| wait.as_secs().max(1)),
+            more_ahead_than_left: ahead.is_some_and(|ahead| view.is_beyond_stock(ahead)),
+            draw_at: view.draw_at,
+            turn_ends_at,
+            admission_token: app.rooms.admission(sale_id, user, place),
+            server_time: now,
+            poll_after_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn answer(&self) -> Result<Response, Problem> {
+        let mut response = body::json(StatusCode::OK, self)?;
+        let seconds = self.poll_after_ms.div_ceil(1_000);
+        let headers = response.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        Ok(response)
+    }
+}
+
+impl From<RoomError> for Problem {
+    fn from(error: RoomError) -> Self {
+        match error {
+            RoomError::NoRoom => Self::new(&WAITING_ROOM_NOT_FOUND),
+            RoomError::NotOpenYet { opens_at, now } => {
+                Self::not_before(&WAITING_ROOM_NOT_OPEN, opens_at, now)
+            }
+            RoomError::Ended => Self::new(&ENDED),
+            RoomError::SoldOut => Self::new(&SOLD_OUT),
+            RoomError::NotHere => Self::new(&NOT_IN_WAITING_ROOM),
+            RoomError::Shop(error) => error.into(),
+        }
+    }
+}
+
+refusals!(JoinRefusals:
+    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, WAITING_ROOM_NOT_OPEN, ENDED, SOLD_OUT,
+    CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED,
+    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+);
+refusals!(LookRefusals:
+    UNAUTHENTICATED, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, NOT_IN_WAITING_ROOM, RATE_LIMITED, UNAVAILABLE
+);
+
+/// Join the waiting room of a sale.
+///
+/// Joining again changes nothing: one has one place, in however many tabs. Whose turn is over gets a new one.
+#[utoipa::path(
+    post, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id = "join_waiting_room",
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
+    ),
+    responses(
+        (status = 200, description = "The place; Retry-After says when to ask again", body = PlaceBody,
+         headers(("Retry-After" = u64, description = "Seconds"))),
+        JoinRefusals
+    ),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn join(
+    State(app): State<App>,
+    PacedShopper(user): PacedShopper,
+    Id(sale): Id<SaleId>,
+    Shown(papers): Shown,
+    NoBody: NoBody,
+) -> Result<Response, Problem> {
+    let place = match papers {
+        Some(papers) => door::join(&app, sale, user, &papers).await?,
+        None => app.rooms.join(sale, user).await?,
+    };
+    PlaceBody::of(&app, sale, user, &place).answer()
+}
+
+/// My place in the waiting room of a sale.
+#[utoipa::path(
+    get, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id = "get_place",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses(
+        (status = 200, description = "The place; Retry-After says when to ask again", body = PlaceBody,
+         headers(("Retry-After" = u64, description = "Seconds"))),
+        LookRefusals
+    ),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn look(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Id(sale): Id<SaleId>,
+) -> Result<Response, Problem> {
+    let place = app.rooms.look(sale, shopper.user_id).await?;
+    PlaceBody::of(&app, sale, shopper.user_id, &place).answer()
+}
+
+/// Follow my place: event `place`, at once, when the sale or my state changes, and now and then in between; until
+/// the turn or the sale is over.
+#[utoipa::path(
+    get, path = "/api/v1/sales/{id}/waiting-room/events", tag = "shopping", operation_id = "follow_place",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses((status = 200, description = "Server-sent events", body = PlaceBody, content_type = "text/event-stream"), LookRefusals),
+    security(("bearer" = []), ("cookie" = [])),
+)]
+pub async fn events(
+    State(app): State<App>,
+    Shopper(shopper): Shopper,
+    Caller(address): Caller,
+    Id(sale): Id<SaleId>,
+) -> Result<Response, Problem> {
+    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "waiting_room");
+    let seat = app.streams.take_place(address, gauge)?;
+    let user = shopper.user_id;
+    let (place, views) = app.rooms.follow(sale, user).await?;
+    let following = Following {
+        app: app.clone(),
+        sale,
+        user,
+        place,
+        views,
+        told: None,
+    };
+    Ok(respond(&app, following.events(), seat))
+}
+
+/// Who stands far back hears how far they have come this often.
+const FAR_PACE: Duration = Duration::from_secs(10);
+/// And who stands before this place as often as anything changes.
+const NEAR: u64 = 100;
+
+/// Somebody who follows their place.
+struct Following {
+    app: App,
+    sale: SaleId,
+    user: UserId,
+    place: Place,
+    views: watch::Receiver<Option<Arc<View>>>,
+    /// What they were told last, and when.
+    told: Option<(Place, Instant)>,
+}
+
+impl Following {
+    fn events(self) -> impl Stream<Item = Event> + Send {
+        stream::unfold(Some(self), |following| async move {
+            let mut following = following?;
+            following.wait_for_news().await?;
+            let place = following.place.clone();
+            let body = PlaceBody::of(&following.app, following.sale, following.user, &place);
+            let is_last =
+                place.standing == Standing::Missed || place.view.state == SaleState::Ended;
+            following.told = Some((place, Instant::now()));
+            Some((event("place", &body), (!is_last).then_some(following)))
+        })
+    }
+
+    /// Returns when there is something to tell; `None` when the place is gone.
+    async fn wait_for_news(&mut self) -> Option<()> {
+        while !self.is_news() {
+            // A turn ends by the clock, and nobody may be letting others in.
+            let turn_over = match self.place.standing {
+                Standing::Turn { ends_at, .. } => {
+                    Duration::try_from(ends_at - self.app.shop.now()).unwrap_or_default()
+                }
+                _ => Duration::MAX,
+            };
+            tokio::select! {
+                changed = self.views.changed() => changed.ok()?,
+                () = tokio::time::sleep(turn_over) => {}
+            }
+            let view = self.views.borrow_and_update().clone();
+            match view.filter(|view| view.generation == self.place.view.generation) {
+                Some(view) => {
+                    let standing = view.standing(self.place.number, self.app.shop.now());
+                    (self.place.view, self.place.standing) = (view, standing);
+                }
+                // The room was lost and has begun again. Who is still there joins again.
+                None => self.place = self.app.rooms.join(self.sale, self.user).await.ok()?,
+            }
+        }
+        Some(())
+    }
+
+    fn is_news(&self) -> bool {
+        let Some((told, at)) = &self.told else {
+            return true;
+        };
+        let (before, after) = (&told.standing, &self.place.standing);
+        let is_near = matches!(after, Standing::Waiting { ahead } if *ahead < NEAR);
+        std::mem::discriminant(before) != std::mem::discriminant(after)
+            || told.view.differs_for_all(&self.place.view)
+            || (before != after && (is_near || at.elapsed() >= FAR_PACE))
+            || at.elapsed() >= FAR_PACE
+    }
+}
+
+/// How the waiting room of a sale is run.
+#[derive(Debug, Clone, Copy, Serialize, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WaitingRoom {
+    /// How long before the opening one can join. 600 if absent.
+    #[serde(default = "defaults::opens_before_secs")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    opens_before_secs: i32,
+    /// The most people whose turn begins in a second; what is measured and what is left may allow fewer. 1000 if
+    /// absent.
+    #[serde(default = "defaults::per_second")]
+    #[schema(minimum = 1, maximum = 100_000)]
+    per_second: i32,
+    /// How long a turn lasts. 120 if absent.
+    #[serde(default = "defaults::turn_secs")]
+    #[schema(minimum = 1, maximum = 600)]
+    turn_secs: i32,
+    /// How many more people than units may have their turn at once, in percent of the units. 20 if absent.
+    #[serde(default = "defaults::overbooking_percent")]
+    #[schema(minimum = 0, maximum = 400)]
+    overbooking_percent: i32,
+}
+
+mod defaults {
+    use crate::domain::RoomSettings;
+
+    pub fn opens_before_secs() -> i32 {
+        RoomSettings::default().opens_before_secs
+    }
+
+    pub fn per_second() -> i32 {
+        RoomSettings::default().per_second
+    }
+
+    pub fn turn_secs() -> i32 {
+        RoomSettings::default().turn_secs
+    }
+
+    pub fn overbooking_percent() -> i32 {
+        RoomSettings::default().overbooking_percent
+    }
+}
+
+impl From<RoomSettings> for WaitingRoom {
+    fn from(settings: RoomSettings) -> Self {
+        Self {
+            opens_before_secs: settings.opens_before_secs,
+            per_second: settings.per_second,
+            turn_secs: settings.turn_secs,
+            overbooking_percent: settings.overbooking_percent,
+        }
+    }
+}
+
+impl From<WaitingRoom> for RoomSettings {
+    fn from(wanted: WaitingRoom) -> Self {
+        Self {
+            opens_before_secs: wanted.opens_before_secs,
+            per_second: wanted.per_second,
+            turn_secs: wanted.turn_secs,
+            overbooking_percent: wanted.overbooking_percent,
+        }
+    }
+}

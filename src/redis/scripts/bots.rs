@@ -1,0 +1,142 @@
+//! The scripts of the defence against bots. A limit is one key, a suspicion two with one hash tag: on a cluster
+//! each stands on a slot of its own.
+
+use super::{evalsha, run, unexpected};
+use crate::{
+    domain::{SaleId, UserId},
+    redis::keys::Keys,
+};
+use redis::{RedisError, Script, aio::ConnectionLike, cmd};
+use std::{sync::LazyLock, time::Duration};
+
+static LIMIT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("limit.lua")));
+static SUSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("suspect.lua")));
+
+/// So many requests at once, and one more after every interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    pub interval: Duration,
+    pub burst: u32,
+}
+
+/// What became of one request against one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    pub allowed: bool,
+    /// Requests that would be allowed now.
+    pub left: u64,
+    /// Until one is allowed, if this one was not.
+    pub wait: Duration,
+    /// Until the whole burst is allowed again.
+    pub full: Duration,
+}
+
+fn micros(number: i64) -> Duration {
+    Duration::from_micros(u64::try_from(number).unwrap_or(0))
+}
+
+/// See `limit.lua`. `key` is one of [`Keys::limit`].
+pub async fn take(
+    connection: &mut impl ConnectionLike,
+    key: &str,
+    quota: Quota,
+) -> Result<Taken, RedisError> {
+    let mut command = evalsha(&LIMIT, 1);
+    command
+        .arg(key)
+        .arg(u64::try_from(quota.interval.as_micros()).unwrap_or(u64::MAX))
+        .arg(quota.burst);
+    let (allowed, left, wait, full): (i64, i64, i64, i64) =
+        run(&LIMIT, &command, connection).await?;
+    Ok(Taken {
+        allowed: allowed == 1,
+        left: u64::try_from(left).unwrap_or(0),
+        wait: micros(wait),
+        full: micros(full),
+    })
+}
+
+/// See `suspect.lua`: adds `misdeeds` and `user` to what is known of an address, for `memory` from now on. Answers
+/// with its misdeeds and users.
+pub async fn suspect(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    address: &str,
+    misdeeds: u32,
+    user: UserId,
+    memory: Duration,
+) -> Result<(u64, u64), RedisError> {
+    let [deeds, users] = keys.suspect(address);
+    let mut command = evalsha(&SUSPECT, 2);
+    command
+        .arg(deeds)
+        .arg(users)
+        .arg(misdeeds)
+        .arg(&user.as_bytes()[..])
+        .arg(memory.as_secs());
+    let (misdeeds, users): (i64, i64) = run(&SUSPECT, &command, connection).await?;
+    let count = |number: i64| {
+        u64::try_from(number)
+            .map_err(|_| unexpected("suspect: a negative number", &number.to_string()))
+    };
+    Ok((count(misdeeds)?, count(users)?))
+}
+
+/// Whether a solution was used before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spent {
+    Now,
+    /// And with which mark.
+    Before {
+        mark: u64,
+    },
+}
+
+/// Notes the use of a solution for `memory`; `mark` tells the attempts of one purchase from those of another.
+pub async fn spend(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    sale: SaleId,
+    salt: &[u8],
+    mark: u64,
+    memory: Duration,
+) -> Result<Spent, RedisError> {
+    let key = keys.spent(sale, salt);
+    let millis = u64::try_from(memory.as_millis()).unwrap_or(u64::MAX).max(1);
+    let mut set = cmd("SET");
+    set.arg(&key).arg(mark).arg("NX").arg("PX").arg(millis);
+    let first: Option<String> = set.query_async(connection).await?;
+    if first.is_some() {
+        return Ok(Spent::Now);
+    }
+    // Two questions only for a second use. If it has just ended it counts as another purchase's.
+    let before: Option<u64> = cmd("GET").arg(&key).query_async(connection).await?;
+    Ok(Spent::Before {
+        mark: before.unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::parrot::{Parrot, any_value};
+    use proptest::prelude::*;
+    use redis::Value;
+
+    proptest! {
+        #[test]
+        fn any_reply_is_read_or_refused(reply in any_value(), numbers in prop::collection::vec(any::<i64>(), 0..6)) {
+            let numbers = Value::Array(numbers.into_iter().map(Value::Int).collect());
+            for reply in [reply, numbers] {
+                let mut parrot = Parrot(reply);
+                let (keys, sale, user) = (Keys::new(""), SaleId::from_i64(1), UserId::random());
+                let quota = Quota { interval: Duration::from_millis(100), burst: 20 };
+                futures_util::FutureExt::now_or_never(async {
+                    let _ = take(&mut parrot, "key", quota).await;
+                    let _ = suspect(&mut parrot, &keys, "10.0.0.1", 1, user, Duration::from_secs(1)).await;
+                    let _ = spend(&mut parrot, &keys, sale, b"1", 7, Duration::from_secs(1)).await;
+                });
+            }
+        }
+    }
+}

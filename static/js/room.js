@@ -1,0 +1,65 @@
+// One's place in the waiting room of a sale: found when the page opens, taken when asked for, followed by events, and
+// asked for while the event stream is away. One place for a user, however many tabs.
+
+import { backoff, poll } from './api.js';
+import { session, shop } from './session.js';
+import { follow } from './sse.js';
+
+/** `onPlace(PLACE or null)` on every change; `onProblem(problem)` when joining does not work. */
+export function room(sale, { onPlace, onProblem }) {
+  const path = `${sale}/waiting-room`;
+  let stream, asking, pause = 5000, left = false;
+
+  function tell(place) {
+    if (left) return;
+    pause = place?.poll_after_ms ?? 5000;
+    onPlace(place);
+    if (!place || place.state === 'missed') rest();
+  }
+
+  function rest() {
+    stream?.close();
+    asking?.stop();
+    stream = asking = undefined;
+  }
+
+  function ask() {
+    asking ??= poll(async () => {
+      try { tell(await shop('GET', path)); } catch (problem) {
+        if (problem.status !== 404) throw problem;
+        tell(null);
+      }
+    }, () => pause);
+  }
+
+  function watch() {
+    if (stream || left) return;
+    stream = follow(`${path}/events`, {
+      onEvent: (name, place) => { if (name === 'place') tell(place); },
+      onStatus: (status) => { if (status === 'live') { asking?.stop(); asking = undefined; } else if (stream) ask(); },
+      onRefused: (problem) => { if (problem.status === 404) tell(null); else ask(); },
+    });
+  }
+
+  async function find() {
+    try {
+      tell(await shop('GET', path));
+      watch();
+    } catch (problem) {
+      if (problem.status !== 404) setTimeout(find, problem.retryAfterMs || backoff(2));
+    }
+  }
+  session().then(find, () => setTimeout(find, backoff(2)));
+
+  return {
+    /** `papers` are headers that the sale asks for. */
+    async join(papers) {
+      try {
+        rest();
+        tell(await shop('POST', path, { papers }));
+        watch();
+      } catch (problem) { onProblem(problem); }
+    },
+    leave() { left = true; rest(); },
+  };
+}
