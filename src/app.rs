@@ -62,6 +62,8 @@ pub enum AppError {
     Shop(#[from] ShopError),
     #[error("{0}")]
     Lab(#[from] LabError),
+    #[error("the lab plays on one Redis server, but REDIS_URL names a Redis Cluster or Sentinels")]
+    LabNeedsOneServer,
 }
 
 fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {

@@ -83,6 +83,7 @@ pub const BUGS: &[&str] = &[
     "bug.forget_idempotency_keys",
     "bug.ignore_the_window",
     "bug.show_to_anybody",
+    "bug.sell_from_anybody",
 ];
 
 pub use imp::FailPoints;
