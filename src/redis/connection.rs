@@ -194,6 +194,9 @@ impl Routed {
         };
         if !asking {
             let sent = connection.send_packed_command(command).await;
+            if let Err(error) = &sent {
+                node.note(error);
+            }
             if sent.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
                 self.lent.retain(|(lender, _)| !Arc::ptr_eq(lender, node));
             }
@@ -215,7 +218,8 @@ impl Routed {
         {
             Some(place) => place,
             None => {
-                self.lent.push((node.clone(), node.pooled().await?));
+                self.lent
+                    .push((node.clone(), node.pooled_unless_silent().await?));
                 self.lent.len() - 1
             }
         };
@@ -299,12 +303,16 @@ impl Routed {
 /// Sends a pipeline whose commands are all for this node.
 async fn ask(node: &Node, lines: Lines, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
     let mut connection = match lines {
-        Lines::Pooled => Way::Pooled(node.pooled().await?),
+        Lines::Pooled => Way::Pooled(node.pooled_unless_silent().await?),
         Lines::Hot => Way::Hot(node.hot().await.map_err(RedisError::from)?),
         Lines::Unchecked => Way::Hot(node.hot_unchecked().await.map_err(RedisError::from)?),
     };
     let count = pipeline.cmd_iter().count();
-    connection.req_packed_commands(&pipeline, 0, count).await
+    let answered = connection.req_packed_commands(&pipeline, 0, count).await;
+    if let Err(error) = &answered {
+        node.note(error);
+    }
+    answered
 }
 
 fn is_redirection(value: &Value) -> bool {

@@ -14,10 +14,10 @@ use deadpool_redis::{Manager, Pool, PoolConfig, Runtime, Timeouts};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, aio::MultiplexedConnection};
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::Mutex;
 
@@ -52,7 +52,14 @@ pub struct Node {
     approved: ArcSwapOption<String>,
     /// Whether the last attempt to use it came through.
     reachable: AtomicBool,
+    /// When it last let somebody wait until their time was over.
+    silent_since: StdMutex<Option<Instant>>,
 }
+
+/// How long nobody else waits for a node of a cluster that has fallen silent (it stands still, or its
+/// network swallows everything): ordinary work for the others must not stand in line behind it. The check of
+/// the incarnations asks it all the same, and notices when it answers again.
+const LEFT_ALONE: Duration = Duration::from_millis(500);
 
 impl Node {
     /// Prepares the pool; connects to nothing yet.
@@ -83,6 +90,7 @@ impl Node {
             reconnecting: Mutex::new(()),
             approved: ArcSwapOption::empty(),
             reachable: AtomicBool::new(true),
+            silent_since: StdMutex::default(),
         })
     }
 
@@ -96,6 +104,38 @@ impl Node {
         let borrowed = self.pool.get().await.map_err(pool_error);
         self.reachable.store(borrowed.is_ok(), Relaxed);
         borrowed
+    }
+
+    /// The same, for one of many: an error at once while it is left alone.
+    pub(super) async fn pooled_unless_silent(
+        &self,
+    ) -> Result<deadpool_redis::Connection, RedisError> {
+        let since = *self.silence();
+        if since.is_some_and(|since| since.elapsed() < LEFT_ALONE) {
+            return Err(RedisError::from((
+                ErrorKind::Io,
+                "this server did not answer a moment ago",
+                self.name.clone(),
+            )));
+        }
+        let borrowed = self.pooled().await;
+        if let Err(error) = &borrowed {
+            self.note(error);
+        }
+        borrowed
+    }
+
+    /// Takes in what somebody's question came to.
+    pub(super) fn note(&self, error: &RedisError) {
+        if error.is_timeout() {
+            *self.silence() = Some(Instant::now());
+        }
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pool_status(&self) -> deadpool_redis::Status {
@@ -178,7 +218,9 @@ impl Node {
     /// there are replicas that could be asked instead.
     pub async fn live_run_id(&self) -> Result<String, RedisError> {
         let mut connection = self.pooled().await?;
-        self.run_id(&mut connection).await
+        let run_id = self.run_id(&mut connection).await?;
+        *self.silence() = None;
+        Ok(run_id)
     }
 
     async fn run_id(&self, connection: &mut MultiplexedConnection) -> Result<String, RedisError> {

@@ -272,7 +272,13 @@ async fn judge(
             Err(Failure::Later(error)) => {
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "redis cannot judge a batch now");
-                    return Err(MOVING);
+                    return Err(
+                        if error.redirect_node().is_some() || error.code() == Some("TRYAGAIN") {
+                            MOVING
+                        } else {
+                            SHUT
+                        },
+                    );
                 }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
