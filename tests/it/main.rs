@@ -6,6 +6,7 @@ mod audit;
 mod checkers;
 mod cli;
 mod clients;
+mod cluster;
 mod contract;
 mod embedded;
 mod faults;
