@@ -69,6 +69,8 @@ pub enum AppError {
     Lab(#[from] LabError),
     #[error("{0}")]
     Traces(#[from] telemetry::traces::TraceError),
+    #[error("the lab plays on one Redis server, but REDIS_URL names a Redis Cluster or Sentinels")]
+    LabNeedsOneServer,
 }
 
 fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {

@@ -61,8 +61,9 @@ pub struct StoreSettings {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// Redis to use, like redis://host:6379 or redis+unix:///path/to/socket. Must keep its data
-    /// (appendonly yes, maxmemory-policy noeviction)
+    /// Redis to use, like redis://host:6379 or redis+unix:///path/to/socket; some nodes of a Redis Cluster,
+    /// like redis+cluster://host,host,host; or Sentinels, like redis-sentinel://host,host/NAME. Must keep its
+    /// data (appendonly yes, maxmemory-policy noeviction)
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<String>,
 

@@ -86,6 +86,7 @@ pub const BUGS: &[&str] = &[
     "bug.draw_by_arrival",
     "bug.let_everybody_in",
     "bug.reuse_admissions",
+    "bug.sell_from_anybody",
 ];
 
 pub use imp::FailPoints;

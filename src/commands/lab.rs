@@ -170,6 +170,10 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
 /// The stores and a lab of this command alone.
 pub(super) async fn private_lab(store: &StoreSettings) -> Result<(Stores, Lab), AppError> {
     let stores = open_stores(store).await?;
+    if !stores.redis.is_one_server() {
+        stores.close().await;
+        return Err(AppError::LabNeedsOneServer);
+    }
     // A server that runs on the same folder has its own servers for its own lab.
     let folder = if stores.are_embedded() {
         "lab"

@@ -15,7 +15,7 @@ use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
     bots::limits::WhenAway,
-    config::{SaleSettings, ServeSettings, Sharing, StoreSettings, TraceSettings},
+    config::{SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, TraceSettings},
     domain::{SaleId, UserId},
     http, postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
@@ -280,10 +280,7 @@ async fn serve_command(
                 // Behind a proxy all connections come from the proxy's address.
                 settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
             ),
-            lab: settings
-                .lab
-                .map_or(stores.are_embedded(), |lab| lab.is_on())
-                .then(|| stores.lab(lab_dir(&stores, &store))),
+            lab: lab_is_on(settings.lab, &stores).then(|| stores.lab(lab_dir(&stores, &store))),
         };
         app::serve(running, listener, front, shutdown).await
     }
@@ -303,6 +300,16 @@ fn shared_limits(settings: &ServeSettings) -> Option<WhenAway> {
         Sharing::Open => Some(WhenAway::Open),
         Sharing::Closed => Some(WhenAway::Closed),
     }
+}
+
+/// Whether there is a lab. Its locks and strategies are about one server, and not about where keys are.
+fn lab_is_on(wanted: Option<Switch>, stores: &Stores) -> bool {
+    let is_wanted = wanted.map_or(stores.are_embedded(), Switch::is_on);
+    if is_wanted && !stores.redis.is_one_server() {
+        tracing::warn!("the lab is off: {}", AppError::LabNeedsOneServer);
+        return false;
+    }
+    is_wanted
 }
 
 /// Where the lab may start more servers: only a program that runs its own has a place for them.

@@ -450,6 +450,7 @@ fn is_passing_sqlstate(code: &str) -> bool {
 
 /// The same of Redis: unreachable, loading its data, or not the primary (any more).
 pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
+    use crate::redis::connection::UNREACHABLE;
     use redis::{ErrorKind, ServerErrorKind};
     error.is_io_error()
         || error.is_timeout()
@@ -461,6 +462,8 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
                 | ErrorKind::MasterNameNotFoundBySentinel
                 | ErrorKind::Server(
                     ServerErrorKind::BusyLoading
+                        | ServerErrorKind::Moved
+                        | ServerErrorKind::Ask
                         | ServerErrorKind::TryAgain
                         | ServerErrorKind::ClusterDown
                         | ServerErrorKind::MasterDown
@@ -468,7 +471,7 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
                 )
         )
         // A full disk, full memory, too few replicas: an operator's to mend, and passing.
-        || matches!(error.code(), Some("MISCONF" | "OOM" | "NOREPLICAS"))
+        || matches!(error.code(), Some("MISCONF" | "OOM" | "NOREPLICAS" | UNREACHABLE))
 }
 
 /// What a handler's panic is answered with: its message goes to the log (the panic hook has told where).

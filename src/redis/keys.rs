@@ -18,10 +18,12 @@
 //! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the bucket of requests is full again, Unix µs |
 //! | `{suspect:ADDRESS}:deeds`, `…:users` | integer, HyperLogLog | what an address did, and how many users it has |
 //! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |
+//! | `{ids:LANE:…}:clock`, `…:yyyymmdd` | hash, integer | the same in a cluster, for each of 16 lanes; see [`IdLane`] |
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
 
+use super::slots::{SLOTS, slot_of};
 use crate::domain::{SaleId, UserId};
-use std::{io::Write, sync::Arc};
+use std::{fmt, io::Write, sync::Arc};
 use time::Date;
 
 /// How many buyers share a hash, on average. A small one is a listpack (up to Redis' default
@@ -87,13 +89,21 @@ impl Keys {
     }
 
     pub fn id_clock(&self) -> String {
-        format!("{}{{ids}}:clock", self.prefix)
+        self.id_clock_of(IdLane::WHOLE)
     }
 
     pub fn id_counter(&self, day: Date) -> String {
+        self.id_counter_of(IdLane::WHOLE, day)
+    }
+
+    pub fn id_clock_of(&self, lane: IdLane) -> String {
+        format!("{}{{ids{lane}}}:clock", self.prefix)
+    }
+
+    pub fn id_counter_of(&self, lane: IdLane, day: Date) -> String {
         let (year, month, day) = day.to_calendar_date();
         format!(
-            "{}{{ids}}:{year:04}{:02}{day:02}",
+            "{}{{ids{lane}}}:{year:04}{:02}{day:02}",
             self.prefix,
             u8::from(month)
         )
@@ -154,6 +164,82 @@ impl ShardKeys {
     }
 }
 
+/// A share of each day's order numbers, with a counter and a clock of its own.
+///
+/// One server has one, for all numbers. In a cluster one counter would be on one node, and with that node
+/// every sale would stop: so the numbers are split into 16 lanes, by their highest bits, and the keys of lane
+/// *n* are in the *n*-th sixteenth of the slots. A sale takes its numbers from a lane that is on its own node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdLane {
+    number: u16,
+    /// Makes the tag fall into its share of the slots; `None` for the one that is whole.
+    salt: Option<u16>,
+}
+
+impl IdLane {
+    /// The only one of a single server: it has all numbers.
+    pub const WHOLE: Self = Self {
+        number: 0,
+        salt: None,
+    };
+    /// As a power of two.
+    const LANES: u32 = 4;
+
+    /// Every lane there is.
+    pub fn all(is_cluster: bool) -> Vec<Self> {
+        if !is_cluster {
+            return vec![Self::WHOLE];
+        }
+        let share = SLOTS >> Self::LANES;
+        let lane = |number| {
+            // One in 16 falls where it should: the search ends soon.
+            let mut lanes = (0..u16::MAX).map(|salt| Self {
+                number,
+                salt: Some(salt),
+            });
+            let is_home = |lane: &Self| slot_of(format!("ids{lane}").as_bytes()) / share == number;
+            lanes.find(is_home).unwrap_or(Self {
+                number,
+                salt: Some(0),
+            })
+        };
+        (0..1 << Self::LANES).map(lane).collect()
+    }
+
+    /// The lane whose keys are in the same share of the slots as this one.
+    pub fn nearest_to(slot: u16) -> usize {
+        usize::from(slot / (SLOTS >> Self::LANES))
+    }
+
+    /// How many numbers a day it has, beginning with number 0.
+    fn size(self) -> i64 {
+        let bits = if self.salt.is_none() {
+            32
+        } else {
+            32 - Self::LANES
+        };
+        1 << bits
+    }
+
+    /// The sequence number of the id that is the `number`-th of this lane today; `None` if there are not so
+    /// many.
+    pub fn sequence(self, number: i64) -> Option<u32> {
+        if !(0..self.size()).contains(&number) {
+            return None;
+        }
+        u32::try_from(i64::from(self.number) * self.size() + number).ok()
+    }
+}
+
+impl fmt::Display for IdLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.salt {
+            None => Ok(()),
+            Some(salt) => write!(f, ":{}:{salt}", self.number),
+        }
+    }
+}
+
 /// The shard of a user: Fibonacci hashing of the last 8 bytes, which are random in a v4 UUID.
 pub fn shard_of(user: UserId, shards: i32) -> i32 {
     let [.., a, b, c, d, e, f, g, h] = *user.as_bytes();
@@ -183,6 +269,29 @@ mod tests {
         for shard in [0, 9, 100_000, i32::MAX] {
             assert_eq!(shards.key(shard), keys.shard(sale, 3, shard).as_bytes());
         }
+    }
+
+    #[test]
+    fn lanes_are_spread_over_the_slots_and_share_no_number() {
+        let lanes = IdLane::all(true);
+        assert_eq!(lanes.len(), 16);
+        let keys = Keys::new("prefix:");
+        for (place, lane) in lanes.iter().enumerate() {
+            let slot = slot_of(keys.id_clock_of(*lane).as_bytes());
+            assert_eq!(IdLane::nearest_to(slot), place);
+            let first = lane.sequence(0).expect("its first");
+            let last = lane.sequence((1 << 28) - 1).expect("its last");
+            assert_eq!(
+                (first >> 28, last >> 28, last - first),
+                (place as u32, place as u32, (1 << 28) - 1)
+            );
+            assert_eq!(lane.sequence(1 << 28), None);
+        }
+        let whole = IdLane::all(false);
+        assert_eq!(whole, [IdLane::WHOLE]);
+        assert_eq!(whole[0].sequence(i64::from(u32::MAX)), Some(u32::MAX));
+        assert_eq!(whole[0].sequence(1 << 32), None);
+        assert_eq!(keys.id_clock(), "prefix:{ids}:clock");
     }
 
     #[test]

@@ -1,29 +1,35 @@
 //! Redis: the connections, the keys, and the scripts with their typed wrappers.
 //!
 //! Two ways to talk to it. Ordinary work borrows from the deadpool-redis pool, which pings at every
-//! checkout. The purchase path holds one long-lived multiplexed connection taken out of the pool
-//! ([`Redis::hot`]): no ping, no waiting for a free one, and batches travel on one socket in order.
+//! checkout ([`Redis::pooled`]). The purchase path holds one long-lived multiplexed connection to each
+//! server, taken out of its pool ([`Redis::hot_for`]): no ping, no waiting for a free one, and batches travel
+//! on one socket in order. It is handed out only to a process that Postgres has approved; see [`node`].
 //!
-//! **Incarnations.** Every connection is tied to the Redis process that it reached, by that
-//! process' `run_id`, read when the connection is made: a process cannot be replaced under a live
-//! connection. The hot connection is handed out only while its incarnation is the one that Postgres
-//! has approved ([`Redis::approve`]); after a restart or a failover the gate is therefore shut until
-//! a rebuild has looked at what survived. A primary that was a replica for a while came back with
-//! somebody else's data under its old `run_id`, so where replication says that it was promoted, that
-//! belongs to its name (see `incarnation`).
+//! `REDIS_URL` may name one server, a Redis Cluster, or Sentinels ([`address`]). Which server has which key
+//! is the [`topology`]'s to know, and a [`connection`] goes there by the key of each command. So nobody else
+//! has to care, but for what is about servers and not about keys: which of them are approved, and what has
+//! to be rebuilt when one is not ([`Redis::primaries`], `worker::rebuild`).
 
+pub mod address;
+mod cluster;
+pub mod connection;
 pub mod keys;
+pub mod node;
 #[cfg(test)]
 pub mod parrot;
 pub mod scripts;
+mod sentinel;
+pub mod slots;
+pub mod topology;
 
-use arc_swap::ArcSwapOption;
-use deadpool_redis::{Manager, Pool, PoolConfig, Runtime, Timeouts};
-use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+use address::Address;
+use connection::Lines;
 use std::{sync::Arc, time::Duration};
-use tokio::sync::Mutex;
 
+pub use connection::{Connection, is_passing};
 pub use keys::Keys;
+pub use node::{Kind, Node};
+pub use topology::Topology;
 
 /// How long one command on the hot connection or from the pool may take. A waiting buyer's answer is
 /// bounded by this.
@@ -33,7 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// Why no hot connection could be had.
 #[derive(Debug, thiserror::Error)]
 pub enum HotError {
-    /// The live Redis process is not (yet) the one that Postgres has approved.
+    /// The live Redis process is not (yet) one that Postgres has approved.
     #[error("redis {run_id} is not approved yet")]
     NotApproved { run_id: String },
     #[error("redis pool: {0}")]
@@ -42,52 +48,27 @@ pub enum HotError {
     Redis(#[from] redis::RedisError),
 }
 
-/// A long-lived connection, and the process it leads to.
-#[derive(Clone)]
-struct Hot {
-    connection: MultiplexedConnection,
-    run_id: String,
-}
-
-/// All connections to one Redis.
+/// All connections to Redis, be it one server or many.
 pub struct Redis {
     url: String,
-    pool: Pool,
-    client: redis::Client,
+    topology: Arc<Topology>,
     pub keys: Keys,
-    hot: ArcSwapOption<Hot>,
-    /// One reconnect at a time; the others wait for its result.
-    reconnecting: Mutex<()>,
-    approved: ArcSwapOption<String>,
+}
+
+/// Connections of all pools.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PoolSize {
+    pub size: usize,
+    pub idle: usize,
 }
 
 impl Redis {
-    /// Prepares the pool; connects to nothing yet.
+    /// Prepares the pools; connects to nothing yet.
     pub fn new(url: &str, prefix: &str) -> Result<Self, redis::RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(RESPONSE_TIMEOUT))
-            .set_connection_timeout(Some(CONNECT_TIMEOUT));
-        let client = redis::Client::open(url)?;
-        let manager = Manager::new_with_config(url, config)?;
-        let mut limits = PoolConfig::new(16);
-        limits.timeouts = Timeouts {
-            wait: Some(Duration::from_secs(2)),
-            create: Some(CONNECT_TIMEOUT),
-            recycle: Some(RESPONSE_TIMEOUT),
-        };
-        let pool = Pool::builder(manager)
-            .config(limits)
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
         Ok(Self {
             url: url.to_owned(),
-            pool,
-            client,
+            topology: Arc::new(Topology::new(&Address::parse(url)?)?),
             keys: Keys::new(prefix),
-            hot: ArcSwapOption::empty(),
-            reconnecting: Mutex::new(()),
-            approved: ArcSwapOption::empty(),
         })
     }
 
@@ -96,89 +77,160 @@ impl Redis {
         &self.url
     }
 
-    /// A pooled connection for ordinary work.
-    pub async fn pooled(&self) -> Result<deadpool_redis::Connection, redis::RedisError> {
-        self.pool.get().await.map_err(pool_error)
+    /// Whether this is one server, at an address that the `redis` crate takes.
+    pub fn is_one_server(&self) -> bool {
+        self.topology.is_one()
     }
 
-    pub fn pool_status(&self) -> deadpool_redis::Status {
-        self.pool.status()
+    /// Whether keys are spread over several servers.
+    pub fn is_cluster(&self) -> bool {
+        self.topology.is_cluster()
     }
 
-    /// A connection of its own that receives what is published on the channel of changes.
+    /// Asks the cluster or the Sentinels who has what. Nothing to do where there is one server.
+    pub async fn look_around(&self) -> Result<(), redis::RedisError> {
+        self.topology.read().await
+    }
+
+    /// The primaries, as last heard: one, or those of the cluster.
+    pub fn primaries(&self) -> Vec<Arc<Node>> {
+        self.topology.primaries()
+    }
+
+    /// The primaries that have keys, as last heard: in a cluster there may be some that have no slots (yet).
+    pub fn owners(&self) -> Vec<Arc<Node>> {
+        self.topology.owners()
+    }
+
+    /// Who has this key, as last heard. Keys with one hash tag have one owner.
+    pub fn owner(&self, key: &str) -> Option<Arc<Node>> {
+        self.topology.owner(self.slot(key))
+    }
+
+    fn slot(&self, key: &str) -> Option<u16> {
+        (self.is_cluster()).then(|| slots::slot_of(key.as_bytes()))
+    }
+
+    /// A pooled connection for ordinary work. It goes where the keys are; in a cluster the keys of one
+    /// command must have one hash tag, those of a pipeline need not.
+    pub async fn pooled(&self) -> Result<Connection, redis::RedisError> {
+        if self.is_cluster() {
+            return Ok(Connection::routed(self.topology.clone(), Lines::Pooled));
+        }
+        let node = self.topology.find(None).await?;
+        Ok(Connection::pooled(node.pooled().await?))
+    }
+
+    /// Connections in the pools.
+    pub fn pool_size(&self) -> PoolSize {
+        let pools = self.primaries();
+        pools
+            .iter()
+            .map(|node| node.pool_status())
+            .fold(PoolSize::default(), |sum, pool| PoolSize {
+                size: sum.size + pool.size,
+                idle: sum.idle + pool.available,
+            })
+    }
+
+    /// A connection of its own that receives what is published on the channel of changes. In a cluster any
+    /// node passes on what any other was told.
     pub async fn subscribe(&self) -> Result<redis::aio::PubSub, redis::RedisError> {
-        let mut subscriber = tokio::time::timeout(CONNECT_TIMEOUT, self.client.get_async_pubsub())
-            .await
-            .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+        let node = self.topology.find(None).await?;
+        let mut subscriber = node.subscriber().await?;
         subscriber.subscribe(self.keys.changes()).await?;
         Ok(subscriber)
     }
 
-    /// The shared hot connection, reconnecting if there is none. Only to an approved process.
-    pub async fn hot(&self) -> Result<MultiplexedConnection, HotError> {
-        if let Some(connection) = self.approved_hot() {
-            return Ok(connection);
+    /// The hot connection of the server that has this key, reconnecting if there is none. Only to an approved
+    /// process. In a cluster it goes where each command's key is, to approved processes only.
+    pub async fn hot_for(&self, key: &str) -> Result<Connection, HotError> {
+        let connection = self.topology.hot(self.slot(key)).await?;
+        if self.is_cluster() {
+            return Ok(Connection::routed(self.topology.clone(), Lines::Hot));
         }
-        let _one_at_a_time = self.reconnecting.lock().await;
-        if let Some(connection) = self.approved_hot() {
-            return Ok(connection); // somebody else has just reconnected
-        }
-        // None, or one to a process that is not (or no longer) approved: only a new connection tells
-        // which process there is now.
-        let mut connection = deadpool_redis::Connection::take(self.pool.get().await?);
-        let run_id = run_id(&mut connection).await?;
-        self.hot.store(Some(Arc::new(Hot {
-            connection,
-            run_id: run_id.clone(),
-        })));
-        self.approved_hot().ok_or(HotError::NotApproved { run_id })
+        Ok(Connection::hot(connection))
     }
 
-    /// What [`Redis::hot`] would cost if every use borrowed from the pool, which pings; only to be measured
+    /// The hot connection, once every server that has keys is open.
+    pub async fn hot(&self) -> Result<Connection, HotError> {
+        self.topology.find(None).await?;
+        let mut last = None;
+        for node in self.topology.owners() {
+            last = Some(node.hot().await?);
+        }
+        match last {
+            Some(connection) if !self.is_cluster() => Ok(Connection::hot(connection)),
+            _ => Ok(Connection::routed(self.topology.clone(), Lines::Hot)),
+        }
+    }
+
+    /// What [`Redis::hot_for`] would cost if every use borrowed from the pool, which pings; only to be measured
     /// ([`crate::tricks`]). While the gate is shut this is shut too.
-    pub async fn hot_from_pool(&self) -> Result<MultiplexedConnection, HotError> {
-        self.hot().await?;
-        // A clone that outlives the loan: the connection is multiplexed, and nothing is left on it.
-        Ok(MultiplexedConnection::clone(&*self.pool.get().await?))
+    pub async fn hot_from_pool(&self, key: &str) -> Result<Connection, HotError> {
+        self.hot_for(key).await?;
+        Ok(self.pooled().await?)
     }
 
-    fn approved_hot(&self) -> Option<MultiplexedConnection> {
-        let hot = self.hot.load();
-        let hot = hot.as_ref()?;
-        let approved = self.approved.load();
-        (**approved.as_ref()? == hot.run_id).then(|| hot.connection.clone())
+    /// A planted bug: a connection to whoever has the key now, approved or not.
+    pub async fn hot_unchecked(&self) -> Result<Connection, HotError> {
+        let node = self.topology.find(None).await?;
+        if self.is_cluster() {
+            return Ok(Connection::routed(self.topology.clone(), Lines::Unchecked));
+        }
+        Ok(Connection::hot(node.hot_unchecked().await?))
     }
 
-    /// Whether purchases can be judged at this moment, as far as is known without asking.
+    /// Whether purchases of every sale can be judged at this moment, as far as is known without asking.
     pub fn gate_is_open(&self) -> bool {
-        self.approved_hot().is_some()
+        let owners = self.topology.owners();
+        !owners.is_empty() && owners.iter().all(|node| node.gate_is_open())
     }
 
-    /// Lets go of the hot connection after an error on it; the next use reconnects.
-    pub fn drop_hot(&self) {
-        self.hot.store(None);
-    }
-
-    /// Opens the gate to the Redis process with this `run_id`; Postgres has approved it.
-    pub fn approve(&self, run_id: &str) {
-        if self.approved.load().as_deref().map(String::as_str) != Some(run_id) {
-            self.approved.store(Some(Arc::new(run_id.to_owned())));
+    /// Lets go of the hot connection to whoever has this key after an error on it; the next use reconnects.
+    pub fn drop_hot_for(&self, key: &str) {
+        if let Some(node) = self.owner(key) {
+            node.drop_hot();
         }
     }
 
-    /// Shuts the gate until the next [`Redis::approve`].
-    pub fn disapprove(&self) {
-        self.approved.store(None);
+    /// Waits until at least one server answers.
+    pub async fn answers(&self) -> Result<(), redis::RedisError> {
+        self.topology.find(None).await?;
+        self.any(async |node| node.live_run_id().await.map(drop))
+            .await
     }
 
-    pub fn approved_run_id(&self) -> Option<Arc<String>> {
-        self.approved.load_full()
+    /// Waits until purchases of at least some sales can be judged.
+    pub async fn sells_something(&self) -> Result<(), HotError> {
+        self.topology.find(None).await?;
+        self.any(async |node| node.hot().await.map(drop)).await
     }
 
-    /// The `run_id` of the process that a fresh checkout reaches.
+    /// Asks every server that has keys, one after the other, until one says yes.
+    async fn any<E>(&self, ask: impl AsyncFn(&Node) -> Result<(), E>) -> Result<(), E> {
+        let mut refused = None;
+        for node in self.topology.owners() {
+            match ask(&node).await {
+                Ok(()) => return Ok(()),
+                Err(error) => refused = Some(error),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The incarnation of the process that has this key.
+    pub async fn run_id_for(&self, key: &str) -> Result<String, redis::RedisError> {
+        self.topology
+            .find(self.slot(key))
+            .await?
+            .live_run_id()
+            .await
+    }
+
+    /// The incarnation of the process that a fresh checkout reaches; of one of them, in a cluster.
     pub async fn live_run_id(&self) -> Result<String, redis::RedisError> {
-        let mut connection = self.pooled().await?;
-        run_id(&mut connection).await
+        self.topology.find(None).await?.live_run_id().await
     }
 
     /// Tells every instance that a sale changed. Best effort: they also poll.
@@ -200,60 +252,4 @@ impl Redis {
 /// Whether a command or a script met a key of another type than the program ever writes there.
 pub fn is_wrong_type(error: &redis::RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
-}
-
-fn pool_error(error: deadpool_redis::PoolError) -> redis::RedisError {
-    match error {
-        deadpool_redis::PoolError::Backend(error) => error,
-        other => std::io::Error::new(std::io::ErrorKind::TimedOut, other.to_string()).into(),
-    }
-}
-
-async fn run_id(connection: &mut MultiplexedConnection) -> Result<String, redis::RedisError> {
-    // Two commands, because Redis takes several sections in one only from version 7 on.
-    let (server, replication): (String, String) = redis::pipe()
-        .cmd("INFO")
-        .arg("server")
-        .cmd("INFO")
-        .arg("replication")
-        .query_async(connection)
-        .await?;
-    incarnation(&server, &replication).ok_or_else(|| {
-        redis::RedisError::from((
-            redis::ErrorKind::UnexpectedReturnType,
-            "INFO without run_id",
-        ))
-    })
-}
-
-/// A name for this process and what it holds: its `run_id`, and where it was promoted from a replica,
-/// the offset up to which it follows its former primary's history.
-fn incarnation(server: &str, replication: &str) -> Option<String> {
-    let field = |info: &str, name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(|value| value.trim().to_owned())
-    };
-    let run_id = field(server, "run_id").filter(|id| !id.is_empty())?;
-    match field(replication, "second_repl_offset") {
-        Some(offset) if offset != "-1" => Some(format!("{run_id}+{offset}")),
-        _ => Some(run_id),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn an_incarnation_is_found_among_anything(before in "([a-z_]{0,9}:.{0,9}\r\n){0,4}", id in "[0-9a-f]{40}", after in ".{0,40}") {
-            prop_assume!(!before.contains("run_id:"));
-            let info = format!("{before}run_id:{id}\r\n{after}");
-            let found = incarnation(&info, &after).expect("a run_id");
-            prop_assert_eq!(&found[..40], &*id);
-            incarnation(&after, &info);
-        }
-    }
 }

@@ -1,22 +1,24 @@
 //! The Lua scripts, one file each in `scripts/`, and a typed wrapper for every one of them.
 //!
 //! A wrapper knows the script's KEYS, ARGV and reply; nobody else does. All run by EVALSHA; a Redis
-//! that does not know a script (a new process, SCRIPT FLUSH) is given it once and asked again.
+//! that does not know a script (a new process, SCRIPT FLUSH) is given it once and asked again, by EVAL:
+//! that goes where the keys are, also where the slot is on its way to another node.
 
 pub mod bots;
 pub mod room;
 
-use super::keys::{Keys, shard_of};
+use super::keys::{IdLane, Keys, shard_of};
 use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
 use redis::{
-    Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, aio::ConnectionLike, cmd,
+    Arg, Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, aio::ConnectionLike,
+    cmd,
 };
 use std::sync::LazyLock;
 use time::{Date, OffsetDateTime};
 
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {
-        $(static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))));)*
+        $(static $name: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!(concat!("scripts/", $file))));)*
     };
 }
 
@@ -33,21 +35,47 @@ scripts! {
     FLOOR_IDS = "floor_ids.lua";
 }
 
-fn evalsha(script: &Script, keys: usize) -> Cmd {
+/// A script, and what Redis calls it.
+struct Lua {
+    code: &'static str,
+    hash: String,
+}
+
+impl Lua {
+    fn new(code: &'static str) -> Self {
+        Self {
+            code,
+            hash: Script::new(code).get_hash().to_owned(),
+        }
+    }
+
+    /// The same call with the script itself, which Redis then knows.
+    fn spelt_out(&self, call: &Cmd) -> Cmd {
+        let mut command = cmd("EVAL");
+        command.arg(self.code);
+        for argument in call.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                command.arg(bytes);
+            }
+        }
+        command
+    }
+}
+
+fn evalsha(script: &Lua, keys: usize) -> Cmd {
     let mut command = cmd("EVALSHA");
-    command.arg(script.get_hash()).arg(keys);
+    command.arg(&script.hash).arg(keys);
     command
 }
 
 async fn run<T: FromRedisValue>(
-    script: &Script,
+    script: &Lua,
     command: &Cmd,
     connection: &mut impl ConnectionLike,
 ) -> Result<T, RedisError> {
     match command.query_async(connection).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-            script.load_async(connection).await?;
-            command.query_async(connection).await
+            script.spelt_out(command).query_async(connection).await
         }
         other => other,
     }
@@ -524,13 +552,14 @@ pub enum Leased {
 pub async fn lease_ids(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
+    lane: IdLane,
     day: Date,
     count: u32,
 ) -> Result<Leased, RedisError> {
     let mut command = evalsha(&LEASE_IDS, 2);
     command
-        .arg(keys.id_clock())
-        .arg(keys.id_counter(day))
+        .arg(keys.id_clock_of(lane))
+        .arg(keys.id_counter_of(lane, day))
         .arg(day.midnight().assume_utc().unix_timestamp())
         .arg(count);
     let (outcome, second, first): (String, i64, i64) =
@@ -547,13 +576,14 @@ pub async fn lease_ids(
 pub async fn floor_ids(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
+    lane: IdLane,
     day: Date,
     second: i64,
 ) -> Result<(), RedisError> {
     let mut command = evalsha(&FLOOR_IDS, 2);
     command
-        .arg(keys.id_clock())
-        .arg(keys.id_counter(day))
+        .arg(keys.id_clock_of(lane))
+        .arg(keys.id_counter_of(lane, day))
         .arg(second)
         .arg(day.midnight().assume_utc().unix_timestamp());
     let _set: i64 = run(&FLOOR_IDS, &command, connection).await?;
@@ -664,8 +694,9 @@ mod tests {
         let _ = begin_writing(redis, &keys, &sale).await;
         let _ = install(redis, &keys, &sale, 1, 0).await;
         let day = OffsetDateTime::UNIX_EPOCH.date();
-        let _ = lease_ids(redis, &keys, day, 1).await;
-        let _ = floor_ids(redis, &keys, day, 1).await;
+        let lane = IdLane::all(false)[0];
+        let _ = lease_ids(redis, &keys, lane, day, 1).await;
+        let _ = floor_ids(redis, &keys, lane, day, 1).await;
     }
 
     proptest! {

@@ -59,7 +59,7 @@ pub struct RedisSide {
     /// Entries in the log (each holds the orders of one batch).
     pub stream: Option<i64>,
     pub epoch: Option<i64>,
-    /// Whether the live Redis process is the one that Postgres has approved.
+    /// Whether the live Redis process that has this sale is one that Postgres has approved.
     pub run_id_approved: bool,
 }
 
@@ -88,7 +88,7 @@ struct PostgresLook {
     counts: HashMap<OrderStatus, i64>,
     duplicate_users: i64,
     outbox: i64,
-    approved_run_id: Option<String>,
+    approved_run_ids: Vec<String>,
     live: HashMap<OrderId, UserId>,
 }
 
@@ -132,7 +132,7 @@ impl Shop {
             state: state.and_then(|fields| fields.try_into().ok()),
             stream,
             logged,
-            run_id: self.redis.live_run_id().await?,
+            run_id: self.redis.run_id_for(&keys.state(id)).await?,
         })
     }
 
@@ -220,10 +220,9 @@ impl Shop {
             .bind(id)
             .fetch_one(&mut *snapshot)
             .await?;
-        let approved_run_id: Option<String> =
-            sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
-                .fetch_optional(&mut *snapshot)
-                .await?;
+        let approved_run_ids = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
+            .fetch_all(&mut *snapshot)
+            .await?;
         let live = sqlx::query_as::<_, (OrderId, UserId)>(AssertSqlSafe(format!(
             "SELECT id, user_id FROM orders WHERE {live_condition}"
         )))
@@ -238,7 +237,7 @@ impl Shop {
             counts: counts.into_iter().collect(),
             duplicate_users,
             outbox,
-            approved_run_id,
+            approved_run_ids,
             live,
         }))
     }
@@ -260,7 +259,7 @@ fn judge(
     let remaining = redis
         .state
         .map_or(stock - postgres.taken, |[_, _, remaining, ..]| remaining);
-    let approved = postgres.approved_run_id.as_deref() == Some(redis.run_id.as_str());
+    let approved = postgres.approved_run_ids.contains(&redis.run_id);
     // Without its Redis state a sale that should have one is being rebuilt: nothing to compare with.
     let comparable = redis.state.is_some() || retired;
     let quiescent =

@@ -13,6 +13,7 @@
 use crate::{
     domain::{RoomSettings, Sale, SaleId, SaleView},
     redis::{
+        is_wrong_type,
         keys::shards_for,
         scripts::{self, Fenced, Installed, Projected},
     },
@@ -569,7 +570,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Reads the Redis state of these sales in one round trip, and tells their subscribers.
+    /// Reads the Redis state of these sales in one round trip, and tells their subscribers. Where one server
+    /// of several does not answer, what the others said is told, and then the error returned.
     pub async fn read_tallies(&self, listings: &[Arc<Listing>]) -> Result<(), ShopError> {
         let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
         // A key of the wrong type is that sale's trouble alone.
@@ -584,14 +586,25 @@ impl Shop {
         let asked = Instant::now();
         let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
         let mut replies = replies.into_iter();
-        let now_ms = clock_ms(replies.next().unwrap_or(redis::Value::Nil))?;
-        self.board.clock.read(now_ms, asked);
+        let clock = clock_ms(replies.next().unwrap_or(redis::Value::Nil));
+        if let Ok(now_ms) = clock {
+            self.board.clock.read(now_ms, asked);
+        }
         let now = self.now();
+        let mut failed = clock.map(drop);
         for (listing, reply) in listings.iter().zip(replies) {
-            listing.tell(Tally::from_reply(reply));
+            match reply.extract_error() {
+                Ok(reply) => listing.tell(Tally::from_reply(reply)),
+                Err(error) if is_wrong_type(&error) => listing.tell(None),
+                // It was not looked at, so nothing is known: neither that it is there nor that it is not.
+                Err(error) => {
+                    failed = failed.and(Err(error));
+                    continue;
+                }
+            }
             listing.pulsate(now);
         }
-        Ok(())
+        Ok(failed?)
     }
 
     /// Repairs Redis where it is behind Postgres (a projection that did not arrive) or has units

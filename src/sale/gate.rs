@@ -20,7 +20,7 @@
 use crate::{
     domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
     redis::{
-        HotError, is_wrong_type,
+        HotError, is_passing, is_wrong_type,
         scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
     },
     sale::{
@@ -51,6 +51,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 const SHUT: &str = "purchases are briefly suspended while the stock is checked";
+const MOVING: &str = "purchases are briefly suspended while the sale moves to another server";
 const OVERLOADED: &str = "too many people are waiting for this sale";
 const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
 const NO_ANSWER: &str = "the stock could not be asked in time; if the purchase went through, a retry will name its order";
@@ -343,7 +344,7 @@ async fn judge<W: Borrow<Waiting>>(
             }
             Err(Failure::Refused(error)) => {
                 // Asking again in 20 ms would change nothing; but it may be another process by then.
-                shop.redis.drop_hot();
+                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
                 if is_wrong_type(&error) {
                     listing.suspect();
                     shop.rebuild_bell.notify_one();
@@ -351,9 +352,22 @@ async fn judge<W: Borrow<Waiting>>(
                 tracing::warn!(sale = %listing.id, %error, "redis refuses a batch");
                 return Err(NO_ANSWER);
             }
+            Err(Failure::Later(error)) => {
+                if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
+                    tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "redis cannot judge a batch now");
+                    return Err(
+                        if error.redirect_node().is_some() || error.code() == Some("TRYAGAIN") {
+                            MOVING
+                        } else {
+                            SHUT
+                        },
+                    );
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
             Err(Failure::Broken(error)) => {
                 unanswered = true;
-                shop.redis.drop_hot();
+                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
                     return Err(NO_ANSWER);
@@ -371,6 +385,9 @@ enum Failure {
     Fenced(Fenced),
     /// The live Redis process is not approved.
     Shut,
+    /// Redis did not judge anybody, for a reason that goes by itself: the sale is on its way to another
+    /// node of a cluster, or a node is being elected or loading.
+    Later(redis::RedisError),
     /// Redis answered with an error (out of memory, read-only, a key of another type): the script
     /// reads everything that can fail before it writes, so nobody was judged.
     Refused(redis::RedisError),
@@ -380,6 +397,9 @@ enum Failure {
 
 impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
+        if is_passing(&error) {
+            return Self::Later(error);
+        }
         match error.kind() {
             redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => Self::Refused(error),
             _ => Self::Broken(error.to_string()),
@@ -393,10 +413,13 @@ async fn attempt<W: Borrow<Waiting>>(
     waiting: &[W],
     ids: &mut Vec<OrderId>,
 ) -> Result<(Instant, Admitted, i64), Failure> {
-    let connection = if shop.tricks.are_used(Trick::SharedConnection) {
-        shop.redis.hot().await
+    let key = shop.redis.keys.state(listing.id);
+    let connection = if shop.fail_points.planted("bug.sell_from_anybody") {
+        shop.redis.hot_unchecked().await
+    } else if shop.tricks.are_used(Trick::SharedConnection) {
+        shop.redis.hot_for(&key).await
     } else {
-        shop.redis.hot_from_pool().await
+        shop.redis.hot_from_pool(&key).await
     };
     let mut connection = match connection {
         Ok(connection) => connection,
@@ -405,7 +428,7 @@ async fn attempt<W: Borrow<Waiting>>(
     };
     let missing = waiting.len() - ids.len();
     shop.ids
-        .take(&mut connection, missing, ids)
+        .take_beside(&key, &mut connection, missing, ids)
         .await
         .map_err(|error| match error {
             IdError::Redis(error) => Failure::from(error),

@@ -16,14 +16,19 @@
 //!   any case. A floor is a second later than any given before, than Redis' clock now, and than any
 //!   stored order, so ids after a loss carry later seconds than ids before it.
 //!
+//! - In a cluster the numbers of a day are split into lanes ([`IdLane`]), each with a counter and a floor of
+//!   its own: ids of different lanes have different numbers, and within a lane all of the above holds.
+//!
 //! On a crash the rest of a lease is lost: numbers are skipped, none is repeated.
 
 use crate::{
     domain::OrderId,
     fail_point::FailPoints,
     redis::{
-        Redis,
+        Node, Redis,
+        keys::IdLane,
         scripts::{self, Leased},
+        slots::slot_of,
     },
 };
 use redis::aio::ConnectionLike;
@@ -49,7 +54,7 @@ pub enum IdError {
     Redis(#[from] redis::RedisError),
     #[error("postgres: {0}")]
     Postgres(#[from] sqlx::Error),
-    #[error("all 4294967295 order numbers of this day are used up")]
+    #[error("all order numbers of this day are used up")]
     DayExhausted,
     #[error("the clock reads {0} Unix seconds, which an id cannot carry (2025 to 2093)")]
     ClockOutOfRange(i64),
@@ -89,16 +94,27 @@ struct Lease {
 pub struct IdGenerator {
     redis: Arc<Redis>,
     postgres: PgPool,
-    lease: Mutex<Option<Lease>>,
+    /// One for a single server.
+    lanes: Vec<Lane>,
     fail_points: FailPoints,
+}
+
+struct Lane {
+    lane: IdLane,
+    lease: Mutex<Option<Lease>>,
 }
 
 impl IdGenerator {
     pub fn new(redis: Arc<Redis>, postgres: PgPool, fail_points: FailPoints) -> Self {
+        let lanes = IdLane::all(redis.is_cluster());
+        let lane = |lane| Lane {
+            lane,
+            lease: Mutex::new(None),
+        };
         Self {
             redis,
             postgres,
-            lease: Mutex::new(None),
+            lanes: lanes.into_iter().map(lane).collect(),
             fail_points,
         }
     }
@@ -110,7 +126,46 @@ impl IdGenerator {
         count: usize,
         ids: &mut Vec<OrderId>,
     ) -> Result<(), IdError> {
-        let mut held = self.lease.lock().await;
+        self.take_from(&self.lanes[0], connection, count, ids).await
+    }
+
+    /// The same from a lane that is on the server of this key, if there is one: then its ids can be had
+    /// whenever the key can.
+    pub async fn take_beside(
+        &self,
+        key: &str,
+        connection: &mut impl ConnectionLike,
+        count: usize,
+        ids: &mut Vec<OrderId>,
+    ) -> Result<(), IdError> {
+        let lane = match self.lanes.as_slice() {
+            [whole] => whole,
+            lanes => self.lane_beside(lanes, key),
+        };
+        self.take_from(lane, connection, count, ids).await
+    }
+
+    fn lane_beside<'a>(&self, lanes: &'a [Lane], key: &str) -> &'a Lane {
+        let nearest = &lanes[IdLane::nearest_to(slot_of(key.as_bytes()))];
+        let Some(home) = self.redis.owner(key) else {
+            return nearest;
+        };
+        let is_at_home = |lane: &&Lane| {
+            let owner = self.redis.owner(&self.redis.keys.id_clock_of(lane.lane));
+            owner.is_some_and(|owner| Arc::ptr_eq(&owner, &home))
+        };
+        let at_home = std::iter::once(nearest).chain(lanes).find(is_at_home);
+        at_home.unwrap_or(nearest)
+    }
+
+    async fn take_from(
+        &self,
+        lane: &Lane,
+        connection: &mut impl ConnectionLike,
+        count: usize,
+        ids: &mut Vec<OrderId>,
+    ) -> Result<(), IdError> {
+        let mut held = lane.lease.lock().await;
         let wanted = ids.len() + count;
         while ids.len() < wanted {
             let usable = held
@@ -123,7 +178,7 @@ impl IdGenerator {
                     .at("ids.leasing")
                     .await
                     .map_err(redis::RedisError::from)?;
-                *held = Some(self.lease(connection, size).await?);
+                *held = Some(self.lease(connection, lane.lane, size).await?);
                 self.fail_points
                     .at("ids.leased")
                     .await
@@ -142,26 +197,55 @@ impl IdGenerator {
         Ok(())
     }
 
-    /// Makes sure that no id repeats one from before a restart, a failover or a loss: forgets the
-    /// lease and raises the floor in Redis.
+    /// Makes sure that no id repeats one from before a restart, a failover or a loss: forgets the leases and
+    /// raises the floors in Redis.
     pub async fn start_over(&self) -> Result<(), IdError> {
-        let mut held = self.lease.lock().await;
-        *held = None;
-        let mut connection = self.redis.pooled().await?;
-        let (now, _micros): (i64, i64) = redis::cmd("TIME").query_async(&mut *connection).await?;
-        let floor = self.raise_floor(now).await?;
-        scripts::floor_ids(&mut *connection, &self.redis.keys, day_of(floor)?, floor).await?;
+        self.redis.look_around().await?;
+        self.start_over_on(&self.redis.primaries()).await
+    }
+
+    /// The same for what is on these servers.
+    pub async fn start_over_on(&self, servers: &[Arc<Node>]) -> Result<(), IdError> {
+        let mut now = 0;
+        for server in servers {
+            let mut connection = server.pooled().await?;
+            let (second, _micros): (i64, i64) =
+                redis::cmd("TIME").query_async(&mut *connection).await?;
+            now = now.max(second);
+        }
+        let mut floor = None;
+        for lane in &self.lanes {
+            let owner = self.redis.owner(&self.redis.keys.id_clock_of(lane.lane));
+            let is_theirs =
+                |owner: Arc<Node>| servers.iter().any(|server| Arc::ptr_eq(server, &owner));
+            if !owner.is_some_and(is_theirs) {
+                continue;
+            }
+            let mut held = lane.lease.lock().await;
+            *held = None;
+            // One floor will do for all of them: they share no numbers.
+            let floor = match floor {
+                Some(floor) => floor,
+                None => *floor.insert(self.raise_floor(now).await?),
+            };
+            let mut connection = self.redis.pooled().await?;
+            let (keys, day) = (&self.redis.keys, day_of(floor)?);
+            scripts::floor_ids(&mut *connection, keys, lane.lane, day, floor).await?;
+        }
         Ok(())
     }
 
-    /// Forgets the lease; called when Redis turned out to be another process than before.
+    /// Forgets the leases; called when Redis turned out to be another process than before.
     pub async fn discard_lease(&self) {
-        *self.lease.lock().await = None;
+        for lane in &self.lanes {
+            *lane.lease.lock().await = None;
+        }
     }
 
     async fn lease(
         &self,
         connection: &mut impl ConnectionLike,
+        lane: IdLane,
         size: u32,
     ) -> Result<Lease, IdError> {
         let size = size.clamp(SMALLEST_LEASE, LARGEST_LEASE);
@@ -170,11 +254,11 @@ impl IdGenerator {
         // deleted as fast as it is restored.
         for _ in 0..8 {
             let taken = Instant::now();
-            match scripts::lease_ids(connection, &self.redis.keys, day, size).await? {
+            match scripts::lease_ids(connection, &self.redis.keys, lane, day, size).await? {
                 Leased::Block { second, first } => {
-                    let next = u32::try_from(first).map_err(|_| IdError::DayExhausted)?;
-                    u32::try_from(first + i64::from(size) - 1)
-                        .map_err(|_| IdError::DayExhausted)?;
+                    let next = lane.sequence(first).ok_or(IdError::DayExhausted)?;
+                    lane.sequence(first + i64::from(size) - 1)
+                        .ok_or(IdError::DayExhausted)?;
                     return Ok(Lease {
                         second,
                         next,
@@ -186,7 +270,8 @@ impl IdGenerator {
                 Leased::OtherDay { second } => day = day_of(second)?,
                 Leased::FloorMissing { second } => {
                     let floor = self.raise_floor(second).await?;
-                    scripts::floor_ids(connection, &self.redis.keys, day_of(floor)?, floor).await?;
+                    let (keys, day) = (&self.redis.keys, day_of(floor)?);
+                    scripts::floor_ids(connection, keys, lane, day, floor).await?;
                 }
             }
         }

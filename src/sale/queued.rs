@@ -96,9 +96,19 @@ impl Shop {
             return Ok(held_orders);
         }
         let mut connection = self.redis.pooled().await?;
-        let replies: Vec<Option<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
-        for (sale, reply) in sales.iter().zip(replies.chunks_exact(2)) {
-            let [record, epoch] = reply else { continue };
+        // A server that does not answer hides its own sales, not those of the others.
+        pipeline.ignore_errors();
+        let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
+        let read = |reply: redis::Value| {
+            let value = reply.extract_error().ok()?;
+            redis::from_redis_value::<Option<Vec<u8>>>(value).ok()
+        };
+        let mut replies = replies.into_iter().map(read);
+        for sale in &sales {
+            let (Some(Some(record)), Some(Some(epoch))) = (replies.next(), replies.next()) else {
+                held_orders.conclusive = false;
+                continue;
+            };
             held_orders.conclusive &= epoch.as_deref() == Some(sale.epoch.to_string().as_bytes());
             for held in record::decode(record.as_deref().unwrap_or_default()) {
                 if held.returned {

@@ -177,9 +177,9 @@ fn report(shop: &Shop) {
         .sum();
     let metrics = &shop.metrics;
     metrics.backlog_orders.set(pending as f64);
-    let redis = shop.redis.pool_status();
+    let redis = shop.redis.pool_size();
     metrics.redis_connections.size.set(redis.size as f64);
-    metrics.redis_connections.idle.set(redis.available as f64);
+    metrics.redis_connections.idle.set(redis.idle as f64);
     let postgres = &metrics.postgres_connections;
     postgres.size.set(f64::from(shop.postgres.size()));
     postgres.idle.set(shop.postgres.num_idle() as f64);

@@ -123,9 +123,13 @@ const NO_BUG: &str = "no bug";
 /// How many at once: each is mostly waiting for orders to lapse.
 const AT_ONCE: usize = 6;
 
+/// Shows only after a failover of Redis: planted by `tests/it/cluster`.
+const NEEDS_A_FAILOVER: &str = "bug.sell_from_anybody";
+
 /// Plants every bug of the program, one deployment each.
 pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
-    let all = std::iter::once(None).chain(BUGS.iter().map(|bug| Some(*bug)));
+    let here = BUGS.iter().filter(|bug| **bug != NEEDS_A_FAILOVER);
+    let all = std::iter::once(None).chain(here.map(|bug| Some(*bug)));
     let chosen = all.filter(|bug| {
         let name = bug.unwrap_or(NO_BUG);
         only.is_empty() || only.iter().any(|one| one == name)

@@ -7,6 +7,7 @@ mod bots;
 mod checkers;
 mod cli;
 mod clients;
+mod cluster;
 mod contract;
 mod embedded;
 mod faults;

@@ -12,6 +12,7 @@ pub mod history;
 pub mod load;
 pub mod proxy;
 pub mod random;
+pub mod redis_servers;
 
 use flash_sale::embedded::{
     PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings,
@@ -58,7 +59,7 @@ impl Servers {
             postgres.expect("postgres starts"),
             redis.expect("redis starts"),
         );
-        hire_janitor(&dir, [postgres.pid(), redis.pid()]);
+        hire_janitor(&dir, &[postgres.pid(), redis.pid()]);
         Self {
             postgres,
             redis,
@@ -111,7 +112,7 @@ impl Drop for Servers {
 }
 
 /// Removes servers and files after this process; on Linux the servers end by themselves.
-fn hire_janitor(dir: &Path, servers: [Option<u32>; 2]) {
+fn hire_janitor(dir: &Path, servers: &[Option<u32>]) {
     // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
     let script = "trap '' INT TERM HUP; cat >/dev/null; dir=$1; shift; kill \"$@\" 2>/dev/null; n=0
         while [ $n -lt 200 ]; do rm -rf \"$dir\" 2>/dev/null; [ -e \"$dir\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
@@ -135,7 +136,7 @@ async fn copy_cluster(dir: &Path) {
     let original = ORIGINAL.get_or_init(async || {
         let dir = temporary_folder();
         let server = PostgresServer::start(&dir, PostgresTuning::default()).await;
-        hire_janitor(&dir, [None, None]);
+        hire_janitor(&dir, &[]);
         let server = server.expect("postgres starts");
         make_template(server.address()).await;
         server.stop().await;

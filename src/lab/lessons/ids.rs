@@ -7,7 +7,7 @@ use crate::{
     domain::OrderId,
     fail_point::FailPoints,
     lab::strategy::{Language, Words},
-    redis::{Redis, scripts},
+    redis::{Redis, keys::IdLane, scripts},
     sale::ids::{IdError, IdGenerator, decode, made_at},
 };
 use redis::{Arg, Cmd, Pipeline, RedisFuture, Script, Value, aio::ConnectionLike};
@@ -305,7 +305,14 @@ async fn clock_step(
     let mut connection = bench.redis.pooled().await?;
     // As in a Redis that has run for a while: the floor is where it was when that one was approved.
     let floor = OffsetDateTime::now_utc() - RUNNING_FOR;
-    scripts::floor_ids(&mut *connection, keys, floor.date(), floor.unix_timestamp()).await?;
+    scripts::floor_ids(
+        &mut *connection,
+        keys,
+        IdLane::WHOLE,
+        floor.date(),
+        floor.unix_timestamp(),
+    )
+    .await?;
     let generator = bench.generator();
     let mut rows = Vec::new();
     let mut all = HashSet::new();

@@ -4,6 +4,7 @@ use crate::{
     domain::{Sale, SaleId},
     postgres::unless_silent,
     redis::{
+        Connection,
         keys::BUYERS_PER_SHARD,
         scripts::{self, Ended, Sealed},
     },
@@ -56,7 +57,7 @@ pub(super) async fn seal(
 /// `None`: somebody else is rebuilding this sale, and further on.
 async fn seal_sale(
     shop: &Shop,
-    connection: &mut deadpool_redis::Connection,
+    connection: &mut Connection,
     id: SaleId,
     epoch: i64,
     shards: i32,

@@ -1,9 +1,10 @@
 //! Rebuilding Redis from Postgres, and deciding when that is needed.
 //!
-//! The gate is open only while the live Redis process is the one that Postgres has approved, and only
-//! for sales whose Redis state carries the epoch that Postgres names. [`step`] checks both; if one
-//! does not hold, one instance is elected (a Postgres advisory lock, gone with its connection) and
-//! rebuilds:
+//! The gate is open only while the live Redis process is one that Postgres has approved, and only
+//! for sales whose Redis state carries the epoch that Postgres names. In a cluster each process is approved
+//! by itself, and a failover of one primary shuts and rebuilds the sales on its slots alone. [`step`] checks
+//! both; if one does not hold, one instance is elected (a Postgres advisory lock, gone with its connection)
+//! and rebuilds:
 //!
 //! 1. **seal**: the old state is deleted in Redis. Nothing is admitted from here on.
 //! 2. **let the writers finish**: what was accepted and is still in a channel is written in the old
@@ -26,7 +27,8 @@ mod restore;
 use crate::{
     domain::SaleId,
     postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
-    sale::{Shop, ShopError},
+    redis::Node,
+    sale::{Shop, ShopError, board::Listing},
     worker::Pace,
 };
 use epochs::{fence, let_writers_finish, seal};
@@ -55,65 +57,138 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     });
 }
 
-/// What is wrong with Redis, if anything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// The live process is not approved: everything is doubtful.
-    Everything,
-    /// The process is the approved one, but these sales are missing or of another epoch (FLUSHALL, a
+/// What has to be rebuilt.
+enum Scope {
+    /// The live processes there are not approved: everything that they have is doubtful.
+    Servers(Vec<Arc<Node>>),
+    /// The processes are approved, but these sales are missing or of another epoch (FLUSHALL, a
     /// deleted key).
     Sales(Vec<SaleId>),
 }
 
 /// One check, and a rebuild if it is needed and this instance is elected. `suspects` are sales that
 /// were missing at the last check: only a second look counts, since a sale may just be being created.
+///
+/// Each server is judged by itself: while one is away, or is being rebuilt, the sales of the others go on.
 pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<(), ShopError> {
-    let live = match shop.redis.live_run_id().await {
-        Ok(live) => live,
-        Err(error) => {
-            // The gate is shown as closed, although nobody may be buying at this moment.
-            shop.redis.drop_hot();
-            return Err(error.into());
+    if let Err(error) = shop.redis.look_around().await {
+        for node in shop.redis.primaries() {
+            node.drop_hot();
         }
-    };
-    let approved = approved_run_id(shop).await?;
-    if approved.as_deref() != Some(live.as_str()) {
-        // Connections that were made to it while it was approved count no more.
-        shop.redis.disapprove();
-        shop.redis.drop_hot();
+        return Err(error.into());
     }
-    if approved.as_deref() == Some(live.as_str()) {
-        if shop.redis.approved_run_id().as_deref() != Some(&live) {
-            // Approved by another instance: its rebuild has changed the epochs.
-            shop.ids.discard_lease().await;
-            bounded(shop.refresh_catalogue()).await?;
-            shop.read_tallies(&shop.board.listings()).await?;
-            shop.redis.approve(&live);
-        }
-        if !shop.redis.gate_is_open()
-            && let Err(error) = shop.redis.hot().await
+    let Processes {
+        live,
+        silent,
+        mut failed,
+    } = Processes::look(shop).await;
+    if live.is_empty() {
+        return failed.map_or(Ok(()), Err);
+    }
+    let approved = approved_run_ids(shop).await?;
+    let mut doubtful = Vec::new();
+    let mut joined = Vec::new();
+    for (node, run_id) in live {
+        if !approved.contains(&run_id) {
+            // Connections that were made to it while it was approved count no more.
+            node.disapprove();
+            node.drop_hot();
+            doubtful.push(node);
+        } else if node.approved_run_id().as_deref() != Some(&run_id) {
+            joined.push((node, run_id));
+        } else if !node.gate_is_open()
+            && let Err(error) = node.hot().await
         {
             // The next buyer would connect, but until then the gate would be shown as shut.
             tracing::debug!(%error, "could not connect to the approved redis");
         }
-        let missing = missing_sales(shop);
-        let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
-        *suspects = missing;
-        if again.is_empty() {
-            return Ok(());
-        }
-        return elect_and_rebuild(shop, Some(again)).await;
     }
-    elect_and_rebuild(shop, None).await
+    if !joined.is_empty() {
+        // Approved by another instance: its rebuild has changed the epochs.
+        shop.ids.discard_lease().await;
+        bounded(shop.refresh_catalogue()).await?;
+        let nodes: Vec<_> = joined.iter().map(|(node, _)| node.clone()).collect();
+        shop.read_tallies(&listings_on(shop, &nodes)).await?;
+        for (node, run_id) in joined {
+            node.approve(&run_id);
+            if let Err(error) = node.hot().await {
+                tracing::debug!(%error, "could not connect to the approved redis");
+            }
+        }
+    }
+    if !doubtful.is_empty() {
+        elect_and_rebuild(shop, Scope::Servers(doubtful)).await?;
+        return failed.map_or(Ok(()), Err);
+    }
+    let mut missing = missing_sales(shop);
+    missing.retain(|sale| !is_on(shop, *sale, &silent));
+    let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
+    *suspects = missing;
+    if !again.is_empty()
+        && let Err(error) = elect_and_rebuild(shop, Scope::Sales(again)).await
+    {
+        failed = Some(error);
+    }
+    failed.map_or(Ok(()), Err)
 }
 
-/// The Redis process that was checked against this Postgres: an approval that another timeline has
+/// One look at all primaries.
+#[derive(Default)]
+struct Processes {
+    /// Those that answer, and their incarnations.
+    live: Vec<(Arc<Node>, String)>,
+    silent: Vec<Arc<Node>>,
+    /// What kept the last of the silent ones that have keys from answering.
+    failed: Option<ShopError>,
+}
+
+impl Processes {
+    /// Asks all at once. One that does not answer shuts its gate: it is shown as closed, although nobody may
+    /// be buying at this moment.
+    async fn look(shop: &Shop) -> Self {
+        async fn ask(node: Arc<Node>) -> (Arc<Node>, Result<String, redis::RedisError>) {
+            let live = node.live_run_id().await;
+            (node, live)
+        }
+        let asked = shop.redis.primaries().into_iter().map(ask);
+        let mut found = Self::default();
+        let owners = shop.redis.owners();
+        for (node, answered) in futures_util::future::join_all(asked).await {
+            match answered {
+                Ok(run_id) => found.live.push((node, run_id)),
+                Err(error) => {
+                    node.drop_hot();
+                    if owners.iter().any(|owner| Arc::ptr_eq(owner, &node)) {
+                        found.failed = Some(ShopError::Redis(error));
+                    }
+                    found.silent.push(node);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The Redis processes that were checked against this Postgres: an approval that another timeline has
 /// given is void.
-async fn approved_run_id(shop: &Shop) -> Result<Option<String>, ShopError> {
+async fn approved_run_ids(shop: &Shop) -> Result<HashSet<String>, ShopError> {
     let timeline = unless_silent(postgres::timeline(&shop.postgres)).await?;
     let approved = sqlx::query_scalar("SELECT run_id FROM redis_incarnation WHERE timeline = $1")
         .bind(timeline);
-    Ok(unless_silent(approved.fetch_optional(&shop.postgres)).await?)
+    let approved: Vec<String> = unless_silent(approved.fetch_all(&shop.postgres)).await?;
+    Ok(approved.into_iter().collect())
+}
+
+/// Whether one of these servers has the sale's keys, as last heard.
+fn is_on(shop: &Shop, sale: SaleId, nodes: &[Arc<Node>]) -> bool {
+    let owner = shop.redis.owner(&shop.redis.keys.state(sale));
+    owner.is_some_and(|owner| nodes.iter().any(|node| Arc::ptr_eq(node, &owner)))
+}
+
+fn listings_on(shop: &Shop, nodes: &[Arc<Node>]) -> Vec<Arc<Listing>> {
+    let mut listings = shop.board.listings();
+    listings.retain(|listing| is_on(shop, listing.id, nodes));
+    listings
 }
 
 /// Sales that Redis should hold in the epoch of Postgres, and as far as the board knows does not, or
@@ -139,8 +214,8 @@ async fn bounded<T>(work: impl Future<Output = Result<T, ShopError>>) -> Result<
         .unwrap_or_else(|_| Err(timed_out().into()))
 }
 
-/// Rebuilds if no other instance is at it. `only`: these sales; otherwise all, and approve.
-async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
+/// Rebuilds if no other instance is at it.
+async fn elect_and_rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     // A transaction of its own that touches no row: it only carries the lock, and the lock ends
     // with it, whatever happens to this process: also if it stands still.
     let mut election = unless_silent(Transaction::begin(&shop.postgres, "BEGIN")).await?;
@@ -148,21 +223,31 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Resul
         return Ok(unless_silent(election.rollback()).await?);
     }
     // Given up with the lock: somebody else has been elected, or will be.
-    let result = election.during(rebuild(shop, only)).await?;
+    let result = election.during(rebuild(shop, scope)).await?;
     unless_silent(election.rollback()).await?;
     result
 }
 
 /// Rebuilds under the caller's lock.
-async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), ShopError> {
+async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     let began = Instant::now();
-    let live = shop.redis.live_run_id().await?;
-    if only.is_none() && approved_run_id(shop).await?.as_deref() == Some(live.as_str()) {
-        return Ok(()); // somebody was faster
-    }
-    let only = match only {
-        None => None,
-        Some(ids) => {
+    let (only, approving) = match scope {
+        Scope::Servers(nodes) => {
+            let approved = approved_run_ids(shop).await?;
+            let mut doubtful = Vec::new();
+            for node in nodes {
+                // Somebody may have been faster.
+                let live = node.live_run_id().await?;
+                if !approved.contains(&live) {
+                    doubtful.push((node, live));
+                }
+            }
+            if doubtful.is_empty() {
+                return Ok(());
+            }
+            (sales_on(shop, &doubtful).await?, doubtful)
+        }
+        Scope::Sales(ids) => {
             // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
             for id in &ids {
                 bounded(shop.refresh(*id)).await?;
@@ -172,12 +257,12 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
             if still.is_empty() {
                 return Ok(());
             }
-            Some(still)
+            (Some(still), Vec::new())
         }
     };
     let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
-    if only.is_none() {
-        bounded(approve(shop, &live)).await?;
+    if !approving.is_empty() {
+        bounded(approve(shop, &approving)).await?;
     }
     if let Some((_, error)) = outcome.failed {
         return Err(error); // the others are open; this one is tried again
@@ -192,6 +277,21 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
         tracing::debug!(sales, buyers, ms, "redis is rebuilt from postgres");
     }
     Ok(())
+}
+
+/// Every sale whose keys one of these servers has; `None` if that is all there are.
+async fn sales_on(
+    shop: &Shop,
+    servers: &[(Arc<Node>, String)],
+) -> Result<Option<Vec<SaleId>>, ShopError> {
+    if !shop.redis.is_cluster() {
+        return Ok(None);
+    }
+    let nodes: Vec<_> = servers.iter().map(|(node, _)| node.clone()).collect();
+    let ids = sqlx::query_scalar("SELECT id FROM sales ORDER BY id").fetch_all(&shop.postgres);
+    let mut ids: Vec<SaleId> = unless_silent(ids).await?;
+    ids.retain(|id| is_on(shop, *id, &nodes));
+    Ok(Some(ids))
 }
 
 /// What a rebuild did.
@@ -294,30 +394,51 @@ async fn try_lock(election: &mut Transaction) -> Result<bool, sqlx::Error> {
     .await
 }
 
-/// Step 7.
-async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
+/// Step 7. What Postgres approves from now on: these processes, and of those it had approved before the ones
+/// that are primaries still. A primary that another one has replaced may be alive somewhere, cut off with
+/// some of its clients: it is none any more for anybody who reaches Postgres.
+async fn approve(shop: &Shop, rebuilt: &[(Arc<Node>, String)]) -> Result<(), ShopError> {
     // The id counters may have been rolled back together with the rest.
-    shop.ids.start_over().await?;
+    let nodes: Vec<_> = rebuilt.iter().map(|(node, _)| node.clone()).collect();
+    shop.ids.start_over_on(&nodes).await?;
     let fail_points = &shop.fail_points;
     fail_points
         .at("rebuild.id_floor_raised")
         .await
         .map_err(sqlx::Error::Io)?;
     let timeline = postgres::timeline(&shop.postgres).await?;
+    shop.redis.look_around().await?;
+    let Processes { live, silent, .. } = Processes::look(shop).await;
+    let mut standing: Vec<String> = live.into_iter().map(|(_, run_id)| run_id).collect();
+    // One that does not answer may only be slow; it is not replaced before the cluster says so.
+    standing.extend(
+        silent
+            .iter()
+            .filter_map(|node| Some(node.approved_run_id()?.to_string())),
+    );
+    let rebuilt_ids: Vec<String> = rebuilt.iter().map(|(_, run_id)| run_id.clone()).collect();
+    standing.extend(rebuilt_ids.iter().cloned());
     sqlx::query(
-        "INSERT INTO redis_incarnation (run_id, timeline) VALUES ($1, $2)
+        "WITH replaced AS (DELETE FROM redis_incarnation WHERE run_id <> ALL($3))
+         INSERT INTO redis_incarnation (run_id, timeline) SELECT DISTINCT run_id, $2 FROM UNNEST($1) AS rebuilt (run_id)
          ON CONFLICT ON CONSTRAINT redis_incarnation_pkey
-         DO UPDATE SET run_id = EXCLUDED.run_id, timeline = EXCLUDED.timeline, approved_at = now()",
+         DO UPDATE SET timeline = EXCLUDED.timeline, approved_at = now()",
     )
-    .bind(run_id)
+    .bind(&rebuilt_ids)
     .bind(timeline)
+    .bind(&standing)
     .execute(&shop.postgres)
     .await?;
     fail_points
         .at("rebuild.approved")
         .await
         .map_err(sqlx::Error::Io)?;
-    shop.redis.approve(run_id);
+    for (node, run_id) in rebuilt {
+        node.approve(run_id);
+        if let Err(error) = node.hot().await {
+            tracing::debug!(%error, "could not connect to the approved redis");
+        }
+    }
     Ok(())
 }
 
@@ -327,7 +448,11 @@ async fn approve(shop: &Shop, run_id: &str) -> Result<(), ShopError> {
 pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, ShopError> {
     let mut election = elected_at_last(shop).await?;
     let rebuilt = async {
-        let live = shop.redis.live_run_id().await?;
+        shop.redis.look_around().await?;
+        let Processes { live, failed, .. } = Processes::look(shop).await;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let only = only.as_ref().map(std::slice::from_ref);
         let outcome = rebuild_sales(shop, only, only.is_some()).await?;
         if let Some((_, error)) = outcome.failed {

@@ -1,0 +1,87 @@
+//! A primary is killed under load, and its replica takes its place: with everything, or without the last
+//! orders that were acknowledged. The sales of the others go on.
+
+use super::{Deployment, crowd::Crowd};
+use crate::support::app::{TestApp, eventually};
+use std::time::Duration;
+
+async fn epoch(app: &TestApp, sale: &str) -> i64 {
+    app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}"))
+        .await
+}
+
+/// The sales of other nodes stood still for no longer than this. Far below the time that a failover takes
+/// (2 to 4 s), and far above what a busy machine does.
+const LONGEST_PAUSE: Duration = Duration::from_millis(2_000);
+
+/// What becomes of the primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Killed,
+    /// Killed, when its replica has been cut off before and lacks what was acknowledged since.
+    KilledUnfollowed,
+}
+
+/// Takes the primary of the first sale away while people buy, and hands everything to the checkers.
+async fn fail_over(fate: Fate) {
+    let deployment = Deployment::start().await;
+    let sales = vec![
+        deployment.sale_on(0, 150).await,
+        deployment.sale_on(0, 50_000).await,
+        deployment.sale_on(1, 50_000).await,
+        deployment.sale_on(2, 50_000).await,
+    ];
+    let (cluster, app) = (&deployment.cluster, &deployment.apps[0]);
+    let crowd = Crowd::start(&deployment.apps, &sales, 4);
+    crowd.until_accepted(&[0, 1, 2, 3], 20).await;
+    if fate == Fate::KilledUnfollowed {
+        cluster.replica_of(0).be_cut_off().await;
+        crowd.until_accepted(&[1], 50).await;
+        // What is lost are rows by now, most of them, which only Postgres knows.
+        let words = ["HGET", &super::key_of(&sales[1]), "admitted"];
+        let known: i64 = cluster.replica_of(0).own_word(&words).await;
+        let sold: i64 = cluster.nodes[0].command(&words).await;
+        assert!(
+            sold >= known + 50,
+            "the replica lacks something: {known} of {sold}"
+        );
+    }
+    let before = epoch(app, &sales[1]).await;
+    cluster.nodes[0].kill();
+    // The others go on while nobody has its slots.
+    crowd.until_accepted(&[2, 3], 20).await;
+    eventually("its replica is promoted, approved, and sells", async || {
+        (epoch(app, &sales[1]).await > before).then_some(())
+    })
+    .await;
+    crowd.until_accepted(&[1, 2, 3], 20).await;
+    let away = crowd.longest_pause(1);
+    let pauses: Vec<Duration> = [2, 3].map(|sale| crowd.longest_pause(sale)).to_vec();
+    let shed: Vec<usize> = (0..4).map(|sale| crowd.shed(sale)).collect();
+    let judged = crowd.judge(app, cluster, true, fate != Fate::Killed).await;
+    println!(
+        "{fate:?}: stood still for {away:?}; the sales of the others {pauses:?}; told 503: {shed:?}"
+    );
+    judged.assert_kept(&format!("{fate:?}"));
+    assert!(shed[1] > 0, "the gate was never shut");
+    assert!(
+        pauses.iter().all(|pause| *pause < LONGEST_PAUSE),
+        "the others waited: {pauses:?}"
+    );
+    for sale in &sales[2..] {
+        assert_eq!(epoch(app, sale).await, 1, "they were not rebuilt");
+    }
+    let approved = app.number("SELECT count(*) FROM redis_incarnation").await;
+    assert_eq!(approved, 3, "whoever was replaced is approved no more");
+    deployment.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_is_killed_under_load_and_its_replica_takes_over() {
+    fail_over(Fate::Killed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lacks_acknowledged_orders_takes_over() {
+    fail_over(Fate::KilledUnfollowed).await;
+}
