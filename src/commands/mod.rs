@@ -8,6 +8,7 @@ macro_rules! say {
     };
 }
 
+mod archive;
 mod lab;
 mod lesson;
 
@@ -104,6 +105,14 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
+    /// Move the orders of sales that are long over out of the table that purchases are written to. Their
+    /// buyers and the audit still see them; a sale with anything open is left alone
+    Archive {
+        #[command(flatten)]
+        archive: archive::ArchiveArgs,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
     /// The lab: every way to sell a scarce thing, the broken ones too
     Lab {
         #[command(subcommand)]
@@ -160,6 +169,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             store,
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
+        Command::Archive { archive, store } => archive::archive(archive, *store).await,
         Command::Lab { command } => lab::run(command).await,
         Command::Lesson { command } => lesson::run(command).await,
         Command::Openapi => print_openapi(),
@@ -211,11 +221,16 @@ async fn serve_command(
         tracing::warn!("ADMIN_TOKEN is short: whoever guesses it can do what an operator can");
     }
 
-    let stores = tokio::select! {
+    let mut stores = tokio::select! {
         opened = Stores::open(&store) => opened?,
         () = &mut shutdown => return Ok(ExitCode::SUCCESS),
     };
     let served = async {
+        let lab = settings
+            .lab
+            .map_or(stores.are_embedded(), |lab| lab.is_on())
+            .then(|| stores.lab(lab_dir(&stores, &store)))
+            .transpose()?;
         postgres::migrate(&stores.postgres).await?;
         let role = if settings.no_writer {
             Role::ServerWithoutWriter
@@ -229,6 +244,9 @@ async fn serve_command(
             role,
             Metrics::published(),
         )?;
+        if let Some(replica) = stores.take_replica() {
+            running.shop.browse_on(replica);
+        }
         for trick in &settings.without {
             running.shop.tricks.leave_out(*trick);
         }
@@ -259,10 +277,7 @@ async fn serve_command(
                 // Behind a proxy all connections come from the proxy's address.
                 settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
             ),
-            lab: settings
-                .lab
-                .map_or(stores.are_embedded(), |lab| lab.is_on())
-                .then(|| stores.lab(lab_dir(&stores, &store))),
+            lab,
         };
         app::serve(running, listener, front, shutdown).await
     }
@@ -291,7 +306,7 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
     start_logs(&store);
     telemetry::metrics();
     let shutdown = shutdown_signal()?;
-    let stores = Stores::join(&store).await?;
+    let mut stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
     let running = Running::start(
         &stores.postgres,
@@ -300,6 +315,9 @@ async fn worker_command(sale: SaleSettings, store: StoreSettings) -> Result<Exit
         Role::Worker,
         Metrics::published(),
     )?;
+    if let Some(replica) = stores.take_replica() {
+        running.shop.browse_on(replica);
+    }
     say!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;

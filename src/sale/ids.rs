@@ -21,13 +21,13 @@
 use crate::{
     domain::OrderId,
     fail_point::FailPoints,
+    postgres::Pool,
     redis::{
         Redis,
         scripts::{self, Leased},
     },
 };
 use redis::aio::ConnectionLike;
-use sqlx::PgPool;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -88,13 +88,13 @@ struct Lease {
 /// Hands out ids to all gates of the process.
 pub struct IdGenerator {
     redis: Arc<Redis>,
-    postgres: PgPool,
+    postgres: Pool,
     lease: Mutex<Option<Lease>>,
     fail_points: FailPoints,
 }
 
 impl IdGenerator {
-    pub fn new(redis: Arc<Redis>, postgres: PgPool, fail_points: FailPoints) -> Self {
+    pub fn new(redis: Arc<Redis>, postgres: Pool, fail_points: FailPoints) -> Self {
         Self {
             redis,
             postgres,
@@ -197,7 +197,8 @@ impl IdGenerator {
     async fn raise_floor(&self, now: i64) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar(
             "UPDATE id_clock SET second = GREATEST(
-                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0)) + 1
+                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0),
+                 $2 + COALESCE((SELECT max(id) >> 32 FROM orders_archive), 0)) + 1
              RETURNING second",
         )
         .bind(now)

@@ -2,6 +2,7 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 mod admission;
+mod archive;
 mod audit;
 mod checkers;
 mod cli;
@@ -15,6 +16,7 @@ mod lessons;
 mod life;
 mod locks;
 mod plans;
+mod pooler;
 mod proxy;
 mod recovery;
 mod security;

@@ -140,7 +140,7 @@ impl TestApp {
     ) -> Self {
         flash_sale::telemetry::metrics();
         let redis = Redis::new(&redis_url, &prefix).expect("redis url");
-        let stores = Stores::existing(flash_sale::postgres::pool(database.options(), 10), redis);
+        let stores = Stores::existing(database.pool(10).await, redis);
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit,
             batch_limit: options.batch_limit,
@@ -164,7 +164,9 @@ impl TestApp {
             rate_limit: options.rate_limit,
             trust_proxy: options.trust_proxy,
             connections: options.connections,
-            lab: options.lab.then(|| stores.lab(options.lab_dir)),
+            lab: options
+                .lab
+                .then(|| stores.lab(options.lab_dir).expect("sessions of its own")),
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {

@@ -10,6 +10,7 @@ pub mod app;
 pub mod checkers;
 pub mod history;
 pub mod load;
+pub mod pgbouncer;
 pub mod proxy;
 pub mod random;
 
@@ -98,6 +99,7 @@ impl Servers {
             address: self.postgres.address().clone(),
             name,
             proxy: None,
+            is_pooled: false,
         }
     }
 }
@@ -173,6 +175,8 @@ pub struct Database {
     pub name: String,
     /// Where the application reaches it; by its own socket if `None`.
     proxy: Option<SocketAddr>,
+    /// Whether that is a connection pooler.
+    is_pooled: bool,
 }
 
 impl Database {
