@@ -6,6 +6,7 @@ mod archive;
 mod audit;
 mod checkers;
 mod cli;
+mod citus;
 mod clients;
 mod contract;
 mod embedded;
