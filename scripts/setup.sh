@@ -2,7 +2,7 @@
 # Installs what is missing, and only that.
 #
 #   scripts/setup.sh run    what the program needs to build and to run embedded
-#   scripts/setup.sh test   the same and what the tests need, ZooKeeper too; where Node is, also Chromium and a Chinese font
+#   scripts/setup.sh test   the same and what the tests need, PgBouncer and ZooKeeper too; where Node is, also Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
@@ -88,6 +88,12 @@ if [ "$mode" != run ] && { have apt-get || have dnf; }; then faketime_found || n
 if [ "$mode" != run ]; then
   for proxy in nginx caddy promtool; do have $proxy || needs $proxy; done
 fi
+# Debian keeps it in /usr/sbin, which is not on everybody's PATH. The tests look in the same places.
+pgbouncer_found() {
+  have pgbouncer || [ -x /usr/sbin/pgbouncer ] || [ -x /opt/homebrew/opt/pgbouncer/bin/pgbouncer ] ||
+    [ -x /usr/local/opt/pgbouncer/bin/pgbouncer ]
+}
+if [ "$mode" != run ]; then pgbouncer_found || needs pgbouncer; fi
 if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi
@@ -155,7 +161,8 @@ packages_for() {
 
 # Debian's packages start their servers as soon as they are installed and at every boot. Three things prevent that:
 # policy-rc.d says no while they are installed, a drop-in stops PostgreSQL's package from creating a cluster, and the
-# Redis unit is disabled if it was this run that brought it. The first two are removed again, whatever happens.
+# units of Redis and PgBouncer are disabled if it was this run that brought them. The first two are removed again,
+# whatever happens.
 POLICY=/usr/sbin/policy-rc.d
 POLICY_MARK="# Temporary, from scripts/setup.sh of flash-sale: start no service while packages are installed."
 CLUSTER_FOLDER=/etc/postgresql-common/createcluster.d
@@ -181,14 +188,12 @@ release_services() {
 }
 
 install_with_apt() {
-  local packages redis_was_there=no unit units_to_disable=""
+  local packages service services=""
   packages=$(packages_for apt)
-  for unit in nginx caddy prometheus; do
-    case " $packages " in
-      *" $unit "* | *" $unit-light "*) units_to_disable="$units_to_disable $unit" ;;
-    esac
+  for service in redis-server pgbouncer nginx caddy prometheus; do
+    if dpkg-query -W -f '${Status}' $service 2>/dev/null | grep -q 'install ok installed'; then continue; fi
+    case " $packages " in *" $service "* | *" $service-light "*) services="$services $service" ;; esac
   done
-  if dpkg-query -W -f '${Status}' redis-server 2>/dev/null | grep -q 'install ok installed'; then redis_was_there=yes; fi
   root_or "apt-get install $packages"
   say "installing with apt: $packages (programs only; no service is started)"
   trap release_services EXIT
@@ -200,24 +205,12 @@ install_with_apt() {
   quietly as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get install -y -q --no-install-recommends $packages ||
     die "apt could not install: $packages"
-  case " $packages " in
-    *" redis-server "*)
-      if [ $redis_was_there = no ]; then
-        say "disabling the redis-server service that its package enables; the embedded mode starts its own Redis"
-        if have systemctl; then
-          as_root systemctl disable redis-server.service >/dev/null 2>&1 || true
-        elif have update-rc.d; then
-          as_root update-rc.d redis-server disable >/dev/null 2>&1 || true
-        fi
-      fi
-      ;;
-  esac
-  for unit in $units_to_disable; do
-    say "disabling the $unit service that its package enables; the tests start their own"
+  for service in $services; do
+    say "disabling the $service service that its package enables; the program and its tests start their own"
     if have systemctl; then
-      as_root systemctl disable "$unit.service" >/dev/null 2>&1 || true
+      as_root systemctl disable $service.service >/dev/null 2>&1 || true
     elif have update-rc.d; then
-      as_root update-rc.d "$unit" disable >/dev/null 2>&1 || true
+      as_root update-rc.d $service disable >/dev/null 2>&1 || true
     fi
   done
   release_services
@@ -265,6 +258,7 @@ if [ -n "$missing" ]; then
   c_compiler_works || die "installed, but cc still cannot compile a C program"
   redis_found || die "installed, but redis-server is not found where the program looks"
   postgres_found || die "installed, but postgres and initdb are not found where the program looks"
+  [ "$mode" = run ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
 fi
 
 # The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other

@@ -13,14 +13,14 @@ use crate::{
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Leaving, Limits},
     lab::{Lab, LabError, servers::Servers},
-    postgres,
+    postgres::{self, Pool, Replica, Sessions},
     redis::Redis,
     room::Rooms,
     sale::ShopError,
     telemetry,
 };
 use serde::{Deserialize, Serialize};
-use sqlx::{PgPool, postgres::PgConnectOptions};
+use sqlx::postgres::PgConnectOptions;
 use std::{
     future::Future,
     io,
@@ -39,6 +39,8 @@ pub use crate::worker::running::{Role, Running};
 const REQUESTS_GRACE: Duration = Duration::from_secs(2);
 const LAB_GRACE: Duration = Duration::from_millis(1_000);
 const POOL_GRACE: Duration = Duration::from_millis(500);
+/// One loop reads the replica; the second connection is for when the first has fallen silent.
+const REPLICA_CONNECTIONS: u32 = 2;
 const SERVERS_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,18 @@ pub enum AppError {
     HalfConfigured(&'static str),
     #[error("DATABASE_URL is not a Postgres address: {0}")]
     DatabaseUrl(#[source] sqlx::Error),
+    #[error("DATABASE_DIRECT_URL is not a Postgres address: {0}")]
+    DatabaseDirectUrl(#[source] sqlx::Error),
+    #[error("DATABASE_REPLICA_URL is not a Postgres address: {0}")]
+    DatabaseReplicaUrl(#[source] sqlx::Error),
+    #[error(
+        "DATABASE_REPLICA_URL is set, but not DATABASE_URL: the embedded Postgres has no replica"
+    )]
+    ReplicaOfNothing,
+    #[error(
+        "the lab needs Postgres sessions of its own, and DATABASE_URL leads to a connection pooler that lends them: set DATABASE_DIRECT_URL to Postgres itself, or LAB=off"
+    )]
+    LabNeedsSessions,
     #[error("REDIS_URL is not a Redis address: {0}")]
     RedisUrl(#[source] redis::RedisError),
     #[error("{0}")]
@@ -82,8 +96,12 @@ fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
 
 /// Where the stores are, and the embedded servers if this process runs them.
 pub struct Stores {
-    pub postgres: PgPool,
+    pub postgres: Pool,
     pub redis: Arc<Redis>,
+    /// Where the catalogue may be read.
+    replica: Option<Replica>,
+    /// Where the lab gets sessions of its own; `None` if there are none to be had.
+    lab_postgres: Option<PgConnectOptions>,
     embedded: Option<Embedded>,
 }
 
@@ -134,7 +152,7 @@ impl Stores {
             (Some(_), None) => return Err(AppError::HalfConfigured("DATABASE_URL")),
             (None, Some(_)) => return Err(AppError::HalfConfigured("REDIS_URL")),
         };
-        Self::connect(settings, options, &redis_url, embedded)
+        Self::connect(settings, options, &redis_url, embedded).await
     }
 
     /// Like [`Stores::open`], but joins the embedded servers of a program that is running on the
@@ -147,34 +165,56 @@ impl Stores {
                     .ok()
                     .and_then(|text| RunningServers::parse(&text))
                     .ok_or(in_use)?;
-                Self::connect(settings, running.postgres(), &running.redis_url, None)
+                Self::connect(settings, running.postgres(), &running.redis_url, None).await
             }
             other => other,
         }
     }
 
-    fn connect(
+    async fn connect(
         settings: &StoreSettings,
         options: PgConnectOptions,
         redis_url: &str,
         embedded: Option<Embedded>,
     ) -> Result<Self, AppError> {
         let redis = Redis::new(redis_url, &settings.redis_prefix).map_err(AppError::RedisUrl)?;
-        let postgres = postgres::pool(options, settings.postgres_connections);
+        let direct = settings.database_direct_url.as_deref();
+        let direct = direct.map(postgres_options).transpose();
+        let direct = direct.map_err(AppError::DatabaseDirectUrl)?;
+        let sessions = if settings.database_url.is_some() {
+            sessions_of(&options).await
+        } else {
+            Sessions::Own // the embedded server, by its socket
+        };
+        let lab_postgres = direct.or((sessions == Sessions::Own).then(|| options.clone()));
+        let replica = match settings.database_replica_url.as_deref() {
+            Some(url) => Some(replica(settings, url).await?),
+            None => None,
+        };
         Ok(Self {
-            postgres,
+            replica,
+            postgres: postgres::pool_of(options, settings.postgres_connections, sessions),
             redis: Arc::new(redis),
+            lab_postgres,
             embedded,
         })
     }
 
     /// Servers that a test has started.
-    pub fn existing(postgres: PgPool, redis: Redis) -> Self {
+    pub fn existing(postgres: Pool, redis: Redis) -> Self {
+        let options = postgres.connect_options().as_ref().clone();
         Self {
+            replica: None,
+            lab_postgres: (postgres.sessions() == Sessions::Own).then_some(options),
             postgres,
             redis: Arc::new(redis),
             embedded: None,
         }
+    }
+
+    /// The read replica; the first caller has it.
+    pub fn take_replica(&mut self) -> Option<Replica> {
+        self.replica.take()
     }
 
     pub fn are_embedded(&self) -> bool {
@@ -182,9 +222,14 @@ impl Stores {
     }
 
     /// A lab on these stores. `data_dir`: where it may start servers of its own.
-    pub fn lab(&self, data_dir: Option<PathBuf>) -> Lab {
-        let options = self.postgres.connect_options();
-        Lab::new(Servers::new(&options, self.redis.clone(), data_dir))
+    pub fn lab(&self, data_dir: Option<PathBuf>) -> Result<Lab, AppError> {
+        let options = self.lab_postgres.as_ref();
+        let options = options.ok_or(AppError::LabNeedsSessions)?;
+        Ok(Lab::new(Servers::new(
+            options,
+            self.redis.clone(),
+            data_dir,
+        )))
     }
 
     /// Closes connections and stops embedded servers.
@@ -194,6 +239,43 @@ impl Stores {
         if let Some(embedded) = self.embedded {
             // Longer than this and they are ended as a crash would: the next start recovers.
             let _ = tokio::time::timeout(SERVERS_GRACE, embedded.stop()).await;
+        }
+    }
+}
+
+/// The read replica that the settings name. It need not be there now.
+async fn replica(settings: &StoreSettings, url: &str) -> Result<Replica, AppError> {
+    if settings.database_url.is_none() {
+        return Err(AppError::ReplicaOfNothing);
+    }
+    let options = postgres_options(url).map_err(AppError::DatabaseReplicaUrl)?;
+    let sessions = sessions_of(&options).await;
+    Ok(Replica::new(
+        postgres::pool_of(options, REPLICA_CONNECTIONS, sessions),
+        Duration::from_millis(settings.database_replica_max_age_ms),
+    ))
+}
+
+/// Whose sessions these connections are. A Postgres that does not answer now is not this function's to
+/// report: who needs it first says so.
+async fn sessions_of(options: &PgConnectOptions) -> Sessions {
+    match postgres::sessions_of(options).await {
+        Ok(Sessions::Own) => Sessions::Own,
+        Ok(lent) => {
+            let statements = if lent == Sessions::Lent {
+                "it does not follow prepared statements, so that each statement takes a transaction of its own"
+            } else {
+                "it follows prepared statements"
+            };
+            tracing::info!(
+                statements,
+                "postgres is reached through a connection pooler that lends sessions"
+            );
+            lent
+        }
+        Err(error) => {
+            tracing::debug!(%error, "postgres could not be asked about its sessions");
+            Sessions::Own
         }
     }
 }

@@ -1,7 +1,15 @@
 //! Postgres: the pool, transactions that can be dropped, and the schema.
 
+mod pool;
+mod replica;
+mod sessions;
+
+pub use pool::{Lends, Pool};
+pub use replica::{Replica, Unusable};
+pub use sessions::{Sessions, sessions_of};
+
 use sqlx::{
-    Connection, Executor, PgConnection, PgPool, Postgres,
+    AssertSqlSafe, Connection, Executor, PgConnection, Postgres,
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
@@ -67,12 +75,19 @@ pub const SNAPSHOT: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ RE
 
 impl Transaction {
     /// Begins with `statement`, a BEGIN of some kind.
-    pub async fn begin(postgres: &PgPool, statement: &'static str) -> Result<Self, sqlx::Error> {
+    pub async fn begin(
+        postgres: &impl Lends,
+        statement: &'static str,
+    ) -> Result<Self, sqlx::Error> {
+        let (connection, sessions) = postgres.lend().await?;
         let mut transaction = Self {
-            connection: postgres.acquire().await?,
+            connection,
             ended: false,
         };
-        transaction.connection.execute(statement).await?;
+        match sessions.beginning(statement) {
+            None => transaction.connection.execute(statement).await?,
+            Some(more) => transaction.connection.execute(AssertSqlSafe(more)).await?,
+        };
         Ok(transaction)
     }
 
@@ -130,15 +145,20 @@ impl Drop for Transaction {
     }
 }
 
-/// A pool that connects when it is first used.
+/// A pool of sessions that connects when it is first used.
+pub fn pool(options: PgConnectOptions, connections: u32) -> Pool {
+    pool_of(options, connections, Sessions::Own)
+}
+
+/// A pool that connects when it is first used; [`sessions_of`] tells whose sessions these are.
 ///
 /// Connections are not tested before they are handed out: that is a round trip for each query, and a
 /// broken one shows by its error, after which the pool drops it. They are tested when they come back,
 /// behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before that a
 /// query that was given up is waited for here, and a connection that stays silent is dropped. One that
 /// owes no answer costs nothing here.
-pub fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
-    PgPoolOptions::new()
+pub fn pool_of(options: PgConnectOptions, connections: u32, sessions: Sessions) -> Pool {
+    let connections = PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
@@ -152,18 +172,21 @@ pub fn pool(options: PgConnectOptions, connections: u32) -> PgPool {
                     .map(|()| true)
             })
         })
-        .connect_lazy_with(options.application_name("flash-sale").options([
-            ("statement_timeout", STATEMENT_TIMEOUT),
-            (
-                "idle_in_transaction_session_timeout",
-                IDLE_TRANSACTION_TIMEOUT,
-            ),
-        ]))
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                match sessions {
+                    Sessions::Own => sessions::check_own(connection).await,
+                    Sessions::LentWithStatements | Sessions::Lent => Ok(()),
+                }
+            })
+        })
+        .connect_lazy_with(sessions.options(options));
+    Pool::new(connections, sessions)
 }
 
 /// The timeline that this primary writes: a promotion starts a new one. 0 where Postgres does not tell
 /// (a compatible engine without write-ahead log files). An error on a standby.
-pub async fn timeline(postgres: &PgPool) -> Result<i64, sqlx::Error> {
+pub async fn timeline(postgres: &Pool) -> Result<i64, sqlx::Error> {
     const UNSUPPORTED: [&str; 3] = [
         "0A000", // feature not supported
         "42501", // insufficient privilege
@@ -187,9 +210,12 @@ pub async fn timeline(postgres: &PgPool) -> Result<i64, sqlx::Error> {
     }
 }
 
+/// "flash-sale migrate", for migrators behind a pooler.
+const MIGRATION: i64 = 0x666c_6173_685f_6d67;
+
 /// Brings the schema up to date; the migrations are compiled into the program. Several instances may
 /// do it at once: the migrator takes an advisory lock.
-pub async fn migrate(postgres: &PgPool) -> Result<(), sqlx::migrate::MigrateError> {
+pub async fn migrate(postgres: &Pool) -> Result<(), sqlx::migrate::MigrateError> {
     // Past the pool, which would only say that it waited in vain: this error says why.
     let options = postgres.connect_options();
     tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options))
@@ -201,5 +227,21 @@ pub async fn migrate(postgres: &PgPool) -> Result<(), sqlx::migrate::MigrateErro
     // A rolling upgrade: a newer instance has already brought the schema further. Migrations only add, so an older
     // instance that is started again meanwhile works on (tests/it/upgrade.rs holds them to it).
     migrator.set_ignore_missing(true);
-    migrator.run(postgres).await
+    let Some(beginning) = postgres.sessions().beginning("SELECT") else {
+        return migrator.run(postgres.connections()).await;
+    };
+    // The migrator's own lock is a session's, and would be left behind in one. So all of it is one
+    // transaction, and so is the lock.
+    let mut connection = postgres.connections().acquire().await?;
+    connection.close_on_drop();
+    let mut transaction = connection.begin().await?;
+    transaction.execute(AssertSqlSafe(beginning)).await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(MIGRATION)
+        .execute(&mut *transaction)
+        .await?;
+    migrator.set_locking(false);
+    migrator.run_direct(None, &mut *transaction, false).await?;
+    transaction.commit().await?;
+    Ok(())
 }

@@ -17,10 +17,10 @@ use crate::{
     section::{Bound, Section, median, thousands},
     stage::{Run, Sell, Stage, Target},
 };
+use flash_sale::postgres::Pool;
 use flash_sale::{domain::OrderId, sale::orders};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use sqlx::PgPool;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -147,7 +147,7 @@ fn quantiles(histogram: &Histogram<u64>) -> serde_json::Value {
 async fn come(
     stage: &mut Stage<'_>,
     target: &Target,
-    postgres: &PgPool,
+    postgres: &Pool,
     rate: f64,
 ) -> Result<(Run, Watched), Error> {
     let count = (rate * SECONDS) as usize;
@@ -185,10 +185,7 @@ struct Watched {
 }
 
 /// Follows orders until all of them are rows and nobody is left to tell of more.
-async fn watch(
-    postgres: &PgPool,
-    mut seen: mpsc::UnboundedReceiver<Seen>,
-) -> Result<Watched, Error> {
+async fn watch(postgres: &Pool, mut seen: mpsc::UnboundedReceiver<Seen>) -> Result<Watched, Error> {
     const PATIENCE: Duration = Duration::from_secs(30);
     let mut watched = Watched {
         lags: histogram(),

@@ -109,6 +109,9 @@ fn remove(path: &Path) {
 /// Connections to the stores of the server that runs on `data_dir`, under keys of their own.
 pub async fn stores(data_dir: &Path, redis_prefix: &str) -> Result<Stores, Error> {
     let settings = StoreSettings {
+        database_direct_url: None,
+        database_replica_url: None,
+        database_replica_max_age_ms: 2_000,
         database_url: None,
         redis_url: None,
         redis_prefix: redis_prefix.to_owned(),

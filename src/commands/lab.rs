@@ -181,7 +181,7 @@ pub(super) async fn private_lab(store: &StoreSettings) -> Result<(Stores, Lab), 
         "lab-run"
     };
     let is_private = store.database_url.is_none();
-    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)));
+    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)))?;
     Ok((stores, lab))
 }
 

@@ -8,6 +8,7 @@ macro_rules! say {
     };
 }
 
+mod archive;
 mod lab;
 mod lesson;
 
@@ -107,6 +108,14 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
+    /// Move the orders of sales that are long over out of the table that purchases are written to. Their
+    /// buyers and the audit still see them; a sale with anything open is left alone
+    Archive {
+        #[command(flatten)]
+        archive: archive::ArchiveArgs,
+        #[command(flatten)]
+        store: Box<StoreSettings>,
+    },
     /// The lab: every way to sell a scarce thing, the broken ones too
     Lab {
         #[command(subcommand)]
@@ -167,6 +176,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             store,
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
+        Command::Archive { archive, store } => archive::archive(archive, *store).await,
         Command::Lab { command } => lab::run(command).await,
         Command::Lesson { command } => lesson::run(command).await,
         Command::Openapi => print_openapi(),
@@ -230,11 +240,14 @@ async fn serve_command(
         tracing::warn!("ADMIN_TOKEN is short: whoever guesses it can do what an operator can");
     }
 
-    let stores = tokio::select! {
+    let mut stores = tokio::select! {
         opened = Stores::open(&store) => opened?,
         () = &mut shutdown => return Ok(ExitCode::SUCCESS),
     };
     let served = async {
+        let lab = lab_is_on(settings.lab, &stores)
+            .then(|| stores.lab(lab_dir(&stores, &store)))
+            .transpose()?;
         postgres::migrate(&stores.postgres).await?;
         let role = if settings.no_writer {
             Role::ServerWithoutWriter
@@ -248,6 +261,9 @@ async fn serve_command(
             role,
             Metrics::published(),
         )?;
+        if let Some(replica) = stores.take_replica() {
+            running.shop.browse_on(replica);
+        }
         for trick in &settings.without {
             running.shop.tricks.leave_out(*trick);
         }
@@ -280,7 +296,7 @@ async fn serve_command(
                 // Behind a proxy all connections come from the proxy's address.
                 settings.rate_limit.is_on() && !settings.trust_proxy.is_on(),
             ),
-            lab: lab_is_on(settings.lab, &stores).then(|| stores.lab(lab_dir(&stores, &store))),
+            lab,
         };
         app::serve(running, listener, front, shutdown).await
     }
@@ -337,7 +353,7 @@ async fn worker_command(
     telemetry::metrics();
     start_traces(&tracing)?;
     let shutdown = shutdown_signal()?;
-    let stores = Stores::join(&store).await?;
+    let mut stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
     let running = Running::start(
         &stores.postgres,
@@ -346,6 +362,9 @@ async fn worker_command(
         Role::Worker,
         Metrics::published(),
     )?;
+    if let Some(replica) = stores.take_replica() {
+        running.shop.browse_on(replica);
+    }
     say!("flash-sale worker ready");
     let _ = io::stdout().flush();
     shutdown.await;

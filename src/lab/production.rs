@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::SaleSettings,
     domain::{SaleId, UserId},
-    postgres,
+    postgres::{self, Pool},
     redis::Redis,
     sale::{NewSale, Shop, metrics::Metrics},
     worker::running::{Role, Running},
@@ -63,7 +63,7 @@ pub struct Server {
     pub shop: Arc<Shop>,
     pub sale: SaleId,
     running: Mutex<Option<Running>>,
-    postgres: PgPool,
+    postgres: Pool,
     _place: OwnedSemaphorePermit,
 }
 

@@ -24,6 +24,7 @@
 use crate::{
     domain::OrderId,
     fail_point::FailPoints,
+    postgres::Pool,
     redis::{
         Node, Redis,
         keys::IdLane,
@@ -32,7 +33,6 @@ use crate::{
     },
 };
 use redis::aio::ConnectionLike;
-use sqlx::PgPool;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -93,7 +93,7 @@ struct Lease {
 /// Hands out ids to all gates of the process.
 pub struct IdGenerator {
     redis: Arc<Redis>,
-    postgres: PgPool,
+    postgres: Pool,
     /// One for a single server.
     lanes: Vec<Lane>,
     fail_points: FailPoints,
@@ -105,7 +105,7 @@ struct Lane {
 }
 
 impl IdGenerator {
-    pub fn new(redis: Arc<Redis>, postgres: PgPool, fail_points: FailPoints) -> Self {
+    pub fn new(redis: Arc<Redis>, postgres: Pool, fail_points: FailPoints) -> Self {
         let lanes = IdLane::all(redis.is_cluster());
         let lane = |lane| Lane {
             lane,
@@ -282,7 +282,8 @@ impl IdGenerator {
     async fn raise_floor(&self, now: i64) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar(
             "UPDATE id_clock SET second = GREATEST(
-                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0)) + 1
+                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0),
+                 $2 + COALESCE((SELECT max(id) >> 32 FROM orders_archive), 0)) + 1
              RETURNING second",
         )
         .bind(now)

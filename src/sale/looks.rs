@@ -16,9 +16,9 @@
 
 use crate::{
     domain::{Order, OrderId, UserId},
+    postgres::Pool,
     sale::orders,
 };
-use sqlx::PgPool;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
@@ -51,7 +51,7 @@ impl Looks {
     /// The user's order; somebody else's is as absent as one that does not exist.
     pub async fn order(
         &self,
-        postgres: &PgPool,
+        postgres: &Pool,
         user: UserId,
         id: OrderId,
     ) -> Result<Option<Order>, sqlx::Error> {
@@ -70,7 +70,7 @@ impl Looks {
     }
 }
 
-async fn run(postgres: PgPool, mut queue: mpsc::Receiver<Look>) {
+async fn run(postgres: Pool, mut queue: mpsc::Receiver<Look>) {
     let at_once = Arc::new(Semaphore::new(AT_ONCE));
     let mut looks = Vec::with_capacity(BATCH);
     // Nobody closes the semaphore.
@@ -88,7 +88,7 @@ async fn run(postgres: PgPool, mut queue: mpsc::Receiver<Look>) {
     }
 }
 
-async fn answer(postgres: &PgPool, mut looks: Vec<Look>) {
+async fn answer(postgres: &Pool, mut looks: Vec<Look>) {
     // Who has hung up wants nothing any more.
     looks.retain(|look| !look.answer.is_closed());
     if looks.is_empty() {

@@ -4,8 +4,10 @@
 //! knows of the sale), joins the sale's [`gate`] (one script call for everybody who waits), and is
 //! handed on as an [`log::AcceptedBatch`] to the writer, which uses [`orders`].
 
+pub mod archive;
 pub mod audit;
 pub mod board;
+pub mod browsing;
 pub mod capacity;
 pub mod catalogue;
 pub mod gate;
@@ -27,16 +29,17 @@ use crate::{
         Admission, IdempotencyKey, Order, OrderId, OrderStatus, SaleId, SaleState, SaleView, UserId,
     },
     fail_point::FailPoints,
+    postgres::Pool,
     redis::Redis,
     tricks::{Trick, Tricks},
 };
 use board::Board;
+use browsing::Browsing;
 use capacity::Capacity;
 use ids::IdGenerator;
 use log::AcceptedBatch;
 use looks::Looks;
 use payment::PaymentProvider;
-use sqlx::PgPool;
 use std::{
     sync::{
         Arc,
@@ -137,11 +140,13 @@ pub struct RoundTrips {
 
 /// The use cases. One per process, shared by the handlers and the workers.
 pub struct Shop {
-    pub postgres: PgPool,
+    pub postgres: Pool,
     pub redis: Arc<Redis>,
     pub ids: IdGenerator,
     pub board: Board,
     pub watch: OrderWatch,
+    /// Where the catalogue that pages show is read.
+    pub browsing: Browsing,
     looks: Looks,
     unknown: UnknownSales,
     pub settings: ShopSettings,
@@ -168,7 +173,7 @@ pub struct Shop {
 
 impl Shop {
     pub fn new(
-        postgres: PgPool,
+        postgres: Pool,
         redis: Arc<Redis>,
         payments: Arc<dyn PaymentProvider>,
         handoff: mpsc::Sender<AcceptedBatch>,
@@ -180,6 +185,7 @@ impl Shop {
             ids: IdGenerator::new(redis.clone(), postgres.clone(), fail_points.clone()),
             board: Board::new(),
             watch: OrderWatch::new(),
+            browsing: Browsing::default(),
             looks: Looks::default(),
             unknown: UnknownSales::new(),
             postgres,
@@ -325,7 +331,14 @@ impl Shop {
         }
         let queued = self.find_queued(user, id).await;
         // It may have been written, and even closed, between the two looks: what Postgres says is newer.
-        match self.written_order(user, id).await? {
+        if let Some(order) = self.written_order(user, id).await? {
+            return Ok(order);
+        }
+        if let Ok(Some(order)) = queued {
+            return Ok(order);
+        }
+        // After the other table, since orders move from there to here: this sequence misses none.
+        match orders::archived_of_user(&self.postgres, user, id).await? {
             Some(order) => Ok(order),
             None => queued?.ok_or(ShopError::OrderNotFound),
         }

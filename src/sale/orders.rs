@@ -7,7 +7,7 @@
 
 use crate::{
     domain::{IdempotencyKey, Order, OrderId, OrderStatus, SaleId, UserId},
-    postgres::Transaction,
+    postgres::{Pool, Transaction},
     sale::{
         Page, Shop,
         board::from_ms,
@@ -15,7 +15,7 @@ use crate::{
     },
     tricks::Trick,
 };
-use sqlx::{PgConnection, PgExecutor, PgPool};
+use sqlx::{PgConnection, PgExecutor};
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::atomic::Ordering::Relaxed,
@@ -33,7 +33,7 @@ macro_rules! order_columns {
 
 /// The user's order; somebody else's is as absent as one that does not exist (I12).
 pub async fn of_user(
-    postgres: &PgPool,
+    postgres: &Pool,
     user: UserId,
     id: OrderId,
 ) -> Result<Option<Order>, sqlx::Error> {
@@ -49,13 +49,31 @@ pub async fn of_user(
     .await
 }
 
+/// The same in the archive.
+pub async fn archived_of_user(
+    postgres: &Pool,
+    user: UserId,
+    id: OrderId,
+) -> Result<Option<Order>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "SELECT ",
+        order_columns!(),
+        " FROM orders_archive o JOIN sales s ON s.id = o.sale_id
+         WHERE o.id = $1 AND o.user_id = $2"
+    ))
+    .bind(id)
+    .bind(user)
+    .fetch_optional(postgres)
+    .await
+}
+
 /// The same for many at once: those of these orders that belong to the user who stands beside them.
 ///
 /// Whose is whose is compared here, and nobody else's leaves this function (I12). The query could do it,
 /// by a join with the pairs or a second condition, but Postgres then expects a row or none, plans for
 /// that, and reads `sales` anew for every row: three times the time for 256 orders.
 pub async fn of_users(
-    postgres: &PgPool,
+    postgres: &Pool,
     wanted: &HashSet<(UserId, OrderId)>,
 ) -> Result<Vec<Order>, sqlx::Error> {
     let ids: Vec<i64> = wanted.iter().map(|(_, id)| id.get()).collect();
@@ -69,13 +87,15 @@ pub async fn of_users(
 /// Sorted only after it was found: while nobody has counted the rows of a table that a sale has just filled,
 /// Postgres takes each user to have hundreds of orders, and would rather walk all orders backwards in
 /// search of the first few.
+///
+/// Archived ones too: one statement, and so one moment, in which each is in one place.
 pub async fn list_of_user(
-    postgres: &PgPool,
+    postgres: &Pool,
     user: UserId,
     page: Page,
 ) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as(concat!(
-        "WITH o AS MATERIALIZED (SELECT * FROM orders WHERE user_id = $1 AND id < $2)
+        "WITH o AS MATERIALIZED (SELECT * FROM all_orders WHERE user_id = $1 AND id < $2)
          SELECT ",
         order_columns!(),
         " FROM o JOIN sales s ON s.id = o.sale_id ORDER BY o.id DESC LIMIT $3"
@@ -87,10 +107,10 @@ pub async fn list_of_user(
     .await
 }
 
-/// An operator's listing. It walks the primary key backwards and leaves other sales' orders out: no
+/// An operator's listing. It walks the primary keys backwards and leaves other sales' orders out: no
 /// index of its own, since every index costs each purchase and this page is opened by hand.
 pub async fn list_of_sale(
-    postgres: &PgPool,
+    postgres: &Pool,
     sale: SaleId,
     status: Option<OrderStatus>,
     page: Page,
@@ -98,7 +118,7 @@ pub async fn list_of_sale(
     sqlx::query_as(concat!(
         "SELECT ",
         order_columns!(),
-        " FROM orders o JOIN sales s ON s.id = o.sale_id
+        " FROM all_orders o JOIN sales s ON s.id = o.sale_id
          WHERE o.sale_id = $1 AND o.id < $2 AND ($3::order_status IS NULL OR o.status = $3)
          ORDER BY o.id DESC LIMIT $4"
     ))
@@ -111,7 +131,7 @@ pub async fn list_of_sale(
 }
 
 /// The orders with these ids that exist, whoever owns them.
-pub async fn by_ids(postgres: &PgPool, ids: &[i64]) -> Result<Vec<Order>, sqlx::Error> {
+pub async fn by_ids(postgres: &Pool, ids: &[i64]) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as(concat!(
         "SELECT ",
         order_columns!(),
@@ -122,9 +142,9 @@ pub async fn by_ids(postgres: &PgPool, ids: &[i64]) -> Result<Vec<Order>, sqlx::
     .await
 }
 
-/// Which of these orders are rows, live or not.
-pub async fn existing(postgres: &PgPool, ids: &[i64]) -> Result<HashSet<OrderId>, sqlx::Error> {
-    let found: Vec<OrderId> = sqlx::query_scalar("SELECT id FROM orders WHERE id = ANY($1)")
+/// Which of these orders are rows, live or not, archived or not.
+pub async fn existing(postgres: &Pool, ids: &[i64]) -> Result<HashSet<OrderId>, sqlx::Error> {
+    let found: Vec<OrderId> = sqlx::query_scalar("SELECT id FROM all_orders WHERE id = ANY($1)")
         .bind(ids)
         .fetch_all(postgres)
         .await?;
@@ -532,14 +552,15 @@ pub enum Rejected {
 /// Writes an order that Redis accepted and Postgres will not hold live, and puts its unit into the
 /// outbox. Idempotent.
 pub async fn write_rejected(
-    postgres: &PgPool,
+    postgres: &Pool,
     batch: &AcceptedBatch,
     order: &AcceptedOrder,
 ) -> Result<Rejected, sqlx::Error> {
     let written = sqlx::query(
         "WITH written AS (
              INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, closed_at)
-             SELECT $1, s.id, $3, NULL, 'rejected', s.price_cents, $4, $5, now() FROM sales s WHERE s.id = $2
+             SELECT $1, s.id, $3, NULL, 'rejected', s.price_cents, $4, $5, now() FROM sales s
+             WHERE s.id = $2 AND NOT EXISTS (SELECT FROM orders_archive WHERE id = $1)
              ON CONFLICT (id) DO NOTHING
              RETURNING id, sale_id, user_id
          )
@@ -556,7 +577,7 @@ pub async fn write_rejected(
         return Ok(Rejected::New);
     }
     let same: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM orders WHERE id = $1 AND sale_id = $2 AND user_id = $3)",
+        "SELECT EXISTS (SELECT FROM all_orders WHERE id = $1 AND sale_id = $2 AND user_id = $3)",
     )
     .bind(order.id)
     .bind(batch.sale)
@@ -596,7 +617,7 @@ pub async fn mark_paid(
 }
 
 /// A planted bug: a paid order becomes unpaid.
-pub async fn unpay(postgres: &PgPool, id: OrderId) -> Result<(), sqlx::Error> {
+pub async fn unpay(postgres: &Pool, id: OrderId) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = $1")
         .bind(id)
         .execute(postgres)
@@ -635,7 +656,7 @@ macro_rules! return_units {
 
 /// Cancels the user's order. `false`: it was not pending payment any more.
 pub async fn mark_cancelled(
-    postgres: &PgPool,
+    postgres: &Pool,
     user: UserId,
     id: OrderId,
 ) -> Result<bool, sqlx::Error> {
@@ -655,7 +676,7 @@ pub async fn mark_cancelled(
 }
 
 /// Sales that have orders whose time to pay is over.
-pub async fn sales_with_due(postgres: &PgPool) -> Result<Vec<SaleId>, sqlx::Error> {
+pub async fn sales_with_due(postgres: &Pool) -> Result<Vec<SaleId>, sqlx::Error> {
     sqlx::query_scalar(
         "SELECT DISTINCT sale_id FROM orders WHERE status = 'pending_payment' AND pay_by <= now()",
     )
@@ -666,7 +687,7 @@ pub async fn sales_with_due(postgres: &PgPool) -> Result<Vec<SaleId>, sqlx::Erro
 /// Expires up to `limit` orders whose time to pay is over, of one sale or of any. Instances that sweep
 /// at once skip each other's rows. Returns how many.
 pub async fn expire_due(
-    postgres: &PgPool,
+    postgres: &Pool,
     sale: Option<SaleId>,
     limit: i64,
 ) -> Result<u64, sqlx::Error> {
@@ -690,7 +711,7 @@ pub async fn expire_due(
 
 /// Expires one order if its time to pay is over. Waits for whoever is changing it at this moment, so
 /// that the caller reads what it became and not what it was. Returns whether this call did it.
-pub async fn expire_if_due(postgres: &PgPool, id: OrderId) -> Result<bool, sqlx::Error> {
+pub async fn expire_if_due(postgres: &Pool, id: OrderId) -> Result<bool, sqlx::Error> {
     let expired = sqlx::query(concat!(
         "WITH closed AS (
              UPDATE orders SET status = 'expired', slot = NULL, closed_at = now()

@@ -4,9 +4,11 @@
 //! Postgres for all watched orders in one query, on a timer and when the writer rings; transitions
 //! made by this process are told at once. An order nobody watches is forgotten.
 
-use crate::domain::{Order, OrderId};
+use crate::{
+    domain::{Order, OrderId},
+    postgres::Pool,
+};
 use dashmap::DashMap;
-use sqlx::PgPool;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
@@ -55,7 +57,7 @@ impl OrderWatch {
     }
 
     /// Asks once for all followed orders.
-    pub async fn step(&self, postgres: &PgPool) -> Result<(), sqlx::Error> {
+    pub async fn step(&self, postgres: &Pool) -> Result<(), sqlx::Error> {
         self.orders.retain(|_, sender| sender.receiver_count() > 0);
         let ids: Vec<i64> = self
             .orders

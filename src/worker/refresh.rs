@@ -44,7 +44,7 @@ async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result
     let tallies = shop.read_tallies(&shop.board.listings()).await;
     forget_old_buyers(shop);
     report(shop);
-    shop.refresh_catalogue().await?;
+    shop.poll_catalogue().await?;
     tallies?;
     shop.reconcile(suspects).await
 }

@@ -5,10 +5,10 @@ use super::{spawn_views, spawn_writers, writer};
 use crate::{
     config::SaleSettings,
     fail_point::{FailPoints, Unknown},
+    postgres::Pool,
     redis::Redis,
     sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
-use sqlx::PgPool;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -46,7 +46,7 @@ pub enum Role {
 impl Running {
     /// Builds the shop on these stores and starts the loops of `role`. Does not wait for any server.
     pub fn start(
-        postgres: &PgPool,
+        postgres: &Pool,
         redis: &Arc<Redis>,
         sale: &SaleSettings,
         role: Role,

@@ -235,7 +235,7 @@ impl Program {
         format!("{}{path}", self.base)
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         kill(Pid::from_raw(pid), signal).expect("the program still runs");
     }
@@ -325,7 +325,7 @@ impl Ended {
 
     /// Could not be done, for a reason that these words name in one line that is not a log or a panic.
     #[track_caller]
-    fn assert_refused(&self, words: &[&str]) {
+    pub fn assert_refused(&self, words: &[&str]) {
         assert_eq!(
             self.code,
             Some(2),

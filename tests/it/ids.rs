@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 struct Bench {
     redis: Arc<Redis>,
-    postgres: sqlx::PgPool,
+    postgres: flash_sale::postgres::Pool,
     database: crate::support::Database,
 }
 

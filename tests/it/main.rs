@@ -2,10 +2,12 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 mod admission;
+mod archive;
 mod audit;
 mod bots;
 mod checkers;
 mod cli;
+mod citus;
 mod clients;
 mod cluster;
 mod contract;
@@ -18,6 +20,7 @@ mod lessons;
 mod life;
 mod locks;
 mod plans;
+mod pooler;
 mod proxy;
 mod recovery;
 mod room;

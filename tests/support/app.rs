@@ -145,7 +145,7 @@ impl TestApp {
     ) -> Self {
         flash_sale::telemetry::metrics();
         let redis = Redis::new(&redis_url, &prefix).expect("redis url");
-        let stores = Stores::existing(flash_sale::postgres::pool(database.options(), 10), redis);
+        let stores = Stores::existing(database.pool(10).await, redis);
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit,
             batch_limit: options.batch_limit,
@@ -176,7 +176,9 @@ impl TestApp {
             shared_limits: options.shared_limits,
             trust_proxy: options.trust_proxy,
             connections: options.connections,
-            lab: options.lab.then(|| stores.lab(options.lab_dir)),
+            lab: options
+                .lab
+                .then(|| stores.lab(options.lab_dir).expect("sessions of its own")),
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {

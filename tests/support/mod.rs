@@ -10,6 +10,7 @@ pub mod app;
 pub mod checkers;
 pub mod history;
 pub mod load;
+pub mod pgbouncer;
 pub mod proxy;
 pub mod random;
 pub mod redis_servers;
@@ -99,6 +100,7 @@ impl Servers {
             address: self.postgres.address().clone(),
             name,
             proxy: None,
+            is_pooled: false,
         }
     }
 }
@@ -174,6 +176,8 @@ pub struct Database {
     pub name: String,
     /// Where the application reaches it; by its own socket if `None`.
     proxy: Option<SocketAddr>,
+    /// Whether that is a connection pooler.
+    is_pooled: bool,
 }
 
 impl Database {

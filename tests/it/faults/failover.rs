@@ -24,7 +24,7 @@ use std::{
 };
 
 /// A connection to the database `postgres` of this server.
-async fn admin(server: &PostgresServer) -> PgConnection {
+pub(super) async fn admin(server: &PostgresServer) -> PgConnection {
     let address = server.address();
     let options = PgConnectOptions::new()
         .socket(&address.socket_dir)
@@ -36,7 +36,7 @@ async fn admin(server: &PostgresServer) -> PgConnection {
         .expect("postgres takes connections")
 }
 
-async fn execute(server: &PostgresServer, statement: &str) {
+pub(super) async fn execute(server: &PostgresServer, statement: &str) {
     let mut connection = admin(server).await;
     connection
         .execute(AssertSqlSafe(statement))
@@ -46,13 +46,16 @@ async fn execute(server: &PostgresServer, statement: &str) {
 }
 
 /// A copy of this server that follows it.
-async fn standby(servers: &Servers) -> PostgresServer {
-    let primary = &servers.postgres;
+pub(super) async fn standby(servers: &Servers) -> PostgresServer {
+    standby_of(&servers.postgres, servers.folder("standby")).await
+}
+
+/// The same of any server, in this folder.
+pub(super) async fn standby_of(primary: &PostgresServer, dir: PathBuf) -> PostgresServer {
     let postmaster = PathBuf::from(format!("/proc/{}", primary.pid().expect("it runs")));
     let binaries = fs::read_link(postmaster.join("exe")).expect("its program");
     let cluster = fs::read_link(postmaster.join("cwd")).expect("its cluster");
     let owner = fs::metadata(&cluster).expect("the cluster");
-    let dir = servers.folder("standby");
     let copy = dir.join("pg");
     fs::create_dir_all(&copy).expect("a folder");
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o700)).expect("chmod");

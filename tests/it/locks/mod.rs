@@ -102,6 +102,8 @@ async fn pool(connections: u32) -> sqlx::PgPool {
         })
         .await;
     flash_sale::postgres::pool(database.options(), connections)
+        .connections()
+        .clone()
 }
 
 /// The ZooKeeper that tests share; `None`, loudly, where there is none.

@@ -1,0 +1,156 @@
+//! The real PgBouncer in transaction mode, in front of a Postgres of a test.
+
+use super::{Database, Servers, hire_janitor, proxy::free_port};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::{
+        fs::{MetadataExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::net::TcpStream;
+
+/// The same places as in `scripts/setup.sh`, which installs it.
+const PLACES: [&str; 3] = [
+    "/usr/sbin/pgbouncer",
+    "/opt/homebrew/opt/pgbouncer/bin/pgbouncer",
+    "/usr/local/opt/pgbouncer/bin/pgbouncer",
+];
+
+/// How many Postgres sessions all clients of a database share.
+pub const SESSIONS: u32 = 3;
+
+pub struct PgBouncer {
+    child: Child,
+    pub address: SocketAddr,
+    /// Whether it follows prepared statements (from 1.21 on).
+    pub follows_statements: bool,
+}
+
+impl PgBouncer {
+    /// In front of this Postgres. `ignored`: startup parameters that it ignores instead of refusing who
+    /// sends them, as in its `ignore_startup_parameters`.
+    pub async fn start(servers: &Servers, ignored: &str) -> Self {
+        let program = program();
+        let follows_statements = version(&program) >= (1, 21);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        // It runs as the user who owns the cluster: nobody else may enter the folder of the socket, and it
+        // refuses to run as root.
+        let postmaster = servers.postgres.pid().expect("postgres runs");
+        let cluster = fs::read_link(format!("/proc/{postmaster}/cwd")).expect("its cluster");
+        let owner = fs::metadata(cluster).expect("the cluster");
+        let dir = folder();
+        let settings = dir.join("pgbouncer.ini");
+        let postgres = servers.postgres.address();
+        let mut text = format!(
+            "[databases]\n* = host={} port={} user={}\n\
+             [pgbouncer]\nlisten_addr = {}\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = transaction\ndefault_pool_size = {SESSIONS}\nmax_client_conn = 500\n\
+             ignore_startup_parameters = {ignored}\n",
+            postgres.socket_dir.display(),
+            postgres.port,
+            postgres.user,
+            address.ip(),
+            address.port(),
+        );
+        if follows_statements {
+            text += "max_prepared_statements = 200\n";
+        }
+        fs::write(&settings, text).expect("its settings");
+        for path in [&dir, &settings] {
+            chown(path, Some(owner.uid()), Some(owner.gid())).expect("chown");
+        }
+        let log = fs::File::create(dir.join("log")).expect("its log");
+        let child = Command::new(&program)
+            .arg(&settings)
+            .current_dir("/")
+            .uid(owner.uid())
+            .gid(owner.gid())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("pgbouncer starts");
+        hire_janitor(&dir, [Some(child.id()), None]);
+        let mut started = Self {
+            child,
+            address,
+            follows_statements,
+        };
+        for _ in 0..200 {
+            if TcpStream::connect(address).await.is_ok() {
+                return started;
+            }
+            let ended = started.child.try_wait().expect("a child");
+            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+            assert!(ended.is_none(), "pgbouncer has ended: {log}");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("pgbouncer does not listen on {address}");
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Database {
+    /// The same database, which applications now reach through this pooler.
+    pub fn pooled_by(self, pooler: &PgBouncer) -> Self {
+        Self {
+            is_pooled: true,
+            ..self.through(pooler.address)
+        }
+    }
+
+    /// What an application makes of its address.
+    pub async fn pool(&self, connections: u32) -> flash_sale::postgres::Pool {
+        let options = self.options();
+        if !self.is_pooled {
+            return flash_sale::postgres::pool(options, connections);
+        }
+        let sessions = flash_sale::postgres::sessions_of(&options)
+            .await
+            .expect("an answer");
+        flash_sale::postgres::pool_of(options, connections, sessions)
+    }
+}
+
+fn program() -> PathBuf {
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&on_path).map(|folder| folder.join("pgbouncer"));
+    on_path
+        .chain(PLACES.map(PathBuf::from))
+        .find(|path| path.is_file())
+        .expect("no pgbouncer on this machine: scripts/setup.sh test installs it")
+}
+
+/// Of `PgBouncer 1.18.0`, the first two numbers.
+fn version(program: &Path) -> (u32, u32) {
+    let said = Command::new(program).arg("--version").output();
+    let said = said.expect("pgbouncer runs").stdout;
+    let said = String::from_utf8_lossy(&said);
+    let word = said.split_whitespace().nth(1).expect("a version");
+    let mut numbers = word.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!(
+        "fs-it-{}-pgbouncer-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Relaxed)
+    );
+    let dir = std::env::temp_dir().join(name);
+    fs::create_dir(&dir).expect("a folder");
+    dir
+}
