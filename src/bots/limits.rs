@@ -151,7 +151,7 @@ impl SharedLimits {
             Whose::User(user) => keys.limit("user", &user.to_string()),
             Whose::Address(address) => keys.limit("address", address),
         };
-        let Ok(mut connection) = self.redis.hot().await else {
+        let Ok(mut connection) = self.redis.hot_for(&key).await else {
             return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
         };
         bots::take(&mut connection, &key, quota).await

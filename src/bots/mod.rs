@@ -125,8 +125,9 @@ impl Bots {
     ) -> Challenge {
         let untold = self.untold.remove(address).map_or(0, |(_, deeds)| deeds);
         let asked = async {
-            let mut connection = self.shop.redis.hot().await.ok()?;
             let keys = &self.shop.redis.keys;
+            let [deeds, _] = keys.suspect(address);
+            let mut connection = self.shop.redis.hot_for(&deeds).await.ok()?;
             let told = scripts::suspect(&mut connection, keys, address, untold, user, MEMORY).await;
             told.ok()
         };
@@ -158,8 +159,9 @@ impl Bots {
         let verified = work::verify(&self.slips, user, sale, solution, now);
         let (salt, expires_at) = verified.map_err(refuse)?;
         let memory = Duration::try_from(expires_at - now).unwrap_or_default();
-        let mut connection = self.shop.redis.hot().await.map_err(|_| away())?;
         let keys = &self.shop.redis.keys;
+        let connection = self.shop.redis.hot_for(&keys.spent(sale, &salt)).await;
+        let mut connection = connection.map_err(|_| away())?;
         let mark = key.map_or(0, IdempotencyKey::get);
         let spent = scripts::spend(&mut connection, keys, sale, &salt, mark, memory).await;
         match spent.map_err(ShopError::Redis)? {

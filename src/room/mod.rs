@@ -279,7 +279,7 @@ impl Rooms {
             forgotten_at: forgotten_at(&sale),
             most: MOST_PEOPLE,
         };
-        let mut connection = self.connection().await?;
+        let mut connection = self.connection(sale.id).await?;
         let mut generation = Generation([0; 8]);
         fill(&mut generation.0);
         let asked = Instant::now();
@@ -294,7 +294,7 @@ impl Rooms {
             generation,
         )
         .await;
-        let (now_ms, joined) = answer.map_err(|error| self.failed(error))?;
+        let (now_ms, joined) = answer.map_err(|error| self.failed(sale.id, error))?;
         self.shop.board.clock.read(now_ms, asked);
         let (number, crowd) = match joined {
             Joined::Here { number, crowd } => (number, crowd),
@@ -327,19 +327,27 @@ impl Rooms {
         }))
     }
 
-    async fn connection(&self) -> Result<impl ConnectionLike + Send + use<>, ShopError> {
+    async fn connection(
+        &self,
+        sale: SaleId,
+    ) -> Result<impl ConnectionLike + Send + use<>, ShopError> {
         let shut = "the waiting room is shut for a moment, while the stock is checked";
-        self.shop.redis.hot().await.map_err(|error| match error {
-            HotError::NotApproved { .. } => unavailable(shut),
-            HotError::Redis(error) => ShopError::Redis(error),
-            HotError::Pool(_) => unavailable("redis could not be asked"),
-        })
+        let redis = &self.shop.redis;
+        redis
+            .hot_for(&redis.keys.room(sale))
+            .await
+            .map_err(|error| match error {
+                HotError::NotApproved { .. } => unavailable(shut),
+                HotError::Redis(error) => ShopError::Redis(error),
+                HotError::Pool(_) => unavailable("redis could not be asked"),
+            })
     }
 
     /// After an error on the connection, the next one who asks makes a new one.
-    fn failed(&self, error: redis::RedisError) -> ShopError {
+    fn failed(&self, sale: SaleId, error: redis::RedisError) -> ShopError {
         if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
-            self.shop.redis.drop_hot();
+            let redis = &self.shop.redis;
+            redis.drop_hot_for(&redis.keys.room(sale));
         }
         ShopError::Redis(error)
     }

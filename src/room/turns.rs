@@ -166,10 +166,10 @@ impl Rooms {
         if self.shop.fail_points.planted("bug.let_everybody_in") {
             steps.percent = i64::from(i32::MAX);
         }
-        let mut connection = self.connection().await?;
+        let mut connection = self.connection(sale.id).await?;
         let asked = Instant::now();
         let answer = room::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
-        let (now_ms, advanced) = answer.map_err(|error| self.failed(error))?;
+        let (now_ms, advanced) = answer.map_err(|error| self.failed(sale.id, error))?;
         self.shop.board.clock.read(now_ms, asked);
         let Some(advanced) = advanced else {
             return Ok(None);

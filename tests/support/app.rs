@@ -174,7 +174,6 @@ impl TestApp {
             },
             drain_notice: options.drain_notice,
             shared_limits: options.shared_limits,
-            trust_proxy: options.trust_proxy,
             connections: options.connections,
             lab: options
                 .lab

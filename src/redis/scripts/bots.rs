@@ -1,16 +1,16 @@
 //! The scripts of the defence against bots. A limit is one key, a suspicion two with one hash tag: on a cluster
 //! each stands on a slot of its own.
 
-use super::{evalsha, run, unexpected};
+use super::{Lua, evalsha, run, unexpected};
 use crate::{
     domain::{SaleId, UserId},
     redis::keys::Keys,
 };
-use redis::{RedisError, Script, aio::ConnectionLike, cmd};
+use redis::{RedisError, aio::ConnectionLike, cmd};
 use std::{sync::LazyLock, time::Duration};
 
-static LIMIT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("limit.lua")));
-static SUSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("suspect.lua")));
+static LIMIT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("limit.lua")));
+static SUSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("suspect.lua")));
 
 /// So many requests at once, and one more after every interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

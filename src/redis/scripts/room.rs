@@ -1,16 +1,16 @@
 //! The scripts of the waiting room. All keys of a room share the hash tag `{room:ID}`.
 
-use super::{evalsha, milliseconds, run, unexpected};
+use super::{Lua, evalsha, milliseconds, run, unexpected};
 use crate::{
     domain::{SaleId, UserId},
     redis::keys::Keys,
 };
-use redis::{RedisError, Script, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 use std::{sync::LazyLock, time::Duration};
 use time::OffsetDateTime;
 
-static JOIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("room_join.lua")));
-static ADVANCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("room_advance.lua")));
+static JOIN: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("room_join.lua")));
+static ADVANCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("room_advance.lua")));
 
 /// Tells one life of a room from another: Redis may lose it, and then it begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
