@@ -35,7 +35,7 @@ use flash_sale::{
         payment::SimulatedPayments,
     },
 };
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::Either};
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use std::{hint::black_box, net::SocketAddr, process::ExitCode, sync::Arc};
 use time::{OffsetDateTime, macros::datetime};
@@ -301,8 +301,10 @@ fn whole_request(times: usize, by_router: bool) {
                 .insert(ConnectInfo::<SocketAddr>(peer));
             router.call(request).now_or_never()
         } else {
-            let taken = express.take(black_box(request), peer).ok();
-            taken.and_then(FutureExt::now_or_never)
+            match express.take(black_box(request), peer) {
+                Either::Left(answer) => answer.now_or_never(),
+                Either::Right(_) => None,
+            }
         };
         let answer = answer.expect("it waits for nothing").expect("infallible");
         assert_eq!(black_box(answer).status(), 409);

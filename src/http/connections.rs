@@ -273,8 +273,8 @@ impl House {
         let leaving = self.leaving.clone();
         let guest = service_fn(move |request: Request<Incoming>| {
             let answer = match express.take(request, peer) {
-                Ok(answer) => Either::Left(answer),
-                Err(mut request) => {
+                Either::Left(answer) => Either::Left(answer),
+                Either::Right(mut request) => {
                     request.extensions_mut().insert(ConnectInfo(peer));
                     // A router is always ready.
                     Either::Right(router.clone().call(request))
@@ -288,7 +288,7 @@ impl House {
         });
         let mut http = self.http.clone();
         if lazy {
-            http.timer(Patience::new());
+            http.timer(Patience::of_a_connection());
         } else {
             http.timer(TokioTimer::new());
         }

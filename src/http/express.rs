@@ -25,6 +25,7 @@ use axum::{
     http::{Method, Request, request::Parts},
     response::{IntoResponse, Response},
 };
+use futures_util::future::Either;
 use std::{convert::Infallible, net::SocketAddr};
 
 /// What stands around the id in [`orders::PURCHASE`].
@@ -60,21 +61,20 @@ impl Express {
         &self,
         request: Request<B>,
         peer: SocketAddr,
-    ) -> Result<impl Future<Output = Result<Response, Infallible>> + use<B>, Request<B>> {
+    ) -> Either<impl Future<Output = Result<Response, Infallible>> + use<B>, Request<B>> {
         let Some(sale) = sale_of(&request) else {
-            return Err(request);
+            return Either::Right(request);
         };
         if !self.app.shop.tricks.are_used(Trick::Express) {
-            return Err(request);
+            return Either::Right(request);
         }
         let (mut parts, _) = request.into_parts();
         if self.asks_for_addresses() {
             parts.extensions.insert(ConnectInfo(peer));
         }
         let app = self.app.clone();
-        Ok(self
-            .frame
-            .around_purchase(parts, async move |parts| buy(app, sale, parts).await))
+        let buy = async move |parts| buy(app, sale, parts).await;
+        Either::Left(self.frame.around_purchase(parts, buy))
     }
 }
 
@@ -186,8 +186,10 @@ mod tests {
     }
 
     async fn by_express(site: &Site, request: Request<Body>) -> Option<Response> {
-        let answer = site.express.take(request, PEER).ok()?;
-        Some(answer.await.expect("infallible"))
+        match site.express.take(request, PEER) {
+            Either::Left(answer) => Some(answer.await.expect("infallible")),
+            Either::Right(_) => None,
+        }
     }
 
     async fn by_router(site: &Site, mut request: Request<Body>) -> Response {

@@ -28,7 +28,7 @@ struct Alarm {
 
 impl Patience {
     /// Has to be called within a runtime.
-    pub fn new() -> Self {
+    pub fn of_a_connection() -> Self {
         Self(Arc::new(Mutex::new(Alarm {
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             set_for: None,
@@ -118,7 +118,7 @@ mod tests {
     /// tokio's clock stands still in this test; this one waits for real, and briefly.
     #[tokio::test]
     async fn a_wait_ends_at_its_deadline_and_not_before() {
-        let patience = Patience::new();
+        let patience = Patience::of_a_connection();
         let begin = Instant::now();
         for milliseconds in [20, 5, 40] {
             let deadline = Instant::now() + Duration::from_millis(milliseconds);
@@ -131,7 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_deadline_that_moves_on_sets_no_second_timer() {
-        let (patience, bell) = (Patience::new(), Arc::new(Bell::default()));
+        let (patience, bell) = (Patience::of_a_connection(), Arc::new(Bell::default()));
         let begin = Instant::now();
         let mut first = patience.sleep_until(begin + 20 * SECOND);
         assert!(!is_over(&mut first, &bell));
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_alarm_that_was_set_earlier_wakes_a_later_wait_to_look_again() {
-        let (patience, bell) = (Patience::new(), Arc::new(Bell::default()));
+        let (patience, bell) = (Patience::of_a_connection(), Arc::new(Bell::default()));
         let begin = Instant::now();
         let mut first = patience.sleep_until(begin + Duration::from_millis(10));
         assert!(!is_over(&mut first, &bell));
@@ -175,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_task_is_woken_too() {
-        let patience = Patience::new();
+        let patience = Patience::of_a_connection();
         let (one, other) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
         let mut wait = patience.sleep(Duration::from_millis(5));
         assert!(!is_over(&mut wait, &one));
