@@ -35,6 +35,8 @@ pub struct SaleBody<'a> {
     #[serde(with = "time::serde::rfc3339")]
     closes_at: OffsetDateTime,
     payment_timeout_secs: i32,
+    /// Into how many buckets it is divided.
+    buckets: i16,
     state: SaleState,
     /// The clock that judges the window.
     #[serde(with = "time::serde::rfc3339")]
@@ -58,6 +60,7 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             opens_at: sale.opens_at,
             closes_at: sale.closes_at,
             payment_timeout_secs: sale.payment_timeout_secs,
+            buckets: sale.buckets,
             state: view.state,
             server_time: view.server_time,
         }
@@ -139,6 +142,8 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            buckets: 1,
+            former_buckets: 1,
         };
         let server_time = datetime!(2026-11-20 12:00:00.5 UTC);
         let view = SaleView {
@@ -151,7 +156,7 @@ mod tests {
             "id": "7", "title": "Phone", "description": "", "image_url": "/static/img/phone.svg",
             "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10, "remaining": 3,
             "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z", "closes_at": "2026-11-21T10:00:00Z",
-            "payment_timeout_secs": 600, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
+            "payment_timeout_secs": 600, "buckets": 1, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
         });
         assert_eq!(
             serde_json::to_value(SaleBody::from(&view)).expect("JSON"),

@@ -13,6 +13,7 @@
 //! belongs to its name (see `incarnation`).
 
 pub mod keys;
+pub mod loans;
 #[cfg(test)]
 pub mod parrot;
 pub mod scripts;

@@ -7,8 +7,10 @@
 pub mod audit;
 pub mod board;
 pub mod catalogue;
+pub mod division;
 pub mod gate;
 pub mod ids;
+pub mod lending;
 pub mod life;
 pub mod log;
 pub mod looks;

@@ -12,7 +12,7 @@ export function newSale(value, now) {
     if (body[field] === null) return { wrong: { key: 'admin.bad_amount', name } };
   }
   for (const name of ['description', 'image_url']) if (value(name)) body[name] = value(name);
-  if (value('payment_timeout_secs')) body.payment_timeout_secs = Number(value('payment_timeout_secs'));
+  for (const name of ['payment_timeout_secs', 'buckets']) if (value(name)) body[name] = Number(value(name));
   for (const name of ['opens_at', 'closes_at']) if (value(name)) body[name] = new Date(value(name)).toISOString();
   const opens = body.opens_at ? Date.parse(body.opens_at) : now;
   if (body.closes_at && Date.parse(body.closes_at) <= opens) return { wrong: { key: 'admin.bad_window', name: 'closes_at' } };

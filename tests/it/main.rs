@@ -3,6 +3,7 @@
 
 mod admission;
 mod audit;
+mod buckets;
 mod checkers;
 mod cli;
 mod clients;

@@ -26,7 +26,10 @@ mod restore;
 use crate::{
     domain::SaleId,
     postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
-    sale::{Shop, ShopError},
+    sale::{
+        Shop, ShopError,
+        catalogue::{check_buckets, only_raised},
+    },
     worker::Pace,
 };
 use epochs::{fence, let_writers_finish, seal};
@@ -175,7 +178,7 @@ async fn rebuild(shop: &Arc<Shop>, only: Option<Vec<SaleId>>) -> Result<(), Shop
             Some(still)
         }
     };
-    let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
+    let outcome = rebuild_sales(shop, only.as_deref(), false, None).await?;
     if only.is_none() {
         bounded(approve(shop, &live)).await?;
     }
@@ -211,18 +214,20 @@ impl Outcome {
     }
 }
 
-/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
+/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold. With
+/// `buckets`, the new epoch has so many.
 async fn rebuild_sales(
     shop: &Arc<Shop>,
     only: Option<&[SaleId]>,
     retired: bool,
+    buckets: Option<i16>,
 ) -> Result<Outcome, ShopError> {
     let fail_points = &shop.fail_points;
     fail_points
         .at("rebuild.elected")
         .await
         .map_err(sqlx::Error::Io)?;
-    let sealed = seal(shop, only, retired).await?;
+    let sealed = seal(shop, only, retired, buckets).await?;
     fail_points
         .at("rebuild.sealed")
         .await
@@ -329,7 +334,7 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
     let rebuilt = async {
         let live = shop.redis.live_run_id().await?;
         let only = only.as_ref().map(std::slice::from_ref);
-        let outcome = rebuild_sales(shop, only, only.is_some()).await?;
+        let outcome = rebuild_sales(shop, only, only.is_some(), None).await?;
         if let Some((_, error)) = outcome.failed {
             return Err(error);
         }
@@ -341,4 +346,41 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
     let sales = election.during(rebuilt).await??;
     election.rollback().await?;
     Ok(sales)
+}
+
+/// Divides a sale into more buckets, while it sells: a rebuild of this one sale, whose new epoch has them. From
+/// the seal until the first of them is installed, purchases of this sale hear 503 with Retry-After. If it dies
+/// half-way, the sale is rebuilt with the old number or with the new one, as with any rebuild.
+///
+/// Waits for a rebuild that is under way. A number that the sale has already changes nothing.
+pub async fn divide(shop: &Arc<Shop>, id: SaleId, buckets: i64) -> Result<(), ShopError> {
+    check_buckets(buckets)?;
+    let wanted = i16::try_from(buckets).unwrap_or(i16::MAX);
+    let mut election = elected_at_last(shop).await?;
+    let divided = async {
+        let now = bounded(shop.refresh(id)).await?.sale().buckets;
+        if wanted == now {
+            return Ok(());
+        }
+        if wanted < now {
+            return Err(only_raised(now));
+        }
+        let live = shop.redis.live_run_id().await?;
+        if approved_run_id(shop).await?.as_deref() != Some(live.as_str()) {
+            return Err(ShopError::Unavailable {
+                what: "nothing was changed: redis is being rebuilt",
+                retry_after: PAUSE,
+            });
+        }
+        let outcome = rebuild_sales(shop, Some(&[id]), true, Some(wanted)).await?;
+        if let Some((_, error)) = outcome.failed {
+            return Err(error);
+        }
+        bounded(shop.refresh(id)).await?;
+        shop.redis.announce(id).await;
+        Ok(())
+    };
+    election.during(divided).await??;
+    election.rollback().await?;
+    Ok(())
 }
