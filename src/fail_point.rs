@@ -28,6 +28,10 @@ pub const POINTS: &[&str] = &[
     "gate.asking",
     "gate.admitted",
     "gate.answering",
+    // borrowing between buckets
+    "loan.lent",
+    "loan.received",
+    "loan.settled",
     // writing
     "writer.received",
     "writer.begun",
@@ -89,6 +93,13 @@ pub const BUGS: &[&str] = &[
     "bug.sell_from_anybody",
 ];
 
+/// Bugs of a sale that is divided, which a load on undivided sales would not meet.
+pub const BUGS_OF_BUCKETS: &[&str] = &[
+    "bug.give_before_taking",
+    "bug.receive_twice",
+    "bug.sold_out_from_one_bucket",
+];
+
 pub use imp::FailPoints;
 
 /// What is wrong with a text for [`FailPoints::set`].
@@ -130,7 +141,7 @@ mod imp {
 
 #[cfg(feature = "fault-injection")]
 mod imp {
-    use super::{BUGS, POINTS, Unknown};
+    use super::{BUGS, BUGS_OF_BUCKETS, POINTS, Unknown};
     use std::{
         collections::HashMap,
         sync::{
@@ -177,7 +188,7 @@ mod imp {
         let (point, rest) = text
             .split_once('=')
             .ok_or_else(|| unknown("write point=action"))?;
-        let is_bug = BUGS.contains(&point);
+        let is_bug = BUGS.contains(&point) || BUGS_OF_BUCKETS.contains(&point);
         if !is_bug && !POINTS.contains(&point) {
             return Err(unknown("there is no such point"));
         }
@@ -246,7 +257,8 @@ mod imp {
 
         /// Whether this bug is there.
         pub fn planted(&self, bug: &'static str) -> bool {
-            debug_assert!(BUGS.contains(&bug), "{bug} is not in the list");
+            let known = BUGS.contains(&bug) || BUGS_OF_BUCKETS.contains(&bug);
+            debug_assert!(known, "{bug} is not in the list");
             self.fire(bug).is_some()
         }
 

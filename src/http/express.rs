@@ -105,7 +105,7 @@ async fn buy(app: App, sale: SaleId, mut parts: Parts) -> Response {
 mod tests {
     use super::*;
     use crate::{
-        domain::{Sale, UserId},
+        domain::{Part, Sale, UserId},
         http::{Site, site, testing},
         sale::board::Tally,
     };
@@ -145,17 +145,23 @@ mod tests {
             epoch: 1,
             version: 1,
             buyer_shards: 1,
+            buckets: 1,
+            former_buckets: 1,
             door: crate::domain::Door::default(),
         });
-        listing.tell(Some(Tally {
-            epoch: 1,
-            version: 1,
-            stock: 1,
-            remaining: 0,
-            admitted: 0,
-            pending: 0,
-            change: 1,
-        }));
+        listing.tell(
+            Part::WHOLE,
+            Some(Tally {
+                epoch: 1,
+                version: 1,
+                stock: 1,
+                remaining: 0,
+                admitted: 0,
+                pending: 0,
+                change: 1,
+                lent: 0,
+            }),
+        );
         let token = (state.tokens).mint(USER, "Ada", datetime!(2090-01-01 00:00 UTC));
         let limits = limits.then(|| std::sync::Arc::new(crate::http::Limits::new()));
         (site(crate::http::HttpState { limits, ..state }), token)

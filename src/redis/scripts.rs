@@ -8,7 +8,7 @@ pub mod bots;
 pub mod room;
 
 use super::keys::{IdLane, Keys, shard_of};
-use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
+use crate::domain::{Bucket, IdempotencyKey, OrderId, Part, Sale, UserId};
 use redis::{
     Arg, Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, aio::ConnectionLike,
     cmd,
@@ -36,13 +36,13 @@ scripts! {
 }
 
 /// A script, and what Redis calls it.
-struct Lua {
+pub(super) struct Lua {
     code: &'static str,
     hash: String,
 }
 
 impl Lua {
-    fn new(code: &'static str) -> Self {
+    pub(super) fn new(code: &'static str) -> Self {
         Self {
             code,
             hash: Script::new(code).get_hash().to_owned(),
@@ -62,13 +62,13 @@ impl Lua {
     }
 }
 
-fn evalsha(script: &Lua, keys: usize) -> Cmd {
+pub(super) fn evalsha(script: &Lua, keys: usize) -> Cmd {
     let mut command = cmd("EVALSHA");
     command.arg(&script.hash).arg(keys);
     command
 }
 
-async fn run<T: FromRedisValue>(
+pub(super) async fn run<T: FromRedisValue>(
     script: &Lua,
     command: &Cmd,
     connection: &mut impl ConnectionLike,
@@ -81,7 +81,7 @@ async fn run<T: FromRedisValue>(
     }
 }
 
-fn unexpected(what: &'static str, got: &str) -> RedisError {
+pub(super) fn unexpected(what: &'static str, got: &str) -> RedisError {
     RedisError::from((ErrorKind::UnexpectedReturnType, what, got.to_owned()))
 }
 
@@ -97,7 +97,7 @@ pub enum Fenced {
 }
 
 impl Fenced {
-    fn parse(outcome: &str) -> Result<Self, RedisError> {
+    pub(super) fn parse(outcome: &str) -> Result<Self, RedisError> {
         match outcome {
             "absent" => Ok(Self::Absent),
             "epoch" => Ok(Self::Epoch),
@@ -193,15 +193,15 @@ type AdmitReply = (
 pub async fn admit(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
     shards: i32,
     options: AdmitOptions,
     buyers: &[Buyer],
 ) -> Result<Result<Admitted, Fenced>, RedisError> {
     let mut command = evalsha(&ADMIT, 2 + buyers.len());
-    command.arg(keys.state(sale)).arg(keys.log(sale));
-    let mut shard_keys = keys.shards(sale, epoch);
+    command.arg(keys.state(bucket)).arg(keys.log(bucket));
+    let mut shard_keys = keys.shards(bucket, epoch);
     for buyer in buyers {
         command.arg(shard_keys.key(shard_of(buyer.user, shards)));
     }
@@ -284,12 +284,15 @@ fn decode_verdicts(
 pub async fn ack(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
     entries: &[(&str, usize)],
 ) -> Result<i64, RedisError> {
     let mut command = evalsha(&ACK, 2);
-    command.arg(keys.state(sale)).arg(keys.log(sale)).arg(epoch);
+    command
+        .arg(keys.state(bucket))
+        .arg(keys.log(bucket))
+        .arg(epoch);
     for (entry, orders) in entries {
         command.arg(entry).arg(orders);
     }
@@ -309,15 +312,15 @@ pub struct Released {
 pub async fn release(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
     shards: i32,
     orders: &[(UserId, OrderId)],
 ) -> Result<Result<Released, Fenced>, RedisError> {
     let mut command = evalsha(&RELEASE, 1 + orders.len());
-    command.arg(keys.state(sale));
+    command.arg(keys.state(bucket));
     for (user, _) in orders {
-        command.arg(keys.shard(sale, epoch, shard_of(*user, shards)));
+        command.arg(keys.shard(bucket, epoch, shard_of(*user, shards)));
     }
     command.arg(epoch);
     for (user, order) in orders {
@@ -364,18 +367,22 @@ fn closes_ms(sale: &Sale) -> i64 {
     }
 }
 
-/// See `scripts/project.lua`.
+/// See `scripts/project.lua`. The bucket gets its share of the stock.
 pub async fn project(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
+    part: Part,
 ) -> Result<Projected, RedisError> {
     let mut command = evalsha(&PROJECT, 1);
     command
-        .arg(keys.state(sale.id))
+        .arg(keys.state(Bucket {
+            sale: sale.id,
+            part,
+        }))
         .arg(sale.epoch)
         .arg(sale.version)
-        .arg(sale.stock)
+        .arg(part.share(i64::from(sale.stock)))
         .arg(milliseconds(sale.opens_at))
         .arg(closes_ms(sale))
         .arg(u8::from(sale.paused))
@@ -415,12 +422,12 @@ pub enum Sealed {
 pub async fn seal(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     new_epoch: i64,
     shards: i32,
 ) -> Result<Sealed, RedisError> {
     let mut command = evalsha(&SEAL, 1);
-    command.arg(keys.state(sale)).arg(new_epoch).arg(shards);
+    command.arg(keys.state(bucket)).arg(new_epoch).arg(shards);
     let (outcome, epoch, shards, half_done, half_done_shards): (String, i64, i32, i64, i32) =
         run(&SEAL, &command, connection).await?;
     match outcome.as_str() {
@@ -452,31 +459,40 @@ pub async fn begin_writing(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
+    part: Part,
 ) -> Result<Installed, RedisError> {
     let mut command = evalsha(&WRITING, 1);
     command
-        .arg(keys.state(sale.id))
+        .arg(keys.state(Bucket {
+            sale: sale.id,
+            part,
+        }))
         .arg(sale.epoch)
         .arg(sale.buyer_shards);
     let outcome: String = run(&WRITING, &command, connection).await?;
     Installed::parse("outcome of writing", &outcome)
 }
 
-/// See `scripts/install.lua`.
+/// See `scripts/install.lua`. `remaining` and `admitted` are the bucket's own; of the stock it gets its share.
 pub async fn install(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
+    part: Part,
     remaining: i64,
     admitted: i64,
 ) -> Result<Installed, RedisError> {
+    let bucket = Bucket {
+        sale: sale.id,
+        part,
+    };
     let mut command = evalsha(&INSTALL, 2);
     command
-        .arg(keys.state(sale.id))
-        .arg(keys.log(sale.id))
+        .arg(keys.state(bucket))
+        .arg(keys.log(bucket))
         .arg(sale.epoch)
         .arg(sale.version)
-        .arg(sale.stock)
+        .arg(part.share(i64::from(sale.stock)))
         .arg(milliseconds(sale.opens_at))
         .arg(closes_ms(sale))
         .arg(u8::from(sale.paused))
@@ -500,18 +516,18 @@ impl Installed {
     }
 }
 
-/// See `scripts/retire.lua`. Answers whether the sale's state is gone.
+/// See `scripts/retire.lua`. Answers whether the bucket's state is gone.
 pub async fn retire(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
     after: time::Duration,
 ) -> Result<bool, RedisError> {
     let mut command = evalsha(&RETIRE, 2);
     command
-        .arg(keys.state(sale))
-        .arg(keys.log(sale))
+        .arg(keys.state(bucket))
+        .arg(keys.log(bucket))
         .arg(epoch)
         .arg(i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX));
     run(&RETIRE, &command, connection).await
@@ -521,10 +537,10 @@ pub async fn retire(
 pub async fn invent_a_unit(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
 ) -> Result<(), RedisError> {
     cmd("HINCRBY")
-        .arg(keys.state(sale))
+        .arg(keys.state(bucket))
         .arg("remaining")
         .arg(1)
         .exec_async(connection)
@@ -640,6 +656,7 @@ pub mod record {
 #[cfg(test)]
 mod tests {
     use super::{record::Held, *};
+    use crate::domain::SaleId;
     use crate::redis::parrot::{Parrot, any_reply, any_value};
     use futures_util::FutureExt;
     use proptest::prelude::*;
@@ -664,12 +681,15 @@ mod tests {
             version: 1,
             buyer_shards: 1,
             door: crate::domain::Door::default(),
+            buckets: 1,
+            former_buckets: 1,
         }
     }
 
     /// Calls every wrapper on a Redis that answers with this.
     async fn ask_everything(reply: redis::Value) {
         let (keys, sale) = (Keys::new(""), sale());
+        let bucket = Bucket::from(sale.id);
         let order = (UserId::from_bytes([1; 16]), OrderId::from_i64(1));
         let options = AdmitOptions {
             high_water: 1,
@@ -683,16 +703,16 @@ mod tests {
         };
         let redis = &mut Parrot(reply);
         for buyers in [&[][..], &[buyer], &[buyer; 3]] {
-            if let Ok(Ok(admitted)) = admit(redis, &keys, sale.id, 1, 1, options, buyers).await {
+            if let Ok(Ok(admitted)) = admit(redis, &keys, bucket, 1, 1, options, buyers).await {
                 assert_eq!(admitted.verdicts.len(), buyers.len());
             }
         }
-        let _ = ack(redis, &keys, sale.id, 1, &[("1-1", 1)]).await;
-        let _ = release(redis, &keys, sale.id, 1, 1, &[order]).await;
-        let _ = project(redis, &keys, &sale).await;
-        let _ = seal(redis, &keys, sale.id, 2, 1).await;
-        let _ = begin_writing(redis, &keys, &sale).await;
-        let _ = install(redis, &keys, &sale, 1, 0).await;
+        let _ = ack(redis, &keys, bucket, 1, &[("1-1", 1)]).await;
+        let _ = release(redis, &keys, bucket, 1, 1, &[order]).await;
+        let _ = project(redis, &keys, &sale, Part::WHOLE).await;
+        let _ = seal(redis, &keys, bucket, 2, 1).await;
+        let _ = begin_writing(redis, &keys, &sale, Part::WHOLE).await;
+        let _ = install(redis, &keys, &sale, Part::WHOLE, 1, 0).await;
         let day = OffsetDateTime::UNIX_EPOCH.date();
         let lane = IdLane::all(false)[0];
         let _ = lease_ids(redis, &keys, lane, day, 1).await;

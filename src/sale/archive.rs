@@ -18,7 +18,7 @@
 
 use super::{Shop, ShopError, board::RETIREMENT};
 use crate::{
-    domain::SaleId,
+    domain::{Bucket, SaleId},
     postgres::{Transaction, unless_silent},
 };
 use std::time::Duration;
@@ -85,15 +85,29 @@ impl Shop {
 
     /// Whether Redis has the sale, or a log of it.
     async fn is_in_redis(&self, sale: SaleId) -> Result<bool, ShopError> {
+        let divided: Option<(i16, i16)> =
+            sqlx::query_as("SELECT buckets, former_buckets FROM sales WHERE id = $1")
+                .bind(sale)
+                .fetch_optional(&self.postgres)
+                .await?;
+        let (now, before) = divided.unwrap_or((1, 1));
         let keys = &self.redis.keys;
         let mut connection = self.redis.pooled().await?;
-        // Two questions, one slot: both keys carry the sale's tag.
-        let (state, log): (bool, bool) = redis::pipe()
-            .exists(keys.state(sale))
-            .exists(keys.log(sale))
-            .query_async(&mut *connection)
-            .await?;
-        Ok(state || log)
+        for bucket in [now, before]
+            .into_iter()
+            .flat_map(|of| Bucket::all(sale, of.max(1).unsigned_abs()))
+        {
+            // Two questions, one slot: both keys carry the bucket's tag.
+            let (state, log): (bool, bool) = redis::pipe()
+                .exists(keys.state(bucket))
+                .exists(keys.log(bucket))
+                .query_async(&mut *connection)
+                .await?;
+            if state || log {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Ends a sale for good, if it is old enough and nothing of it is open. `false`: not now.

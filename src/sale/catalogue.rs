@@ -11,15 +11,16 @@
 //! [`Shop::take_stock`].
 
 use crate::{
-    domain::{RoomSettings, Sale, SaleId, SaleView},
+    domain::{Bucket, RoomSettings, Sale, SaleId, SaleView, bucket::MAX_BUCKETS},
     redis::{
-        is_wrong_type,
+        Keys, is_wrong_type,
         keys::shards_for,
         scripts::{self, Fenced, Installed, Projected},
     },
     sale::{
         Shop, ShopError,
         board::{Listing, Tally},
+        lending,
     },
 };
 use std::{
@@ -29,6 +30,8 @@ use std::{
 use time::OffsetDateTime;
 
 pub const MAX_STOCK: i64 = 100_000_000;
+/// How often a bucket borrows units to give them away to the operator.
+const BORROW_TRIES: u32 = 4;
 const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
 const MAX_PER_USER: i64 = 100;
 const MAX_PAYMENT_TIMEOUT_SECS: i64 = 604_800;
@@ -42,7 +45,8 @@ macro_rules! sale_columns {
     () => {
         "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
          per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards,
-         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits"
+         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits,
+         buckets, former_buckets"
     };
 }
 pub(crate) use sale_columns;
@@ -64,6 +68,8 @@ pub struct NewSale {
     pub waiting_room: Option<RoomSettings>,
     pub purchase_pass: Option<bool>,
     pub challenge_bits: Option<i64>,
+    /// Into how many buckets the sale is divided; 1 if `None`.
+    pub buckets: Option<i64>,
     /// Creating a second sale of the same name returns the first (the demo catalogue).
     pub seed_key: Option<&'static str>,
 }
@@ -152,6 +158,18 @@ fn check_room(room: &RoomSettings) -> Result<(), ShopError> {
     Ok(())
 }
 
+pub(crate) fn check_buckets(buckets: i64) -> Result<(), ShopError> {
+    check_range("buckets", buckets, 1, MAX_BUCKETS)
+}
+
+/// Why a sale that has `now` buckets is not divided into fewer.
+pub(crate) fn only_raised(now: i16) -> ShopError {
+    invalid(
+        "buckets",
+        format!("can only be raised, and the sale has {now}"),
+    )
+}
+
 fn check_year(field: &'static str, time: OffsetDateTime) -> Result<(), ShopError> {
     if (2000..=9000).contains(&time.year()) {
         return Ok(());
@@ -206,6 +224,8 @@ impl Shop {
         let room = new.waiting_room.unwrap_or_default();
         let challenge_bits = new.challenge_bits.unwrap_or(0);
         check_range("challenge_bits", challenge_bits, 0, MOST_CHALLENGE_BITS)?;
+        let buckets = new.buckets.unwrap_or(1);
+        check_buckets(buckets)?;
 
         // "Now" is Redis' now, the clock that will judge the window.
         let now = self.redis_time().await?;
@@ -224,8 +244,8 @@ impl Shop {
             "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
                                 per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key,
                                 room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking,
-                                purchase_pass, challenge_bits)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+                                purchase_pass, challenge_bits, buckets, former_buckets)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $20)
              ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
              RETURNING ",
             sale_columns!()
@@ -241,7 +261,7 @@ impl Shop {
         .bind(opens_at)
         .bind(closes_at)
         .bind(narrow::<i32>("payment_timeout_secs", timeout)?)
-        .bind(shards_for(new.stock))
+        .bind(shards_for(new.stock, buckets))
         .bind(new.seed_key)
         .bind(new.waiting_room.map(|room| room.opens_before_secs))
         .bind(room.per_second)
@@ -249,6 +269,7 @@ impl Shop {
         .bind(room.overbooking_percent)
         .bind(new.purchase_pass.unwrap_or(false))
         .bind(narrow::<i32>("challenge_bits", challenge_bits)?)
+        .bind(narrow::<i16>("buckets", buckets)?)
         .fetch_optional(&self.postgres)
         .await?;
         let sale = match (sale, new.seed_key) {
@@ -270,17 +291,38 @@ impl Shop {
             .map_err(sqlx::Error::Io)?;
         let mut connection = self.redis.pooled().await?;
         let keys = &self.redis.keys;
-        scripts::seal(&mut *connection, keys, id, sale.epoch, sale.buyer_shards).await?;
-        let stock = i64::from(sale.stock);
-        match scripts::install(&mut *connection, keys, &sale, stock, 0).await? {
-            Installed::Open => {}
-            // Somebody was quicker to rebuild it; or the id was used before, in a database that this
-            // Redis has outlived, and a rebuild has to sort that out.
-            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => self.suspect(id),
+        for bucket in sale.all_buckets() {
+            let share = bucket.part.share(i64::from(sale.stock));
+            scripts::seal(
+                &mut *connection,
+                keys,
+                bucket,
+                sale.epoch,
+                sale.buyer_shards,
+            )
+            .await?;
+            match scripts::install(&mut *connection, keys, &sale, bucket.part, share, 0).await? {
+                Installed::Open => {}
+                // Somebody was quicker to rebuild it; or the id was used before, in a database that this
+                // Redis has outlived, and a rebuild has to sort that out.
+                Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => {
+                    self.suspect(id);
+                }
+            }
         }
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
         Ok(listing.view(self.now()))
+    }
+
+    /// Whether a sale may be divided into so many buckets.
+    pub async fn check_division(&self, id: SaleId, buckets: i64) -> Result<(), ShopError> {
+        check_buckets(buckets)?;
+        let now = self.refresh(id).await?.sale().buckets;
+        if buckets < i64::from(now) {
+            return Err(only_raised(now));
+        }
+        Ok(())
     }
 
     pub async fn change_sale(&self, id: SaleId, change: SaleChange) -> Result<SaleView, ShopError> {
@@ -450,7 +492,7 @@ impl Shop {
         match self.project(&sale).await? {
             Projected::Applied => {}
             Projected::Short { remaining } => {
-                self.project(&unchanged).await?; // Redis learns of the claimed version
+                self.give_back(&unchanged).await?;
                 return Err(ShopError::NotEnoughRemaining { remaining });
             }
             Projected::Unchanged => return Err(conflict()),
@@ -509,9 +551,75 @@ impl Shop {
         Ok(listing.view(self.now()))
     }
 
+    /// What Redis has taken away in some buckets, before another had not enough, comes back with the next
+    /// version; with one bucket there is nothing, but Redis learns of the claimed version.
+    async fn give_back(&self, unchanged: &Sale) -> Result<(), ShopError> {
+        if unchanged.bucket_count() == 1 {
+            self.project(unchanged).await?;
+            return Ok(());
+        }
+        let claimed: Option<Sale> = sqlx::query_as(concat!(
+            "UPDATE sales SET version = version + 1 WHERE id = $1 RETURNING ",
+            sale_columns!()
+        ))
+        .bind(unchanged.id)
+        .fetch_optional(&self.postgres)
+        .await?;
+        self.publish(claimed).await.map(|_| ())
+    }
+
+    /// Brings a version of the sale to each of its buckets. If units are to be taken away of which a bucket
+    /// has too few, it borrows them first. [`Projected::Short`]: all buckets together have too few, and some
+    /// may have given theirs.
     async fn project(&self, sale: &Sale) -> Result<Projected, ShopError> {
-        let mut connection = self.redis.pooled().await?;
-        Ok(scripts::project(&mut *connection, &self.redis.keys, sale).await?)
+        let (mut outcome, mut short) = (Projected::Unchanged, false);
+        for bucket in sale.all_buckets() {
+            match self.project_to(sale, bucket).await? {
+                Projected::Applied => outcome = Projected::Applied,
+                Projected::Unchanged => {}
+                Projected::Short { .. } if sale.bucket_count() > 1 => {
+                    short = true;
+                    break;
+                }
+                other => return Ok(other),
+            }
+        }
+        if !short {
+            return Ok(outcome);
+        }
+        // What there is to take is what is shown, as soon as all have the units back.
+        let listing = self.refresh(sale.id).await?;
+        Ok(Projected::Short {
+            remaining: listing.view(self.now()).remaining,
+        })
+    }
+
+    async fn project_to(&self, sale: &Sale, bucket: Bucket) -> Result<Projected, ShopError> {
+        // Buyers may be quicker to take what was borrowed.
+        for tries_left in (0..BORROW_TRIES).rev() {
+            let mut connection = self.redis.pooled().await?;
+            let keys = &self.redis.keys;
+            let projected = scripts::project(&mut *connection, keys, sale, bucket.part).await?;
+            drop(connection);
+            let Projected::Short { remaining } = projected else {
+                return Ok(projected);
+            };
+            if tries_left == 0 || sale.bucket_count() == 1 {
+                return Ok(projected);
+            }
+            let Some(known) = self
+                .listing(sale.id)
+                .await?
+                .division()
+                .reading(bucket.part)
+                .map(|reading| reading.stock)
+            else {
+                return Ok(projected);
+            };
+            let wanted = known - bucket.part.share(i64::from(sale.stock)) - remaining;
+            lending::gather(self, sale, bucket, wanted.max(1)).await?;
+        }
+        Ok(Projected::Unchanged) // the loop has answered
     }
 
     fn state_missing(&self) -> ShopError {
@@ -576,11 +684,15 @@ impl Shop {
         let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
         // A key of the wrong type is that sale's trouble alone.
         pipeline.ignore_errors().cmd("TIME");
-        for listing in listings {
-            pipeline
-                .cmd("HMGET")
-                .arg(self.redis.keys.state(listing.id))
-                .arg(&TALLY_FIELDS);
+        // Each with its division, in case it is divided anew meanwhile.
+        let divisions: Vec<_> = listings
+            .iter()
+            .map(|listing| arc_swap::Guard::into_inner(listing.division()))
+            .collect();
+        for (listing, division) in listings.iter().zip(&divisions) {
+            for bucket in Bucket::all(listing.id, division.of()) {
+                ask_tally(&mut pipeline, &self.redis.keys, bucket);
+            }
         }
         let mut connection = self.redis.pooled().await?;
         let asked = Instant::now();
@@ -592,14 +704,14 @@ impl Shop {
         }
         let now = self.now();
         let mut failed = clock.map(drop);
-        for (listing, reply) in listings.iter().zip(replies) {
-            match reply.extract_error() {
-                Ok(reply) => listing.tell(Tally::from_reply(reply)),
-                Err(error) if is_wrong_type(&error) => listing.tell(None),
-                // It was not looked at, so nothing is known: neither that it is there nor that it is not.
-                Err(error) => {
-                    failed = failed.and(Err(error));
-                    continue;
+        for (listing, division) in listings.iter().zip(&divisions) {
+            for part in division.parts() {
+                let reply = replies.next().unwrap_or(redis::Value::Nil);
+                match reply.extract_error() {
+                    Ok(reply) => division.tell(part.part, Tally::from_reply(reply)),
+                    Err(error) if is_wrong_type(&error) => division.tell(part.part, None),
+                    // It was not looked at, so nothing is known: neither that it is there nor that it is not.
+                    Err(error) => failed = failed.and(Err(error)),
                 }
             }
             listing.pulsate(now);
@@ -647,16 +759,16 @@ impl Shop {
     }
 }
 
-/// Deletes the buyers of one epoch of a sale.
+/// Deletes the buyers of one epoch of a bucket.
 pub async fn unlink_buyers(
     shop: &Shop,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
     shards: i32,
 ) -> Result<(), ShopError> {
     let shards: Vec<i32> = (0..shards).collect();
     for some in shards.chunks(1_024) {
-        let key = |shard: &i32| shop.redis.keys.shard(sale, epoch, *shard);
+        let key = |shard: &i32| shop.redis.keys.shard(bucket, epoch, *shard);
         let keys: Vec<String> = some.iter().map(key).collect();
         let mut connection = shop.redis.pooled().await?;
         redis::cmd("UNLINK")
@@ -667,7 +779,8 @@ pub async fn unlink_buyers(
     Ok(())
 }
 
-const TALLY_FIELDS: [&str; 7] = [
+/// The last one is not there until a bucket has lent something.
+const TALLY_FIELDS: [&str; 8] = [
     "epoch",
     "version",
     "stock",
@@ -675,7 +788,16 @@ const TALLY_FIELDS: [&str; 7] = [
     "admitted",
     "pending",
     "change",
+    "lent",
 ];
+
+/// Asks for a reading of one bucket; [`Tally::from_reply`] reads the reply.
+pub(super) fn ask_tally(pipeline: &mut redis::Pipeline, keys: &Keys, bucket: Bucket) {
+    pipeline
+        .cmd("HMGET")
+        .arg(keys.state(bucket))
+        .arg(&TALLY_FIELDS);
+}
 
 /// Redis' TIME in Unix ms. Total over any reply.
 fn clock_ms(reply: redis::Value) -> Result<i64, redis::RedisError> {
@@ -686,15 +808,28 @@ fn clock_ms(reply: redis::Value) -> Result<i64, redis::RedisError> {
 impl Tally {
     /// From the reply to HMGET of `TALLY_FIELDS`. `None`: there is no state, or none that can be read.
     /// Total over any reply.
-    fn from_reply(reply: redis::Value) -> Option<Self> {
-        let fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
+    pub(super) fn from_reply(reply: redis::Value) -> Option<Self> {
+        let mut fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
+        if let Some(lent) = fields.get_mut(TALLY_FIELDS.len() - 1) {
+            lent.get_or_insert(0);
+        }
         let fields: Option<Vec<i64>> = fields.into_iter().collect();
         Self::from_fields(&fields?)
     }
 
     /// From the values of `TALLY_FIELDS`, in that order.
     fn from_fields(fields: &[i64]) -> Option<Self> {
-        let [epoch, version, stock, remaining, admitted, pending, change] = *fields else {
+        let [
+            epoch,
+            version,
+            stock,
+            remaining,
+            admitted,
+            pending,
+            change,
+            lent,
+        ] = *fields
+        else {
             return None;
         };
         Some(Self {
@@ -705,6 +840,7 @@ impl Tally {
             admitted,
             pending,
             change,
+            lent,
         })
     }
 }
@@ -737,12 +873,12 @@ mod tests {
         }
 
         #[test]
-        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..9)) {
+        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..10)) {
             let reply = numbers.iter().map(|number| match number {
                 Some(number) => Value::BulkString(number.to_string().into_bytes()),
                 None => Value::Nil,
             });
-            let complete = numbers.len() == TALLY_FIELDS.len() && numbers.iter().all(Option::is_some);
+            let complete = numbers.len() == TALLY_FIELDS.len() && numbers[..7].iter().all(Option::is_some);
             let tally = Tally::from_reply(Value::Array(reply.collect()));
             prop_assert_eq!(tally.map(|tally| Some(tally.epoch)), complete.then(|| numbers[0]));
         }

@@ -1,4 +1,4 @@
-//! The admission gate: one task per sale that carries everybody who waits at this moment to Redis in
+//! The admission gate: one task per bucket of a sale (mostly there is one) that carries everybody who waits at this moment to Redis in
 //! one script call, and their verdicts back. It is group commit for a stock counter: the more people
 //! wait, the more share one round trip, one log append and one fsync.
 //!
@@ -10,6 +10,10 @@
 //! One batch is in flight at a time; the next one fills meanwhile. Buyers are judged in the order in
 //! which they joined the queue.
 //!
+//! **Buckets.** A buyer joins the gate of their bucket ([`crate::domain::bucket`]). When the bucket is dry, who
+//! would hear "sold out" waits until the others were searched ([`super::lending`]). When the sale is
+//! divided anew, who still waits goes on to the gate of the bucket that they belong to now.
+//!
 //! **When something fails.** A batch whose reply is lost is asked again with the same order ids, and
 //! the script recognises an attempt that it has accepted already. When that does not succeed within
 //! [`PATIENCE`], everybody in it gets 503. Whether such an order exists is then not known here and
@@ -18,7 +22,7 @@
 //! On a crash the queue is lost, nobody in it was answered, and what was accepted is in the log.
 
 use crate::{
-    domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
+    domain::{Admission, Bucket, IdempotencyKey, OrderId, Part, Sale, UserId},
     redis::{
         HotError, is_passing, is_wrong_type,
         scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
@@ -26,7 +30,9 @@ use crate::{
     sale::{
         Shop, ShopError,
         board::Listing,
+        division::{Compartment, Seen},
         ids::IdError,
+        lending::{self, Found, Trouble},
         log::{AcceptedBatch, AcceptedOrder},
     },
     telemetry::traces::{self, Batch, Call, Joined},
@@ -41,7 +47,7 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// The most buyers of one sale that may wait for a batch; beyond it they get 503 at once.
+/// The most buyers of one bucket that may wait for a batch; beyond it they get 503 at once.
 const QUEUE: usize = 65_536;
 
 /// How long a batch is retried, and how long a buyer may wait for their batch to begin.
@@ -54,6 +60,7 @@ const SHUT: &str = "purchases are briefly suspended while the stock is checked";
 const MOVING: &str = "purchases are briefly suspended while the sale moves to another server";
 const OVERLOADED: &str = "too many people are waiting for this sale";
 const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
+const NO_UNITS: &str = "the buckets of the sale could not be searched for units in time";
 const NO_ANSWER: &str = "the stock could not be asked in time; if the purchase went through, a retry will name its order";
 
 /// How long clients are asked to wait before they try again.
@@ -77,15 +84,15 @@ pub async fn ask(
     user: UserId,
     key: Option<IdempotencyKey>,
 ) -> Result<Admission, ShopError> {
-    let queue = listing.gate.get_or_init(|| open(shop, listing));
     let (answer, verdict) = oneshot::channel();
-    let joined = queue.try_send(Waiting {
+    let waiting = Waiting {
         user,
         key,
         since: Instant::now(),
         trace: Joined::here(),
         answer,
-    });
+    };
+    let joined = join(shop, listing, waiting);
     let answered = match joined {
         Ok(()) => verdict.await.unwrap_or(Err(NO_ANSWER)),
         Err(_) => {
@@ -99,14 +106,32 @@ pub async fn ask(
     })
 }
 
-/// Starts the task of a sale's gate; it ends with the shop.
-fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
+/// Joins the queue of the user's bucket. The error: there is no room.
+fn join(shop: &Arc<Shop>, listing: &Arc<Listing>, waiting: Waiting) -> Result<(), Waiting> {
+    let division = listing.division();
+    let place = division.part_of(waiting.user);
+    let queue = place.gate.get_or_init(|| open(shop, listing, place));
+    queue.try_send(waiting).map_err(|full| full.into_inner())
+}
+
+/// Starts the task of a bucket's gate; it ends with the shop, or with the division.
+fn open(shop: &Arc<Shop>, listing: &Arc<Listing>, place: &Compartment) -> mpsc::Sender<Waiting> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(run(Arc::downgrade(shop), Arc::downgrade(listing), receiver));
+    let bucket = Bucket {
+        sale: listing.id,
+        part: place.part,
+    };
+    let (shop, listing) = (Arc::downgrade(shop), Arc::downgrade(listing));
+    tokio::spawn(run(shop, listing, bucket, receiver));
     sender
 }
 
-async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver<Waiting>) {
+async fn run(
+    shop: Weak<Shop>,
+    listing: Weak<Listing>,
+    bucket: Bucket,
+    mut queue: mpsc::Receiver<Waiting>,
+) {
     let mut waiting = Vec::new();
     let mut spare = SpareIds::default();
     loop {
@@ -123,17 +148,37 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         // Who has hung up is not sold anything; who has waited too long has been told to come back
         // by their own client, most likely.
         waiting.retain(|buyer| !buyer.answer.is_closed());
-        let (mut waiting, late): (Vec<_>, Vec<_>) = waiting
+        let (on_time, late): (Vec<_>, Vec<_>) = waiting
             .drain(..)
             .partition(|buyer| began.duration_since(buyer.since) < PATIENCE);
         refuse(&shop, late, OVERLOADED);
-        if waiting.is_empty() {
+        if on_time.is_empty() {
             continue;
         }
         listing.touch();
-        shop.metrics.batch_size.record(waiting.len() as f64);
+        shop.metrics.batch_size.record(on_time.len() as f64);
+        serve(&shop, &listing, bucket, on_time, &mut spare).await;
+        shop.metrics
+            .gate_seconds
+            .record(began.elapsed().as_secs_f64());
+    }
+}
+
+/// Answers everybody in a batch.
+async fn serve(
+    shop: &Arc<Shop>,
+    listing: &Arc<Listing>,
+    bucket: Bucket,
+    mut waiting: Vec<Waiting>,
+    spare: &mut SpareIds,
+) {
+    let search_until = tokio::time::Instant::now() + PATIENCE;
+    let division = arc_swap::Guard::into_inner(listing.division());
+    let mut hunger = None;
+    loop {
+        let began = Instant::now();
         let batch = Batch::open(waiting.iter().map(|buyer| &buyer.trace));
-        let judging = judge_crowd(&shop, &listing, &waiting, &mut spare);
+        let judging = judge_crowd(shop, listing, bucket, &waiting, spare);
         let judged = AssertUnwindSafe(Batch::around(&batch, judging))
             .catch_unwind()
             .await;
@@ -143,22 +188,86 @@ async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver
         shop.capacity.note(answered, began.elapsed());
         // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
         // known here, as after any other failure.
-        match judged.unwrap_or(Err(NO_ANSWER)) {
-            Ok(answers) => {
-                for (buyer, answer) in waiting.drain(..).zip(answers) {
-                    count(&shop, &answer);
-                    if let (Some(batch), Some(trace)) = (&batch, &buyer.trace) {
-                        batch.judged(trace, buyer.since, &answer);
-                    }
-                    // A receiver that has gone is a client that hung up: its order stands.
-                    let _ = buyer.answer.send(answer);
-                }
+        let answers = match judged.unwrap_or(Err(Unjudged::Because(NO_ANSWER))) {
+            Ok(answers) => answers,
+            Err(Unjudged::Because(why)) => return refuse(shop, waiting, why),
+            Err(Unjudged::DividedAnew) => {
+                let joined = waiting.into_iter().map(|buyer| join(shop, listing, buyer));
+                let no_room = joined.filter_map(Result::err).collect();
+                return refuse(shop, no_room, OVERLOADED);
             }
-            Err(why) => refuse(&shop, waiting, why),
+        };
+        let mut dry = Vec::new();
+        for (buyer, answer) in waiting.drain(..).zip(answers) {
+            if bucket.part.of > 1 && answer == Ok(Admission::SoldOut) {
+                dry.push(buyer);
+            } else {
+                reply(shop, batch.as_ref(), buyer, answer);
+            }
         }
-        shop.metrics
-            .gate_seconds
-            .record(began.elapsed().as_secs_f64());
+        if dry.is_empty() {
+            return;
+        }
+        waiting = dry;
+        if hunger.is_none() {
+            let places = division.parts().iter();
+            let own = places.filter(|place| place.part == bucket.part);
+            hunger = own.map(Compartment::hunger).next();
+        }
+        let searched = AssertUnwindSafe(search(shop, listing, bucket, waiting.len(), search_until))
+            .catch_unwind()
+            .await;
+        if let Some(answer) = searched.unwrap_or(Some(Err(NO_UNITS))) {
+            for buyer in waiting {
+                reply(shop, batch.as_ref(), buyer, answer);
+            }
+            return;
+        }
+    }
+}
+
+fn reply(shop: &Shop, batch: Option<&Batch>, buyer: Waiting, answer: Answer) {
+    count(shop, &answer);
+    if let (Some(batch), Some(trace)) = (batch, &buyer.trace) {
+        batch.judged(trace, buyer.since, &answer);
+    }
+    // A receiver that has gone is a client that hung up: its order stands.
+    let _ = buyer.answer.send(answer);
+}
+
+/// Searches the other buckets for so many buyers; `None`: they are to be judged once more.
+async fn search(
+    shop: &Arc<Shop>,
+    listing: &Listing,
+    bucket: Bucket,
+    buyers: usize,
+    deadline: tokio::time::Instant,
+) -> Option<Answer> {
+    let found = lending::borrow(shop, listing, bucket, buyers, deadline).await;
+    let again = || (tokio::time::Instant::now() >= deadline).then_some(Err(NO_UNITS));
+    match found {
+        Ok(Found::Nothing) => Some(Ok(Admission::SoldOut)),
+        Ok(Found::AskAgain) => again(),
+        Err(Trouble::Fenced(fenced)) => {
+            // A rebuild, or a new division: the next judgement meets it too, and knows what to do.
+            if fenced == Fenced::Corrupt {
+                listing.suspect();
+                shop.rebuild_bell.notify_one();
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+            again()
+        }
+        Err(Trouble::OutOfTime) => Some(Err(NO_UNITS)),
+        Err(Trouble::Shut) => {
+            shop.rebuild_bell.notify_one();
+            Some(Err(SHUT))
+        }
+        Err(Trouble::Redis(error)) => {
+            shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
+            tracing::warn!(sale = %listing.id, %error, "units could not be borrowed");
+            tokio::time::sleep(RETRY_PAUSE).await;
+            again()
+        }
     }
 }
 
@@ -204,6 +313,20 @@ impl SpareIds {
     }
 }
 
+/// Why a whole batch has no verdicts.
+enum Unjudged {
+    /// Everybody in it hears this.
+    Because(&'static str),
+    /// Nobody was judged, and they belong to other buckets by now.
+    DividedAnew,
+}
+
+impl From<&'static str> for Unjudged {
+    fn from(why: &'static str) -> Self {
+        Self::Because(why)
+    }
+}
+
 /// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that answer
 /// goes for the others.
 ///
@@ -217,29 +340,35 @@ impl SpareIds {
 async fn judge_crowd(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
+    bucket: Bucket,
     waiting: &[Waiting],
     spare: &mut SpareIds,
-) -> Result<Vec<Answer>, &'static str> {
+) -> Result<Vec<Answer>, Unjudged> {
     let [first, others @ ..] = waiting else {
         return Ok(Vec::new());
     };
+    let division = arc_swap::Guard::into_inner(listing.division());
+    let place = division.part_of(first.user);
+    let seems_dry = || (division.reading(place.part)).is_some_and(|known| known.remaining <= 0);
     let one_may_do = !others.is_empty()
-        && listing.seems_sold_out()
-        && listing.is_stranger(first.user)
+        && place.part == bucket.part
+        && place.is_stranger(first.user)
+        && seems_dry()
         && shop.tricks.are_used(Trick::OneForAll);
     if !one_may_do {
-        return Ok(judge(shop, listing, waiting, spare).await?.answers);
+        let judged = judge(shop, listing, bucket, waiting, spare).await?;
+        return Ok(judged.answers);
     }
     let Verdicts {
         mut answers,
         epoch,
         admitted,
-    } = judge(shop, listing, std::slice::from_ref(first), spare).await?;
+    } = judge(shop, listing, bucket, std::slice::from_ref(first), spare).await?;
     let goes_for_all = matches!(answers[..], [Ok(Admission::SoldOut)]);
     // Whom the first answer does not go for. Looked at once: a purchase elsewhere may add to the buyers.
     let is_asked: Vec<bool> = (others.iter())
         .map(|buyer| {
-            let buyers = &listing.buyers;
+            let buyers = &place.buyers;
             !(goes_for_all && buyers.had_bought_nothing(buyer.user, epoch, admitted))
         })
         .collect();
@@ -247,10 +376,13 @@ async fn judge_crowd(
     to_ask
         .extend((others.iter().zip(&is_asked)).filter_map(|(buyer, asked)| asked.then_some(buyer)));
     if !to_ask.is_empty() {
-        let judged = judge(shop, listing, &to_ask, spare).await;
-        // The first buyer's answer stands whatever becomes of these.
-        let refused = |why| to_ask.iter().map(|_| Err(why)).collect();
-        let answers = judged.map_or_else(refused, |judged| judged.answers);
+        let judged = judge(shop, listing, bucket, &to_ask, spare).await;
+        let answers = match judged {
+            Ok(judged) => judged.answers,
+            // The first buyer's answer stands whatever becomes of these.
+            Err(Unjudged::Because(why)) => to_ask.iter().map(|_| Err(why)).collect(),
+            Err(Unjudged::DividedAnew) => to_ask.iter().map(|_| Err(SHUT)).collect(),
+        };
         asked = answers.into_iter();
     }
     answers.extend(is_asked.into_iter().map(|is_asked| {
@@ -268,37 +400,48 @@ struct Verdicts {
     /// One for each buyer, in order.
     answers: Vec<Answer>,
     epoch: i64,
-    /// In this epoch.
+    /// In this epoch, in this bucket.
     admitted: i64,
 }
 
-/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The outer error is for everybody
-/// in the batch.
+/// Asks Redis about a batch until it answers, or for [`PATIENCE`].
 async fn judge<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
+    bucket: Bucket,
     waiting: &[W],
     spare: &mut SpareIds,
-) -> Result<Verdicts, &'static str> {
+) -> Result<Verdicts, Unjudged> {
     let fail_points = &shop.fail_points;
     if fail_points.at("gate.batched").await.is_err() {
-        return Err(NO_ANSWER);
+        return Err(NO_ANSWER.into());
     }
     let began_ms = shop.now().unix_timestamp_nanos() / 1_000_000;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut ids = spare.take(waiting.len());
     let (mut reloaded, mut unanswered) = (false, false);
     loop {
-        let attempted =
-            tokio::time::timeout_at(deadline, attempt(shop, listing, waiting, &mut ids));
+        let sale = listing.sale();
+        if sale.bucket_count() != bucket.part.of {
+            // Who was perhaps judged in the old division must not be judged under another id in the new one.
+            return Err(if unanswered {
+                NO_ANSWER.into()
+            } else {
+                Unjudged::DividedAnew
+            });
+        }
+        let attempted = tokio::time::timeout_at(
+            deadline,
+            attempt(shop, &sale, bucket.part, waiting, &mut ids),
+        );
         match attempted
             .await
             .unwrap_or_else(|_| Err(Failure::Broken("no answer in time".into())))
         {
-            Ok((asked, admitted, epoch)) => {
+            Ok((asked, admitted)) => {
                 shop.board.clock.read(admitted.now_ms, asked);
                 if fail_points.at("gate.answering").await.is_err() {
-                    return Err(NO_ANSWER); // the log has what was accepted
+                    return Err(NO_ANSWER.into()); // the log has what was accepted
                 }
                 // An attempt without an answer may still be on its way and use its ids later.
                 if !unanswered {
@@ -316,9 +459,18 @@ async fn judge<W: Borrow<Waiting>>(
                     spare.give_back(unused);
                 }
                 return Ok(Verdicts {
-                    epoch,
+                    epoch: sale.epoch,
                     admitted: admitted.admitted,
-                    answers: conclude(shop, listing, waiting, &ids, admitted, epoch, began_ms),
+                    answers: conclude(
+                        shop,
+                        listing,
+                        &sale,
+                        bucket.part,
+                        waiting,
+                        &ids,
+                        admitted,
+                        began_ms,
+                    ),
                 });
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
@@ -327,7 +479,7 @@ async fn judge<W: Borrow<Waiting>>(
                 reloaded = true;
                 let refreshed = tokio::time::timeout_at(deadline, shop.refresh(listing.id)).await;
                 if !matches!(refreshed, Ok(Ok(_))) {
-                    return Err(SHUT);
+                    return Err(SHUT.into());
                 }
             }
             Err(Failure::Fenced(fenced)) => {
@@ -336,30 +488,30 @@ async fn judge<W: Borrow<Waiting>>(
                     listing.suspect();
                 }
                 shop.rebuild_bell.notify_one();
-                return Err(SHUT);
+                return Err(SHUT.into());
             }
             Err(Failure::Shut) => {
                 shop.rebuild_bell.notify_one();
-                return Err(SHUT);
+                return Err(SHUT.into());
             }
             Err(Failure::Refused(error)) => {
                 // Asking again in 20 ms would change nothing; but it may be another process by then.
-                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
+                shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
                 if is_wrong_type(&error) {
                     listing.suspect();
                     shop.rebuild_bell.notify_one();
                 }
                 tracing::warn!(sale = %listing.id, %error, "redis refuses a batch");
-                return Err(NO_ANSWER);
+                return Err(NO_ANSWER.into());
             }
             Err(Failure::Later(error)) => {
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "redis cannot judge a batch now");
                     return Err(
                         if error.redirect_node().is_some() || error.code() == Some("TRYAGAIN") {
-                            MOVING
+                            MOVING.into()
                         } else {
-                            SHUT
+                            SHUT.into()
                         },
                     );
                 }
@@ -367,10 +519,10 @@ async fn judge<W: Borrow<Waiting>>(
             }
             Err(Failure::Broken(error)) => {
                 unanswered = true;
-                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
+                shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
-                    return Err(NO_ANSWER);
+                    return Err(NO_ANSWER.into());
                 }
                 tracing::debug!(sale = %listing.id, %error, "asking again");
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -409,11 +561,16 @@ impl From<redis::RedisError> for Failure {
 
 async fn attempt<W: Borrow<Waiting>>(
     shop: &Shop,
-    listing: &Listing,
+    sale: &Sale,
+    part: Part,
     waiting: &[W],
     ids: &mut Vec<OrderId>,
-) -> Result<(Instant, Admitted, i64), Failure> {
-    let key = shop.redis.keys.state(listing.id);
+) -> Result<(Instant, Admitted), Failure> {
+    let bucket = Bucket {
+        sale: sale.id,
+        part,
+    };
+    let key = shop.redis.keys.state(bucket);
     let connection = if shop.fail_points.planted("bug.sell_from_anybody") {
         shop.redis.hot_unchecked().await
     } else if shop.tricks.are_used(Trick::SharedConnection) {
@@ -444,9 +601,12 @@ async fn attempt<W: Borrow<Waiting>>(
             key: buyer.key,
         })
         .collect();
-    let sale = listing.sale();
+    let bucket = Bucket {
+        sale: sale.id,
+        part,
+    };
     let options = AdmitOptions {
-        high_water: shop.settings.high_water,
+        high_water: high_water(shop, part),
         own_writer: shop.settings.own_writer,
         late: (shop.fail_points.planted("bug.ignore_the_window"))
             .then(|| (shop.now().unix_timestamp_nanos() / 1_000_000) as i64),
@@ -456,7 +616,7 @@ async fn attempt<W: Borrow<Waiting>>(
         shards = i32::from(buyers.first().map_or(1, |buyer| buyer.order_id.get() as u8)) + 1;
     }
     if shop.fail_points.planted("bug.sell_beyond_stock") {
-        scripts::invent_a_unit(&mut connection, &shop.redis.keys, sale.id).await?;
+        scripts::invent_a_unit(&mut connection, &shop.redis.keys, bucket).await?;
     }
     shop.fail_points
         .at("gate.asking")
@@ -468,7 +628,7 @@ async fn attempt<W: Borrow<Waiting>>(
     let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
-        sale.id,
+        bucket,
         sale.epoch,
         shards,
         options,
@@ -484,21 +644,31 @@ async fn attempt<W: Borrow<Waiting>>(
         .await
         .map_err(redis::RedisError::from)?;
     judged
-        .map(|admitted| (asked, admitted, sale.epoch))
+        .map(|admitted| (asked, admitted))
         .map_err(Failure::Fenced)
 }
 
+/// How many orders may wait in the log of one bucket, so that the sale's limit holds.
+fn high_water(shop: &Shop, part: Part) -> i64 {
+    part.share(shop.settings.high_water).max(1)
+}
+
 /// Turns verdicts into answers, tells the board, and hands what was accepted to the writer.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the end of one function, apart to be read"
+)]
 fn conclude<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
+    sale: &Sale,
+    part: Part,
     waiting: &[W],
     ids: &[OrderId],
     admitted: Admitted,
-    epoch: i64,
     began_ms: i128,
 ) -> Vec<Answer> {
-    let sale = listing.sale();
+    let epoch = sale.epoch;
     // What this call accepted, and what an earlier one did whose reply was lost.
     let (mut accepted, mut before) = (Vec::new(), Vec::new());
     let answers: Vec<Answer> = waiting
@@ -554,20 +724,26 @@ fn conclude<W: Borrow<Waiting>>(
             traces.carry(buyer.trace.as_ref(), answer);
         }
     }
-    listing.buyers.saw(
-        epoch,
-        admitted.admitted,
-        accepted.iter().map(|order| order.user),
-    );
-    listing.tell_remaining(
-        epoch,
-        admitted.change,
-        admitted.remaining,
-        Some(admitted.admitted),
-    );
+    let division = listing.division();
+    if let Some(known) = division.parts().get(usize::from(part.index))
+        && known.part == part
+    {
+        known.buyers.saw(
+            epoch,
+            admitted.admitted,
+            accepted.iter().map(|order| order.user),
+        );
+    }
+    let seen = Seen {
+        remaining: admitted.remaining,
+        admitted: Some(admitted.admitted),
+        lent: None,
+    };
+    division.tell_remaining(part, epoch, admitted.change, seen);
     let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>| {
         let batch = AcceptedBatch {
             sale: sale.id,
+            part,
             epoch,
             entry,
             created_ms,
@@ -602,10 +778,11 @@ pub struct Readmitted {
 }
 
 /// Admits orders that were accepted at `created_ms` (Unix) under an older epoch into the live one,
-/// under their own ids.
+/// under their own ids. All of one bucket.
 pub async fn readmit(
     shop: &Shop,
     sale: &Sale,
+    part: Part,
     created_ms: i64,
     orders: &[AcceptedOrder],
 ) -> Result<Result<Readmitted, Fenced>, redis::RedisError> {
@@ -619,7 +796,7 @@ pub async fn readmit(
         })
         .collect();
     let options = AdmitOptions {
-        high_water: shop.settings.high_water,
+        high_water: high_water(shop, part),
         own_writer: true,
         late: Some(created_ms.max(1)),
     };
@@ -628,7 +805,10 @@ pub async fn readmit(
     let admitted = match scripts::admit(
         &mut *connection,
         &shop.redis.keys,
-        sale.id,
+        Bucket {
+            sale: sale.id,
+            part,
+        },
         sale.epoch,
         sale.buyer_shards,
         options,
@@ -656,6 +836,7 @@ pub async fn readmit(
         .filter(|(_, orders)| !orders.is_empty())
         .map(|(entry, orders)| AcceptedBatch {
             sale: sale.id,
+            part,
             epoch: sale.epoch,
             entry,
             created_ms,

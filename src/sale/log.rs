@@ -8,7 +8,7 @@
 //! On a crash the entries stay; a recovery pass of any instance writes them.
 
 use crate::{
-    domain::{IdempotencyKey, OrderId, SaleId, UserId},
+    domain::{Bucket, IdempotencyKey, OrderId, Part, SaleId, UserId},
     redis::Keys,
 };
 use redis::{RedisError, aio::ConnectionLike, streams::StreamRangeReply};
@@ -29,6 +29,8 @@ pub struct AcceptedOrder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptedBatch {
     pub sale: SaleId,
+    /// In whose bucket's log it stands.
+    pub part: Part,
     pub epoch: i64,
     /// The stream id, to acknowledge it with. Empty if that is not known (the reply that named it was
     /// lost): then the entry is a recovery pass' to find.
@@ -42,14 +44,21 @@ pub struct AcceptedBatch {
 
 /// An entry that could not be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("log entry {entry} of sale {sale} cannot be read: {why}")]
+#[error("log entry {entry} of sale {bucket} cannot be read: {why}")]
 pub struct Unreadable {
-    pub sale: SaleId,
+    pub bucket: Bucket,
     pub entry: String,
     pub why: &'static str,
 }
 
 impl AcceptedBatch {
+    pub const fn bucket(&self) -> Bucket {
+        Bucket {
+            sale: self.sale,
+            part: self.part,
+        }
+    }
+
     /// The entry's two fields, as `admit.lua` writes them.
     fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let meta = format!(
@@ -71,13 +80,13 @@ impl AcceptedBatch {
 
     /// Reads an entry's two fields. Total over any bytes.
     pub fn decode(
-        sale: SaleId,
+        bucket: Bucket,
         entry: &str,
         meta: &[u8],
         orders: &[u8],
     ) -> Result<Self, Unreadable> {
         let unreadable = |why| Unreadable {
-            sale,
+            bucket,
             entry: entry.to_owned(),
             why,
         };
@@ -109,7 +118,8 @@ impl AcceptedBatch {
             }
         });
         Ok(Self {
-            sale,
+            sale: bucket.sale,
+            part: bucket.part,
             epoch,
             entry: entry.to_owned(),
             created_ms,
@@ -119,11 +129,11 @@ impl AcceptedBatch {
     }
 }
 
-/// Reads up to `count` entries of a sale's log after `after` (empty: from the start), oldest first.
+/// Reads up to `count` entries of a bucket's log after `after` (empty: from the start), oldest first.
 pub async fn read(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     after: &str,
     count: usize,
 ) -> Result<Vec<Result<AcceptedBatch, Unreadable>>, RedisError> {
@@ -133,7 +143,7 @@ pub async fn read(
         format!("({after}")
     };
     let reply: StreamRangeReply = redis::cmd("XRANGE")
-        .arg(keys.log(sale))
+        .arg(keys.log(bucket))
         .arg(start)
         .arg("+")
         .arg("COUNT")
@@ -146,15 +156,17 @@ pub async fn read(
     Ok(reply
         .ids
         .iter()
-        .map(|entry| AcceptedBatch::decode(sale, &entry.id, &field(entry, "m"), &field(entry, "o")))
+        .map(|entry| {
+            AcceptedBatch::decode(bucket, &entry.id, &field(entry, "m"), &field(entry, "o"))
+        })
         .collect())
 }
 
 /// Whether the log's key holds something that is no log.
-pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool, RedisError> {
+pub async fn is_of_another_type(shop: &super::Shop, bucket: Bucket) -> Result<bool, RedisError> {
     let mut connection = shop.redis.pooled().await?;
     let kind: String = redis::cmd("TYPE")
-        .arg(shop.redis.keys.log(sale))
+        .arg(shop.redis.keys.log(bucket))
         .query_async(&mut *connection)
         .await?;
     Ok(!matches!(kind.as_str(), "none" | "stream"))
@@ -167,7 +179,7 @@ pub async fn put_aside(
     keys: &Keys,
     batch: &AcceptedBatch,
 ) -> Result<String, RedisError> {
-    let aside = keys.unwritable_log(batch.sale, batch.epoch);
+    let aside = keys.unwritable_log(batch.bucket(), batch.epoch);
     let (meta, orders) = batch.encode();
     redis::cmd("XADD")
         .arg(&[aside.as_bytes(), b"*", b"m", &meta, b"o", &orders])
@@ -180,12 +192,12 @@ pub async fn put_aside(
 pub async fn set_aside(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    sale: SaleId,
+    bucket: Bucket,
     epoch: i64,
 ) -> Result<String, RedisError> {
-    let aside = keys.unreadable_log(sale, epoch);
+    let aside = keys.unreadable_log(bucket, epoch);
     redis::cmd("RENAME")
-        .arg(keys.log(sale))
+        .arg(keys.log(bucket))
         .arg(&aside)
         .exec_async(connection)
         .await?;
@@ -203,7 +215,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_entry_is_read_or_refused_without_a_panic(meta: Vec<u8>, orders: Vec<u8>) {
-            let sale = SaleId::from_i64(1);
+            let sale = SaleId::from_i64(1).into();
             if let Ok(batch) = AcceptedBatch::decode(sale, "1-1", &meta, &orders) {
                 prop_assert_eq!(batch.orders.len() * ORDER_LEN, orders.len());
             }
@@ -216,7 +228,7 @@ mod tests {
             order.extend(key.to_be_bytes());
             order.push(slot);
             let meta = format!("{epoch} {ms} {}", u8::from(own));
-            let batch = AcceptedBatch::decode(SaleId::from_i64(1), "1-1", meta.as_bytes(), &order).expect("well-formed");
+            let batch = AcceptedBatch::decode(SaleId::from_i64(1).into(), "1-1", meta.as_bytes(), &order).expect("well-formed");
             let expected = AcceptedOrder {
                 id: OrderId::from_i64(id),
                 user: UserId::from_bytes(user),
@@ -232,7 +244,7 @@ mod tests {
         /// Whatever stands in the stream's place.
         #[test]
         fn any_reply_is_a_list_of_entries_or_an_error(reply in any_value()) {
-            let sale = SaleId::from_i64(1);
+            let sale = SaleId::from_i64(1).into();
             let found = read(&mut Parrot(reply), &Keys::new(""), sale, "", 10).now_or_never();
             prop_assert!(found.is_some());
         }
@@ -243,7 +255,7 @@ mod tests {
             let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
             let fields = fields.iter().flat_map(|(name, value)| [bulk(name.as_bytes()), bulk(value)]);
             let entry = Value::Array(vec![bulk(b"7-1"), Value::Array(fields.collect())]);
-            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1), "", 10).now_or_never();
+            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1).into(), "", 10).now_or_never();
             for entry in found.expect("it waits for nothing")? {
                 match entry {
                     Ok(batch) => prop_assert_eq!(batch.entry, "7-1"),

@@ -4,13 +4,14 @@
 //! a crash between the two the script runs again and finds nothing to return.
 
 use crate::{
-    domain::{OrderId, SaleId, UserId},
+    domain::{Bucket, OrderId, SaleId, UserId},
     redis::{
         is_wrong_type,
         scripts::{self, Fenced},
     },
-    sale::{Shop, ShopError},
+    sale::{Shop, ShopError, board::Listing, division::Seen},
 };
+use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
 /// The most units of a sale that one step returns.
@@ -100,33 +101,8 @@ impl Shop {
     ) -> Result<bool, ShopError> {
         let mut listing = self.listing(id).await?;
         for reloaded in [false, true] {
-            let sale = listing.sale();
-            let mut connection = self.redis.pooled().await?;
-            let outcome = scripts::release(
-                &mut *connection,
-                &self.redis.keys,
-                id,
-                sale.epoch,
-                sale.buyer_shards,
-                orders,
-            )
-            .await;
-            if let Err(error) = &outcome
-                && is_wrong_type(error)
-            {
-                self.suspect(id);
-            }
-            match outcome? {
-                Ok(released) => {
-                    let was_empty = released.remaining == released.returned;
-                    listing.tell_remaining(sale.epoch, released.change, released.remaining, None);
-                    listing.pulsate(self.now());
-                    if released.returned > 0 && was_empty {
-                        // Elsewhere the sale may still be refused as sold out.
-                        self.redis.announce(id).await;
-                    }
-                    return Ok(true);
-                }
+            match self.return_to_buckets(&listing, orders).await? {
+                Ok(()) => return Ok(true),
                 Err(Fenced::Absent) if listing.is_retired(self.now()) => return Ok(true),
                 Err(Fenced::Corrupt) if reloaded => listing.suspect(),
                 Err(_) if !reloaded => listing = self.refresh(id).await?,
@@ -134,5 +110,54 @@ impl Shop {
             }
         }
         Ok(false)
+    }
+
+    /// Each unit to the bucket of its buyer; to none of those behind one that cannot take it now.
+    async fn return_to_buckets(
+        &self,
+        listing: &Listing,
+        orders: &[(UserId, OrderId)],
+    ) -> Result<Result<(), Fenced>, ShopError> {
+        let sale = listing.sale();
+        let mut by_bucket: BTreeMap<Bucket, Vec<(UserId, OrderId)>> = BTreeMap::new();
+        for order in orders {
+            let bucket = sale.bucket_of(order.0);
+            by_bucket.entry(bucket).or_default().push(*order);
+        }
+        for (bucket, orders) in by_bucket {
+            let mut connection = self.redis.pooled().await?;
+            let outcome = scripts::release(
+                &mut *connection,
+                &self.redis.keys,
+                bucket,
+                sale.epoch,
+                sale.buyer_shards,
+                &orders,
+            )
+            .await;
+            drop(connection);
+            if let Err(error) = &outcome
+                && is_wrong_type(error)
+            {
+                self.suspect(sale.id);
+            }
+            let released = match outcome? {
+                Ok(released) => released,
+                Err(fenced) => return Ok(Err(fenced)),
+            };
+            let was_empty = released.remaining == released.returned;
+            let seen = Seen {
+                remaining: released.remaining,
+                admitted: None,
+                lent: None,
+            };
+            listing.tell_remaining(bucket.part, sale.epoch, released.change, seen);
+            listing.pulsate(self.now());
+            if released.returned > 0 && was_empty {
+                // Elsewhere the sale may still be refused as sold out.
+                self.redis.announce(sale.id).await;
+            }
+        }
+        Ok(Ok(()))
     }
 }

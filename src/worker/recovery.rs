@@ -5,7 +5,10 @@
 //! everybody's at once. Two passes may take the same entry: writing and acknowledging are
 //! idempotent.
 
-use crate::sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch, orders::Expect};
+use crate::{
+    domain::{Bucket, Part},
+    sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch, orders::Expect},
+};
 use std::{sync::Arc, time::Duration};
 
 /// How old another writer's entry must be before it counts as left behind. Longer than a writer's
@@ -22,14 +25,17 @@ const ORDERS: usize = 2_000;
 pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let (mut settled, mut failed) = (0, None);
     for listing in shop.board.listings() {
-        let waiting = listing.tally().is_some_and(|tally| tally.pending > 0);
-        if !waiting {
-            continue;
-        }
-        // One sale that cannot be written must not hold up the others.
-        match drain(shop, &listing, GRACE).await {
-            Ok(count) => settled += count,
-            Err(error) => failed = Some(error),
+        // Known before the log is read, so an entry of an older epoch was not left by a rebuild under way.
+        let readings = listing.division().readings();
+        for (part, reading) in readings {
+            if reading.pending == 0 {
+                continue;
+            }
+            // One that cannot be written must not hold up the others.
+            match drain(shop, &listing, part, reading.epoch, GRACE).await {
+                Ok(count) => settled += count,
+                Err(error) => failed = Some(error),
+            }
         }
     }
     if settled > 0 {
@@ -42,25 +48,26 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     }
 }
 
-/// Writes the entries of one sale's log that are older than `grace` or have no writer of their own.
-async fn drain(shop: &Arc<Shop>, listing: &Listing, grace: Duration) -> Result<usize, ShopError> {
+/// Writes the entries of one bucket's log that are older than `grace` or have no writer of their own.
+async fn drain(
+    shop: &Arc<Shop>,
+    listing: &Listing,
+    part: Part,
+    live: i64,
+    grace: Duration,
+) -> Result<usize, ShopError> {
     let mut settled = 0;
     let mut after = String::new();
-    // Known before the log is read, so an entry of an older epoch was not left by a rebuild under way.
-    let live = listing.tally().map_or(0, |tally| tally.epoch);
+    let bucket = Bucket {
+        sale: listing.id,
+        part,
+    };
     // Almost always the oldest entry is young, and then so are all: one is enough to see that.
     let mut count = 1;
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
-            log::read(
-                &mut *connection,
-                &shop.redis.keys,
-                listing.id,
-                &after,
-                count,
-            )
-            .await?
+            log::read(&mut *connection, &shop.redis.keys, bucket, &after, count).await?
         };
         shop.fail_points
             .at("recovery.read")

@@ -287,20 +287,20 @@ pub(super) async fn acknowledge(
     for batch in batches.iter().filter(|batch| !batch.entry.is_empty()) {
         // An id from a log that is lost may be another entry's by now; see `ack.lua`.
         by_log
-            .entry((batch.sale, batch.epoch))
+            .entry((batch.bucket(), batch.epoch))
             .or_default()
             .push((batch.entry.as_str(), batch.orders.len()));
     }
     let mut connection = shop.redis.pooled().await?;
     let mut failed = None;
-    for ((sale, epoch), entries) in by_log {
+    for ((bucket, epoch), entries) in by_log {
         let keys = &shop.redis.keys;
         shop.round_trips.redis.fetch_add(1, Relaxed);
-        let acknowledged = scripts::ack(&mut *connection, keys, sale, epoch, &entries).await;
+        let acknowledged = scripts::ack(&mut *connection, keys, bucket, epoch, &entries).await;
         if let Err(error) = acknowledged {
             if is_wrong_type(&error) {
                 // The log's key holds something else: only a rebuild of the sale mends that.
-                shop.suspect(sale);
+                shop.suspect(bucket.sale);
             }
             failed = Some(error);
         }

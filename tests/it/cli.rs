@@ -28,7 +28,7 @@ use time::OffsetDateTime;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");
-const SECRET: &str = "a secret of at least thirty-two bytes";
+pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// A folder in which programs run, with a data folder inside; removed at the end, together with
 /// whatever still runs in it.

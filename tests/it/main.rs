@@ -5,6 +5,7 @@ mod admission;
 mod archive;
 mod audit;
 mod bots;
+mod buckets;
 mod checkers;
 mod citus;
 mod cli;

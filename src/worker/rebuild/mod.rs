@@ -25,10 +25,14 @@ mod epochs;
 mod restore;
 
 use crate::{
-    domain::SaleId,
+    domain::{Bucket, SaleId},
     postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
     redis::Node,
-    sale::{Shop, ShopError, board::Listing},
+    sale::{
+        Shop, ShopError,
+        board::Listing,
+        catalogue::{check_buckets, only_raised},
+    },
     worker::Pace,
 };
 use epochs::{fence, let_writers_finish, seal};
@@ -179,10 +183,14 @@ async fn approved_run_ids(shop: &Shop) -> Result<HashSet<String>, ShopError> {
     Ok(approved.into_iter().collect())
 }
 
-/// Whether one of these servers has the sale's keys, as last heard.
+/// Whether one of these servers has keys of the sale, of any of its buckets, as last heard.
 fn is_on(shop: &Shop, sale: SaleId, nodes: &[Arc<Node>]) -> bool {
-    let owner = shop.redis.owner(&shop.redis.keys.state(sale));
-    owner.is_some_and(|owner| nodes.iter().any(|node| Arc::ptr_eq(node, &owner)))
+    let known = shop.board.get(sale).map(|listing| listing.sale());
+    let buckets = known.map_or(1, |sale| sale.bucket_count());
+    Bucket::all(sale, buckets).any(|bucket| {
+        let owner = shop.redis.owner(&shop.redis.keys.state(bucket));
+        owner.is_some_and(|owner| nodes.iter().any(|node| Arc::ptr_eq(node, &owner)))
+    })
 }
 
 fn listings_on(shop: &Shop, nodes: &[Arc<Node>]) -> Vec<Arc<Listing>> {
@@ -260,7 +268,7 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
             (Some(still), Vec::new())
         }
     };
-    let outcome = rebuild_sales(shop, only.as_deref(), false).await?;
+    let outcome = rebuild_sales(shop, only.as_deref(), false, None).await?;
     if !approving.is_empty() {
         bounded(approve(shop, &approving)).await?;
     }
@@ -311,18 +319,20 @@ impl Outcome {
     }
 }
 
-/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
+/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold. With
+/// `buckets`, the new epoch has so many.
 async fn rebuild_sales(
     shop: &Arc<Shop>,
     only: Option<&[SaleId]>,
     retired: bool,
+    buckets: Option<i16>,
 ) -> Result<Outcome, ShopError> {
     let fail_points = &shop.fail_points;
     fail_points
         .at("rebuild.elected")
         .await
         .map_err(sqlx::Error::Io)?;
-    let sealed = seal(shop, only, retired).await?;
+    let sealed = seal(shop, only, retired, buckets).await?;
     fail_points
         .at("rebuild.sealed")
         .await
@@ -454,7 +464,7 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
             return Err(error);
         }
         let only = only.as_ref().map(std::slice::from_ref);
-        let outcome = rebuild_sales(shop, only, only.is_some()).await?;
+        let outcome = rebuild_sales(shop, only, only.is_some(), None).await?;
         if let Some((_, error)) = outcome.failed {
             return Err(error);
         }
@@ -466,4 +476,45 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
     let sales = election.during(rebuilt).await??;
     election.rollback().await?;
     Ok(sales)
+}
+
+/// Divides a sale into more buckets, while it sells: a rebuild of this one sale, whose new epoch has them. From
+/// the seal until the first of them is installed, purchases of this sale hear 503 with Retry-After. If it dies
+/// half-way, the sale is rebuilt with the old number or with the new one, as with any rebuild.
+///
+/// Waits for a rebuild that is under way. A number that the sale has already changes nothing.
+pub async fn divide(shop: &Arc<Shop>, id: SaleId, buckets: i64) -> Result<(), ShopError> {
+    check_buckets(buckets)?;
+    let wanted = i16::try_from(buckets).unwrap_or(i16::MAX);
+    let mut election = elected_at_last(shop).await?;
+    let divided = async {
+        let now = bounded(shop.refresh(id)).await?.sale().buckets;
+        if wanted == now {
+            return Ok(());
+        }
+        if wanted < now {
+            return Err(only_raised(now));
+        }
+        let Processes { live, failed, .. } = Processes::look(shop).await;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let approved = approved_run_ids(shop).await?;
+        if !live.iter().all(|(_, run_id)| approved.contains(run_id)) {
+            return Err(ShopError::Unavailable {
+                what: "nothing was changed: redis is being rebuilt",
+                retry_after: PAUSE,
+            });
+        }
+        let outcome = rebuild_sales(shop, Some(&[id]), true, Some(wanted)).await?;
+        if let Some((_, error)) = outcome.failed {
+            return Err(error);
+        }
+        bounded(shop.refresh(id)).await?;
+        shop.redis.announce(id).await;
+        Ok(())
+    };
+    election.during(divided).await??;
+    election.rollback().await?;
+    Ok(())
 }
