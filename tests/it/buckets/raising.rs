@@ -52,7 +52,7 @@ async fn a_sale_is_divided_under_load_and_everybody_keeps_their_place() {
     app.finish().await;
 }
 
-/// How long somebody waits who asks again and again: until the sale sells again, with a hundred thousand buyers.
+/// How long somebody waits who asks again and again, until the sale sells again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_long_while_a_sale_is_divided() {
     let app = TestApp::start().await;
