@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `redirects.rs` | sales are spread; slots move at rest and under load: MOVED, ASK, TRYAGAIN |
 //! | `failover.rs` | a primary is killed; its replica has everything, or not |
+//! | `divided.rs` | a sale in buckets, on all nodes at once |
 //! | `sentinel.rs` | the same under Sentinels |
 //! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
 //!
@@ -12,6 +13,7 @@
 
 mod addresses;
 mod crowd;
+mod divided;
 mod evidence;
 mod failover;
 mod redirects;
