@@ -16,13 +16,14 @@ use crate::{
     bots::{WorkError, work::BadSolution},
     domain::{Admission, Door, IdempotencyKey, SaleId, UserId},
     room::{Place, RoomError, view::Standing},
+    sale::board::Listing,
     slip::BadSlip,
 };
 use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, HeaderValue, request::Parts},
 };
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 /// What a request shows. Looked for only where a sale might ask for it.
 pub struct Shown(pub Option<Papers>);
@@ -99,7 +100,7 @@ pub async fn purchase(
     let listing = app.shop.listing(sale).await?;
     let door = listing.sale().door;
     if !door.is_shut() {
-        return Ok(app.shop.purchase(sale, user, key).await?);
+        return Ok(app.shop.buy(&listing, user, key).await?);
     }
     let missing = papers.missing(&door);
     // What keeps everybody from buying is said first. Who shows everything may be retrying a purchase that went
@@ -128,20 +129,20 @@ pub async fn purchase(
     }
     match &papers.admission {
         Some(admission) if door.room().is_some() => {
-            with_admission(app, sale, user, key, text(admission)).await
+            with_admission(app, &listing, user, key, text(admission)).await
         }
-        _ => Ok(app.shop.purchase(sale, user, key).await?),
+        _ => Ok(app.shop.buy(&listing, user, key).await?),
     }
 }
 
 async fn with_admission(
     app: &App,
-    sale: SaleId,
+    listing: &Arc<Listing>,
     user: UserId,
     key: Option<IdempotencyKey>,
     admission: &str,
 ) -> Result<Admission, Problem> {
-    let turn = app.rooms.verify(sale, user, admission);
+    let turn = app.rooms.verify(listing.id, user, admission);
     let turn = turn.map_err(|why| match why {
         BadSlip::Forged => Problem::new(&ADMISSION_INVALID),
         BadSlip::Expired => Problem::new(&ADMISSION_EXPIRED),
@@ -149,11 +150,11 @@ async fn with_admission(
     // The turn takes the place of the client's own key: whatever that is, one order comes of a turn.
     let planted = app.shop.fail_points.planted("bug.reuse_admissions");
     let known_by = if planted { key } else { Some(turn.key) };
-    let bought = app.shop.purchase(sale, user, known_by).await?;
+    let bought = app.shop.buy(listing, user, known_by).await?;
     match bought {
         Admission::Accepted {
             replayed: false, ..
-        } => app.rooms.used(sale, turn),
+        } => app.rooms.used(listing.id, turn),
         // With a key it may be a retry, and gets the first answer; without one it is a second purchase.
         Admission::Accepted {
             order_id,
@@ -169,7 +170,7 @@ pub async fn join(
     app: &App,
     sale: SaleId,
     user: UserId,
-    papers: &Papers,
+    papers: Option<&Papers>,
 ) -> Result<Place, Problem> {
     let listing = app.shop.listing(sale).await?;
     let door = listing.sale().door;
@@ -182,7 +183,7 @@ pub async fn join(
         Err(error) => return Err(error.into()),
     }
     app.rooms.may_join(&listing)?;
-    let Some(solution) = &papers.solution else {
+    let Some(solution) = papers.and_then(|papers| papers.solution.as_ref()) else {
         return Err(Problem::new(&CHALLENGE_REQUIRED));
     };
     accept_work(app, sale, user, solution, None).await?;

@@ -169,10 +169,7 @@ pub async fn join(
     Shown(papers): Shown,
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
-    let place = match papers {
-        Some(papers) => door::join(&app, sale, user, &papers).await?,
-        None => app.rooms.join(sale, user).await?,
-    };
+    let place = door::join(&app, sale, user, papers.as_ref()).await?;
     PlaceBody::of(&app, sale, user, &place).answer()
 }
 

@@ -15,7 +15,7 @@
 //! | `{ids}:yyyymmdd` | integer | how many order numbers that UTC day has leased |
 //! | `{room:ID}` | hash | the waiting room: who was early, the seed of the draw, whose turn it is |
 //! | `{room:ID}:who:SHARD` | hash | user → their number in the waiting room |
-//! | `{room:ID}:turns` | hash | second → the turns that began in it |
+//! | `{room:ID}:turns` | string | the seconds in which turns began, and how many |
 //! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the bucket of requests is full again, Unix µs |
 //! | `{suspect:ADDRESS}:deeds`, `…:users` | integer, HyperLogLog | what an address did, and how many users it has |
 //! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |

@@ -337,6 +337,11 @@ impl Listing {
         self.sale.load_full()
     }
 
+    /// Whether a purchase has to show more than a token.
+    pub fn has_door(&self) -> bool {
+        self.sale.load().door.is_shut()
+    }
+
     /// Takes in the operator's row unless a newer one is known.
     pub fn learn(&self, sale: Sale) {
         self.sale.rcu(|known| {

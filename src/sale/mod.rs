@@ -225,7 +225,8 @@ impl Shop {
         self.board.clock.now()
     }
 
-    /// One purchase. Bounded in time: an answer, or [`ShopError::Unavailable`].
+    /// One purchase of a sale that asks for nothing but a token. Bounded in time: an answer, or
+    /// [`ShopError::Unavailable`].
     ///
     /// An unavailable purchase may have been accepted (the reply was lost): a retry names the order.
     pub async fn purchase(
@@ -239,6 +240,24 @@ impl Shop {
             // Boxed, because it is rare and large: every purchase would carry its room around.
             None => Box::pin(self.look_up(sale)).await?,
         };
+        if listing.has_door() {
+            // Whoever calls this believed that the sale asks for nothing: it was looked up only now, or an
+            // operator has just changed it.
+            return Err(ShopError::Unavailable {
+                what: "what this sale asks for was not known here a moment ago",
+                retry_after: gate::RETRY_AFTER,
+            });
+        }
+        self.buy(&listing, user, key).await
+    }
+
+    /// The purchase of somebody who has shown what the sale's [`Door`](crate::domain::Door) asks for.
+    pub async fn buy(
+        self: &Arc<Self>,
+        listing: &Arc<board::Listing>,
+        user: UserId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Admission, ShopError> {
         if self.tricks.are_used(Trick::RefusalFromMemory)
             && let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
             && !self.fail_points.planted("bug.ignore_the_window")
@@ -253,7 +272,7 @@ impl Shop {
             }
         }
         let key = key.filter(|_| !self.fail_points.planted("bug.forget_idempotency_keys"));
-        gate::ask(self, &listing, user, key).await
+        gate::ask(self, listing, user, key).await
     }
 
     /// A sale that is not on the board, within the time that a buyer waits; see [`unknown`].

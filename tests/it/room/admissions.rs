@@ -2,6 +2,10 @@
 
 use super::{admission, join, look, path, sale, turns::buy, until, written};
 use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once};
+use flash_sale::{
+    domain::{Admission, UserId},
+    sale::ShopError,
+};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -255,6 +259,33 @@ async fn an_operator_switches_the_room_on_and_off() {
     let off = change(json!(null)).await;
     assert!(off.body["waiting_room"].is_null());
     late.buy(&plain).await.assert(StatusCode::ACCEPTED);
+    app.finish().await;
+}
+
+/// An instance that has not heard of a sale yet looks it up with the first purchase, and does not sell it unseen.
+#[tokio::test]
+async fn a_fresh_instance_lets_nobody_past_the_door() {
+    let app = TestApp::start().await;
+    let (guarded, plain) = (
+        sale(&app, 10, soon(), json!({})).await,
+        app.sale(10, json!({})).await,
+    );
+    let (fresh, _channel) = app.shop_without_loops();
+    let approved = app.shop.redis.approved_run_id().expect("approved");
+    fresh.redis.approve(&approved);
+    let buy = async |sale: &str| {
+        let sale = sale.parse().expect("an id");
+        fresh.purchase(sale, UserId::random(), None).await
+    };
+    assert!(matches!(buy(&plain).await, Ok(Admission::Accepted { .. })));
+    for _ in 0..2 {
+        let refused = buy(&guarded).await;
+        assert!(
+            matches!(refused, Err(ShopError::Unavailable { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(app.audit(&guarded).await.live, 0);
     app.finish().await;
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`fairness`] | nobody gains by coming early, often, or in many tabs; later ones are served as they came |
 //! | [`judge`] | the statistics of it, and that they find what is unfair |
+//! | [`scripts`] | the two scripts under random calls: what holds after each of them |
 //! | [`turns`] | turns begin at the rate and for the stock that there is, on any number of instances |
 //! | [`admissions`] | who may buy with what |
 //! | [`faults`] | what a crash and a loss of Redis cost |
@@ -12,6 +13,7 @@ mod admissions;
 mod fairness;
 mod faults;
 mod judge;
+mod scripts;
 mod turns;
 
 use crate::support::app::{Reply, Shopper, TestApp, eventually};
