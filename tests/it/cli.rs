@@ -250,13 +250,18 @@ impl Program {
     }
 
     /// Ends it as a service manager does, which it has 10 s for.
-    pub async fn terminate(mut self) {
+    pub async fn terminate(self) {
+        self.terminate_within(Duration::from_secs(10)).await;
+    }
+
+    /// The same for one that was told to serve on for a while.
+    pub async fn terminate_within(mut self, limit: Duration) {
         let began = Instant::now();
         self.signal(Signal::SIGTERM);
         let code = self.end().await;
         assert_eq!(code, Some(0), "after SIGTERM; stderr: {}", self.stderr());
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            began.elapsed() < limit,
             "it took {:?} to stop",
             began.elapsed()
         );

@@ -279,9 +279,10 @@ impl Deployment {
 
     /// Ends what still runs, in order.
     async fn finish(self) {
-        for program in self.instances.into_iter().flatten() {
-            program.terminate().await;
-        }
+        let going = self.instances.into_iter().flatten();
+        // The longest notice of these tests, and 10 s.
+        let limit = Duration::from_secs(14);
+        futures_util::future::join_all(going.map(|one| one.terminate_within(limit))).await;
         self.database.drop().await;
     }
 }

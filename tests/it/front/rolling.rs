@@ -8,25 +8,30 @@ use serde_json::Value;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        self, Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Mutex, task::JoinSet};
 
-const LANES: usize = 24;
+const LANES: usize = 12;
 /// Longer than the proxies keep idle connections (2 s), and than Caddy needs to notice (1 s).
 const NOTICE: &str = "4";
+/// What an instance has after SIGTERM: the notice, and 10 s.
+const GONE_WITHIN: Duration = Duration::from_secs(14);
+
+/// One deployment at a time: a machine that is too slow for three of them would be seen as an instance that fails.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// What clients have seen so far.
 #[derive(Default)]
 struct Seen {
     answers: AtomicUsize,
     /// What went wrong, and how often.
-    failures: Mutex<BTreeMap<String, usize>>,
+    failures: sync::Mutex<BTreeMap<String, usize>>,
     /// Orders that were answered 202.
-    orders: Mutex<Vec<i64>>,
+    orders: sync::Mutex<Vec<i64>>,
 }
 
 impl Seen {
@@ -194,13 +199,14 @@ impl Rush {
 }
 
 async fn nobody_is_refused_while_instances_are_replaced(kind: Kind) {
+    let _turn = TURN.lock().await;
     let mut rush = Rush::start(kind, NOTICE).await;
     for number in 0..rush.deployment.instances.len() {
         let old = rush.deployment.instances[number].take();
         let old = old.expect("an instance runs");
         let url = old.url("/routable");
         let before = rush.seen.answers.load(Relaxed);
-        let going = old.terminate();
+        let going = old.terminate_within(GONE_WITHIN);
         tokio::pin!(going);
         // It says that it goes while it still answers.
         let told = eventually("it says that it goes", async || {
@@ -236,6 +242,7 @@ async fn nobody_is_refused_while_instances_are_replaced_behind_caddy() {
 /// The same shoppers notice an instance that dies instead: so the tests above can fail. What was promised is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_dies_instead_is_noticed() {
+    let _turn = TURN.lock().await;
     let mut rush = Rush::start(Kind::Nginx, NOTICE).await;
     for round in 0..20 {
         let number = round % rush.deployment.instances.len();
