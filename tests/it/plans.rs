@@ -250,6 +250,7 @@ const FILL: &str = "
     WITH gone AS (DELETE FROM orders WHERE sale_id = (SELECT id FROM sales WHERE title = 'sale 1')
                   AND status <> 'pending_payment' RETURNING *)
     INSERT INTO orders_archive SELECT * FROM gone;
+    INSERT INTO payments (order_id, amount_cents, reference) SELECT id, 100, 'x' FROM orders WHERE status = 'paid';
     INSERT INTO orders_archive
     SELECT n::bigint << 21, 1000000 + n / 3000, md5((n % 15000)::text)::uuid, NULL, 'expired', 100, NULL, now(), now(), NULL, now()
     FROM generate_series(60001, 120000) AS n;
