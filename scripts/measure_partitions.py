@@ -127,7 +127,7 @@ def source(server, orders, sales):
     server.sql(f"""
         CREATE TABLE source AS
         SELECT ((n::bigint / 5000 + 50000000) << 32) | n AS id, 1 + (n - 1) / {BATCH * 20} % {sales} AS sale_id,
-               md5((n * 7919 % {max(orders // 2, 1)})::text || 'u')::uuid AS user_id, 0::smallint AS slot
+               md5((n::bigint * 7919 % {max(orders // 2, 1)})::text || 'u')::uuid AS user_id, 0::smallint AS slot
         FROM generate_series(1, {orders}) AS n;
         ALTER TABLE source ADD COLUMN number serial;
         DELETE FROM source a USING source b WHERE a.user_id = b.user_id AND a.sale_id = b.sale_id AND a.number > b.number;
