@@ -301,5 +301,6 @@ fn sale(buckets: u16) -> Sale {
         buyer_shards: shards_for(i64::from(STOCK), i64::from(buckets)),
         buckets: buckets.cast_signed(),
         former_buckets: buckets.cast_signed(),
+        door: flash_sale::domain::Door::default(),
     }
 }
