@@ -427,6 +427,11 @@ impl Listing {
         self.used.store(elapsed_ms(self.born), Relaxed);
     }
 
+    /// Since when this process knows the sale.
+    pub fn known_for(&self) -> Duration {
+        self.born.elapsed()
+    }
+
     pub fn is_warm(&self) -> bool {
         let idle = elapsed_ms(self.born).saturating_sub(self.used.load(Relaxed));
         idle < i64::try_from(WARM.as_millis()).unwrap_or(i64::MAX)

@@ -23,6 +23,7 @@ use crate::{
         lending,
     },
 };
+use futures_util::{StreamExt, stream};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -158,6 +159,9 @@ fn check_room(room: &RoomSettings) -> Result<(), ShopError> {
     Ok(())
 }
 
+/// How many buckets of a new sale are opened at a time: fewer than the pool has connections.
+const INSTALLED_AT_ONCE: usize = 8;
+
 pub(crate) fn check_buckets(buckets: i64) -> Result<(), ShopError> {
     check_range("buckets", buckets, 1, MAX_BUCKETS)
 }
@@ -289,19 +293,14 @@ impl Shop {
             .at("sale.stored")
             .await
             .map_err(sqlx::Error::Io)?;
-        let mut connection = self.redis.pooled().await?;
-        let keys = &self.redis.keys;
-        for bucket in sale.all_buckets() {
-            let share = bucket.part.share(i64::from(sale.stock));
-            scripts::seal(
-                &mut *connection,
-                keys,
-                bucket,
-                sale.epoch,
-                sale.buyer_shards,
-            )
-            .await?;
-            match scripts::install(&mut *connection, keys, &sale, bucket.part, share, 0).await? {
+        // Several at a time: one after the other, a sale in many buckets would take longer than it takes a rebuild
+        // to miss those that are not there yet.
+        let places: Vec<Bucket> = sale.all_buckets().collect();
+        let mut installed = stream::iter(places)
+            .map(|bucket| self.install_bucket(&sale, bucket))
+            .buffer_unordered(INSTALLED_AT_ONCE);
+        while let Some(installed) = installed.next().await {
+            match installed? {
                 Installed::Open => {}
                 // Somebody was quicker to rebuild it; or the id was used before, in a database that this
                 // Redis has outlived, and a rebuild has to sort that out.
@@ -310,9 +309,24 @@ impl Shop {
                 }
             }
         }
+        drop(installed);
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
         Ok(listing.view(self.now()))
+    }
+
+    /// Opens one bucket of a new sale.
+    async fn install_bucket(
+        &self,
+        sale: &Sale,
+        bucket: Bucket,
+    ) -> Result<Installed, redis::RedisError> {
+        let mut connection = self.redis.pooled().await?;
+        let keys = &self.redis.keys;
+        let (epoch, shards) = (sale.epoch, sale.buyer_shards);
+        scripts::seal(&mut *connection, keys, bucket, epoch, shards).await?;
+        let share = bucket.part.share(i64::from(sale.stock));
+        scripts::install(&mut *connection, keys, sale, bucket.part, share, 0).await
     }
 
     /// Whether a sale may be divided into so many buckets.

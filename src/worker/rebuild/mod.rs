@@ -206,13 +206,21 @@ fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
     shop.board
         .listings()
         .iter()
-        .filter(|listing| !listing.is_retired(now))
+        .filter(|listing| !listing.is_retired(now) && !is_being_made(listing))
         .filter(|listing| {
             listing.is_suspect()
                 || listing.tally().map(|tally| tally.epoch) != Some(listing.sale().epoch)
         })
         .map(|listing| listing.id)
         .collect()
+}
+
+/// How long it may take to open all buckets of a new sale. Until then it is not missed: the instance that makes it may
+/// be a busy one.
+const MAKING: Duration = Duration::from_secs(2);
+
+fn is_being_made(listing: &Listing) -> bool {
+    listing.sale().bucket_count() > 1 && listing.known_for() < MAKING
 }
 
 /// Work on few rows, which takes long only if a server has fallen silent.
