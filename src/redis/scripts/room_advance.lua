@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the room (hash)
 -- KEYS[2]  its turns (string, MessagePack): second in which they began, frontier, began, used; and so on. One value,
---          because hundreds of fields cost ten times as much to read, and this is called five times a second
+--          because a field for each would cost four times as much to read, and this is called five times a second
 -- ARGV[1]  32 random bytes: the seed, if this call is the one that draws
 -- ARGV[2]  '1' if turns may begin: the sale is open
 -- ARGV[3]  epoch, ARGV[4] change, ARGV[5] units left: a reading of the sale; an older one than known is ignored
