@@ -236,9 +236,15 @@ impl House {
             let ended = tokio::select! {
                 ended = &mut connection => ended,
                 () = draining.cancelled() => {
-                    // At once if it is idle, else after the answer that is being made.
-                    std::pin::Pin::new(&mut connection).graceful_shutdown();
-                    (&mut connection).await
+                    let last = tokio::time::timeout(departure::LAST_WORDS, &mut connection);
+                    match last.await {
+                        Ok(ended) => ended,
+                        Err(_) => {
+                            // At once if it is idle, else after the answer that is being made.
+                            std::pin::Pin::new(&mut connection).graceful_shutdown();
+                            (&mut connection).await
+                        }
+                    }
                 }
             };
             // Everything else that ends a connection was answered, or there is nobody left to answer.
