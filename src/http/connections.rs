@@ -41,6 +41,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    task::Poll,
     time::Duration,
 };
 use tokio::{
@@ -296,22 +297,33 @@ impl House {
         let ending = self.ending.clone();
         async move {
             let mut bell = pin!(ending.bell.notified());
-            let (mut listens, mut ends) = (false, false);
-            let ended = poll_fn(|context| {
+            let mut listens = false;
+            let told = poll_fn(|context| {
                 if !listens {
                     // This task's waker stays the same, so to leave it once is enough. It is left before the
                     // flag is read: whoever raises that afterwards finds it.
                     let _ = bell.as_mut().poll(context);
                     listens = true;
                 }
-                if !ends && ending.begun.load(SeqCst) {
-                    ends = true;
-                    // At once if it is idle, else after the answer that is being made.
-                    Pin::new(&mut connection).graceful_shutdown();
+                if ending.begun.load(SeqCst) {
+                    return Poll::Ready(None);
                 }
-                Pin::new(&mut connection).poll(context)
-            })
-            .await;
+                Pin::new(&mut connection).poll(context).map(Some)
+            });
+            let ended = match told.await {
+                Some(ended) => ended,
+                None => {
+                    let last = tokio::time::timeout(departure::LAST_WORDS, &mut connection);
+                    match last.await {
+                        Ok(ended) => ended,
+                        Err(_) => {
+                            // At once if it is idle, else after the answer that is being made.
+                            Pin::new(&mut connection).graceful_shutdown();
+                            (&mut connection).await
+                        }
+                    }
+                }
+            };
             // Everything else that ends a connection was answered, or there is nobody left to answer.
             if ended.is_err_and(|error| error.is_timeout()) {
                 let rest = connection.into_parts();

@@ -11,7 +11,7 @@
 //! must answer 502. So while the server is leaving, each answer says `Connection: close`, and what the proxy has not
 //! used during the notice it does not keep either, if it keeps idle connections for less long than the notice is.
 //! And a connection that the system has accepted, but this program has not, is reset when the listener closes: so
-//! before that, nobody new is let in for a moment, and who is there is taken ([`last_guests`]).
+//! before that, nobody new is let in for a moment, and who is there is taken ([`last_guests`]) and heard ([`LAST_WORDS`]).
 
 use axum::{
     http::{HeaderValue, header::CONNECTION},
@@ -49,6 +49,10 @@ pub(super) fn say_goodbye(mut response: Response) -> Response {
 /// not answered, asks again after a second as TCP does, and is then refused, which a proxy may answer by asking
 /// another instance.
 const HANDSHAKES: Duration = Duration::from_millis(100);
+
+/// How long after that a connection may still bring a request that was on its way to it. Without this a connection of
+/// which nothing was read yet would be ended at once (by `hyper`), and with it the purchase that a proxy has just sent.
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Closes the port; the connections that had come before.
 pub(super) async fn last_guests(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
