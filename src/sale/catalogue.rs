@@ -23,6 +23,8 @@ use crate::{
         lending,
     },
 };
+use futures_util::future::try_join_all;
+use redis::aio::MultiplexedConnection;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -238,30 +240,33 @@ impl Shop {
             .at("sale.stored")
             .await
             .map_err(sqlx::Error::Io)?;
-        let mut connection = self.redis.pooled().await?;
-        let keys = &self.redis.keys;
-        for bucket in sale.all_buckets() {
-            let share = bucket.part.share(i64::from(sale.stock));
-            scripts::seal(
-                &mut *connection,
-                keys,
-                bucket,
-                sale.epoch,
-                sale.buyer_shards,
-            )
-            .await?;
-            match scripts::install(&mut *connection, keys, &sale, bucket.part, share, 0).await? {
-                Installed::Open => {}
-                // Somebody was quicker to rebuild it; or the id was used before, in a database that this
-                // Redis has outlived, and a rebuild has to sort that out.
-                Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => {
-                    self.suspect(id);
-                }
-            }
+        // All at the same time: while only some are there, another instance takes the sale for a damaged one.
+        let connection = self.redis.pooled().await?;
+        let opening = sale.all_buckets().map(|bucket| {
+            self.open_bucket(MultiplexedConnection::clone(&connection), &sale, bucket)
+        });
+        let opened = try_join_all(opening).await?;
+        drop(connection);
+        // Somebody was quicker to rebuild it; or the id was used before, in a database that this
+        // Redis has outlived, and a rebuild has to sort that out.
+        if opened.iter().any(|installed| *installed != Installed::Open) {
+            self.suspect(id);
         }
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
         Ok(listing.view(self.now()))
+    }
+
+    async fn open_bucket(
+        &self,
+        mut connection: MultiplexedConnection,
+        sale: &Sale,
+        bucket: Bucket,
+    ) -> Result<Installed, redis::RedisError> {
+        let keys = &self.redis.keys;
+        let (redis, share) = (&mut connection, bucket.part.share(i64::from(sale.stock)));
+        scripts::seal(redis, keys, bucket, sale.epoch, sale.buyer_shards).await?;
+        scripts::install(redis, keys, sale, bucket.part, share, 0).await
     }
 
     /// Whether a sale may be divided into so many buckets.
