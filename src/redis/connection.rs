@@ -53,6 +53,16 @@ impl Connection {
         Self(Way::Hot(connection))
     }
 
+    /// Another one of the same kind, for a command beside those of this one.
+    pub fn another(&self) -> Self {
+        match &self.0 {
+            // A clone that outlives the loan: it is multiplexed, and nothing is left on it.
+            Way::Pooled(connection) => Self::hot(MultiplexedConnection::clone(connection)),
+            Way::Hot(connection) => Self::hot(connection.clone()),
+            Way::Routed(routed) => Self::routed(routed.topology.clone(), routed.lines),
+        }
+    }
+
     pub(super) fn routed(topology: Arc<Topology>, lines: Lines) -> Self {
         Self(Way::Routed(Routed {
             topology,

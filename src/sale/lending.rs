@@ -37,12 +37,16 @@ use crate::{
         scripts::Fenced,
     },
 };
+use futures_util::future::join_all;
 use std::{cmp::Reverse, time::Duration};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 /// The longest pause after a try in which somebody else was quicker.
 const PAUSE: Duration = Duration::from_millis(4);
+
+/// How many buckets are asked at the same time.
+const LENDERS: usize = 16;
 
 /// What a dry bucket found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +137,7 @@ async fn search(
             }
             continue;
         }
-        if collect(shop, &mut redis, division, sale, bucket, wanted, &known).await? > 0 {
+        if collect(shop, &redis, division, sale, bucket, wanted, &known).await? > 0 {
             return Ok(Found::AskAgain);
         }
         // Somebody was quicker, or all that is left has just been borrowed by others here.
@@ -198,7 +202,7 @@ pub(super) async fn gather(
         let mut redis = hot(shop).await?;
         look(shop, &mut redis, &division, sale).await?;
         let known = division.readings();
-        collect(shop, &mut redis, &division, sale, bucket, wanted, &known).await?;
+        collect(shop, &redis, &division, sale, bucket, wanted, &known).await?;
         Ok::<_, Trouble>(())
     };
     Ok(gathered.await?)
@@ -240,34 +244,53 @@ async fn look(
     Ok(found)
 }
 
-/// Borrows from the richest first, until `wanted` units are there. Answers how many came.
+/// Borrows from the richest first, from several at the same time, until `wanted` units should be there. Answers how
+/// many came.
 async fn collect(
     shop: &Shop,
-    redis: &mut Connection,
+    redis: &Connection,
     division: &Division,
     sale: &Sale,
     borrower: Bucket,
     wanted: i64,
     known: &[(Part, Tally)],
 ) -> Result<i64, Trouble> {
-    let mut lenders: Vec<(i64, Bucket)> = known
+    let mut lenders: Vec<(i64, Part)> = known
         .iter()
-        .map(|(part, tally)| (tally.remaining, borrower.sibling(part.index)))
-        .filter(|(remaining, bucket)| *remaining > 0 && *bucket != borrower)
+        .map(|(part, tally)| (tally.remaining, *part))
+        .filter(|(remaining, part)| *remaining > 0 && *part != borrower.part)
+        // What another gate of this process has just borrowed, its own buyers are about to take.
+        .filter(|(_, part)| !division.parts()[usize::from(part.index)].is_hungry())
         .collect();
-    lenders.sort_unstable_by_key(|(remaining, bucket)| (Reverse(*remaining), bucket.part.index));
-    let mut got = 0;
-    for (_, lender) in lenders {
-        if got >= wanted {
+    // Of equals, each borrower begins with another one.
+    let of = borrower.part.of;
+    let distance = |part: Part| (part.index + of - borrower.part.index) % of;
+    lenders.sort_unstable_by_key(|(remaining, part)| (Reverse(*remaining), distance(*part)));
+    let mut missing = wanted;
+    let mut asked = Vec::new();
+    for (remaining, part) in lenders.into_iter().take(LENDERS) {
+        if missing <= 0 {
             break;
         }
-        // What another gate of this process has just borrowed, its own buyers are about to take.
-        if division.parts()[usize::from(lender.part.index)].is_hungry() {
-            continue;
-        }
-        got += loan(shop, redis, division, sale, lender, borrower, wanted - got).await?;
+        let (lender, share) = (borrower.sibling(part.index), missing.min(remaining));
+        missing -= share;
+        let mut redis = redis.another();
+        asked.push(
+            async move { loan(shop, &mut redis, division, sale, lender, borrower, share).await },
+        );
     }
-    Ok(got)
+    let mut got = 0;
+    let mut failed = None;
+    for loan in join_all(asked).await {
+        match loan {
+            Ok(units) => got += units,
+            Err(trouble) => failed = Some(trouble),
+        }
+    }
+    match failed {
+        Some(trouble) if got == 0 => Err(trouble),
+        _ => Ok(got),
+    }
 }
 
 /// One loan, from the first step to the last. Answers how many units arrived.
