@@ -176,8 +176,11 @@ impl Routed {
                 }
                 _ => return Err(refused),
             };
-            if self.lines == Lines::Hot && to.hot().await.is_err() {
+            if self.lines == Lines::Hot
+                && let Err(error) = to.hot().await
+            {
                 // Not a place to sell from (yet). The next attempt finds the gate there shut, or open.
+                tracing::debug!(%error, server = to.name(), "could not follow a redirection");
                 return Err(refused);
             }
             node = to;
@@ -203,7 +206,9 @@ impl Routed {
             }
         };
         if !asking {
+            // A refusal is a value until somebody looks at it.
             let sent = connection.send_packed_command(command).await;
+            let sent = sent.and_then(Value::extract_error);
             if let Err(error) = &sent {
                 node.note(error);
             }
@@ -300,10 +305,12 @@ impl Routed {
             }
         }
         for (command, value) in commands.iter().zip(&mut values) {
-            if is_redirection(value)
-                && let Ok(answer) = self.command(command).await
-            {
-                *value = answer;
+            if !is_redirection(value) {
+                continue;
+            }
+            match self.command(command).await {
+                Ok(answer) => *value = answer,
+                Err(error) => tracing::debug!(%error, "could not follow a redirection"),
             }
         }
         Ok(values)

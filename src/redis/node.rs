@@ -13,6 +13,7 @@ use arc_swap::ArcSwapOption;
 use deadpool_redis::{Manager, Pool, PoolConfig, Runtime, Timeouts};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, aio::MultiplexedConnection};
 use std::{
+    pin::Pin,
     sync::{
         Arc, Mutex as StdMutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -58,8 +59,8 @@ pub struct Node {
 
 /// How long nobody else waits for a node of a cluster that has fallen silent (it stands still, or its
 /// network swallows everything): ordinary work for the others must not stand in line behind it. The check of
-/// the incarnations asks it all the same, and notices when it answers again.
-const LEFT_ALONE: Duration = Duration::from_millis(500);
+/// the incarnations asks it all the same, and ends this at once when it answers again.
+const LEFT_ALONE: Duration = Duration::from_secs(3);
 
 impl Node {
     /// Prepares the pool; connects to nothing yet.
@@ -118,7 +119,7 @@ impl Node {
                 self.name.clone(),
             )));
         }
-        let borrowed = self.pooled().await;
+        let borrowed = in_time(Box::pin(self.pooled())).await;
         if let Err(error) = &borrowed {
             self.note(error);
         }
@@ -217,10 +218,19 @@ impl Node {
     /// The incarnation that a fresh checkout reaches. An error also if it is no primary (any more), where
     /// there are replicas that could be asked instead.
     pub async fn live_run_id(&self) -> Result<String, RedisError> {
-        let mut connection = self.pooled().await?;
-        let run_id = self.run_id(&mut connection).await?;
-        *self.silence() = None;
-        Ok(run_id)
+        let asked = Box::pin(async {
+            let mut connection = self.pooled().await?;
+            self.run_id(&mut connection).await
+        });
+        if self.kind != Kind::Member {
+            return asked.await;
+        }
+        let answered = in_time(asked).await;
+        match &answered {
+            Ok(_) => *self.silence() = None,
+            Err(error) => self.note(error),
+        }
+        answered
     }
 
     async fn run_id(&self, connection: &mut MultiplexedConnection) -> Result<String, RedisError> {
@@ -243,6 +253,16 @@ impl Node {
             RedisError::from((ErrorKind::UnexpectedReturnType, "INFO without run_id"))
         })
     }
+}
+
+/// Each of a pool's idle connections is tried for as long as a reply may take: that adds up. Boxed, because
+/// what is large would stand on the stack of everybody who asks.
+async fn in_time<T>(
+    asked: Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send + '_>>,
+) -> Result<T, RedisError> {
+    tokio::time::timeout(RESPONSE_TIMEOUT, asked)
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
 }
 
 pub(super) fn pool_error(error: deadpool_redis::PoolError) -> RedisError {

@@ -85,7 +85,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
         live,
         silent,
         mut failed,
-    } = Processes::look(shop).await;
+    } = Box::pin(Processes::look(shop)).await;
     if live.is_empty() {
         return failed.map_or(Ok(()), Err);
     }
@@ -121,7 +121,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
         }
     }
     if !doubtful.is_empty() {
-        elect_and_rebuild(shop, Scope::Servers(doubtful)).await?;
+        Box::pin(elect_and_rebuild(shop, Scope::Servers(doubtful))).await?;
         return failed.map_or(Ok(()), Err);
     }
     let mut missing = missing_sales(shop);
@@ -129,7 +129,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
     let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
     *suspects = missing;
     if !again.is_empty()
-        && let Err(error) = elect_and_rebuild(shop, Scope::Sales(again)).await
+        && let Err(error) = Box::pin(elect_and_rebuild(shop, Scope::Sales(again))).await
     {
         failed = Some(error);
     }
@@ -239,7 +239,7 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopErr
         return Ok(unless_silent(election.rollback()).await?);
     }
     // Given up with the lock: somebody else has been elected, or will be.
-    let result = election.during(rebuild(shop, scope)).await?;
+    let result = election.during(Box::pin(rebuild(shop, scope))).await?;
     unless_silent(election.rollback()).await?;
     result
 }
@@ -276,9 +276,9 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
             (Some(still), Vec::new())
         }
     };
-    let outcome = rebuild_sales(shop, only.as_deref(), false, None).await?;
+    let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false, None)).await?;
     if !approving.is_empty() {
-        bounded(approve(shop, &approving)).await?;
+        bounded(Box::pin(approve(shop, &approving))).await?;
     }
     if let Some((_, error)) = outcome.failed {
         return Err(error); // the others are open; this one is tried again

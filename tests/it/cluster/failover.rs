@@ -3,6 +3,7 @@
 
 use super::{Deployment, crowd::Crowd};
 use crate::support::app::{TestApp, eventually};
+use reqwest::StatusCode;
 use std::time::Duration;
 
 async fn epoch(app: &TestApp, sale: &str) -> i64 {
@@ -20,6 +21,9 @@ enum Fate {
     Killed,
     /// Killed, when its replica has been cut off before and lacks what was acknowledged since.
     KilledUnfollowed,
+    /// It stands still until another one has its slots, and then goes on, for a moment believing that
+    /// nothing has happened.
+    Frozen,
 }
 
 /// Takes the primary of the first sale away while people buy, and hands everything to the checkers.
@@ -47,13 +51,19 @@ async fn fail_over(fate: Fate) {
         );
     }
     let before = epoch(app, &sales[1]).await;
-    cluster.nodes[0].kill();
+    match fate {
+        Fate::Frozen => cluster.nodes[0].freeze(true),
+        _ => cluster.nodes[0].kill(),
+    }
     // The others go on while nobody has its slots.
     crowd.until_accepted(&[2, 3], 20).await;
     eventually("its replica is promoted, approved, and sells", async || {
         (epoch(app, &sales[1]).await > before).then_some(())
     })
     .await;
+    if fate == Fate::Frozen {
+        cluster.nodes[0].freeze(false);
+    }
     crowd.until_accepted(&[1, 2, 3], 20).await;
     let away = crowd.longest_pause(1);
     let pauses: Vec<Duration> = [2, 3].map(|sale| crowd.longest_pause(sale)).to_vec();
@@ -84,4 +94,63 @@ async fn a_primary_is_killed_under_load_and_its_replica_takes_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_lacks_acknowledged_orders_takes_over() {
     fail_over(Fate::KilledUnfollowed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_stands_still_wakes_up_when_another_one_has_its_slots() {
+    fail_over(Fate::Frozen).await;
+}
+
+/// What would happen if the gate sold from whoever has the slot now: somebody who has an order gets another
+/// one, because the replica does not know of it. With the incarnation it is 503, and then the order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gate_that_ignores_the_incarnation_sells_twice_and_is_found_out() {
+    let deployment = Deployment::start().await;
+    let (cluster, [honest, buggy]) = (&deployment.cluster, &deployment.apps);
+    let sale = deployment.sale_on(0, 1_000).await;
+    for app in &deployment.apps {
+        // Nobody rebuilds for long enough to look at what is sold until then.
+        app.shop
+            .fail_points
+            .set("rebuild.elected=pause:3000")
+            .expect("a point");
+    }
+    cluster.replica_of(0).be_cut_off().await;
+    let regular = honest.shopper();
+    let order = regular.must_buy(&sale).await;
+    regular.until(&order, "pending_payment").await;
+    regular.pay(&order).await.assert(StatusCode::OK); // so that it does not lapse meanwhile
+    cluster.nodes[0].kill();
+    let replica = cluster.replica_of(0);
+    eventually("the replica is promoted", async || {
+        (replica.info("replication", "role").await? == "master").then_some(())
+    })
+    .await;
+    buggy
+        .shop
+        .fail_points
+        .set("bug.sell_from_anybody=on*always")
+        .expect("a bug");
+    let second = eventually("the bug sells", async || {
+        let reply = buggy.as_shopper(&regular).buy(&sale).await;
+        let is_honest = honest.as_shopper(&regular).buy(&sale).await;
+        assert_ne!(
+            is_honest.status.as_u16(),
+            202,
+            "who looks at the incarnation sells nothing"
+        );
+        (reply.status.as_u16() == 202).then(|| reply.text("order_id").to_owned())
+    })
+    .await;
+    assert_ne!(second, order, "a second order of somebody who has one");
+    buggy.shop.fail_points.clear();
+    // Postgres has the last word: one order each, the other is rejected.
+    regular.until(&second, "rejected").await;
+    eventually("the sale is rebuilt", async || {
+        let audit = honest.shop.audit(sale.parse().expect("an id")).await.ok()?;
+        (audit.redis.run_id_approved && audit.redis.epoch > Some(1)).then_some(())
+    })
+    .await;
+    deployment.apps[0].assert_sound(&sale).await;
+    deployment.finish().await;
 }

@@ -2,7 +2,12 @@
 //! on.
 
 use super::{Deployment, crowd::Crowd, key_of, slot_of_sale};
-use crate::support::{app::TestApp, load::crowd, redis_servers::KeyHolder};
+use crate::support::{
+    app::TestApp,
+    load::{assert_shed, crowd},
+    redis_servers::KeyHolder,
+};
+use reqwest::StatusCode;
 use std::time::Duration;
 
 /// The epoch that Postgres has for this sale: it would have risen with a rebuild.
@@ -57,6 +62,69 @@ async fn sales_are_spread_and_a_moved_slot_is_followed() {
         (14, 1),
         "nothing is lost, nothing was rebuilt"
     );
+    deployment.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_on_its_way_sells_where_its_keys_are() {
+    let deployment = Deployment::start().await;
+    let [app, other] = &deployment.apps;
+    // So few units that all buyers are in one hash: with the first of them, every key is there.
+    let sale = deployment.sale_on(0, 20).await;
+    let winner = crowd(app, &sale, 1).await.remove(0);
+    app.assert_sound(&sale).await;
+    let (slot, cluster) = (slot_of_sale(&sale), &deployment.cluster);
+    cluster.begin_move(slot, 0, 1).await;
+
+    // MIGRATING, and all keys are where they were.
+    app.shopper().must_buy(&sale).await;
+    // Some of them here, some there: TRYAGAIN, which the gate does for a while, and then says so.
+    assert_eq!(cluster.move_keys(slot, 0, 1, 1).await, 1);
+    let reply = app.shopper().buy(&sale).await;
+    assert_shed(&reply);
+    assert!(
+        reply.body["detail"]
+            .as_str()
+            .is_some_and(|words| words.contains("moves to another server"))
+    );
+    // All of them there: ASK.
+    while cluster.move_keys(slot, 0, 1, 10).await > 0 {}
+    for app in [app, other] {
+        app.shopper().must_buy(&sale).await;
+        let reply = app.as_shopper(&winner.0).buy(&sale).await;
+        reply.assert_problem(409, "already_ordered");
+        assert_eq!(reply.text("order_id"), winner.1);
+        winner.0.until(&winner.1, "pending_payment").await;
+    }
+    // What is not the purchase follows too: a unit comes back, an operator restocks, the audit looks.
+    app.as_shopper(&winner.0)
+        .cancel(&winner.1)
+        .await
+        .assert(StatusCode::OK);
+    let restocked = app
+        .admin(
+            reqwest::Method::POST,
+            &format!("/api/v1/admin/sales/{sale}/stock"),
+            Some(serde_json::json!({"add": 5})),
+        )
+        .await;
+    restocked.assert(StatusCode::OK);
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.stock, audit.live, audit.cancelled), (25, 3, 1));
+    assert_eq!(
+        cluster.holder(&key_of(&sale)).await.port,
+        cluster.nodes[0].port,
+        "it is still on its way"
+    );
+
+    cluster.end_move(slot, 0, 1).await;
+    assert_eq!(
+        crowd(app, &sale, 60).await.len(),
+        22,
+        "all of the rest sells"
+    );
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, epoch(app, &sale).await), (25, 1));
     deployment.finish().await;
 }
 
