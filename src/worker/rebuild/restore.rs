@@ -123,6 +123,9 @@ pub(super) async fn restore(
     }
 }
 
+/// How many buckets of a sale are worked on at a time: fewer than the pool has connections.
+const BUCKETS_AT_ONCE: usize = 8;
+
 /// Writes a sale's buyers under the new epoch and opens it. Answers how many orders it restored.
 async fn open(
     shop: &Arc<Shop>,
@@ -142,27 +145,34 @@ async fn open(
         // Before this rebuild adds its own: whatever becomes of it, no more than its own are left.
         unlink_buyers(shop, *place, old.half_done, old.half_done_shards).await?;
     }
-    for bucket in sale.all_buckets() {
-        let mut connection = shop.redis.pooled().await?;
-        let still_ours = scripts::begin_writing(&mut *connection, keys, sale, bucket.part).await?;
-        if !went_well(still_ours)? {
+    let mut begun = stream::iter(sale.all_buckets())
+        .map(async |bucket| {
+            let mut connection = shop.redis.pooled().await?;
+            scripts::begin_writing(&mut *connection, keys, sale, bucket.part).await
+        })
+        .buffer_unordered(BUCKETS_AT_ONCE);
+    while let Some(still_ours) = begun.next().await {
+        if !went_well(still_ours?)? {
             return Ok(0);
         }
     }
+    drop(begun);
     write_buyers(shop, sale, &held).await?;
     fail_points
         .at("rebuild.buyers_written")
         .await
         .map_err(sqlx::Error::Io)?;
     let remaining = i64::from(sale.stock) - taken;
-    for bucket in sale.all_buckets() {
-        // What is left is spread anew: where it was before nobody could tell, nor does it matter.
-        let (share, of_bucket) = (bucket.part.share(remaining), live_in(sale, bucket, &held));
-        let mut connection = shop.redis.pooled().await?;
-        let installed =
-            scripts::install(&mut *connection, keys, sale, bucket.part, share, of_bucket).await?;
-        drop(connection);
-        if !went_well(installed)? {
+    let mut installed = stream::iter(sale.all_buckets())
+        .map(async |bucket| {
+            // What is left is spread anew: where it was before nobody could tell, nor does it matter.
+            let (share, of_bucket) = (bucket.part.share(remaining), live_in(sale, bucket, &held));
+            let mut connection = shop.redis.pooled().await?;
+            scripts::install(&mut *connection, keys, sale, bucket.part, share, of_bucket).await
+        })
+        .buffer_unordered(BUCKETS_AT_ONCE);
+    while let Some(installed) = installed.next().await {
+        if !went_well(installed?)? {
             if let Err(error) = remove_own_if_overtaken(shop, sale).await {
                 tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
             }
@@ -173,12 +183,15 @@ async fn open(
             .await
             .map_err(sqlx::Error::Io)?;
     }
-    for (place, old) in old().filter(|(_, old)| old.epoch > 0) {
-        if let Err(error) = unlink_buyers(shop, *place, old.epoch, old.shards).await {
-            // Keys that nobody reads any more: a waste, not a fault.
-            tracing::warn!(sale = %place, %error, "could not remove the buyers of an older epoch");
-        }
-    }
+    drop(installed);
+    stream::iter(old().filter(|(_, old)| old.epoch > 0))
+        .for_each_concurrent(BUCKETS_AT_ONCE, async |(place, old)| {
+            if let Err(error) = unlink_buyers(shop, *place, old.epoch, old.shards).await {
+                // Keys that nobody reads any more: a waste, not a fault.
+                tracing::warn!(sale = %place, %error, "could not remove the buyers of an older epoch");
+            }
+        })
+        .await;
     forget_former(shop, sale).await?;
     // An operator may have changed the sale since it was fenced, and been told that the change takes
     // effect with the rebuild.
@@ -216,8 +229,11 @@ enum Drained {
 /// Writes everything that the sealed log holds, as orders of the new epoch: the rebuild owns it, and
 /// it has not been installed, so nothing else can be written in it. `false`: overtaken.
 async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
-    for place in sale.places() {
-        if !drain_place(shop, sale, place).await? {
+    let mut drained = stream::iter(sale.places())
+        .map(async |place| drain_place(shop, sale, place).await)
+        .buffer_unordered(BUCKETS_AT_ONCE);
+    while let Some(drained) = drained.next().await {
+        if !drained? {
             return Ok(false);
         }
     }
