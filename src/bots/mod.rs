@@ -131,7 +131,12 @@ impl Bots {
             let told = scripts::suspect(&mut connection, keys, address, untold, user, MEMORY).await;
             told.ok()
         };
-        let (misdeeds, users) = asked.await.unwrap_or((untold.into(), 0));
+        let asked = asked.await;
+        if asked.is_none() && untold > 0 {
+            // Redis was not told: for the next time.
+            *self.untold.entry(address.to_owned()).or_default() += untold;
+        }
+        let (misdeeds, users) = asked.unwrap_or((untold.into(), 0));
         let extra = work::extra_bits(Suspicion { misdeeds, users });
         let bits = bits.saturating_add(extra).min(work::MOST_BITS);
         self.metrics.bits.record(f64::from(bits));

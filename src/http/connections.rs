@@ -281,11 +281,15 @@ impl House {
                     Either::Right(router.clone().call(request))
                 }
             };
-            if leaving.is_set() {
-                Either::Right(answer.map_ok(departure::say_goodbye))
-            } else {
-                Either::Left(answer)
-            }
+            // Looked at when the answer is there: it may have been long in the making.
+            let leaving = leaving.clone();
+            answer.map_ok(move |answer| {
+                if leaving.is_set() {
+                    departure::say_goodbye(answer)
+                } else {
+                    answer
+                }
+            })
         });
         let mut http = self.http.clone();
         if lazy {

@@ -75,7 +75,9 @@ impl Future for Wait {
             }
             alarm.sleep.as_mut().reset(self.deadline.into());
             alarm.set_for = None;
-            if alarm.sleep.as_mut().poll(context).is_pending() {
+            // Without tokio's budget: with none left it would answer "pending" and wake nobody.
+            let mut sleep = tokio::task::coop::unconstrained(alarm.sleep.as_mut());
+            if Pin::new(&mut sleep).poll(context).is_pending() {
                 alarm.set_for = Some(context.waker().clone());
                 return Poll::Pending;
             }

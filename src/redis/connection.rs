@@ -214,6 +214,9 @@ impl Routed {
             }
             if sent.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
                 self.lent.retain(|(lender, _)| !Arc::ptr_eq(lender, node));
+                if self.lines == Lines::Hot {
+                    node.drop_hot();
+                }
             }
             return sent;
         }
@@ -328,6 +331,9 @@ async fn ask(node: &Node, lines: Lines, pipeline: Pipeline) -> Result<Vec<Value>
     let answered = connection.req_packed_commands(&pipeline, 0, count).await;
     if let Err(error) = &answered {
         node.note(error);
+        if lines == Lines::Hot && error.is_unrecoverable_error() {
+            node.drop_hot();
+        }
     }
     answered
 }

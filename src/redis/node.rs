@@ -177,6 +177,18 @@ impl Node {
         self.approved_hot().ok_or(HotError::NotApproved { run_id })
     }
 
+    /// Asks over the hot connection whether it still leads anywhere, and lets go of it otherwise: whoever uses it next
+    /// may be somebody who does not notice that it is dead, or has no time to.
+    pub async fn look_after_hot(&self) -> Result<(), HotError> {
+        let mut connection = self.hot().await?;
+        let asked = redis::cmd("PING").exec_async(&mut connection).await;
+        if let Err(error) = asked {
+            self.drop_hot();
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
     /// Whatever process is there, approved or not: only for a bug that is planted.
     pub(super) async fn hot_unchecked(&self) -> Result<MultiplexedConnection, HotError> {
         Ok(MultiplexedConnection::clone(&*self.pool.get().await?))

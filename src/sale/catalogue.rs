@@ -587,16 +587,25 @@ impl Shop {
     /// may have given theirs.
     async fn project(&self, sale: &Sale) -> Result<Projected, ShopError> {
         let (mut outcome, mut short) = (Projected::Unchanged, false);
+        let (mut failed, mut fenced) = (None, None);
         for bucket in sale.all_buckets() {
-            match self.project_to(sale, bucket).await? {
-                Projected::Applied => outcome = Projected::Applied,
-                Projected::Unchanged => {}
-                Projected::Short { .. } if sale.bucket_count() > 1 => {
+            // One bucket whose server is away must not keep a pause from the others.
+            match self.project_to(sale, bucket).await {
+                Ok(Projected::Applied) => outcome = Projected::Applied,
+                Ok(Projected::Unchanged) => {}
+                Ok(Projected::Short { .. }) if sale.bucket_count() > 1 => {
                     short = true;
                     break;
                 }
-                other => return Ok(other),
+                Ok(other) => fenced = fenced.or(Some(other)),
+                Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Some(fenced) = fenced {
+            return Ok(fenced);
         }
         if !short {
             return Ok(outcome);

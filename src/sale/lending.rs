@@ -120,7 +120,10 @@ async fn search(
     if shop.fail_points.planted("bug.sold_out_from_one_bucket") {
         return Ok(Found::Nothing);
     }
-    let mut redis = hot(shop).await?;
+    if division.is_dry() {
+        return Ok(Found::Nothing); // said without Redis, which may be away
+    }
+    let mut redis = hot(shop, bucket).await?;
     loop {
         if division.is_dry() {
             return Ok(Found::Nothing);
@@ -199,7 +202,7 @@ pub(super) async fn gather(
         return Ok(());
     }
     let gathered = async {
-        let mut redis = hot(shop).await?;
+        let mut redis = hot(shop, bucket).await?;
         look(shop, &mut redis, &division, sale).await?;
         let known = division.readings();
         collect(shop, &redis, &division, sale, bucket, wanted, &known).await?;
@@ -209,8 +212,12 @@ pub(super) async fn gather(
 }
 
 /// Only from an approved process: one that came back with older data has units that are sold.
-async fn hot(shop: &Shop) -> Result<Connection, Trouble> {
-    shop.redis.hot().await.map_err(|error| match error {
+///
+/// In a cluster it goes wherever a command's key is, to approved processes only; that the bucket's own is one of
+/// them is seen here, the others when they are asked.
+async fn hot(shop: &Shop, bucket: Bucket) -> Result<Connection, Trouble> {
+    let key = shop.redis.keys.state(bucket);
+    shop.redis.hot_for(&key).await.map_err(|error| match error {
         HotError::NotApproved { .. } => Trouble::Shut,
         HotError::Redis(error) => Trouble::Redis(error),
         other => Trouble::Redis(std::io::Error::other(other.to_string()).into()),
@@ -363,7 +370,7 @@ pub(crate) async fn finish(
     lender: Bucket,
     mut due: impl FnMut(u16, Loan) -> bool,
 ) -> Result<usize, Trouble> {
-    let mut redis = hot(shop).await?;
+    let mut redis = hot(shop, lender).await?;
     let books = loans::read(&mut redis, &shop.redis.keys, lender).await?;
     let mut finished = 0;
     for (to, loan) in books.open {

@@ -124,6 +124,8 @@ impl Shop {
             let bucket = sale.bucket_of(order.0);
             by_bucket.entry(bucket).or_default().push(*order);
         }
+        // Each bucket by itself: one whose server is away must not keep the units of the others.
+        let (mut failed, mut refused) = (None, None);
         for (bucket, orders) in by_bucket {
             let mut connection = self.redis.pooled().await?;
             let outcome = scripts::release(
@@ -141,9 +143,16 @@ impl Shop {
             {
                 self.suspect(sale.id);
             }
-            let released = match outcome? {
-                Ok(released) => released,
-                Err(fenced) => return Ok(Err(fenced)),
+            let released = match outcome {
+                Ok(Ok(released)) => released,
+                Ok(Err(fenced)) => {
+                    refused = refused.or(Some(fenced));
+                    continue;
+                }
+                Err(error) => {
+                    failed = failed.or(Some(error));
+                    continue;
+                }
             };
             let was_empty = released.remaining == released.returned;
             let seen = Seen {
@@ -158,6 +167,10 @@ impl Shop {
                 self.redis.announce(sale.id).await;
             }
         }
-        Ok(Ok(()))
+        match (failed, refused) {
+            (Some(error), _) => Err(error.into()),
+            (None, Some(fenced)) => Ok(Err(fenced)),
+            (None, None) => Ok(Ok(())),
+        }
     }
 }

@@ -145,6 +145,9 @@ impl Batch {
     }
 }
 
+/// When too many are remembered, every so-many-th order looks for those that nobody will ask for.
+const SWEPT_EVERY: i64 = 1_024;
+
 impl Traces {
     /// Remembers the request of an accepted order until this process has written it. To be called before the writer
     /// can have the order.
@@ -153,11 +156,12 @@ impl Traces {
             return;
         };
         if self.carried.len() >= MOST_CARRIED {
-            self.carried
-                .retain(|_, carried| carried.since.elapsed() < FORGOTTEN);
-            if self.carried.len() >= MOST_CARRIED {
-                return;
+            // The gate waits for this: so only now and then, however long Postgres is away.
+            if order.get() % SWEPT_EVERY == 0 {
+                self.carried
+                    .retain(|_, carried| carried.since.elapsed() < FORGOTTEN);
             }
+            return;
         }
         let request = (*joined.0).clone();
         let since = Instant::now();

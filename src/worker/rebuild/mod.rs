@@ -100,9 +100,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
             doubtful.push(node);
         } else if node.approved_run_id().as_deref() != Some(&run_id) {
             joined.push((node, run_id));
-        } else if !node.gate_is_open()
-            && let Err(error) = node.hot().await
-        {
+        } else if let Err(error) = node.look_after_hot().await {
             // The next buyer would connect, but until then the gate would be shown as shut.
             tracing::debug!(%error, "could not connect to the approved redis");
         }
@@ -112,7 +110,10 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
         shop.ids.discard_lease().await;
         bounded(shop.refresh_catalogue()).await?;
         let nodes: Vec<_> = joined.iter().map(|(node, _)| node.clone()).collect();
-        shop.read_tallies(&listings_on(shop, &nodes)).await?;
+        let mut listings = listings_on(shop, &nodes);
+        // A divided sale with a bucket on a server that is away cannot be read, and need not keep the others.
+        listings.retain(|listing| !is_on(shop, listing.id, &silent));
+        shop.read_tallies(&listings).await?;
         for (node, run_id) in joined {
             node.approve(&run_id);
             if let Err(error) = node.hot().await {
@@ -187,7 +188,11 @@ async fn approved_run_ids(shop: &Shop) -> Result<HashSet<String>, ShopError> {
 fn is_on(shop: &Shop, sale: SaleId, nodes: &[Arc<Node>]) -> bool {
     let known = shop.board.get(sale).map(|listing| listing.sale());
     let buckets = known.map_or(1, |sale| sale.bucket_count());
-    Bucket::all(sale, buckets).any(|bucket| {
+    are_on(shop, Bucket::all(sale, buckets), nodes)
+}
+
+fn are_on(shop: &Shop, mut buckets: impl Iterator<Item = Bucket>, nodes: &[Arc<Node>]) -> bool {
+    buckets.any(|bucket| {
         let owner = shop.redis.owner(&shop.redis.keys.state(bucket));
         owner.is_some_and(|owner| nodes.iter().any(|node| Arc::ptr_eq(node, &owner)))
     })
@@ -304,10 +309,16 @@ async fn sales_on(
         return Ok(None);
     }
     let nodes: Vec<_> = servers.iter().map(|(node, _)| node.clone()).collect();
-    let ids = sqlx::query_scalar("SELECT id FROM sales ORDER BY id").fetch_all(&shop.postgres);
-    let mut ids: Vec<SaleId> = unless_silent(ids).await?;
-    ids.retain(|id| is_on(shop, *id, &nodes));
-    Ok(Some(ids))
+    // As Postgres has them: another instance may have divided a sale that this one still knows undivided.
+    let sales = sqlx::query_as("SELECT id, buckets, former_buckets FROM sales ORDER BY id")
+        .fetch_all(&shop.postgres);
+    let sales: Vec<(SaleId, i16, i16)> = unless_silent(sales).await?;
+    let on_them = sales.into_iter().filter(|(id, now, before)| {
+        let divisions = [*now, *before].into_iter();
+        let places = divisions.flat_map(|of| Bucket::all(*id, of.max(1).unsigned_abs()));
+        are_on(shop, places, &nodes)
+    });
+    Ok(Some(on_them.map(|(id, ..)| id).collect()))
 }
 
 /// What a rebuild did.
