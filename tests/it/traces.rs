@@ -359,16 +359,20 @@ async fn who_is_not_sampled_leaves_no_trace() {
     let collector = Collector::default();
     let endpoint = collector.start().await;
     let nobody = format!("http://127.0.0.1:{}", crate::support::proxy::free_port());
-    for (settings, sampled) in [
+    for (number, (settings, sampled)) in [
         (vec![("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)], false),
         (vec![], true),
         (vec![("OTEL_EXPORTER_OTLP_ENDPOINT", "")], true),
         (vec![("OTEL_EXPORTER_OTLP_ENDPOINT", &*nobody)], true),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let is_away = settings.iter().any(|(_, value)| *value == nobody);
         let mut settings = settings;
         settings.push(("OTEL_TRACES_SAMPLER_ARG", "0"));
-        let stage = Stage::new("untraced:", &settings).await;
+        // A database of its own each, and so keys of its own: its first sale has the number of the one before.
+        let stage = Stage::new(&format!("untraced{number}:"), &settings).await;
         let program = stage.serve(&[]).await;
         let sale = stage.sale(&program).await;
         let (answer, _) = stage
