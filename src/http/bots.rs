@@ -36,7 +36,7 @@ pub struct ChallengeBody {
 refusals!(PassRefusals:
     UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED, UNAVAILABLE
 );
-refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, ENDED, RATE_LIMITED, UNAVAILABLE);
+refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 
 /// A pass for a purchase; from the opening on, and for a minute.
 #[utoipa::path(

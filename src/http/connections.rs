@@ -222,12 +222,16 @@ fn http(limits: &ConnectionLimits) -> http1::Builder {
     http
 }
 
-/// One connection may have been gone before it was accepted, which says nothing about the next. Any
-/// other error is the system's shortage (of descriptors, of memory), and asking again at once would
-/// only spin.
-async fn after_failed_accept(error: &io::Error) {
+/// Whether one connection was gone before it was accepted, which says nothing about the next.
+pub(super) fn was_of_the_guest(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    if [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind()) {
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+/// An error that is not the guest's is the system's shortage (of descriptors, of memory), and asking again at
+/// once would only spin.
+async fn after_failed_accept(error: &io::Error) {
+    if was_of_the_guest(error) {
         return;
     }
     tracing::warn!(%error, "no connection can be accepted at the moment");

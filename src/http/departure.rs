@@ -13,6 +13,7 @@
 //! And a connection that the system has accepted, but this program has not, is reset when the listener closes: so
 //! before that, nobody new is let in for a moment, and who is there is taken ([`last_guests`]) and heard ([`LAST_WORDS`]).
 
+use super::connections::was_of_the_guest;
 use axum::{
     http::{HeaderValue, header::CONNECTION},
     response::Response,
@@ -20,7 +21,7 @@ use axum::{
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::net::{TcpListener, TcpStream};
 
@@ -50,6 +51,9 @@ pub(super) fn say_goodbye(mut response: Response) -> Response {
 /// another instance.
 const HANDSHAKES: Duration = Duration::from_millis(100);
 
+/// How long whoever has come is taken at most. Those who wait behind them are refused as the port closes.
+const MOST_GUESTS: Duration = Duration::from_millis(500);
+
 /// How long after that a connection may still bring a request that was on its way to it. Without this a connection of
 /// which nothing was read yet would be ended at once (by `hyper`), and with it the purchase that a proxy has just sent.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -63,6 +67,7 @@ pub(super) async fn last_guests(listener: TcpListener) -> Vec<(TcpStream, Socket
         // Where that cannot be said, waiting would only let more of them come.
         Duration::ZERO
     };
+    let began = Instant::now();
     let enough = tokio::time::sleep(patience);
     tokio::pin!(enough);
     loop {
@@ -70,10 +75,15 @@ pub(super) async fn last_guests(listener: TcpListener) -> Vec<(TcpStream, Socket
             biased;
             accepted = listener.accept() => match accepted {
                 Ok(guest) => guests.push(guest),
+                Err(error) if was_of_the_guest(&error) => {}
                 // No descriptor is left: nothing that comes can be served.
                 Err(_) => return guests,
             },
             () = &mut enough => return guests,
+        }
+        // Without the filter a crowd may keep coming for ever.
+        if began.elapsed() >= MOST_GUESTS {
+            return guests;
         }
     }
 }

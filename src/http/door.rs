@@ -15,6 +15,7 @@ use super::{
 use crate::{
     bots::{WorkError, work::BadSolution},
     domain::{Admission, Door, IdempotencyKey, SaleId, UserId},
+    redis::scripts::room::Wish,
     room::{Place, RoomError, view::Standing},
     sale::board::Listing,
     slip::BadSlip,
@@ -182,7 +183,9 @@ pub async fn join(
         Ok(_) | Err(RoomError::NotHere) => {}
         Err(error) => return Err(error.into()),
     }
-    app.rooms.may_join(&listing)?;
+    if app.rooms.may_join(&listing)? == Wish::Look {
+        return Ok(app.rooms.join(sale, user).await?); // nothing to queue for is nothing to work for
+    }
     let Some(solution) = papers.and_then(|papers| papers.solution.as_ref()) else {
         return Err(Problem::new(&CHALLENGE_REQUIRED));
     };

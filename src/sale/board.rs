@@ -306,6 +306,8 @@ pub struct Listing {
     division: ArcSwap<Division>,
     /// The epoch whose Redis state was found to be damaged; 0 for none.
     suspect_epoch: AtomicI64,
+    /// Whether all of its buckets answered when last asked.
+    was_read: AtomicBool,
     /// Milliseconds since `born` when a client last asked for it.
     used: AtomicI64,
     born: Instant,
@@ -327,6 +329,7 @@ impl Listing {
             )),
             sale: ArcSwap::from_pointee(sale),
             suspect_epoch: AtomicI64::new(0),
+            was_read: AtomicBool::new(false),
             used: AtomicI64::new(i64::MIN),
             born: Instant::now(),
             pulse: watch::channel(pulse).0,
@@ -386,6 +389,16 @@ impl Listing {
 
     pub fn is_suspect(&self) -> bool {
         self.suspect_epoch.load(Relaxed) == self.sale.load().epoch
+    }
+
+    /// Notes whether the last look at Redis reached all of its buckets.
+    pub fn set_read(&self, reached: bool) {
+        self.was_read.store(reached, Relaxed);
+    }
+
+    /// Whether what the board knows of its Redis state is what the last look found.
+    pub fn was_read(&self) -> bool {
+        self.was_read.load(Relaxed)
     }
 
     /// What Redis holds of it, in all buckets; `None` while one of them is missing.

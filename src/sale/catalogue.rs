@@ -368,7 +368,7 @@ impl Shop {
                 return Err(invalid("closes_at", "must be later than opens_at"));
             }
             if sale.closed {
-                return Err(invalid("closes_at", "the sale was closed, which is final"));
+                return Err(closed_for_good());
             }
         }
         let sale: Option<Sale> = sqlx::query_as(concat!(
@@ -381,7 +381,7 @@ impl Shop {
                  room_overbooking = COALESCE($11, room_overbooking),
                  purchase_pass = COALESCE($12, purchase_pass), challenge_bits = COALESCE($13, challenge_bits),
                  version = version + 1
-             WHERE id = $1 RETURNING ",
+             WHERE id = $1 AND NOT (closed AND $5 IS NOT NULL) RETURNING ",
             sale_columns!()
         ))
         .bind(id)
@@ -409,6 +409,9 @@ impl Shop {
         )
         .fetch_optional(&self.postgres)
         .await?;
+        if sale.is_none() && self.refresh_row(id).await.is_ok() {
+            return Err(closed_for_good()); // since it was looked at: by an operator, or by the archive
+        }
         self.publish(sale).await
     }
 
@@ -677,6 +680,13 @@ impl Shop {
 
     /// Loads one sale from Postgres and Redis onto the board.
     pub async fn refresh(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
+        let listing = self.refresh_row(id).await?;
+        self.read_tallies(std::slice::from_ref(&listing)).await?;
+        Ok(listing)
+    }
+
+    /// Loads what Postgres knows of one sale onto the board.
+    pub async fn refresh_row(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
         let sale: Option<Sale> = sqlx::query_as(concat!(
             "SELECT ",
             sale_columns!(),
@@ -685,9 +695,7 @@ impl Shop {
         .bind(id)
         .fetch_optional(&self.postgres)
         .await?;
-        let listing = self.board.learn(sale.ok_or(ShopError::SaleNotFound)?);
-        self.read_tallies(std::slice::from_ref(&listing)).await?;
-        Ok(listing)
+        Ok(self.board.learn(sale.ok_or(ShopError::SaleNotFound)?))
     }
 
     /// Loads every sale's row from Postgres onto the board.
@@ -717,10 +725,17 @@ impl Shop {
                 ask_tally(&mut pipeline, &self.redis.keys, bucket);
             }
         }
-        let mut connection = self.redis.pooled().await?;
-        let asked = Instant::now();
-        let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
-        let mut replies = replies.into_iter();
+        let (asked, answered) = (Instant::now(), async {
+            let mut connection = self.redis.pooled().await?;
+            pipeline.query_async(&mut *connection).await
+        });
+        let replies: Result<Vec<redis::Value>, redis::RedisError> = answered.await;
+        if replies.is_err() {
+            for listing in listings {
+                listing.set_read(false);
+            }
+        }
+        let mut replies = replies?.into_iter();
         let clock = clock_ms(replies.next().unwrap_or(redis::Value::Nil));
         if let Ok(now_ms) = clock {
             self.board.clock.read(now_ms, asked);
@@ -728,15 +743,20 @@ impl Shop {
         let now = self.now();
         let mut failed = clock.map(drop);
         for (listing, division) in listings.iter().zip(&divisions) {
+            let mut is_read = true;
             for part in division.parts() {
                 let reply = replies.next().unwrap_or(redis::Value::Nil);
                 match reply.extract_error() {
                     Ok(reply) => division.tell(part.part, Tally::from_reply(reply)),
                     Err(error) if is_wrong_type(&error) => division.tell(part.part, None),
                     // It was not looked at, so nothing is known: neither that it is there nor that it is not.
-                    Err(error) => failed = failed.and(Err(error)),
+                    Err(error) => {
+                        is_read = false;
+                        failed = failed.and(Err(error));
+                    }
                 }
             }
+            listing.set_read(is_read);
             listing.pulsate(now);
         }
         Ok(failed?)
@@ -745,10 +765,14 @@ impl Shop {
     /// Repairs Redis where it is behind Postgres (a projection that did not arrive) or has units
     /// taken away that Postgres still names (a crash in [`Shop::take_stock`]). `seen` remembers
     /// suspects between calls: only a difference that outlives one call is repaired, so that a
-    /// change under way is left alone.
+    /// change under way is left alone. So is a sale that could not be read: nobody knows what is there.
     pub async fn reconcile(&self, seen: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
         let mut suspects = Vec::new();
+        let mut outcome = Ok(());
         for listing in self.board.listings() {
+            if !listing.was_read() {
+                continue;
+            }
             let (sale, Some(tally)) = (listing.sale(), listing.tally()) else {
                 continue;
             };
@@ -774,12 +798,18 @@ impl Shop {
             .fetch_optional(&self.postgres)
             .await?;
             if let Some(sale) = claimed {
-                self.publish(Some(sale)).await?;
+                // One that cannot be repaired now must not keep the others from it.
+                let repaired = self.publish(Some(sale)).await;
+                outcome = outcome.and(repaired.map(drop));
             }
         }
         *seen = suspects;
-        Ok(())
+        outcome
     }
+}
+
+fn closed_for_good() -> ShopError {
+    invalid("closes_at", "the sale was closed, which is final")
 }
 
 /// Deletes the buyers of one epoch of a bucket.

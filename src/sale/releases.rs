@@ -11,11 +11,19 @@ use crate::{
     },
     sale::{Shop, ShopError, board::Listing, division::Seen},
 };
-use std::collections::BTreeMap;
+use futures_util::FutureExt;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use time::OffsetDateTime;
 
-/// The most units of a sale that one step returns.
+/// The most units of a sale that are returned at a time.
 const STEP: i64 = 1_000;
+
+/// The buckets that could not be asked in a step, and what was in the way of the last.
+#[derive(Default)]
+struct Away {
+    buckets: BTreeSet<Bucket>,
+    error: Option<ShopError>,
+}
 
 impl Shop {
     /// Returns waiting units. Idempotent, safe to run on many instances. Answers how many rows left
@@ -27,7 +35,7 @@ impl Shop {
             .await?;
         let (mut settled, mut failed) = (0, None);
         for sale in sales {
-            match self.release_sale(sale).await {
+            match self.release_sale(sale).boxed().await {
                 Ok(count) => settled += count,
                 Err(error) => failed = Some(error),
             }
@@ -39,17 +47,42 @@ impl Shop {
     }
 
     async fn release_sale(&self, sale: SaleId) -> Result<usize, ShopError> {
-        let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
-            "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1
-             ORDER BY order_id LIMIT $2",
-        )
-        .bind(sale)
-        .bind(STEP)
-        .fetch_all(&self.postgres)
-        .await?;
-        if rows.is_empty() {
-            return Ok(0);
+        let (mut settled, mut away) = (0, Away::default());
+        let mut after = i64::MIN;
+        loop {
+            let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
+                "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1 AND order_id > $2
+                 ORDER BY order_id LIMIT $3",
+            )
+            .bind(sale)
+            .bind(after)
+            .bind(STEP)
+            .fetch_all(&self.postgres)
+            .await?;
+            let Some((_, last, _)) = rows.last() else {
+                break;
+            };
+            after = last.get();
+            settled += self.release_rows(sale, &rows, &mut away).await?;
+            // Behind rows that cannot be returned now there may be some that can.
+            let all = usize::from(self.listing(sale).await?.sale().bucket_count());
+            if away.buckets.is_empty() || away.buckets.len() >= all {
+                break;
+            }
         }
+        match away.error {
+            Some(error) if settled == 0 => Err(error),
+            _ => Ok(settled),
+        }
+    }
+
+    /// One page. Answers how many rows left the outbox.
+    async fn release_rows(
+        &self,
+        sale: SaleId,
+        rows: &[(UserId, OrderId, OffsetDateTime)],
+        away: &mut Away,
+    ) -> Result<usize, ShopError> {
         let orders: Vec<(UserId, OrderId)> = rows
             .iter()
             .map(|(user, order, _)| (*user, *order))
@@ -59,8 +92,12 @@ impl Shop {
             .at("release.found")
             .await
             .map_err(sqlx::Error::Io)?;
-        if !fail_points.planted("bug.forget_a_release") && !self.return_units(sale, &orders).await?
-        {
+        let returned = if fail_points.planted("bug.forget_a_release") {
+            orders.iter().map(|(_, order)| *order).collect()
+        } else {
+            self.return_units(sale, orders, away).await?
+        };
+        if returned.is_empty() {
             return Ok(0);
         }
         fail_points
@@ -69,8 +106,11 @@ impl Shop {
             .map_err(sqlx::Error::Io)?;
         // A row that came back meanwhile (the order was accepted again, see `orders::write_accepted`)
         // has another time, and stays for the next step.
-        let settled: Vec<i64> = orders.iter().map(|(_, order)| order.get()).collect();
-        let times: Vec<OffsetDateTime> = rows.iter().map(|(.., time)| *time).collect();
+        let (settled, times): (Vec<i64>, Vec<OffsetDateTime>) = rows
+            .iter()
+            .filter(|(_, order, _)| returned.contains(order))
+            .map(|(_, order, time)| (order.get(), *time))
+            .unzip();
         sqlx::query(
             "DELETE FROM releases r USING UNNEST($1::bigint[], $2::timestamptz[]) AS d (order_id, created_at)
              WHERE r.order_id = d.order_id AND r.created_at = d.created_at",
@@ -92,40 +132,51 @@ impl Shop {
         Ok(())
     }
 
-    /// Whether the rows may go: Redis has the units, or the sale is so long over that it no longer
+    /// The orders whose rows may go: Redis has the units, or the sale is so long over that it no longer
     /// keeps any.
     async fn return_units(
         &self,
         id: SaleId,
-        orders: &[(UserId, OrderId)],
-    ) -> Result<bool, ShopError> {
+        orders: Vec<(UserId, OrderId)>,
+        away: &mut Away,
+    ) -> Result<HashSet<OrderId>, ShopError> {
         let mut listing = self.listing(id).await?;
+        let (mut returned, mut waiting) = (HashSet::new(), orders);
         for reloaded in [false, true] {
-            match self.return_to_buckets(&listing, orders).await? {
-                Ok(()) => return Ok(true),
-                Err(Fenced::Absent) if listing.is_retired(self.now()) => return Ok(true),
-                Err(Fenced::Corrupt) if reloaded => listing.suspect(),
-                Err(_) if !reloaded => listing = self.refresh(id).await?,
-                Err(_) => {}
+            let (there, refused) = self.return_to_buckets(&listing, &waiting, away).await?;
+            waiting.retain(|(_, order)| !there.contains(order));
+            returned.extend(there);
+            match refused {
+                None => break,
+                Some(Fenced::Absent) if listing.is_retired(self.now()) => {
+                    returned.extend(waiting.drain(..).map(|(_, order)| order));
+                    break;
+                }
+                Some(Fenced::Corrupt) if reloaded => listing.suspect(),
+                Some(_) if !reloaded => listing = self.refresh_row(id).await?,
+                Some(_) => {}
             }
         }
-        Ok(false)
+        Ok(returned)
     }
 
-    /// Each unit to the bucket of its buyer; to none of those behind one that cannot take it now.
+    /// Each unit to the bucket of its buyer. Answers the orders whose units are there now, and what one of the
+    /// buckets that did not take theirs had against it. One whose server is away is left alone, and keeps the
+    /// units of no other.
     async fn return_to_buckets(
         &self,
         listing: &Listing,
         orders: &[(UserId, OrderId)],
-    ) -> Result<Result<(), Fenced>, ShopError> {
+        away: &mut Away,
+    ) -> Result<(HashSet<OrderId>, Option<Fenced>), ShopError> {
         let sale = listing.sale();
         let mut by_bucket: BTreeMap<Bucket, Vec<(UserId, OrderId)>> = BTreeMap::new();
         for order in orders {
             let bucket = sale.bucket_of(order.0);
             by_bucket.entry(bucket).or_default().push(*order);
         }
-        // Each bucket by itself: one whose server is away must not keep the units of the others.
-        let (mut failed, mut refused) = (None, None);
+        by_bucket.retain(|bucket, _| !away.buckets.contains(bucket));
+        let (mut there, mut refused) = (HashSet::new(), None);
         for (bucket, orders) in by_bucket {
             let mut connection = self.redis.pooled().await?;
             let outcome = scripts::release(
@@ -150,10 +201,12 @@ impl Shop {
                     continue;
                 }
                 Err(error) => {
-                    failed = failed.or(Some(error));
+                    away.buckets.insert(bucket);
+                    away.error = Some(error.into());
                     continue;
                 }
             };
+            there.extend(orders.iter().map(|(_, order)| *order));
             let was_empty = released.remaining == released.returned;
             let seen = Seen {
                 remaining: released.remaining,
@@ -167,10 +220,6 @@ impl Shop {
                 self.redis.announce(sale.id).await;
             }
         }
-        match (failed, refused) {
-            (Some(error), _) => Err(error.into()),
-            (None, Some(fenced)) => Ok(Err(fenced)),
-            (None, None) => Ok(Ok(())),
-        }
+        Ok((there, refused))
     }
 }

@@ -69,7 +69,7 @@ async fn within<T>(
 }
 
 async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), ShopError> {
-    let listing = match shop.refresh(sale).await {
+    let listing = match shop.refresh_row(sale).await {
         Ok(listing) => listing,
         Err(ShopError::SaleNotFound) => {
             tracing::error!(%sale, orders = late.len(), "accepted orders of a sale that does not exist");
@@ -91,10 +91,13 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
         let bucket = live.bucket_of(order.user);
         by_bucket.entry(bucket).or_default().push(*order);
     }
+    let mut outcome = Ok(());
     for (bucket, orders) in by_bucket {
-        ask_bucket(shop, &listing, bucket.part, created_ms, &orders).await?;
+        // One bucket whose server is away need not keep the orders of the others.
+        let asked = ask_bucket(shop, &listing, bucket.part, created_ms, &orders).await;
+        outcome = outcome.and(asked);
     }
-    Ok(())
+    outcome
 }
 
 /// The same for the orders of one bucket.

@@ -49,8 +49,9 @@ async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result
     forget_old_buyers(shop);
     report(shop);
     shop.poll_catalogue().await?;
-    tallies?;
-    shop.reconcile(suspects).await
+    // What could be read can be repaired, whoever else is silent.
+    let repaired = shop.reconcile(suspects).await;
+    tallies.and(repaired)
 }
 
 async fn read_warm(shop: &Arc<Shop>) -> Result<(), ShopError> {

@@ -43,9 +43,10 @@ use flash_sale::embedded::{
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::{
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStdin, Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tokio::sync::{Mutex, OnceCell};
@@ -55,6 +56,7 @@ pub struct Servers {
     pub postgres: PostgresServer,
     pub redis: RedisServer,
     dir: PathBuf,
+    janitor: ChildStdin,
 }
 
 impl Servers {
@@ -83,11 +85,12 @@ impl Servers {
             postgres.expect("postgres starts"),
             redis.expect("redis starts"),
         );
-        hire_janitor(&dir, &[postgres.pid(), redis.pid()]);
+        let janitor = hire_janitor(&dir, &[postgres.pid(), redis.pid()]);
         Self {
             postgres,
             redis,
             dir,
+            janitor,
         }
     }
 
@@ -130,18 +133,21 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // Servers of one test: nothing needs them any more. The janitor removes the rest.
+        // Servers of one test: nothing needs them any more, nor their files, which the janitor removes now.
         self.postgres.kill();
         self.redis.kill();
+        let _ = self.janitor.write_all(b"ended\n");
     }
 }
 
-/// Removes servers and files after this process; on Linux the servers end by themselves.
-fn hire_janitor(dir: &Path, servers: &[Option<u32>]) {
+/// Removes servers and files when the answer is closed, so after this process at the latest; on Linux the servers
+/// end by themselves. Who writes `ended` to it has seen to the servers, and only the files go.
+#[expect(clippy::zombie_processes, reason = "it may outlive this process")]
+fn hire_janitor(dir: &Path, servers: &[Option<u32>]) -> ChildStdin {
     // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
-    let script = "trap '' INT TERM HUP; cat >/dev/null; dir=$1; shift; kill \"$@\" 2>/dev/null; n=0
+    let script = "trap '' INT TERM HUP; read -r word; dir=$1; shift; [ \"$word\" = ended ] || kill \"$@\" 2>/dev/null; n=0
         while [ $n -lt 200 ]; do rm -rf \"$dir\" 2>/dev/null; [ -e \"$dir\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
-    let janitor = Command::new("sh")
+    let mut janitor = Command::new("sh")
         .args(["-c", script, "janitor"])
         .arg(dir)
         .args(servers.iter().flatten().map(u32::to_string))
@@ -150,8 +156,7 @@ fn hire_janitor(dir: &Path, servers: &[Option<u32>]) {
         .stderr(Stdio::null())
         .spawn()
         .expect("sh runs");
-    // The pipe closes when this process ends: that is the signal.
-    std::mem::forget(janitor);
+    janitor.stdin.take().expect("a pipe")
 }
 
 /// Puts a cluster that has the template of all test databases into this folder. It is made once and
@@ -161,7 +166,8 @@ async fn copy_cluster(dir: &Path) {
     let original = ORIGINAL.get_or_init(async || {
         let dir = temporary_folder();
         let server = PostgresServer::start(&dir, PostgresTuning::default()).await;
-        hire_janitor(&dir, &[]);
+        // Kept until this process ends.
+        std::mem::forget(hire_janitor(&dir, &[]));
         let server = server.expect("postgres starts");
         make_template(server.address()).await;
         server.stop().await;

@@ -76,7 +76,7 @@ impl PgBouncer {
             .stderr(log)
             .spawn()
             .expect("pgbouncer starts");
-        hire_janitor(&dir, &[Some(child.id())]);
+        std::mem::forget(hire_janitor(&dir, &[Some(child.id())]));
         let mut started = Self {
             child,
             address,

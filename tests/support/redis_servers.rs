@@ -234,7 +234,7 @@ impl RedisCluster {
         };
         let (nodes, buses): (Vec<RedisProcess>, Vec<String>) = (0..6).map(node).unzip();
         let pids: Vec<Option<u32>> = nodes.iter().map(RedisProcess::pid).collect();
-        hire_janitor(dir, &pids);
+        std::mem::forget(hire_janitor(dir, &pids));
         for node in &nodes {
             node.until_ready().await;
         }
@@ -455,7 +455,7 @@ impl Watched {
             .chain(&sentinels)
             .map(RedisProcess::pid)
             .collect();
-        hire_janitor(dir, &pids);
+        std::mem::forget(hire_janitor(dir, &pids));
         for sentinel in &sentinels {
             eventually("the sentinels know each other", async || {
                 let info: String = sentinel.ask(&["INFO", "sentinel"]).await.ok()?;

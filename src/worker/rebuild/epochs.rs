@@ -4,7 +4,7 @@ use crate::{
     domain::{Bucket, Sale, SaleId},
     postgres::unless_silent,
     redis::{
-        Connection,
+        Connection, Node,
         keys::BUYERS_PER_SHARD,
         scripts::{self, Ended, Sealed},
     },
@@ -12,6 +12,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,13 +32,25 @@ pub(super) struct Sealing {
     pub ended: HashMap<Bucket, Ended>,
 }
 
-/// Step 1.
+/// What step 1 came to.
+#[derive(Debug, Default)]
+pub(super) struct Seals {
+    /// The sales that are sealed everywhere.
+    pub sealed: HashMap<SaleId, Sealing>,
+    /// The places that could not be sealed. Their sales are not rebuilt now, but no part of them that could be
+    /// sealed sells either.
+    pub unsealed: Vec<Bucket>,
+    /// The last sale of those, and what was in the way.
+    pub failed: Option<(SaleId, ShopError)>,
+}
+
+/// Step 1. One server that does not answer keeps only the sales that have something on it from being rebuilt.
 pub(super) async fn seal(
     shop: &Shop,
     only: Option<&[SaleId]>,
     retired: bool,
     buckets: Option<i16>,
-) -> Result<HashMap<SaleId, Sealing>, ShopError> {
+) -> Result<Seals, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
     let sales = sqlx::query_as(
         "SELECT id, epoch, buyer_shards, buckets, former_buckets FROM sales
@@ -49,46 +62,60 @@ pub(super) async fn seal(
     .bind(RETIREMENT.as_seconds_f64());
     let sales: Vec<(SaleId, i64, i32, i16, i16)> =
         unless_silent(sales.fetch_all(&shop.postgres)).await?;
-    let mut ended = HashMap::new();
+    let mut seals = Seals::default();
     let mut connection = shop.redis.pooled().await?;
     for (id, epoch, shards, now, former) in sales {
         // The buckets to be are sealed too, so that they can be installed.
         let of = buckets.map_or(now, |wanted| wanted.max(now));
         let places = Bucket::places(id, of.max(1).unsigned_abs(), former.max(1).unsigned_abs());
-        if let Some((new_epoch, was)) =
-            seal_sale(shop, &mut connection, &places, epoch, shards).await?
+        if let Some((new_epoch, ended)) =
+            seal_sale(shop, &mut connection, &places, epoch, shards, &mut seals).await?
         {
             let sealing = Sealing {
                 new_epoch,
                 buckets,
-                ended: was,
+                ended,
             };
-            ended.insert(id, sealing);
+            seals.sealed.insert(id, sealing);
         }
     }
-    Ok(ended)
+    Ok(seals)
 }
 
-/// Seals every place of a sale for the same epoch. `None`: somebody else is rebuilding this sale, and further
-/// on.
+/// Seals every place of a sale for the same epoch. `None`: some could not be sealed, which `seals` is told, or
+/// somebody else is rebuilding this sale, and further on.
 async fn seal_sale(
     shop: &Shop,
     connection: &mut Connection,
     places: &[Bucket],
     epoch: i64,
     shards: i32,
+    seals: &mut Seals,
 ) -> Result<Option<(i64, HashMap<Bucket, Ended>)>, ShopError> {
+    let keys = &shop.redis.keys;
+    let owner_of = |place: &Bucket| shop.redis.owner(&keys.state(*place));
     let mut new_epoch = epoch + 1;
     let mut ended = HashMap::new();
+    let mut away: Vec<Arc<Node>> = Vec::new();
+    let mut complete = true;
     'epochs: loop {
         ended.clear();
         for place in places {
-            let keys = &shop.redis.keys;
-            match scripts::seal(&mut **connection, keys, *place, new_epoch, shards).await? {
-                Sealed::Ended(was) => {
+            let owner = owner_of(place);
+            if owner.is_some_and(|owner| away.iter().any(|node| Arc::ptr_eq(node, &owner))) {
+                continue; // one wait for each server is enough
+            }
+            match scripts::seal(&mut **connection, keys, *place, new_epoch, shards).await {
+                Ok(Sealed::Ended(was)) => {
                     ended.insert(*place, was);
                 }
-                Sealed::Newer { epoch: live } => {
+                Err(error) => {
+                    complete = false;
+                    away.extend(owner_of(place));
+                    seals.unsealed.push(*place);
+                    seals.failed = Some((place.sale, error.into()));
+                }
+                Ok(Sealed::Newer { epoch: live }) => {
                     let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1")
                         .bind(place.sale);
                     let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
@@ -102,7 +129,7 @@ async fn seal_sale(
                 }
             }
         }
-        return Ok(Some((new_epoch, ended)));
+        return Ok(complete.then_some((new_epoch, ended)));
     }
 }
 

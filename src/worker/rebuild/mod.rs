@@ -35,7 +35,7 @@ use crate::{
     },
     worker::Pace,
 };
-use epochs::{fence, let_writers_finish, seal};
+use epochs::{Seals, fence, let_writers_finish, seal};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -252,19 +252,20 @@ async fn elect_and_rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopErr
 /// Rebuilds under the caller's lock.
 async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     let began = Instant::now();
-    let (only, approving) = match scope {
+    let (only, mut approving) = match scope {
         Scope::Servers(nodes) => {
             let approved = approved_run_ids(shop).await?;
             let mut doubtful = Vec::new();
+            let mut failed = None;
             for node in nodes {
-                // Somebody may have been faster.
-                let live = node.live_run_id().await?;
-                if !approved.contains(&live) {
-                    doubtful.push((node, live));
+                match node.live_run_id().await {
+                    Ok(live) if approved.contains(&live) => {} // somebody was faster
+                    Ok(live) => doubtful.push((node, live)),
+                    Err(error) => failed = Some(error), // gone since; the others need not wait for it
                 }
             }
             if doubtful.is_empty() {
-                return Ok(());
+                return failed.map_or(Ok(()), |error| Err(error.into()));
             }
             (sales_on(shop, &doubtful).await?, doubtful)
         }
@@ -282,6 +283,11 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
         }
     };
     let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false, None)).await?;
+    // A server on which something old may still sell stays shut.
+    approving.retain(|(node, _)| {
+        let node = std::slice::from_ref(node);
+        !are_on(shop, outcome.unsealed.iter().copied(), node)
+    });
     if !approving.is_empty() {
         bounded(Box::pin(approve(shop, &approving))).await?;
     }
@@ -327,6 +333,8 @@ struct Outcome {
     sales: usize,
     /// Orders restored.
     buyers: usize,
+    /// Places where the old state may still sell.
+    unsealed: Vec<Bucket>,
     /// The last sale that could not be rebuilt, and why.
     failed: Option<(SaleId, ShopError)>,
 }
@@ -351,7 +359,11 @@ async fn rebuild_sales(
         .at("rebuild.elected")
         .await
         .map_err(sqlx::Error::Io)?;
-    let sealed = seal(shop, only, retired, buckets).await?;
+    let Seals {
+        sealed,
+        unsealed,
+        failed,
+    } = seal(shop, only, retired, buckets).await?;
     fail_points
         .at("rebuild.sealed")
         .await
@@ -369,8 +381,12 @@ async fn rebuild_sales(
     let taken: HashMap<SaleId, i64> = taken.into_iter().collect();
     let mut outcome = Outcome {
         sales: sales.len(),
+        unsealed,
         ..Outcome::default()
     };
+    if let Some((sale, error)) = failed {
+        outcome.fail(sale, error);
+    }
     for group in restore::groups(sales, &taken) {
         restore::restore(shop, group, &sealed, &mut outcome).await;
     }

@@ -123,7 +123,8 @@ pub(super) async fn restore(
     }
 }
 
-/// How many buckets of a sale are worked on at a time: fewer than the pool has connections.
+/// How many buckets of a sale are worked on at a time. Several sales are, too, and with more of both, they would only
+/// wait for a connection of the pool.
 const BUCKETS_AT_ONCE: usize = 8;
 
 /// Writes a sale's buyers under the new epoch and opens it. Answers how many orders it restored.
@@ -163,10 +164,12 @@ async fn open(
         .await
         .map_err(sqlx::Error::Io)?;
     let remaining = i64::from(sale.stock) - taken;
+    let live = live_by_bucket(sale, &held);
     let mut installed = stream::iter(sale.all_buckets())
         .map(async |bucket| {
             // What is left is spread anew: where it was before nobody could tell, nor does it matter.
-            let (share, of_bucket) = (bucket.part.share(remaining), live_in(sale, bucket, &held));
+            let share = bucket.part.share(remaining);
+            let of_bucket = live.get(&bucket).copied().unwrap_or(0);
             let mut connection = shop.redis.pooled().await?;
             scripts::install(&mut *connection, keys, sale, bucket.part, share, of_bucket).await
         })
@@ -205,15 +208,14 @@ async fn open(
     Ok(held.values().map(Vec::len).sum())
 }
 
-/// How many live orders the users of a bucket hold.
-fn live_in(sale: &Sale, bucket: Bucket, held: &HashMap<UserId, Vec<Held>>) -> i64 {
-    let users = held
-        .iter()
-        .filter(|(user, _)| sale.bucket_of(**user) == bucket);
-    let live = users
-        .flat_map(|(_, orders)| orders)
-        .filter(|order| !order.returned);
-    i64::try_from(live.count()).unwrap_or(i64::MAX)
+/// How many live orders the users of each bucket hold.
+fn live_by_bucket(sale: &Sale, held: &HashMap<UserId, Vec<Held>>) -> HashMap<Bucket, i64> {
+    let mut live = HashMap::new();
+    for (user, orders) in held {
+        let of_user = orders.iter().filter(|order| !order.returned).count();
+        *live.entry(sale.bucket_of(*user)).or_default() += i64::try_from(of_user).unwrap_or(0);
+    }
+    live
 }
 
 /// What draining a log came to.
