@@ -16,7 +16,7 @@ use flash_sale::{
     redis::{
         Keys,
         keys::shards_for,
-        scripts::{self, AdmitOptions, Buyer, Installed, Judged},
+        scripts::{self, AdmitOptions, Buyer, Installed, Judged, Settled},
     },
 };
 use redis::aio::MultiplexedConnection;
@@ -236,7 +236,13 @@ impl Gate {
             let count = judged.verdicts.iter().filter(accepted).count();
             sold += count as i64;
             if let Some(entry) = &judged.entry {
-                scripts::ack(redis, keys, bucket, epoch, &[(entry, count)]).await?;
+                let entries = vec![(entry.as_str(), count)];
+                let settled = Settled {
+                    bucket,
+                    epoch,
+                    entries,
+                };
+                scripts::ack(redis, keys, &[settled]).await?;
             }
         }
         Ok(sold)

@@ -394,7 +394,7 @@ const LAB_TIME_LIMIT: Duration = Duration::from_secs(35);
 /// How long a client should wait before it asks what hangs once more.
 const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The purchase needs none: it bounds its own waits to 2 s and its body to [`body::PATIENCE`], and the
+/// The purchase needs none: each of its waits is bounded (2 s at the gate), its body by [`body::PATIENCE`], and the
 /// hottest path of the house should not pay for another timer.
 fn time_limit(route: &str) -> Option<Duration> {
     match route {

@@ -279,24 +279,59 @@ fn decode_verdicts(
         .collect()
 }
 
-/// See `scripts/ack.lua`. `entries` are log entries and how many orders each holds, all written in
-/// `epoch`. Returns the orders that still wait.
+/// Entries of one log whose orders are rows: for each its id, and how many orders it holds. All were written in
+/// `epoch`.
+#[derive(Debug)]
+pub struct Settled<'a> {
+    pub bucket: Bucket,
+    pub epoch: i64,
+    pub entries: Vec<(&'a str, usize)>,
+}
+
+/// See `scripts/ack.lua`. All logs in one round trip, so that Redis flushes its own log once for all of them.
+/// Answers for each log how many orders still wait in it.
 pub async fn ack(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
-    epoch: i64,
-    entries: &[(&str, usize)],
-) -> Result<i64, RedisError> {
-    let mut command = evalsha(&ACK, 2);
-    command
-        .arg(keys.state(bucket))
-        .arg(keys.log(bucket))
-        .arg(epoch);
-    for (entry, orders) in entries {
-        command.arg(entry).arg(orders);
+    logs: &[Settled<'_>],
+) -> Result<Vec<Result<i64, RedisError>>, RedisError> {
+    let command = |log: &Settled| {
+        let mut command = evalsha(&ACK, 2);
+        command
+            .arg(keys.state(log.bucket))
+            .arg(keys.log(log.bucket))
+            .arg(log.epoch);
+        for (entry, orders) in &log.entries {
+            command.arg(entry).arg(orders);
+        }
+        command
+    };
+    if let [log] = logs {
+        return Ok(vec![run(&ACK, &command(log), connection).await]);
     }
-    run(&ACK, &command, connection).await
+    let mut pipeline = redis::Pipeline::with_capacity(logs.len());
+    pipeline.ignore_errors(); // one log of another type must not keep the others
+    for log in logs {
+        pipeline.add_command(command(log));
+    }
+    let replies: Vec<redis::Value> = pipeline.query_async(connection).await?;
+    if replies.len() != logs.len() {
+        let got = replies.len().to_string();
+        return Err(unexpected("number of answers to acks", &got));
+    }
+    let mut acknowledged = Vec::with_capacity(replies.len());
+    for (reply, log) in replies.into_iter().zip(logs) {
+        let reply = reply
+            .extract_error()
+            .and_then(|reply| Ok(redis::from_redis_value(reply)?));
+        acknowledged.push(match reply {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                run(&ACK, &command(log), connection).await
+            }
+            other => other,
+        });
+    }
+    Ok(acknowledged)
 }
 
 /// What is left after units were returned.
@@ -707,7 +742,15 @@ mod tests {
                 assert_eq!(admitted.verdicts.len(), buyers.len());
             }
         }
-        let _ = ack(redis, &keys, bucket, 1, &[("1-1", 1)]).await;
+        let settled = || Settled {
+            bucket,
+            epoch: 1,
+            entries: vec![("1-1", 1)],
+        };
+        let _ = ack(redis, &keys, &[settled()]).await;
+        if let Ok(acknowledged) = ack(redis, &keys, &[settled(), settled()]).await {
+            assert_eq!(acknowledged.len(), 2);
+        }
         let _ = release(redis, &keys, bucket, 1, 1, &[order]).await;
         let _ = project(redis, &keys, &sale, Part::WHOLE).await;
         let _ = seal(redis, &keys, bucket, 2, 1).await;

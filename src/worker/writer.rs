@@ -15,7 +15,10 @@
 use crate::{
     domain::{OrderId, OrderStatus, SaleId},
     postgres::timed_out,
-    redis::{is_wrong_type, scripts},
+    redis::{
+        is_wrong_type,
+        scripts::{self, Settled},
+    },
     sale::{
         Shop, ShopError,
         log::{self, AcceptedBatch, AcceptedOrder},
@@ -34,6 +37,9 @@ use tokio_util::sync::CancellationToken;
 
 /// About how many orders one transaction writes.
 const BATCH: usize = 2_000;
+
+/// The most logs that are acknowledged at a time: Redis does nothing else meanwhile, some microseconds each.
+const LOGS: usize = 256;
 
 /// How long a failing write is tried again once the program is stopping.
 const LAST_TRIES: Duration = Duration::from_secs(2);
@@ -291,18 +297,30 @@ pub(super) async fn acknowledge(
             .or_default()
             .push((batch.entry.as_str(), batch.orders.len()));
     }
+    let settled: Vec<Settled> = by_log
+        .into_iter()
+        .map(|((bucket, epoch), entries)| Settled {
+            bucket,
+            epoch,
+            entries,
+        })
+        .collect();
+    if settled.is_empty() {
+        return Ok(());
+    }
     let mut connection = shop.redis.pooled().await?;
     let mut failed = None;
-    for ((bucket, epoch), entries) in by_log {
-        let keys = &shop.redis.keys;
+    for some in settled.chunks(LOGS) {
         shop.round_trips.redis.fetch_add(1, Relaxed);
-        let acknowledged = scripts::ack(&mut *connection, keys, bucket, epoch, &entries).await;
-        if let Err(error) = acknowledged {
-            if is_wrong_type(&error) {
-                // The log's key holds something else: only a rebuild of the sale mends that.
-                shop.suspect(bucket.sale);
+        let acknowledged = scripts::ack(&mut *connection, &shop.redis.keys, some).await?;
+        for (log, acknowledged) in some.iter().zip(acknowledged) {
+            if let Err(error) = acknowledged {
+                if is_wrong_type(&error) {
+                    // The log's key holds something else: only a rebuild of the sale mends that.
+                    shop.suspect(log.bucket.sale);
+                }
+                failed = Some(error);
             }
-            failed = Some(error);
         }
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
