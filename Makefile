@@ -10,7 +10,7 @@ TARGET   := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help setup run test chaos bench instructions screenshots fmt lint ci clean-data
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what the program needs (asks nothing; does nothing when all is there)
 	@scripts/setup.sh run

@@ -13,7 +13,7 @@ use crate::{
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Leaving, Limits},
     lab::{Lab, LabError, servers::Servers},
-    postgres::{self, Pool, Replica, Sessions},
+    postgres::{self, Pool, Replica, SchemaError, Sessions},
     redis::Redis,
     room::Rooms,
     sale::ShopError,
@@ -67,6 +67,12 @@ pub enum AppError {
     Embedded(#[from] EmbeddedError),
     #[error("cannot bring the schema up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error("{0}")]
+    Schema(#[from] SchemaError),
+    #[error(
+        "there is no sale in {0}: run this where the server runs, or with its DATA_DIR, or with its DATABASE_URL and REDIS_URL"
+    )]
+    NoSaleHere(String),
     #[error("TOKEN_SECRET must be set (at least 32 bytes) when DATABASE_URL and REDIS_URL are")]
     TokenSecretMissing,
     #[error("TOKEN_SECRET: {0}")]

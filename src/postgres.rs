@@ -213,6 +213,37 @@ pub async fn timeline(postgres: &Pool) -> Result<i64, sqlx::Error> {
 /// "flash-sale migrate", for migrators behind a pooler.
 const MIGRATION: i64 = 0x666c_6173_685f_6d67;
 
+/// Why a command that only looks cannot.
+#[derive(Debug, thiserror::Error)]
+pub enum SchemaError {
+    #[error("cannot ask postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error(
+        "the schema is older than this program (migration {0} is missing): `flash-sale migrate`, `serve` and `worker` bring it up to date"
+    )]
+    Behind(i64),
+}
+
+/// Whether the schema is as far as this program, or further. Changes nothing.
+pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
+    let there: Option<String> = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text")
+        .fetch_one(postgres)
+        .await?;
+    let applied: Vec<i64> = match there {
+        None => Vec::new(),
+        Some(_) => {
+            sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
+                .fetch_all(postgres)
+                .await?
+        }
+    };
+    let missing = sqlx::migrate!()
+        .iter()
+        .map(|migration| migration.version)
+        .find(|version| !applied.contains(version));
+    missing.map_or(Ok(()), |version| Err(SchemaError::Behind(version)))
+}
+
 /// Brings the schema up to date; the migrations are compiled into the program. Several instances may
 /// do it at once: the migrator takes an advisory lock.
 pub async fn migrate(postgres: &Pool) -> Result<(), sqlx::migrate::MigrateError> {

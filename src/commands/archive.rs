@@ -1,6 +1,6 @@
 //! `flash-sale archive`: the orders of sales that are long over go to the archive.
 
-use super::open_for_command;
+use super::open_what_is_there;
 use crate::{
     app::AppError,
     config::StoreSettings,
@@ -61,7 +61,7 @@ fn age(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) async fn archive(args: ArchiveArgs, store: StoreSettings) -> Result<ExitCode, AppError> {
-    let (stores, running) = open_for_command(&store).await?;
+    let (stores, running) = open_what_is_there(&store).await?;
     let archived = archive_all(&running.shop, &args).await;
     running.stop().await;
     stores.close().await;

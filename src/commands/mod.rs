@@ -33,7 +33,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use time::OffsetDateTime;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// A flash-sale backend: browse a sale, hammer it with k6, learn how overselling is prevented.
 ///
@@ -421,10 +421,30 @@ async fn seed_command(store: StoreSettings) -> Result<ExitCode, AppError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The stores of a command that acts once, brought up to date.
+/// The stores of a command that creates what it needs.
 async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
     start_logs(store);
-    let stores = open_stores(store).await?;
+    act_on(open_stores(store).await?)
+}
+
+/// The stores of a command that judges or repairs what is there, and must not take an empty place for it: not a
+/// folder where no server ever ran, and not a schema that another version has to bring up to date first.
+async fn open_what_is_there(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
+    start_logs(store);
+    let is_embedded = store.database_url.is_none() && store.redis_url.is_none();
+    if is_embedded && !store.data_dir.join("pg").exists() {
+        let folder = store.data_dir.display().to_string();
+        return Err(AppError::NoSaleHere(folder));
+    }
+    let stores = Stores::join(store).await?;
+    if let Err(error) = postgres::check_schema(&stores.postgres).await {
+        stores.close().await;
+        return Err(error.into());
+    }
+    act_on(stores)
+}
+
+fn act_on(stores: Stores) -> Result<(Stores, Running), AppError> {
     let sale = SaleSettings {
         backlog_limit: 1_000_000,
         batch_limit: 512,
@@ -549,7 +569,9 @@ fn mint_tokens(args: &TokensArgs, store: &StoreSettings) -> Result<ExitCode, App
         }),
         Ok(()) => {
             if args.out.is_some() {
-                eprintln!("{} tokens, valid until {expires_at}", args.users);
+                let until = expires_at.replace_nanosecond(0).unwrap_or(expires_at);
+                let until = until.format(&Rfc3339).unwrap_or_default();
+                eprintln!("tokens: {}, valid until {until}", args.users);
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -588,7 +610,7 @@ async fn audit(
     wait: u64,
     store: StoreSettings,
 ) -> Result<ExitCode, AppError> {
-    let (stores, running) = open_for_command(&store).await?;
+    let (stores, running) = open_what_is_there(&store).await?;
     let audits = audit_all(&running.shop, sale, Duration::from_secs(wait)).await;
     running.stop().await;
     stores.close().await;
@@ -695,7 +717,7 @@ async fn rebuild(
     buckets: Option<i64>,
     store: StoreSettings,
 ) -> Result<ExitCode, AppError> {
-    let (stores, running) = open_for_command(&store).await?;
+    let (stores, running) = open_what_is_there(&store).await?;
     let rebuilt = match (sale, buckets) {
         (Some(sale), Some(buckets)) => worker::rebuild::divide(&running.shop, sale, buckets)
             .await
@@ -710,7 +732,8 @@ async fn rebuild(
             Ok(ExitCode::from(2))
         }
         (count, _) => {
-            say!("{count} sales are rebuilt");
+            let plural = if count == 1 { "sale is" } else { "sales are" };
+            say!("{count} {plural} rebuilt");
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     App, body,
-    error::{NOT_FOUND, NOT_OPEN, Problem},
+    error::{CHALLENGE_NOT_FOUND, NOT_OPEN, PASS_NOT_FOUND, Problem},
     extract::{Caller, Id, Shopper},
     openapi::refusals,
 };
@@ -34,9 +34,9 @@ pub struct ChallengeBody {
 }
 
 refusals!(PassRefusals:
-    UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED, UNAVAILABLE
+    UNAUTHENTICATED, SALE_NOT_FOUND, PASS_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED, UNAVAILABLE
 );
-refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
+refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, CHALLENGE_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 
 /// A pass for a purchase; from the opening on, and for a minute.
 #[utoipa::path(
@@ -52,7 +52,7 @@ pub async fn pass(
 ) -> Result<Response, Problem> {
     let listing = app.shop.listing(sale).await?;
     if !listing.sale().door.purchase_pass {
-        return Err(Problem::new(&NOT_FOUND));
+        return Err(Problem::new(&PASS_NOT_FOUND));
     }
     let now = app.shop.now();
     // By the clock that judges the purchase, and never a moment before it.
@@ -85,7 +85,7 @@ pub async fn challenge(
     let bits = listing.sale().door.challenge_bits;
     let bits = u8::try_from(bits).unwrap_or(0);
     if bits == 0 {
-        return Err(Problem::new(&NOT_FOUND));
+        return Err(Problem::new(&CHALLENGE_NOT_FOUND));
     }
     let address = address.to_string();
     let challenge = app

@@ -73,6 +73,9 @@ kinds! {
     SOLD_OUT = CONFLICT "sold_out", "Sold out", "Nothing is left at this moment.";
     ALREADY_ORDERED = CONFLICT "already_ordered", "Already ordered",
         "You hold as many orders of this sale as it allows.";
+    PASS_NOT_FOUND = NOT_FOUND "pass_not_found", "No pass", "This sale asks for no pass: buy without one.";
+    CHALLENGE_NOT_FOUND = NOT_FOUND "challenge_not_found", "No challenge",
+        "This sale asks for no proof of work: buy without one.";
     WAITING_ROOM_NOT_FOUND = NOT_FOUND "waiting_room_not_found", "No waiting room",
         "This sale has no waiting room: buy without one.";
     WAITING_ROOM_NOT_OPEN = CONFLICT "waiting_room_not_open", "Waiting room not open yet",

@@ -4,7 +4,7 @@ use super::{
     CONNECT_TIMEOUT, RESPONSE_TIMEOUT,
     address::{HostPort, Login},
 };
-use redis::{AsyncConnectionConfig, RedisError, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
 /// One Sentinel. Not in a pool: deadpool's ping is a command that Sentinels do not know.
@@ -39,7 +39,15 @@ impl Sentinel {
             .arg("get-master-addr-by-name")
             .arg(name)
             .query_async(&mut connection)
-            .await?;
+            .await
+            .map_err(|error| match error.code() {
+                // "unknown command": every server knows what it is, but not what it is not.
+                Some("ERR") => RedisError::from((
+                    ErrorKind::InvalidClientConfig,
+                    "this server is not a Sentinel: write redis://host:port",
+                )),
+                _ => error,
+            })?;
         *kept = Some(connection); // it works
         Ok(found.map(|(host, port)| match host.contains(':') {
             true => format!("[{host}]:{port}"),

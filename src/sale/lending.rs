@@ -26,8 +26,8 @@
 use super::{
     Shop, ShopError,
     board::{Listing, Tally},
-    catalogue::ask_tally,
     division::{Division, Seen},
+    tallies::ask_tally,
 };
 use crate::{
     domain::{Bucket, Part, Sale},

@@ -142,24 +142,52 @@ pub async fn read(
     } else {
         format!("({after}")
     };
-    let reply: StreamRangeReply = redis::cmd("XRANGE")
+    let reply: StreamRangeReply = range(keys, bucket, &start, count)
+        .query_async(connection)
+        .await?;
+    Ok(entries(bucket, &reply).collect())
+}
+
+/// The oldest entry of each of these logs, if it has any, in one round trip.
+pub async fn oldest(
+    connection: &mut impl ConnectionLike,
+    keys: &Keys,
+    buckets: &[Bucket],
+) -> Result<Vec<Result<Option<Result<AcceptedBatch, Unreadable>>, RedisError>>, RedisError> {
+    let mut pipeline = redis::Pipeline::with_capacity(buckets.len());
+    pipeline.ignore_errors(); // a key of the wrong type, or a server that is away, is that log's trouble alone
+    for bucket in buckets {
+        pipeline.add_command(range(keys, *bucket, "-", 1));
+    }
+    let replies: Vec<redis::Value> = pipeline.query_async(connection).await?;
+    let read = |(bucket, reply): (&Bucket, redis::Value)| {
+        let reply: StreamRangeReply = redis::from_redis_value(reply.extract_error()?)?;
+        Ok(entries(*bucket, &reply).next())
+    };
+    Ok(buckets.iter().zip(replies).map(read).collect())
+}
+
+fn range(keys: &Keys, bucket: Bucket, start: &str, count: usize) -> redis::Cmd {
+    let mut command = redis::cmd("XRANGE");
+    command
         .arg(keys.log(bucket))
         .arg(start)
         .arg("+")
         .arg("COUNT")
-        .arg(count)
-        .query_async(connection)
-        .await?;
+        .arg(count);
+    command
+}
+
+fn entries(
+    bucket: Bucket,
+    reply: &StreamRangeReply,
+) -> impl Iterator<Item = Result<AcceptedBatch, Unreadable>> {
     let field = |entry: &redis::streams::StreamId, name: &str| {
         entry.get::<Vec<u8>>(name).unwrap_or_default()
     };
-    Ok(reply
-        .ids
-        .iter()
-        .map(|entry| {
-            AcceptedBatch::decode(bucket, &entry.id, &field(entry, "m"), &field(entry, "o"))
-        })
-        .collect())
+    reply.ids.iter().map(move |entry| {
+        AcceptedBatch::decode(bucket, &entry.id, &field(entry, "m"), &field(entry, "o"))
+    })
 }
 
 /// Whether the log's key holds something that is no log.

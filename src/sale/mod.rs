@@ -22,6 +22,7 @@ pub mod orders;
 pub mod payment;
 pub mod queued;
 pub mod releases;
+pub mod tallies;
 pub mod unknown;
 pub mod watch;
 
@@ -163,6 +164,8 @@ pub struct Shop {
     handoff: mpsc::Sender<AcceptedBatch>,
     /// Whether the writer has a batch in hand.
     pub writer_is_busy: AtomicBool,
+    /// How long ago what it has in hand was admitted, ms; 0 while nothing waits for it.
+    writer_delay_ms: AtomicU64,
     /// What the purchases of this process cost in round trips, on any machine. The lab shows it.
     pub round_trips: RoundTrips,
     /// How fast the gates of this process judge.
@@ -199,6 +202,7 @@ impl Shop {
             payments,
             handoff,
             writer_is_busy: AtomicBool::new(false),
+            writer_delay_ms: AtomicU64::new(0),
             round_trips: RoundTrips::default(),
             capacity: Capacity::default(),
             release_bell: Notify::new(),
@@ -218,6 +222,16 @@ impl Shop {
     /// Whether everything that was accepted here and handed to the writer is in Postgres.
     pub fn everything_is_written(&self) -> bool {
         self.handoff.capacity() == self.handoff.max_capacity() && !self.writer_is_busy.load(Relaxed)
+    }
+
+    /// How long the oldest order that this instance's writer has in hand has waited for it; zero while it keeps up.
+    pub fn writer_delay(&self) -> Duration {
+        Duration::from_millis(self.writer_delay_ms.load(Relaxed))
+    }
+
+    pub fn set_writer_delay(&self, ms: i128) {
+        self.writer_delay_ms
+            .store(u64::try_from(ms).unwrap_or(0), Relaxed);
     }
 
     /// Redis time as this process estimates it, from the monotonic clock.

@@ -308,6 +308,9 @@ struct Terms {
 
 /// The terms of every sale in these batches; `None` if one of them is in another epoch, or is not
 /// there. That it stays so until the commit is [`count_taken`]'s to check.
+///
+/// A lateral question, here and there, cannot become a scan of all sales, which a thousand of them would make dear for
+/// a transaction of ten orders.
 async fn terms_of(
     connection: &mut PgConnection,
     batches: &[AcceptedBatch],
@@ -320,7 +323,10 @@ async fn terms_of(
     let found: Vec<(i64, i64, OffsetDateTime)> = sqlx::query_as(
         "SELECT s.id, s.price_cents, now() + make_interval(secs => s.payment_timeout_secs)
          FROM UNNEST($1::bigint[], $2::bigint[]) AS d (id, epoch)
-         JOIN sales s ON s.id = d.id AND s.epoch = d.epoch",
+         CROSS JOIN LATERAL (
+             SELECT id, price_cents, payment_timeout_secs FROM sales
+             WHERE sales.id = d.id AND sales.epoch = d.epoch LIMIT 1
+         ) AS s",
     )
     .bind(sales)
     .bind(epochs)
@@ -517,6 +523,7 @@ async fn count_taken(
         .iter()
         .map(|batch| (batch.sale.get(), batch.epoch))
         .collect();
+    // Locked in this order: by id, as everywhere.
     let sales: Vec<i64> = new.keys().copied().collect();
     let counts: Vec<i64> = new.values().copied().collect();
     let epochs: Vec<i64> = sales
@@ -524,11 +531,12 @@ async fn count_taken(
         .map(|sale| epochs.get(sale).copied().unwrap_or(0))
         .collect();
     let counted = sqlx::query(
-        "WITH locked AS (
+        "WITH locked AS MATERIALIZED (
              SELECT s.id, d.count
              FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[]) AS d (id, count, epoch)
-             JOIN sales s ON s.id = d.id AND s.epoch = d.epoch
-             ORDER BY s.id FOR NO KEY UPDATE OF s
+             CROSS JOIN LATERAL (
+                 SELECT id FROM sales WHERE sales.id = d.id AND sales.epoch = d.epoch FOR NO KEY UPDATE
+             ) AS s
          )
          UPDATE sales SET taken = taken + locked.count FROM locked WHERE sales.id = locked.id",
     )

@@ -53,12 +53,17 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     loop {
+        if channel.is_empty() {
+            shop.set_writer_delay(0);
+        }
         let mut batches = Vec::new();
         let first = tokio::select! {
             first = channel.recv() => first,
             () = stop.cancelled() => channel.try_recv().ok(),
         };
         let Some(first) = first else { return };
+        let now_ms = shop.now().unix_timestamp_nanos() / 1_000_000;
+        shop.set_writer_delay(now_ms - i128::from(first.created_ms));
         let mut orders = first.orders.len();
         batches.push(first);
         while orders < BATCH {

@@ -82,10 +82,10 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let plain = app.sale(10, json!({})).await;
     ada.get(&format!("/api/v1/sales/{plain}/pass"))
         .await
-        .assert_problem(404, "not_found");
+        .assert_problem(404, "pass_not_found");
     ada.get(&format!("/api/v1/sales/{plain}/challenge"))
         .await
-        .assert_problem(404, "not_found");
+        .assert_problem(404, "challenge_not_found");
     ada.buy(&plain).await.assert(StatusCode::ACCEPTED);
     second.stop().await;
     app.finish().await;

@@ -820,6 +820,32 @@ async fn openapi_needs_nothing_and_prints_json() {
     );
 }
 
+/// Commands that judge or repair do not bring a schema up to date: that is for whoever is about to serve from it.
+#[tokio::test]
+async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let home = Home::new();
+    let run = async |words: &[&str]| {
+        let mut command = home.command(words);
+        command.envs(settings_of(servers, &database, "older:"));
+        home.finish(command).await
+    };
+    run(&["audit"]).await.assert_done();
+    let mut connection = database.connect().await;
+    let newest =
+        "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
+    sqlx::query(newest)
+        .execute(&mut connection)
+        .await
+        .expect("a migration is forgotten");
+    for words in [&["audit"][..], &["rebuild"], &["archive", "--dry-run"]] {
+        run(words)
+            .await
+            .assert_refused(&["the schema is older", "flash-sale migrate"]);
+    }
+}
+
 #[tokio::test]
 async fn settings_that_cannot_work_are_refused_in_one_line() {
     let home = Home::new();
@@ -837,6 +863,13 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
         refused(&[command], &[redis])
             .await
             .assert_refused(&["DATABASE_URL", "only REDIS_URL is set"]);
+    }
+    // Where no server ever ran there is nothing to judge, and nothing is put there.
+    for command in [&["audit"][..], &["rebuild"], &["archive", "--dry-run"]] {
+        let empty = Home::new();
+        let ended = empty.finish(empty.command(command)).await;
+        ended.assert_refused(&["there is no sale in", "DATABASE_URL and REDIS_URL"]);
+        assert!(!empty.data().join("pg").exists());
     }
     refused(&["serve"], &[database, redis])
         .await

@@ -178,6 +178,8 @@ export default {
   'error.sale_not_found': 'There is no such sale.',
   'error.order_not_found': 'There is no such order among yours.',
   'error.waiting_room_not_found': 'This sale has no waiting room.',
+  'error.pass_not_found': 'This sale asks for no pass.',
+  'error.challenge_not_found': 'This sale asks for no proof of work.',
   'error.waiting_room_not_open': 'The waiting room is not open yet.',
   'error.not_in_waiting_room': 'You are not in this waiting room.',
   'error.admission_required': 'It is not your turn yet. Join the waiting room.',

@@ -194,6 +194,8 @@ export default {
   'error.sale_not_found': '没有这个专场。',
   'error.order_not_found': '你没有这笔订单。',
   'error.waiting_room_not_found': '这场抢购没有等候室。',
+  'error.pass_not_found': '这场抢购不需要购买凭证。',
+  'error.challenge_not_found': '这场抢购不需要工作量证明。',
   'error.waiting_room_not_open': '等候室尚未开放。',
   'error.not_in_waiting_room': '你不在这个等候室里。',
   'error.admission_required': '还没有轮到你，请先进入等候室。',

@@ -58,6 +58,10 @@ async fn a_server_of_another_kind_is_called_that() {
             format!("redis-sentinel://{}/shop", sentinel.address()),
             "no primary of this name",
         ),
+        (
+            format!("redis-sentinel://{}/shop", single.address()),
+            "not a Sentinel",
+        ),
     ] {
         let said = said(url.clone()).await;
         assert!(said.contains(words), "{url}: {said}");
