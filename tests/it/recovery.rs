@@ -16,6 +16,7 @@ use reqwest::StatusCode;
 use serde_json::json;
 use std::{
     collections::HashSet,
+    sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -121,6 +122,47 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
     .await;
     assert_eq!(settled, 5, "each once");
     assert_eq!(app.assert_sound(&sale).await.live, 5);
+    app.finish().await;
+}
+
+/// What was left behind in many sales is written together, not in a transaction for each; and while this process' own
+/// writer is behind, what has grown old meanwhile is not taken for left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_writes_them() {
+    const SALES: usize = 40;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let mut sales = Vec::new();
+    for _ in 0..SALES {
+        sales.push(app.sale(10, json!({})).await);
+    }
+    let (shop, _) = app.shop_without_loops();
+    rebuild::step(&shop, &mut HashSet::new())
+        .await
+        .expect("approved");
+    for sale in &sales {
+        let id = sale.parse().expect("an id");
+        let admission = shop.purchase(id, UserId::random(), None).await;
+        let admission = admission.expect("an answer");
+        assert!(matches!(admission, Admission::Accepted { .. }));
+    }
+    let listings = shop.board.listings();
+    shop.read_tallies(&listings).await.expect("tallies");
+    let last = Instant::now();
+    shop.set_writer_delay(60_000);
+    eventually("all are older than the grace", async || {
+        assert_eq!(recovery::step(&shop).await.expect("a pass"), 0);
+        (last.elapsed() > recovery::GRACE + Duration::from_millis(200)).then_some(())
+    })
+    .await;
+    shop.set_writer_delay(0);
+    let asked = || shop.round_trips.postgres.load(Relaxed);
+    let before = asked();
+    assert_eq!(recovery::step(&shop).await.expect("a pass"), SALES);
+    let round_trips = asked() - before;
+    assert!(round_trips < 10, "{round_trips} questions to Postgres");
+    for sale in &sales {
+        assert_eq!(app.assert_sound(sale).await.live, 1);
+    }
     app.finish().await;
 }
 
