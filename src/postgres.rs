@@ -224,8 +224,19 @@ pub enum SchemaError {
     Behind(i64),
 }
 
+/// Past the pool, which would only say that it waited in vain: this error says why.
+async fn reach(postgres: &Pool) -> Result<(), sqlx::Error> {
+    let options = postgres.connect_options();
+    tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options))
+        .await
+        .unwrap_or(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))?
+        .close()
+        .await
+}
+
 /// Whether the schema is as far as this program, or further. Changes nothing.
 pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
+    reach(postgres).await?;
     let there: Option<String> = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text")
         .fetch_one(postgres)
         .await?;
@@ -247,13 +258,7 @@ pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
 /// Brings the schema up to date; the migrations are compiled into the program. Several instances may
 /// do it at once: the migrator takes an advisory lock.
 pub async fn migrate(postgres: &Pool) -> Result<(), sqlx::migrate::MigrateError> {
-    // Past the pool, which would only say that it waited in vain: this error says why.
-    let options = postgres.connect_options();
-    tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options))
-        .await
-        .unwrap_or(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))?
-        .close()
-        .await?;
+    reach(postgres).await?;
     let mut migrator = sqlx::migrate!();
     // A rolling upgrade: a newer instance has already brought the schema further. Migrations only add, so an older
     // instance that is started again meanwhile works on (tests/it/upgrade.rs holds them to it).

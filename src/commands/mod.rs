@@ -428,7 +428,8 @@ async fn open_for_command(store: &StoreSettings) -> Result<(Stores, Running), Ap
 }
 
 /// The stores of a command that judges or repairs what is there, and must not take an empty place for it: not a
-/// folder where no server ever ran, and not a schema that another version has to bring up to date first.
+/// folder where no server ever ran, and not a schema that this version has to bring up to date first. (An empty Redis it
+/// cannot tell from one that lost everything.)
 async fn open_what_is_there(store: &StoreSettings) -> Result<(Stores, Running), AppError> {
     start_logs(store);
     let is_embedded = store.database_url.is_none() && store.redis_url.is_none();

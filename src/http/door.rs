@@ -178,13 +178,15 @@ pub async fn join(
     if door.challenge_bits == 0 || door.room().is_none() {
         return Ok(app.rooms.join(sale, user).await?);
     }
-    match app.rooms.look(sale, user).await {
-        Ok(place) if place.standing != Standing::Missed => return Ok(place),
-        Ok(_) | Err(RoomError::NotHere) => {}
+    let missed = match app.rooms.look(sale, user).await {
+        Ok(place) if place.standing == Standing::Missed => Some(place),
+        Ok(place) => return Ok(place),
+        Err(RoomError::NotHere) => None,
         Err(error) => return Err(error.into()),
-    }
+    };
     if app.rooms.may_join(&listing)? == Wish::Look {
-        return Ok(app.rooms.join(sale, user).await?); // nothing to queue for is nothing to work for
+        // Nothing to queue for is nothing to work for.
+        return missed.ok_or_else(|| RoomError::SoldOut.into());
     }
     let Some(solution) = papers.and_then(|papers| papers.solution.as_ref()) else {
         return Err(Problem::new(&CHALLENGE_REQUIRED));

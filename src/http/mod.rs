@@ -672,6 +672,18 @@ mod tests {
                     .is_ok_and(|policy| policy.contains("default-src 'self'"))
             );
         }
+        // A part of a page is under the page's policy; a worker is under its own.
+        for (path, has_policy) in [
+            ("/static/js/work-thread.js", true),
+            ("/static/js/api.js", false),
+            ("/static/css/app.css", false),
+        ] {
+            let (response, _) = send(&router, request(Method::GET, path, &[], "")).await;
+            assert_eq!(response.status(), StatusCode::OK, "{path}");
+            let policy = response.headers().get("content-security-policy");
+            assert_eq!(policy.is_some(), has_policy, "{path}");
+            assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+        }
         let (response, document) =
             send(&router, request(Method::GET, "/openapi.json", &[], "")).await;
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");

@@ -52,6 +52,8 @@ const VENDOR: [(&str, &[u8]); 3] = [
 /// got into a sale's title.
 const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri 'none'; \
                       frame-ancestors 'none'; form-action 'self'";
+/// Runs as a worker, which is governed by the policy that comes with itself.
+const WORKER: &str = "js/work-thread.js";
 /// Swagger UI styles its elements inline.
 const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' 'unsafe-inline'; \
                            object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
@@ -77,7 +79,16 @@ pub fn router() -> Router<App> {
         .route("/lab/ids", room("ids.html"))
         .route(
             "/static/{*path}",
-            get(async |Path(path): Path<String>, headers: HeaderMap| file(&path, &headers)),
+            get(async |Path(path): Path<String>, headers: HeaderMap| {
+                let mut response = file(&path, &headers);
+                if path == WORKER {
+                    let policy = HeaderValue::from_static(POLICY);
+                    response
+                        .headers_mut()
+                        .insert(CONTENT_SECURITY_POLICY, policy);
+                }
+                response
+            }),
         );
     // No validator: the document would be sent to somebody else's server.
     let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
@@ -131,10 +142,27 @@ fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
         SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value))
     };
     router
-        .layer(header(CONTENT_SECURITY_POLICY, policy))
+        .layer(of_all_but_parts(CONTENT_SECURITY_POLICY, policy))
         .layer(header(REFERRER_POLICY, "same-origin"))
         .layer(of_documents(OPENER_POLICY, "same-origin"))
         .layer(of_documents(PERMISSIONS_POLICY, PERMISSIONS))
+}
+
+/// A header that scripts and styles of a page do not need: the page's own counts for them.
+fn of_all_but_parts(
+    name: HeaderName,
+    value: &'static str,
+) -> SetResponseHeaderLayer<impl Fn(&Response) -> Option<HeaderValue> + Clone> {
+    SetResponseHeaderLayer::overriding(name, move |response: &Response| {
+        let kind = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .map(HeaderValue::as_bytes);
+        let is_part = kind.is_some_and(|kind| {
+            kind.starts_with(b"text/css") || kind.starts_with(b"text/javascript")
+        });
+        (!is_part).then(|| HeaderValue::from_static(value))
+    })
 }
 
 /// A header that means something on a page only: on each of its twenty files it would be mere weight.

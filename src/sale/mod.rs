@@ -46,7 +46,7 @@ use payment::PaymentProvider;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -164,8 +164,8 @@ pub struct Shop {
     handoff: mpsc::Sender<AcceptedBatch>,
     /// Whether the writer has a batch in hand.
     pub writer_is_busy: AtomicBool,
-    /// How long ago what it has in hand was admitted, ms; 0 while nothing waits for it.
-    writer_delay_ms: AtomicU64,
+    /// When the oldest order that it has in hand was admitted, Unix ms; 0 while nothing waits for it.
+    oldest_in_hand_ms: AtomicI64,
     /// What the purchases of this process cost in round trips, on any machine. The lab shows it.
     pub round_trips: RoundTrips,
     /// How fast the gates of this process judge.
@@ -202,7 +202,7 @@ impl Shop {
             payments,
             handoff,
             writer_is_busy: AtomicBool::new(false),
-            writer_delay_ms: AtomicU64::new(0),
+            oldest_in_hand_ms: AtomicI64::new(0),
             round_trips: RoundTrips::default(),
             capacity: Capacity::default(),
             release_bell: Notify::new(),
@@ -224,14 +224,19 @@ impl Shop {
         self.handoff.capacity() == self.handoff.max_capacity() && !self.writer_is_busy.load(Relaxed)
     }
 
-    /// How long the oldest order that this instance's writer has in hand has waited for it; zero while it keeps up.
+    /// How long the oldest order that this instance's writer has in hand has waited for it; zero while it has none.
     pub fn writer_delay(&self) -> Duration {
-        Duration::from_millis(self.writer_delay_ms.load(Relaxed))
+        let since = match self.oldest_in_hand_ms.load(Relaxed) {
+            0 => return Duration::ZERO,
+            since => i128::from(since),
+        };
+        let waited = self.now().unix_timestamp_nanos() / 1_000_000 - since;
+        Duration::from_millis(u64::try_from(waited).unwrap_or(0))
     }
 
-    pub fn set_writer_delay(&self, ms: i128) {
-        self.writer_delay_ms
-            .store(u64::try_from(ms).unwrap_or(0), Relaxed);
+    /// Notes when that was admitted, Unix ms; 0: it has none.
+    pub fn set_oldest_in_hand(&self, created_ms: i64) {
+        self.oldest_in_hand_ms.store(created_ms, Relaxed);
     }
 
     /// Redis time as this process estimates it, from the monotonic clock.

@@ -18,6 +18,9 @@ use time::OffsetDateTime;
 /// The most units of a sale that are returned at a time.
 const STEP: i64 = 1_000;
 
+/// How many times so many are looked at in a step.
+const PAGES: usize = 16;
+
 /// The buckets that could not be asked in a step, and what was in the way of the last.
 #[derive(Default)]
 struct Away {
@@ -49,7 +52,8 @@ impl Shop {
     async fn release_sale(&self, sale: SaleId) -> Result<usize, ShopError> {
         let (mut settled, mut away) = (0, Away::default());
         let mut after = i64::MIN;
-        loop {
+        // Behind rows that cannot be returned now there may be some that can.
+        for _ in 0..PAGES {
             let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
                 "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1 AND order_id > $2
                  ORDER BY order_id LIMIT $3",
@@ -63,10 +67,11 @@ impl Shop {
                 break;
             };
             after = last.get();
-            settled += self.release_rows(sale, &rows, &mut away).await?;
-            // Behind rows that cannot be returned now there may be some that can.
+            let released = self.release_rows(sale, &rows, &mut away).await?;
+            settled += released;
             let all = usize::from(self.listing(sale).await?.sale().bucket_count());
-            if away.buckets.is_empty() || away.buckets.len() >= all {
+            let some_may_be_left = released < rows.len() && all > 1 && away.buckets.len() < all;
+            if !some_may_be_left {
                 break;
             }
         }

@@ -8,8 +8,13 @@
 use crate::{
     domain::Bucket,
     sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch, orders::Expect},
+    worker::writer,
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How old another writer's entry must be before it counts as left behind. Longer than a writer's
 /// slowest ordinary batch, so that orders are rarely written twice.
@@ -51,11 +56,14 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let mut with_due = VecDeque::new();
     while !logs.is_empty() {
         let some = logs.split_off(logs.len().saturating_sub(LOGS));
-        with_due.extend(pass.look(some).await?);
+        with_due.extend(pass.look(some).await);
     }
     // All sales together, so that a thousand that have one order each are not a thousand transactions.
     let mut group = Vec::new();
     while let Some(mut log) = with_due.pop_front() {
+        if pass.is_stuck(&log) {
+            continue;
+        }
         match pass.read(&mut log).await {
             Ok((due, more)) => {
                 group.extend(due);
@@ -95,37 +103,59 @@ struct Log {
 
 struct Pass<'a> {
     shop: &'a Arc<Shop>,
-    grace: Duration,
     settled: usize,
     failed: Option<ShopError>,
+    /// Logs of which something could not be written: the rest of them is left to a later pass.
+    stuck: HashSet<Bucket>,
+    /// Writes in a row that Postgres said nothing about.
+    silences: u32,
+    /// Postgres does not answer: everything is.
+    is_over: bool,
 }
+
+/// One silent write may be a row that somebody holds; so many are Postgres itself.
+const SILENCES: u32 = 3;
 
 impl<'a> Pass<'a> {
     fn new(shop: &'a Arc<Shop>) -> Self {
         Self {
             shop,
-            grace: GRACE + shop.writer_delay().min(MOST_PATIENCE),
             settled: 0,
             failed: None,
+            stuck: HashSet::new(),
+            silences: 0,
+            is_over: false,
         }
+    }
+
+    fn is_stuck(&self, log: &Log) -> bool {
+        self.is_over || self.stuck.contains(&log.bucket)
     }
 
     /// Whether an entry is one that its own writer may still be about to write.
     fn is_young(&self, entry: &AcceptedBatch) -> bool {
+        let grace = GRACE + self.shop.writer_delay().min(MOST_PATIENCE);
         let now_ms = self.shop.now().unix_timestamp_nanos() / 1_000_000;
-        let latest = now_ms - self.grace.as_millis() as i128;
+        let latest = now_ms - grace.as_millis() as i128;
         entry.own_writer && i128::from(entry.created_ms) > latest
     }
 
     /// Those of the logs that may have something due. Almost always the oldest entry is young, and then so are all:
     /// one is enough to see that.
-    async fn look(&mut self, logs: Vec<Log>) -> Result<Vec<Log>, ShopError> {
+    async fn look(&mut self, logs: Vec<Log>) -> Vec<Log> {
         let buckets: Vec<Bucket> = logs.iter().map(|log| log.bucket).collect();
-        let oldest = {
+        let asked = async {
             let mut connection = self.shop.redis.pooled().await?;
-            log::oldest(&mut *connection, &self.shop.redis.keys, &buckets).await?
+            log::oldest(&mut *connection, &self.shop.redis.keys, &buckets).await
         };
         let mut with_due = Vec::new();
+        let oldest = match asked.await {
+            Ok(oldest) => oldest,
+            Err(error) => {
+                self.failed = Some(error.into());
+                return with_due;
+            }
+        };
         for (log, oldest) in logs.into_iter().zip(oldest) {
             match oldest {
                 Ok(None) => {}
@@ -135,7 +165,7 @@ impl<'a> Pass<'a> {
                 Err(error) => self.failed = Some(error.into()),
             }
         }
-        Ok(with_due)
+        with_due
     }
 
     /// The next entries of a log that are older than the grace or have no writer of their own; and whether there may be
@@ -187,22 +217,45 @@ impl<'a> Pass<'a> {
     /// Writes and acknowledges batches of several sales. One that cannot be written must not hold up the others.
     async fn write(&mut self, group: &[AcceptedBatch]) {
         for batches in chunks_of_orders(group) {
-            let is_mixed = batches
-                .iter()
-                .any(|batch| batch.bucket() != batches[0].bucket());
-            match super::writer::persist(self.shop, batches, Expect::PerhapsWritten).await {
-                Ok(()) => self.settled += orders_of(batches),
-                Err(error) if !is_mixed => self.failed = Some(error),
-                Err(_) => {
-                    for of_one in batches.chunk_by(|a, b| a.bucket() == b.bucket()) {
-                        let persisted =
-                            super::writer::persist(self.shop, of_one, Expect::PerhapsWritten);
-                        match persisted.await {
-                            Ok(()) => self.settled += orders_of(of_one),
-                            Err(error) => self.failed = Some(error),
-                        }
-                    }
+            let mut logs = batches.chunk_by(|a, b| a.bucket() == b.bucket());
+            if logs.clone().nth(1).is_some() && self.persist(batches).await {
+                continue;
+            }
+            while !self.is_over
+                && let Some(of_one) = logs.next()
+            {
+                let bucket = of_one[0].bucket();
+                if !self.stuck.contains(&bucket) && !self.persist(of_one).await {
+                    self.stuck.insert(bucket);
                 }
+            }
+        }
+    }
+
+    /// Whether these are settled.
+    async fn persist(&mut self, batches: &[AcceptedBatch]) -> bool {
+        if self.is_over {
+            return false;
+        }
+        let persisted = writer::persist(self.shop, batches, Expect::PerhapsWritten).await;
+        match persisted {
+            Ok(()) => {
+                self.settled += orders_of(batches);
+                self.silences = 0;
+                true
+            }
+            Err(error) => {
+                // Not a word about these orders: whoever comes next would wait as long, and hear as little.
+                match &error {
+                    ShopError::Postgres(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed) => {
+                        self.is_over = true;
+                    }
+                    ShopError::Postgres(sqlx::Error::Io(_)) => self.silences += 1,
+                    _ => {}
+                }
+                self.is_over |= self.silences >= SILENCES;
+                self.failed = Some(error);
+                false
             }
         }
     }

@@ -54,7 +54,7 @@ pub async fn run(
 ) {
     loop {
         if channel.is_empty() {
-            shop.set_writer_delay(0);
+            shop.set_oldest_in_hand(0);
         }
         let mut batches = Vec::new();
         let first = tokio::select! {
@@ -62,8 +62,7 @@ pub async fn run(
             () = stop.cancelled() => channel.try_recv().ok(),
         };
         let Some(first) = first else { return };
-        let now_ms = shop.now().unix_timestamp_nanos() / 1_000_000;
-        shop.set_writer_delay(now_ms - i128::from(first.created_ms));
+        shop.set_oldest_in_hand(first.created_ms);
         let mut orders = first.orders.len();
         batches.push(first);
         while orders < BATCH {
@@ -317,7 +316,13 @@ pub(super) async fn acknowledge(
     let mut failed = None;
     for some in settled.chunks(LOGS) {
         shop.round_trips.redis.fetch_add(1, Relaxed);
-        let acknowledged = scripts::ack(&mut *connection, &shop.redis.keys, some).await?;
+        let acknowledged = match scripts::ack(&mut *connection, &shop.redis.keys, some).await {
+            Ok(acknowledged) => acknowledged,
+            Err(error) => {
+                failed = Some(error); // others may be on another server
+                continue;
+            }
+        };
         for (log, acknowledged) in some.iter().zip(acknowledged) {
             if let Err(error) = acknowledged {
                 if is_wrong_type(&error) {

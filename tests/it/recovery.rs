@@ -148,13 +148,13 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     let listings = shop.board.listings();
     shop.read_tallies(&listings).await.expect("tallies");
     let last = Instant::now();
-    shop.set_writer_delay(60_000);
+    shop.set_oldest_in_hand(1); // since 1970
     eventually("all are older than the grace", async || {
         assert_eq!(recovery::step(&shop).await.expect("a pass"), 0);
         (last.elapsed() > recovery::GRACE + Duration::from_millis(200)).then_some(())
     })
     .await;
-    shop.set_writer_delay(0);
+    shop.set_oldest_in_hand(0);
     let asked = || shop.round_trips.postgres.load(Relaxed);
     let before = asked();
     assert_eq!(recovery::step(&shop).await.expect("a pass"), SALES);

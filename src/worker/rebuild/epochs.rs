@@ -10,6 +10,7 @@ use crate::{
     },
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns},
 };
+use redis::ErrorKind;
 use std::{
     collections::HashMap,
     sync::Arc,
@@ -33,14 +34,16 @@ pub(super) struct Sealing {
 }
 
 /// What step 1 came to.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Seals {
     /// The sales that are sealed everywhere.
     pub sealed: HashMap<SaleId, Sealing>,
-    /// The places that could not be sealed. Their sales are not rebuilt now, but no part of them that could be
-    /// sealed sells either.
-    pub unsealed: Vec<Bucket>,
-    /// The last sale of those, and what was in the way.
+    /// The servers on which something could not be sealed. The sales concerned are not rebuilt now, but no part of them
+    /// that could be sealed sells either.
+    pub unsealed: Vec<Arc<Node>>,
+    /// Those of them that did not answer at all, and were not asked again.
+    away: Vec<Arc<Node>>,
+    /// The last sale concerned, and what was in the way.
     pub failed: Option<(SaleId, ShopError)>,
 }
 
@@ -93,17 +96,17 @@ async fn seal_sale(
     seals: &mut Seals,
 ) -> Result<Option<(i64, HashMap<Bucket, Ended>)>, ShopError> {
     let keys = &shop.redis.keys;
-    let owner_of = |place: &Bucket| shop.redis.owner(&keys.state(*place));
     let mut new_epoch = epoch + 1;
     let mut ended = HashMap::new();
-    let mut away: Vec<Arc<Node>> = Vec::new();
     let mut complete = true;
     'epochs: loop {
         ended.clear();
         for place in places {
-            let owner = owner_of(place);
-            if owner.is_some_and(|owner| away.iter().any(|node| Arc::ptr_eq(node, &owner))) {
-                continue; // one wait for each server is enough
+            // As it is now: whoever takes over from a server that fails was not asked.
+            let owner = shop.redis.owner(&keys.state(*place));
+            if (owner.as_ref()).is_some_and(|owner| is_among(&seals.away, owner)) {
+                complete = false; // one wait for a server is enough
+                continue;
             }
             match scripts::seal(&mut **connection, keys, *place, new_epoch, shards).await {
                 Ok(Sealed::Ended(was)) => {
@@ -111,8 +114,10 @@ async fn seal_sale(
                 }
                 Err(error) => {
                     complete = false;
-                    away.extend(owner_of(place));
-                    seals.unsealed.push(*place);
+                    seals.unsealed.extend(owner.clone());
+                    if !matches!(error.kind(), ErrorKind::Server(_)) {
+                        seals.away.extend(owner); // it says nothing at all
+                    }
                     seals.failed = Some((place.sale, error.into()));
                 }
                 Ok(Sealed::Newer { epoch: live }) => {
@@ -131,6 +136,10 @@ async fn seal_sale(
         }
         return Ok(complete.then_some((new_epoch, ended)));
     }
+}
+
+pub(super) fn is_among(nodes: &[Arc<Node>], node: &Arc<Node>) -> bool {
+    nodes.iter().any(|other| Arc::ptr_eq(other, node))
 }
 
 /// Step 2. See the module's text.

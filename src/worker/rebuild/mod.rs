@@ -35,7 +35,7 @@ use crate::{
     },
     worker::Pace,
 };
-use epochs::{Seals, fence, let_writers_finish, seal};
+use epochs::{Seals, fence, is_among, let_writers_finish, seal};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -121,12 +121,15 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
             }
         }
     }
-    if !doubtful.is_empty() {
-        Box::pin(elect_and_rebuild(shop, Scope::Servers(doubtful))).await?;
-        return failed.map_or(Ok(()), Err);
+    if !doubtful.is_empty()
+        && let Err(error) =
+            Box::pin(elect_and_rebuild(shop, Scope::Servers(doubtful.clone()))).await
+    {
+        failed = Some(error);
     }
     let mut missing = missing_sales(shop);
-    missing.retain(|sale| !is_on(shop, *sale, &silent));
+    // What is on a server that was not approved a moment ago was rebuilt with it, or could not be.
+    missing.retain(|sale| !is_on(shop, *sale, &silent) && !is_on(shop, *sale, &doubtful));
     let again: Vec<SaleId> = missing.intersection(suspects).copied().collect();
     *suspects = missing;
     if !again.is_empty()
@@ -194,7 +197,7 @@ fn is_on(shop: &Shop, sale: SaleId, nodes: &[Arc<Node>]) -> bool {
 fn are_on(shop: &Shop, mut buckets: impl Iterator<Item = Bucket>, nodes: &[Arc<Node>]) -> bool {
     buckets.any(|bucket| {
         let owner = shop.redis.owner(&shop.redis.keys.state(bucket));
-        owner.is_some_and(|owner| nodes.iter().any(|node| Arc::ptr_eq(node, &owner)))
+        owner.is_some_and(|owner| is_among(nodes, &owner))
     })
 }
 
@@ -284,10 +287,7 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     };
     let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false, None)).await?;
     // A server on which something old may still sell stays shut.
-    approving.retain(|(node, _)| {
-        let node = std::slice::from_ref(node);
-        !are_on(shop, outcome.unsealed.iter().copied(), node)
-    });
+    approving.retain(|(node, _)| !is_among(&outcome.unsealed, node));
     if !approving.is_empty() {
         bounded(Box::pin(approve(shop, &approving))).await?;
     }
@@ -328,13 +328,13 @@ async fn sales_on(
 }
 
 /// What a rebuild did.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Outcome {
     sales: usize,
     /// Orders restored.
     buyers: usize,
-    /// Places where the old state may still sell.
-    unsealed: Vec<Bucket>,
+    /// Servers on which something old may still sell.
+    unsealed: Vec<Arc<Node>>,
     /// The last sale that could not be rebuilt, and why.
     failed: Option<(SaleId, ShopError)>,
 }
@@ -363,6 +363,7 @@ async fn rebuild_sales(
         sealed,
         unsealed,
         failed,
+        ..
     } = seal(shop, only, retired, buckets).await?;
     fail_points
         .at("rebuild.sealed")

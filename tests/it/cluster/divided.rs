@@ -32,6 +32,15 @@ async fn bucket_of(app: &TestApp, sale: &str, shopper: &Shopper) -> usize {
     usize::from(bucket.part.index)
 }
 
+/// A node that did not answer is left alone for some seconds, by the audit too.
+async fn until_it_is_asked_again(app: &TestApp, sale: &str) {
+    let id = sale.parse().expect("an id");
+    eventually("the node is asked again", async || {
+        app.shop.audit(id).await.ok()
+    })
+    .await;
+}
+
 /// Buys, and asks again while the answer is 503, as clients do. Whether it was accepted; otherwise it is sold out.
 async fn buys(shopper: Shopper, sale: String) -> bool {
     let begin = Instant::now();
@@ -137,6 +146,7 @@ async fn a_silent_node_does_not_keep_the_others_shut() {
         70,
         "what was left"
     );
+    until_it_is_asked_again(app, &divided).await;
     let audit = app.assert_sound(&divided).await;
     assert_eq!((audit.live, audit.remaining), (100, 0));
     app.assert_sound(&whole).await;
@@ -178,6 +188,7 @@ async fn units_of_a_silent_node_do_not_keep_those_of_the_others() {
         (app.number(&outbox).await == 0).then_some(())
     })
     .await;
+    until_it_is_asked_again(app, &sale).await;
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.remaining), (0, 100));
     deployment.finish().await;

@@ -112,7 +112,7 @@ async fn a_gate_that_ignores_the_incarnation_sells_twice_and_is_found_out() {
         // Nobody rebuilds for long enough to look at what is sold until then.
         app.shop
             .fail_points
-            .set("rebuild.elected=pause:3000")
+            .set("rebuild.elected=pause:10000")
             .expect("a point");
     }
     cluster.replica_of(0).be_cut_off().await;

@@ -482,7 +482,7 @@ fn apart(lines: &[Line]) -> Vec<Line> {
 
 /// One for each client.
 async fn pools() -> Vec<sqlx::PgPool> {
-    join_all((0..CLIENTS).map(async |_| pool(2).await)).await
+    join_all((0..CLIENTS).map(|_| pool(2))).await
 }
 
 /// A session that is short to us, and long to this machine.
