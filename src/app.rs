@@ -466,6 +466,39 @@ pub async fn serve(
     Ok(())
 }
 
+/// Runs a process that serves no shoppers until `shutdown`, then ends its loops. On `listener` it says of itself
+/// how it is.
+pub async fn work(
+    running: Running,
+    listener: Option<TcpListener>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
+    let metrics = telemetry::metrics();
+    running.spawn(|stop| keep_metrics(metrics.clone(), stop));
+    let draining = CancellationToken::new();
+    let server = listener.map(|listener| {
+        let render = move || metrics.render();
+        let router = http::of_a_worker(running.shop.clone(), render, draining.clone());
+        let until = draining.clone().cancelled_owned();
+        tokio::spawn(async move {
+            let served = axum::serve(listener, router).with_graceful_shutdown(until);
+            if let Err(error) = served.await {
+                tracing::error!(%error, "metrics are served no more");
+            }
+        })
+    });
+    shutdown.await;
+    draining.cancel();
+    running.stop().await;
+    if let Some(server) = server {
+        // Whoever keeps a connection open does not keep the process.
+        let end = server.abort_handle();
+        if tokio::time::timeout(POOL_GRACE, server).await.is_err() {
+            end.abort();
+        }
+    }
+}
+
 async fn upkeep(limits: Arc<Limits>, stop: CancellationToken) {
     tokio::select! {
         () = limits.upkeep() => {}

@@ -184,6 +184,18 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is not a number from 0 to 1"))
 }
 
+/// What only a worker needs.
+#[derive(Debug, Clone, Args)]
+pub struct WorkerSettings {
+    /// Serve /metrics, /healthz and /readyz here, for a network that shoppers cannot reach; port 0 takes a free one,
+    /// and the ready line prints it. Unset: nowhere
+    #[arg(long, env = "METRICS_ADDR", value_name = "ADDR")]
+    pub metrics_addr: Option<SocketAddr>,
+
+    #[command(flatten)]
+    pub traces: TraceSettings,
+}
+
 /// What only a server needs.
 #[derive(Clone, Args)]
 pub struct ServeSettings {

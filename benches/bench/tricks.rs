@@ -239,11 +239,12 @@ impl<'t> Place<'t> {
     async fn prepare(&mut self, stage: &mut Stage<'_>, scenario: Scenario) -> Result<(), Error> {
         let (target, client) = (self.target, &self.target.client);
         match scenario {
-            Scenario::SoldOutKeyless => {
+            Scenario::SoldOut | Scenario::SoldOutKeyless => {
+                let with_keys = scenario == Scenario::SoldOut;
                 let sale = client.create_sale("sold out", 1).await?;
                 client.buy(&sale, &stage.users(1)[0]).await?;
                 let users = stage.users(stage.options.scaled(BARE_COUNT));
-                let requests = Requests::purchases(target.address(), &sale, &users, false);
+                let requests = Requests::purchases(target.address(), &sale, &users, with_keys);
                 self.requests = Arc::new(requests);
             }
             Scenario::OrderStatus => {
@@ -258,7 +259,9 @@ impl<'t> Place<'t> {
                 }
                 self.requests = Arc::new(requests);
             }
-            _ => {}
+            // Each run sells to users of its own.
+            Scenario::Accepted => {}
+            other => return Err(format!("no trick is measured by {}", other.name()).into()),
         }
         Ok(())
     }

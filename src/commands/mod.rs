@@ -16,7 +16,9 @@ use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
     bots::limits::WhenAway,
-    config::{SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, TraceSettings},
+    config::{
+        SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, TraceSettings, WorkerSettings,
+    },
     domain::{SaleId, UserId},
     http, postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
@@ -27,13 +29,14 @@ use clap::{Args, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{self, BufWriter, IsTerminal, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::net::TcpListener;
 
 /// A flash-sale backend: browse a sale, hammer it with k6, learn how overselling is prevented.
 ///
@@ -65,7 +68,7 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
         #[command(flatten)]
-        traces: TraceSettings,
+        worker: WorkerSettings,
     },
     /// Bring the schema up to date
     Migrate {
@@ -167,8 +170,8 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Worker {
             sale,
             store,
-            traces,
-        } => worker_command(sale, *store, traces).await,
+            worker,
+        } => worker_command(sale, *store, worker).await,
         Command::Migrate { store } => migrate(*store).await,
         Command::Seed { store } => seed_command(*store).await,
         Command::Tokens { tokens, store } => mint_tokens(&tokens, &store),
@@ -228,15 +231,7 @@ async fn serve_command(
     let descriptors = http::connections::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
-    let listener =
-        http::connections::listen(settings.listen_addr).map_err(|source| AppError::Io {
-            action: format!("listen on {}", settings.listen_addr),
-            source,
-        })?;
-    let address = listener.local_addr().map_err(|source| AppError::Io {
-        action: "read the listening address".into(),
-        source,
-    })?;
+    let (listener, address) = listen(settings.listen_addr)?;
     let tokens =
         TokenSigner::new(app::token_secret(settings.token_secret.as_deref(), &store)?.as_bytes())?;
     let admin = app::admin_token(settings.admin_token.as_deref(), &store)?;
@@ -313,6 +308,16 @@ async fn serve_command(
     served.map(|()| ExitCode::SUCCESS)
 }
 
+/// Listens; with port 0 the address has the one that was free.
+fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+    let failed = |action: String| |source| AppError::Io { action, source };
+    let listener =
+        http::connections::listen(wanted).map_err(failed(format!("listen on {wanted}")))?;
+    let address = listener.local_addr();
+    let address = address.map_err(failed("read the listening address".into()))?;
+    Ok((listener, address))
+}
+
 /// Whether instances count together. Without limits there is nothing to count.
 fn shared_limits(settings: &ServeSettings) -> Option<WhenAway> {
     if !settings.rate_limit.is_on() {
@@ -354,12 +359,14 @@ async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
 async fn worker_command(
     sale: SaleSettings,
     store: StoreSettings,
-    tracing: TraceSettings,
+    settings: WorkerSettings,
 ) -> Result<ExitCode, AppError> {
     start_logs(&store);
     telemetry::metrics();
-    start_traces(&tracing)?;
+    start_traces(&settings.traces)?;
     let shutdown = shutdown_signal()?;
+    let listening = settings.metrics_addr.map(listen).transpose()?;
+    let (listener, address) = listening.unzip();
     let mut stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
     let running = Running::start(
@@ -372,10 +379,14 @@ async fn worker_command(
     if let Some(replica) = stores.take_replica() {
         running.shop.browse_on(replica);
     }
-    say!("flash-sale worker ready");
+    match &address {
+        Some(address) => {
+            say!("flash-sale worker ready, metrics on http://{address}/metrics");
+        }
+        None => say!("flash-sale worker ready"),
+    }
     let _ = io::stdout().flush();
-    shutdown.await;
-    running.stop().await;
+    app::work(running, listener, shutdown).await;
     stores.close().await;
     traces::end().await;
     Ok(ExitCode::SUCCESS)

@@ -1,12 +1,21 @@
 //! Around the API: is it alive, is it ready, what does it measure.
 
-use super::{App, body, error::Problem, openapi::refusals};
+use super::{
+    App, body,
+    error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem},
+    openapi::refusals,
+};
+use crate::sale::Shop;
 use axum::{
+    Router,
     extract::State,
     http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
+    routing::get,
 };
 use serde::Serialize;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 /// Whether this instance should get requests, and what each of its dependencies says.
@@ -48,8 +57,12 @@ pub async fn healthz() -> &'static str {
     ),
 )]
 pub async fn readyz(State(app): State<App>) -> Result<Response, Problem> {
-    let readiness = app.shop.readiness().await;
     let draining = app.leaving.is_set() || app.draining.is_cancelled();
+    readiness(&app.shop, draining).await
+}
+
+async fn readiness(shop: &Shop, draining: bool) -> Result<Response, Problem> {
+    let readiness = shop.readiness().await;
     let [postgres, redis, gate] = [
         ("postgres", readiness.postgres),
         ("redis", readiness.redis),
@@ -105,6 +118,26 @@ pub async fn routable(State(app): State<App>) -> (StatusCode, &'static str) {
     responses((status = 200, description = "Prometheus text format", body = str, content_type = "text/plain")),
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
+    figures((app.metrics)())
+}
+
+fn figures(text: String) -> Response {
     let text_format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(CONTENT_TYPE, text_format)], (app.metrics)()).into_response()
+    ([(CONTENT_TYPE, text_format)], text).into_response()
+}
+
+/// What a process that serves no shoppers says of itself: `/healthz`, `/readyz` and `/metrics`, for an operator's
+/// own network. There are no limits.
+pub fn of_a_worker(
+    shop: Arc<Shop>,
+    metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
+    draining: CancellationToken,
+) -> Router {
+    let is_ready = async move || readiness(&shop, draining.is_cancelled()).await;
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(is_ready))
+        .route("/metrics", get(async move || figures(metrics())))
+        .fallback(async || Problem::new(&NOT_FOUND))
+        .method_not_allowed_fallback(async || Problem::new(&METHOD_NOT_ALLOWED))
 }

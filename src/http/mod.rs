@@ -51,7 +51,10 @@ use utoipa_axum::{
     routes,
 };
 
-pub use {connections::ConnectionLimits, departure::Leaving, events::Streams, limits::Limits};
+pub use {
+    around::of_a_worker, connections::ConnectionLimits, departure::Leaving, events::Streams,
+    limits::Limits,
+};
 
 /// What the handlers work with.
 #[derive(Clone)]

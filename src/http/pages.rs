@@ -20,7 +20,7 @@ use axum::{
         },
     },
     middleware::Next,
-    response::{IntoResponse, Response},
+    response::{IntoResponse, Redirect, Response},
     routing::{MethodRouter, get},
 };
 use dashmap::DashMap;
@@ -74,6 +74,10 @@ pub fn router() -> Router<App> {
         .route("/orders", page("orders.html"))
         .route("/admin", page("admin.html"))
         .route("/lab", room("lab.html"))
+        .route(
+            "/lab/lessons",
+            get(async || Redirect::to("/lab#lessons")), // an address cut short; the list is there
+        )
         .route("/lab/lessons/{id}", room("lesson.html"))
         .route("/lab/locks", room("locks.html"))
         .route("/lab/ids", room("ids.html"))

@@ -989,8 +989,12 @@ async fn one_process_takes_orders_and_another_writes_them() {
         (&json!(50), &Value::Null)
     );
 
-    let mut worker = Program::spawn(&home, command(&["worker"]));
-    assert_eq!(worker.line().await, "flash-sale worker ready");
+    let mut worker = Program::spawn(&home, command(&["worker", "--metrics-addr", "127.0.0.1:0"]));
+    let line = worker.line().await;
+    let figures = line
+        .strip_prefix("flash-sale worker ready, metrics on ")
+        .unwrap_or_else(|| panic!("{line}"))
+        .to_owned();
     assert_kept(&server, &bought).await;
     let written = home.finish(command(&["audit", "--json"])).await;
     let written: Vec<Value> = serde_json::from_str(&written.assert_done().stdout).expect("JSON");
@@ -1002,6 +1006,32 @@ async fn one_process_takes_orders_and_another_writes_them() {
         ),
         (&json!(0), &json!(50), &json!(true))
     );
+    // A worker says of itself how it is, and nothing else.
+    let ask = async |path: &str| {
+        let url = figures.replace("/metrics", path);
+        let reply = client.get(url).send().await.expect("an answer");
+        (reply.status(), reply.text().await.expect("text"))
+    };
+    let (status, text) = ask("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(
+        text.contains("\nflash_sale_writer_orders_total 50\n"),
+        "{text}"
+    );
+    assert_eq!(ask("/healthz").await, (StatusCode::OK, "ok\n".to_owned()));
+    let (status, text) = ask("/readyz").await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    assert!(text.contains("\"ready\":true"), "{text}");
+    assert_eq!(ask("/api/v1/sales").await.0, StatusCode::NOT_FOUND);
+    let port = figures
+        .strip_prefix("http://")
+        .and_then(|rest| rest.strip_suffix("/metrics"))
+        .expect("an address");
+    let mut second = command(&["worker"]);
+    second.env("METRICS_ADDR", port);
+    home.finish(second)
+        .await
+        .assert_refused(&["cannot listen on", port]);
     worker.terminate().await;
     server.terminate().await;
     database.drop().await; // the servers are not the program's: they still run

@@ -475,7 +475,13 @@ async fn without_a_lab_nothing_of_it_is_there() {
         .cloned()
         .collect();
     assert_eq!(called, of_the_lab);
-    for page in ["/lab", "/lab/lessons/b03", "/lab/locks", "/lab/ids"] {
+    for page in [
+        "/lab",
+        "/lab/lessons",
+        "/lab/lessons/b03",
+        "/lab/locks",
+        "/lab/ids",
+    ] {
         assert_eq!(app.get(page).await.status, StatusCode::NOT_FOUND, "{page}");
     }
     app.finish().await;
