@@ -59,6 +59,21 @@ pub fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
+/// Whether no answer came, rather than a refusal. [`sqlx::Error::Protocol`] is what becomes of a conversation that
+/// breaks off in the middle: a balancer with no server behind it takes a connection and closes it, and to
+/// `sqlx` that is an odd answer to its first question.
+pub fn is_unreachable(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+    )
+}
+
 /// A transaction that may be dropped anywhere: what has not come to its end takes its connection with
 /// it.
 ///

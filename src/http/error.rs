@@ -8,6 +8,7 @@ use super::limits::Policy;
 use crate::{
     domain::{Admission, OrderId, OrderStatus},
     lab::LabError,
+    postgres,
     sale::ShopError,
 };
 use axum::{
@@ -431,13 +432,8 @@ pub(super) fn internal(dependency: &str, error: &(dyn std::error::Error + 'stati
 /// just become a standby.
 pub(super) fn postgres_is_away(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| is_passing_sqlstate(&code)),
-        _ => false,
+        error => postgres::is_unreachable(error),
     }
 }
 
@@ -601,6 +597,7 @@ mod tests {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         for error in [
             ShopError::Postgres(sqlx::Error::PoolTimedOut),
+            ShopError::Postgres(sqlx::Error::Protocol("broken off".to_owned())),
             ShopError::Postgres(sqlx::Error::Io(std::io::Error::from(refused.kind()))),
             ShopError::Redis(refused.into()),
         ] {

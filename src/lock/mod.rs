@@ -40,6 +40,7 @@ pub mod watchdog;
 pub mod wire;
 pub mod zookeeper;
 
+use crate::postgres;
 use redis::RedisError;
 use std::{
     future::Future,
@@ -150,13 +151,7 @@ impl LockError {
         match self {
             Self::Unreachable { .. } | Self::NoQuorum { .. } => true,
             Self::Refused { .. } => false,
-            Self::Postgres(error) => matches!(
-                error,
-                sqlx::Error::Io(_)
-                    | sqlx::Error::PoolTimedOut
-                    | sqlx::Error::PoolClosed
-                    | sqlx::Error::WorkerCrashed
-            ),
+            Self::Postgres(error) => postgres::is_unreachable(error),
             Self::ZooKeeper(error) => {
                 zookeeper::in_doubt(error)
                     || matches!(

@@ -9,10 +9,11 @@
 //! from the next byte on, except [`Fault::Refuse`], which only concerns new ones ([`Proxy::cut`] ends
 //! the open ones). Dropping the proxy ends everything.
 
+use flash_sale::embedded::PostgresAddress;
 use std::{
     collections::VecDeque,
     fmt, io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -33,6 +34,14 @@ use tokio::{
 pub enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
+}
+
+impl Address {
+    /// The socket of a Postgres.
+    pub fn of_postgres(address: &PostgresAddress) -> Self {
+        let name = format!(".s.PGSQL.{}", address.port);
+        Self::Unix(address.socket_dir.join(name))
+    }
 }
 
 /// What stands behind a proxy.
@@ -60,6 +69,8 @@ pub enum Fault {
     BlackHole,
     /// A black hole for connections that send a request with these bytes in it, from there on.
     SilentTo { request: &'static str },
+    /// A black hole for whoever comes from this address.
+    SilentFrom(IpAddr),
     /// Every byte arrives that much later, in each direction.
     Latency(Duration),
     /// So many bytes a second, in each direction of each connection.
@@ -177,6 +188,14 @@ impl Proxy {
         &self.address
     }
 
+    /// The same of a proxy that is not on a socket.
+    pub fn tcp_address(&self) -> SocketAddr {
+        match &self.address {
+            Address::Tcp(address) => *address,
+            Address::Unix(path) => panic!("a proxy on a socket: {}", path.display()),
+        }
+    }
+
     /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends them).
     pub fn set_target(&self, target: Target) {
         let mut current = (self.shared.target.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -273,10 +292,14 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    /// A connection, and where it comes from.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         match self {
-            Self::Tcp(listener) => Ok(without_delay(listener.accept().await?.0)),
-            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                Ok((without_delay(stream), Some(from.ip())))
+            }
+            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 }
@@ -318,11 +341,11 @@ async fn accept(
                 biased;
                 () = refused => break,
                 accepted = listener.accept() => match accepted {
-                    Ok(client) => {
+                    Ok((client, from)) => {
                         shared.count(|counts| counts.accepted += 1);
                         let mut cut = cut.clone();
                         cut.mark_unchanged();
-                        tokio::spawn(serve(client, shared.clone(), cut));
+                        tokio::spawn(serve(client, from, shared.clone(), cut));
                     }
                     // Out of file descriptors: they come back when connections end.
                     Err(_) => sleep(Duration::from_millis(10)).await,
@@ -337,10 +360,22 @@ async fn accept(
 /// What both directions of a connection know.
 #[derive(Default)]
 struct Connection {
+    from: Option<IpAddr>,
     /// It has lost a byte in a black hole.
     silent: AtomicBool,
     /// A request whose reply may be lost is on its way.
     awaited: AtomicBool,
+}
+
+impl Connection {
+    /// Whether nothing of it comes through.
+    fn is_swallowed_by(&self, fault: &Fault) -> bool {
+        match fault {
+            Fault::BlackHole => true,
+            Fault::SilentFrom(address) => self.from == Some(*address),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -350,11 +385,20 @@ enum Direction {
 }
 
 /// One connection, from accept to its end.
-async fn serve(client: Box<dyn Stream>, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
+async fn serve(
+    client: Box<dyn Stream>,
+    from: Option<IpAddr>,
+    shared: Arc<Shared>,
+    mut cut: watch::Receiver<u64>,
+) {
     let carried = async {
         let (from_client, to_client) = tokio::io::split(client);
-        let connection = Connection::default();
-        if *shared.fault.borrow() == Fault::BlackHole {
+        let connection = Connection {
+            from,
+            ..Connection::default()
+        };
+        let is_swallowed = connection.is_swallowed_by(&shared.fault.borrow());
+        if is_swallowed {
             connection.silent.store(true, Relaxed);
             let nowhere = tokio::io::split(Box::new(tokio::io::empty()) as Box<dyn Stream>).1;
             let _ = carry(
@@ -430,11 +474,10 @@ async fn carry(
             return to.shutdown().await;
         }
         let falls_silent = match &fault {
-            Fault::BlackHole => true,
             Fault::SilentTo { request } => {
                 direction == Direction::Requests && contains(&piece[..length], request.as_bytes())
             }
-            _ => false,
+            fault => connection.is_swallowed_by(fault),
         };
         if falls_silent || connection.silent.load(Relaxed) {
             connection.silent.store(true, Relaxed);

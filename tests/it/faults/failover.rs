@@ -2,13 +2,13 @@
 
 use super::{
     epoch,
-    postgres::{ENOUGH, assert_nothing_lost, port_of, socket_of},
+    postgres::{ENOUGH, assert_nothing_lost},
 };
 use crate::support::{
     Servers,
     app::{Options, TestApp, eventually},
     load::Rush,
-    proxy::Proxy,
+    proxy::{Address, Proxy},
 };
 use flash_sale::embedded::{PostgresServer, PostgresTuning};
 use serde_json::json;
@@ -102,7 +102,7 @@ async fn until_followed(primary: &PostgresServer, state: &str) {
 /// An instance that reaches Postgres through a proxy.
 async fn app_behind(servers: &Servers, proxy: &Proxy) -> TestApp {
     TestApp::launch(
-        servers.database().await.through(port_of(proxy)),
+        servers.database().await.through(proxy.tcp_address()),
         servers.redis.url(),
         "failover:".to_owned(),
         Options::default(),
@@ -113,7 +113,7 @@ async fn app_behind(servers: &Servers, proxy: &Proxy) -> TestApp {
 /// Kills the primary; from now on the standby is where everybody goes, and a moment later it writes.
 async fn fail_over(servers: &Servers, standby: &PostgresServer, proxy: &Proxy, app: &mut TestApp) {
     servers.postgres.kill();
-    proxy.set_target(socket_of(standby.address()));
+    proxy.set_target(Address::of_postgres(standby.address()));
     proxy.cut();
     execute(standby, "SELECT pg_promote(true, 30)").await;
     app.database = app.database.clone().on(standby.address());
@@ -122,7 +122,7 @@ async fn fail_over(servers: &Servers, standby: &PostgresServer, proxy: &Proxy, a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_synchronous_standby_has_every_order_that_was_acknowledged() {
     let servers = Servers::own().await;
-    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
     let mut app = app_behind(&servers, &proxy).await;
     let sale = app.sale(50_000, json!({})).await;
     let standby = standby(&servers).await;
@@ -149,7 +149,7 @@ async fn a_synchronous_standby_has_every_order_that_was_acknowledged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() {
     let servers = Servers::own().await;
-    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
     let mut app = app_behind(&servers, &proxy).await;
     let sale = app.sale(50_000, json!({})).await;
     let standby = standby(&servers).await;

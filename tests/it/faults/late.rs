@@ -1,16 +1,12 @@
 //! Orders of an epoch that has ended, which a living process still has in hand: Redis has lost them,
 //! Postgres never had them, and nobody else can write them.
 
-use super::{
-    Pair, epoch, flush,
-    postgres::{port_of, socket_of},
-    until_rebuilt,
-};
+use super::{Pair, epoch, flush, until_rebuilt};
 use crate::support::{
     Servers,
     app::{Options, TestApp, eventually},
     load::{Winner, crowd},
-    proxy::{Fault, Proxy},
+    proxy::{Address, Fault, Proxy},
 };
 use flash_sale::{
     domain::UserId,
@@ -41,10 +37,10 @@ async fn rows(app: &TestApp) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
     let servers = Servers::own().await;
-    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
     let app = TestApp::start_on(&servers, Options::default()).await;
     let holder = TestApp::launch(
-        app.database.clone().through(port_of(&proxy)),
+        app.database.clone().through(proxy.tcp_address()),
         app.redis_url.clone(),
         app.prefix.clone(),
         Options::default(),

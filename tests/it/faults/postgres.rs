@@ -7,29 +7,16 @@ use crate::support::{
     load::Rush,
     proxy::{Address, Fault, Proxy},
 };
-use flash_sale::{embedded::PostgresAddress, postgres::Transaction};
+use flash_sale::postgres::Transaction;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use reqwest::StatusCode;
 use serde_json::json;
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{fs, time::Duration};
 
 pub(super) const ENOUGH: usize = 80;
-
-/// Where this Postgres listens.
-pub(super) fn socket_of(address: &PostgresAddress) -> Address {
-    let name = format!(".s.PGSQL.{}", address.port);
-    Address::Unix(address.socket_dir.join(name))
-}
-
-pub(super) fn port_of(proxy: &Proxy) -> SocketAddr {
-    match proxy.address() {
-        Address::Tcp(address) => *address,
-        Address::Unix(path) => panic!("a proxy on a socket: {}", path.display()),
-    }
-}
 
 /// Ends the rush, and checks that nothing it was promised is missing and nothing is out of balance.
 pub(super) async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) {
@@ -69,14 +56,22 @@ async fn a_postgres_that_is_killed_again_and_again_under_load() {
     first.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_refuses_connections() {
+/// How nobody gets through to Postgres.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// Nobody listens.
+    Shut,
+    /// Somebody takes connections, and closes them at the first question, as a balancer does with nobody behind it.
+    Slammed,
+}
+
+async fn nobody_gets_through(door: Door) {
     let servers = Servers::shared().await;
-    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
     let app = TestApp::launch(
-        servers.database().await.through(port_of(&proxy)),
+        servers.database().await.through(proxy.tcp_address()),
         servers.redis.url(),
-        "refused:".to_owned(),
+        format!("door-{}:", door as u8),
         Options::default(),
     )
     .await;
@@ -84,7 +79,10 @@ async fn a_postgres_that_refuses_connections() {
     let rush = Rush::start(&[&app], &sale, 6, &[]);
     rush.until_accepted(ENOUGH).await;
     let written = app.number("SELECT count(*) FROM orders").await;
-    proxy.set(Fault::Refuse).await;
+    match door {
+        Door::Shut => proxy.set(Fault::Refuse).await,
+        Door::Slammed => proxy.set(Fault::CutRequest { after: 1 }).await,
+    }
     proxy.cut();
     rush.until_accepted(2 * ENOUGH).await;
     let now = app.number("SELECT count(*) FROM orders").await;
@@ -92,10 +90,22 @@ async fn a_postgres_that_refuses_connections() {
         now < written + 2 * i64::try_from(ENOUGH).expect("a few"),
         "nobody wrote: {written}, {now}"
     );
+    let page = app.shopper().get("/api/v1/orders").await;
+    page.assert_problem(503, "unavailable");
     proxy.set(Fault::None).await;
     rush.until_accepted(ENOUGH).await;
     assert_nothing_lost(&app, &sale, rush).await;
     app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_refuses_connections() {
+    nobody_gets_through(Door::Shut).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_behind_somebody_who_slams_the_door() {
+    nobody_gets_through(Door::Slammed).await;
 }
 
 /// Statements that make transactions on orders fail, or take their time.
@@ -172,8 +182,8 @@ async fn commits_that_take_300_ms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     let servers = Servers::shared().await;
-    let proxy = Proxy::start(socket_of(servers.postgres.address())).await;
-    let database = servers.database().await.through(port_of(&proxy));
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
+    let database = servers.database().await.through(proxy.tcp_address());
     let pool = flash_sale::postgres::pool(database.options(), 1);
     let ask = async || sqlx::query("SELECT 1").execute(&pool).await;
     for _ in 0..2 {
