@@ -33,6 +33,7 @@ pub mod app;
 pub mod checkers;
 pub mod history;
 pub mod load;
+pub mod network;
 pub mod pgbouncer;
 pub mod proxy;
 pub mod random;

@@ -1,11 +1,17 @@
 //! Redis processes that a test may do anything to: a cluster of three primaries with a replica each, and a
 //! primary with two replicas under three Sentinels. On loopback, with no password, and gone with the test.
 
-use super::{app::eventually, hire_janitor, proxy::free_port};
+use super::{
+    app::eventually,
+    hire_janitor,
+    network::{Network, Ports, Side},
+    proxy::free_port,
+};
 use flash_sale::redis::slots::slot_of;
 use nix::sys::signal::Signal;
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
+    net::Ipv4Addr,
     ops::Range,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -210,8 +216,37 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Returns once everybody knows everybody and every replica follows.
     pub async fn start(dir: &Path) -> Self {
-        let node = |number: usize| {
-            let (port, bus) = (free_port(), free_port().to_string());
+        let ports = Self::ports();
+        Self::start_at(dir, &ports, |_| Ipv4Addr::LOCALHOST, &[]).await
+    }
+
+    /// The same, on a network that can be split in two.
+    pub async fn start_on_network(dir: &Path) -> (Self, Network) {
+        let ports = Self::ports();
+        let network = Network::start(&ports).await;
+        // A client reaches a node where it has reached the one that it asked: on its own side.
+        let tuning = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
+        let cluster = Self::start_at(dir, &ports, Network::address_of, &tuning).await;
+        (cluster, network)
+    }
+
+    fn ports() -> Vec<Ports> {
+        let ports = || Ports {
+            clients: free_port(),
+            bus: free_port(),
+        };
+        std::iter::repeat_with(ports).take(6).collect()
+    }
+
+    /// `address`: where the others find a node, and where it comes from.
+    async fn start_at(
+        dir: &Path,
+        ports: &[Ports],
+        address: fn(usize) -> Ipv4Addr,
+        tuning: &[&str],
+    ) -> Self {
+        let node = |(number, ports): (usize, &Ports)| {
+            let (bus, address) = (ports.bus.to_string(), address(number).to_string());
             let arguments = [
                 "--cluster-enabled",
                 "yes",
@@ -220,19 +255,24 @@ impl RedisCluster {
             ];
             // One part of the slots being away must not stop the others; and a replica that has lost its primary for
             // long may take its place all the same, since the tests cut it off.
-            let tuning = [
+            let common = [
                 "--cluster-require-full-coverage",
                 "no",
                 "--cluster-replica-validity-factor",
                 "0",
             ];
             let transfer = ["--repl-diskless-sync-delay", "0", "--cluster-port", &bus];
-            let arguments = [arguments, tuning, transfer].concat();
-            let process =
-                RedisProcess::start(&dir.join(format!("node-{number}")), port, &arguments);
-            (process, bus)
+            let place = [
+                "--cluster-announce-ip",
+                &address,
+                "--bind-source-addr",
+                &address,
+            ];
+            let arguments = [&arguments, &common, &transfer, &place, tuning].concat();
+            let dir = dir.join(format!("node-{number}"));
+            RedisProcess::start(&dir, ports.clients, &arguments)
         };
-        let (nodes, buses): (Vec<RedisProcess>, Vec<String>) = (0..6).map(node).unzip();
+        let nodes: Vec<RedisProcess> = ports.iter().enumerate().map(node).collect();
         let pids: Vec<Option<u32>> = nodes.iter().map(RedisProcess::pid).collect();
         std::mem::forget(hire_janitor(dir, &pids));
         for node in &nodes {
@@ -254,9 +294,9 @@ impl RedisCluster {
             let words = [
                 "CLUSTER",
                 "MEET",
-                "127.0.0.1",
+                &address(0).to_string(),
                 &nodes[0].port.to_string(),
-                &buses[0],
+                &ports[0].bus.to_string(),
             ];
             if number > 0 {
                 let _: String = node.command(&words).await;
@@ -300,6 +340,13 @@ impl RedisCluster {
 
     pub fn url(&self) -> String {
         let seeds: Vec<String> = self.nodes[..3].iter().map(RedisProcess::address).collect();
+        format!("redis+cluster://{}", seeds.join(","))
+    }
+
+    /// The same nodes as they are reached from one side of a network.
+    pub fn url_from(&self, side: Side) -> String {
+        let seed = |node: &RedisProcess| format!("{}:{}", side.address(), node.port);
+        let seeds: Vec<String> = self.nodes[..3].iter().map(seed).collect();
         format!("redis+cluster://{}", seeds.join(","))
     }
 
@@ -392,7 +439,7 @@ impl KeyHolder for RedisCluster {
 
 /// The port of a slot's owner, by CLUSTER SLOTS of this node.
 async fn owner_by(node: &RedisProcess, slot: u16) -> Option<u16> {
-    type Server = (String, u16, String, Value);
+    type Server = (Option<String>, u16, String, Value);
     let Value::Array(ranges) = node.ask(&["CLUSTER", "SLOTS"]).await.ok()? else {
         return None;
     };

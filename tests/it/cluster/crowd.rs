@@ -3,7 +3,7 @@
 
 use super::evidence::{self, Judged};
 use crate::support::{
-    app::{PATIENCE, Reply, TestApp},
+    app::{PATIENCE, Reply, TestApp, eventually},
     checkers::Snapshot,
     history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation, user_id},
     random::Random,
@@ -12,6 +12,7 @@ use crate::support::{
 use flash_sale::domain::OrderStatus;
 use reqwest::Method;
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
@@ -45,7 +46,8 @@ pub struct World {
     pub sales: Vec<String>,
     doors: Vec<Door>,
     tokens: Box<dyn Fn(u32) -> String + Send + Sync>,
-    next_user: AtomicU32,
+    /// How many have come in by each door.
+    visitors: Vec<AtomicU32>,
     /// Accepted purchases of each sale.
     accepted: Vec<AtomicUsize>,
     stop: AtomicBool,
@@ -104,9 +106,16 @@ impl World {
         (answer, one.order)
     }
 
+    /// Somebody new at this door; [`World::ask`] finds it again from the number.
+    fn visitor(&self, door: usize) -> u32 {
+        let [doors, door] =
+            [self.doors.len(), door].map(|number| u32::try_from(number).expect("few"));
+        (self.visitors[door as usize].fetch_add(1, Relaxed) + 1) * doors + door
+    }
+
     /// One customer, from the purchase to the end of the order. What they were told of the purchase.
-    async fn customer(&self, sale: usize, random: &mut Random, pays: bool) -> Answer {
-        let user = self.next_user.fetch_add(1, Relaxed);
+    async fn customer(&self, sale: usize, door: usize, random: &mut Random, pays: bool) -> Answer {
+        let user = self.visitor(door);
         let key = if random.chance(0.8) { user } else { NO_KEY };
         let (mut answer, mut order) = (Answer::Unknown, NO_ORDER);
         for _ in 0..RETRIES {
@@ -171,7 +180,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// `lanes` customers at a time for each of these sales.
+    /// `lanes` customers at a time for each of these sales; each lane stays at one instance.
     pub fn start(apps: &[TestApp], sales: &[String], lanes: usize) -> Self {
         let seed = 2_026;
         let until = OffsetDateTime::now_utc() + time::Duration::WEEK;
@@ -190,7 +199,7 @@ impl Crowd {
                 })
                 .collect(),
             tokens: Box::new(move |user| signer.mint(user_id(seed, user), until)),
-            next_user: AtomicU32::new(1),
+            visitors: apps.iter().map(|_| AtomicU32::new(0)).collect(),
             accepted: sales.iter().map(|_| AtomicUsize::new(0)).collect(),
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -200,10 +209,10 @@ impl Crowd {
             let world = world.clone();
             tokio::spawn(async move {
                 let mut random = Random::of(seed, "lane", number as u64);
+                let sale = number % world.sales.len();
+                let door = number / world.sales.len() % world.doors.len();
                 while !world.stop.load(Relaxed) {
-                    world
-                        .customer(number % world.sales.len(), &mut random, false)
-                        .await;
+                    world.customer(sale, door, &mut random, false).await;
                     tokio::time::sleep(BREATH).await;
                 }
             })
@@ -248,6 +257,55 @@ impl Crowd {
         }
     }
 
+    /// People buy at one instance, one after the other, and do nothing else; until one of them is not accepted,
+    /// or there were so many.
+    pub async fn rush(&self, instance: usize, sale: usize, most: usize) {
+        for _ in 0..most {
+            let user = self.world.visitor(instance);
+            let bought = self.world.ask(user, sale, user, Kind::Buy, NO_ORDER);
+            if bought.await.0 != Answer::Accepted {
+                return;
+            }
+        }
+    }
+
+    /// The time now, by the clock of the history.
+    pub fn now(&self) -> Micros {
+        self.world.now()
+    }
+
+    /// Orders of a sale that an instance accepted from somebody who asked between these times.
+    pub fn accepted_by(&self, instance: usize, sale: usize, asked: Range<Micros>) -> Vec<i64> {
+        let operations = self.world.operations.lock().expect("nobody panics with it");
+        let is_wanted = |one: &&Operation| {
+            usize::from(one.sale) == sale
+                && usize::from(one.instance) == instance
+                && one.answer == Answer::Accepted
+                && asked.contains(&one.invoked)
+        };
+        operations
+            .iter()
+            .filter(is_wanted)
+            .map(|one| one.order)
+            .collect()
+    }
+
+    /// Waits until an instance has accepted so many orders of a sale, of people who asked after this time.
+    pub async fn until_accepted_by(
+        &self,
+        instance: usize,
+        sale: usize,
+        since: Micros,
+        count: usize,
+    ) {
+        let what = format!("{count} orders of sale {sale} at instance {instance}");
+        eventually(&what, async || {
+            let accepted = self.accepted_by(instance, sale, since..self.now());
+            (accepted.len() >= count).then_some(())
+        })
+        .await;
+    }
+
     /// How often somebody was told 503 in this sale.
     pub fn shed(&self, sale: usize) -> usize {
         let operations = self.world.operations.lock().expect("nobody panics with it");
@@ -285,7 +343,10 @@ impl Crowd {
         let mut settled = evidence::settle(app, servers, &world).await;
         if sells_off && settled.after.is_some() {
             let mut random = Random::of(world.seed, "rest", 0);
-            while world.customer(0, &mut random, true).await != Answer::SoldOut {}
+            let mut doors = (0..world.doors.len()).cycle();
+            while let Some(door) = doors.next()
+                && world.customer(0, door, &mut random, true).await != Answer::SoldOut
+            {}
             settled = evidence::settle(app, servers, &world).await;
         }
         world.is_over.store(true, Relaxed);

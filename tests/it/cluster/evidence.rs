@@ -79,6 +79,13 @@ impl Judged {
         }
     }
 
+    /// How many of these orders ended as `rejected`.
+    pub fn rejected_of(&self, orders: &[i64]) -> usize {
+        let rows = self.evidence.rows.iter();
+        rows.filter(|row| row.status == OrderStatus::Rejected && orders.contains(&row.id))
+            .count()
+    }
+
     /// Every promise was kept, and there was something to judge. Prints what there was.
     pub fn assert_kept(&self, what: &str) {
         let count = |answer: Answer| {

@@ -7,6 +7,7 @@
 //! | `failover.rs` | a primary is killed; its replica has everything, or not |
 //! | `divided.rs` | a sale in buckets, on all nodes at once |
 //! | `sentinel.rs` | the same under Sentinels |
+//! | `split.rs` | a primary and an instance are cut off from everybody else, and go on selling |
 //! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
 //!
 //! The judges are the checkers of `tests/support/checkers`, on everything that the [`crowd`] was told.
@@ -18,6 +19,8 @@ mod evidence;
 mod failover;
 mod redirects;
 mod sentinel;
+#[cfg(target_os = "linux")]
+mod split;
 
 use crate::support::{
     Servers,

@@ -1,0 +1,114 @@
+//! A network between the nodes of a cluster, and between them and two instances, that can be split in two.
+//!
+//! ```text
+//! node M, coming from 127.0.1.M ──▶ proxy on 127.0.1.N ──▶ node N on 127.0.0.1
+//! an instance of a side         ──▶ proxy on 127.0.2.S ──▶ node N on 127.0.0.1
+//! ```
+//!
+//! The ports are the same everywhere, so that whoever knows the port of a node reaches it from where they are.
+//! Linux has all of 127.0.0.0/8 on its loopback device; elsewhere an address has to be given to it first.
+
+use super::proxy::{Address, Fault, Proxy};
+use std::net::Ipv4Addr;
+
+/// Where a node listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    pub clients: u16,
+    pub bus: u16,
+}
+
+/// Who is together when the network is split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// One node is, and nobody else.
+    Alone,
+    /// All other nodes are.
+    Others,
+}
+
+impl Side {
+    const BOTH: [Self; 2] = [Self::Alone, Self::Others];
+
+    /// Where an instance of this side reaches the nodes.
+    pub fn address(self) -> Ipv4Addr {
+        match self {
+            Self::Alone => Ipv4Addr::new(127, 0, 2, 1),
+            Self::Others => Ipv4Addr::new(127, 0, 2, 2),
+        }
+    }
+}
+
+/// The ways to one node.
+struct Ways {
+    /// Those of the other nodes: the cluster's bus, and replication.
+    from_nodes: [Proxy; 2],
+    /// Those of the instances of each side.
+    from_sides: [Proxy; 2],
+}
+
+/// See the head of this file.
+pub struct Network {
+    ways: Vec<Ways>,
+}
+
+impl Network {
+    /// For nodes with these ports.
+    pub async fn start(nodes: &[Ports]) -> Self {
+        let proxy = async |address: Ipv4Addr, port: u16| {
+            let target = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
+            Proxy::start_at(Address::Tcp((address, port).into()), target).await
+        };
+        let mut ways = Vec::new();
+        for (number, ports) in nodes.iter().enumerate() {
+            let own = Self::address_of(number);
+            let [alone, others] = Side::BOTH.map(Side::address);
+            ways.push(Ways {
+                from_nodes: [proxy(own, ports.bus).await, proxy(own, ports.clients).await],
+                from_sides: [
+                    proxy(alone, ports.clients).await,
+                    proxy(others, ports.clients).await,
+                ],
+            });
+        }
+        Self { ways }
+    }
+
+    /// Where other nodes find this one, and where it comes from.
+    pub fn address_of(node: usize) -> Ipv4Addr {
+        Ipv4Addr::new(127, 0, 1, u8::try_from(node + 1).expect("few nodes"))
+    }
+
+    /// From now on this node and one instance have each other and nobody else. Whatever is on its way from one side
+    /// to the other vanishes, and nobody is told.
+    pub async fn split_off(&self, alone: usize) {
+        for (number, ways) in self.ways.iter().enumerate() {
+            let is_alone = number == alone;
+            let from_nodes = if is_alone {
+                Fault::BlackHole
+            } else {
+                Fault::SilentFrom(Self::address_of(alone).into())
+            };
+            for way in &ways.from_nodes {
+                way.set(from_nodes.clone()).await;
+            }
+            for (way, side) in ways.from_sides.iter().zip(Side::BOTH) {
+                if is_alone != (side == Side::Alone) {
+                    way.set(Fault::BlackHole).await;
+                }
+            }
+        }
+    }
+
+    /// Everybody reaches everybody again, by new connections.
+    pub async fn heal(&self) {
+        for way in self
+            .ways
+            .iter()
+            .flat_map(|ways| ways.from_nodes.iter().chain(&ways.from_sides))
+        {
+            way.set(Fault::None).await;
+            way.cut();
+        }
+    }
+}
