@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::{OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
-    sale::{Audit, NewSale, SaleChange, ShopError},
+    sale::{Audit, NewSale, SaleChange, ShopError, orders::Wanted},
     worker::rebuild,
 };
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -114,6 +114,8 @@ pub struct AddStock {
 pub struct SaleOrdersParams {
     /// Only orders that stand there.
     status: Option<OrderStatus>,
+    /// Only orders of this user.
+    user: Option<UserId>,
     /// 1 to 1000, 100 if absent.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u16>,
@@ -324,13 +326,14 @@ pub async fn orders(
     Id(id): Id<SaleId>,
     Params(SaleOrdersParams {
         status,
+        user,
         limit,
         after,
     }): Params<SaleOrdersParams>,
 ) -> Result<Response, Problem> {
     let found = app
         .shop
-        .sale_orders(id, status, page(limit, after, 100, 1_000)?)
+        .sale_orders(id, Wanted { status, user }, page(limit, after, 100, 1_000)?)
         .await?;
     let orders = found
         .iter()

@@ -430,11 +430,11 @@ impl Shop {
     pub async fn sale_orders(
         &self,
         sale: SaleId,
-        status: Option<OrderStatus>,
+        wanted: orders::Wanted,
         page: Page,
     ) -> Result<Vec<Order>, ShopError> {
         self.listing(sale).await?;
-        Ok(orders::list_of_sale(&self.postgres, sale, status, page).await?)
+        Ok(orders::list_of_sale(&self.postgres, sale, wanted, page).await?)
     }
 
     /// Asks each dependency; bounded to a second.

@@ -107,27 +107,52 @@ pub async fn list_of_user(
     .await
 }
 
-/// An operator's listing. It walks the primary keys backwards and leaves other sales' orders out: no
-/// index of its own, since every index costs each purchase and this page is opened by hand.
+/// What an operator asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted {
+    /// Those that stand there; `None`: wherever they stand.
+    pub status: Option<OrderStatus>,
+    /// Those of this user; `None`: everybody's.
+    pub user: Option<UserId>,
+}
+
+/// An operator's listing. Of everybody, it walks the primary keys backwards and leaves other sales' orders
+/// out: no index of its own, since every index costs each purchase and this page is opened by hand. Of
+/// one user, it is found as a shopper's is.
 pub async fn list_of_sale(
     postgres: &Pool,
     sale: SaleId,
-    status: Option<OrderStatus>,
+    Wanted { status, user }: Wanted,
     page: Page,
 ) -> Result<Vec<Order>, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "SELECT ",
-        order_columns!(),
-        " FROM all_orders o JOIN sales s ON s.id = o.sale_id
-         WHERE o.sale_id = $1 AND o.id < $2 AND ($3::order_status IS NULL OR o.status = $3)
-         ORDER BY o.id DESC LIMIT $4"
-    ))
-    .bind(sale)
-    .bind(page.after.map_or(i64::MAX, OrderId::get))
-    .bind(status)
-    .bind(i64::from(page.limit))
-    .fetch_all(postgres)
-    .await
+    let before = page.after.map_or(i64::MAX, OrderId::get);
+    let query = match user {
+        None => sqlx::query_as(concat!(
+            "SELECT ",
+            order_columns!(),
+            " FROM all_orders o JOIN sales s ON s.id = o.sale_id
+             WHERE o.sale_id = $1 AND o.id < $2 AND ($3::order_status IS NULL OR o.status = $3)
+             ORDER BY o.id DESC LIMIT $4"
+        )),
+        Some(_) => sqlx::query_as(concat!(
+            "WITH o AS MATERIALIZED (
+                 SELECT * FROM all_orders
+                 WHERE sale_id = $1 AND id < $2 AND ($3::order_status IS NULL OR status = $3) AND user_id = $5)
+             SELECT ",
+            order_columns!(),
+            " FROM o JOIN sales s ON s.id = o.sale_id ORDER BY o.id DESC LIMIT $4"
+        )),
+    };
+    let query = query
+        .bind(sale)
+        .bind(before)
+        .bind(status)
+        .bind(i64::from(page.limit));
+    let query = match user {
+        None => query,
+        Some(user) => query.bind(user),
+    };
+    query.fetch_all(postgres).await
 }
 
 /// The orders with these ids that exist, whoever owns them.

@@ -172,7 +172,7 @@ function inspect(sale) {
   inspected = sale;
   $('#inspect').hidden = false;
   text($('#inspect-title'), sale.title);
-  $('#filter').value = '';
+  for (const id of ['#filter', '#whose']) $(id).value = '';
   $('#verdict').textContent = t('loading');
   $('#verdict').className = 'verdict';
   for (const list of [$('#invariants'), $('#figures')]) list.replaceChildren();
@@ -203,13 +203,14 @@ async function audit() {
   }));
   $('#problems').hidden = a.problems.length === 0;
   $('#problems ul').replaceChildren(...a.problems.map((problem) => { const zh = language === 'zh' ? inChinese(problem) : null; return h('li', { lang: zh ? undefined : 'en' }, zh ?? problem); }));
-  $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected']
+  $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected', 'archived']
     .map((name) => h('div', {}, h('dt', {}, t(`fig.${name}`)), h('dd', {}, number(a[name])))));
 }
 
 async function orders(after) {
   const sale = inspected;
-  const query = new URLSearchParams({ limit: PAGE, ...($('#filter').value && { status: $('#filter').value }), ...(after && { after }) });
+  const wanted = { status: $('#filter').value, user: $('#whose').value.trim(), after };
+  const query = new URLSearchParams({ limit: PAGE, ...Object.fromEntries(Object.entries(wanted).filter(([, value]) => value)) });
   let page;
   try {
     ({ orders: page } = await admin('GET', path(sale, `/orders?${query}`)));
@@ -268,6 +269,6 @@ $('#gate').addEventListener('submit', enter);
 $('#leave').addEventListener('click', () => { leave(); $('#token').focus(); });
 $('#create').addEventListener('submit', create);
 $('#audit-again').addEventListener('click', audit);
-$('#filter').addEventListener('change', () => orders());
+for (const id of ['#filter', '#whose']) $(id).addEventListener('change', () => orders());
 $('#more').addEventListener('click', () => orders(last));
 if (token) enter(); else $('#gate').hidden = false;

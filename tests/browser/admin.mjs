@@ -83,7 +83,7 @@ export function admin(stage) {
       const payer = await stage.server.buyer();
       const { order_id: paid } = await stage.server.buy(sale, payer);
       for (let n = 0; n < 52; n++) await stage.server.buy(sale);
-      const page = await enter();
+      const page = await enter({ expected: ['status of 422'] });
       for (;;) { // the last orders may still be on their way
         await page.getByRole('button', { name: 'Inspect To be audited' }).click();
         await page.waitForSelector('.invariants li');
@@ -100,10 +100,18 @@ export function admin(stage) {
       await page.selectOption('#filter', 'paid');
       await page.waitForFunction(() => document.querySelectorAll('#orders tbody tr').length === 1);
       await page.selectOption('#filter', 'rejected');
-      await page.getByText('No orders with this status.').waitFor();
+      await page.getByText('No such orders.').waitFor();
+      const { user_id: whose } = (await stage.server.admin('GET', `/${sale.id}/orders?status=paid`)).orders[0];
+      await page.fill('#whose', whose);
+      await page.selectOption('#filter', '');
+      await page.waitForFunction((user) => [...document.querySelectorAll('#orders tbody tr')].map((row) => row.cells[1].textContent).join() === user, whose);
+      await page.fill('#whose', 'somebody');
+      await page.press('#whose', 'Enter');
+      await page.getByText(/user: /).waitFor();
 
       const honest = await stage.server.admin('GET', `/${sale.id}/audit`);
       const broken = { ...honest, ok: false, oversold: 3, live: 63, quiescent: false, conserved: null, backlog: 2, problems: ['I1 broken: 63 live orders on a stock of 60'] };
+      await page.fill('#whose', whose);
       await page.route('**/audit', (route) => route.fulfill({ json: broken }));
       await page.click('#audit-again');
       await page.getByText('3 sold too many: 63 live orders, 60 in stock').waitFor();

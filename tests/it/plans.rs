@@ -94,7 +94,7 @@ struct Case {
 /// The first so many are what shoppers do.
 const SHOPPERS: usize = 6;
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     Case {
         title: "A shopper's order, looked up alone",
         words: &["FROM orders o", "WHERE o.id = $1 AND o.user_id = $2"],
@@ -192,6 +192,12 @@ const CASES: [Case; 19] = [
         ],
     },
     Case {
+        title: "An operator's list of a user's orders in a sale",
+        words: &["WHERE sale_id = $1 AND id < $2", "AND user_id = $5"],
+        arguments: "SALE, 9223372036854775807, NULL, 50, USER",
+        uses: &["orders_one_live_per_user_slot", "orders_archive_by_user"],
+    },
+    Case {
         title: "A new floor for the id generator",
         words: &["UPDATE id_clock"],
         arguments: "0, 0",
@@ -281,10 +287,13 @@ async fn statements_under_load_use_their_indexes() {
         after: None,
     };
     let sale_id = sale.parse().expect("an id");
-    app.shop
-        .sale_orders(sale_id, None, page)
-        .await
-        .expect("the operator's list");
+    for user in [None, Some(UserId::random())] {
+        let wanted = orders::Wanted { status: None, user };
+        app.shop
+            .sale_orders(sale_id, wanted, page)
+            .await
+            .expect("the operator's list");
+    }
     orders::by_ids(&app.shop.postgres, &[1, 2])
         .await
         .expect("by ids");

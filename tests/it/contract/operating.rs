@@ -4,6 +4,7 @@ use super::{
     AUDIT, ORDER, assert_members, assert_order, assert_refused, assert_sale, in_secs, time_of,
 };
 use crate::support::app::{ADMIN_TOKEN, Options, Reply, TestApp, all_at_once, eventually};
+use flash_sale::domain::UserId;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -497,6 +498,23 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
         .await,
         pending[1..2]
     );
+    let of = |user: &str| format!("?user={user}");
+    assert_eq!(
+        list(&of(&all[1].1)).await,
+        all[1..2],
+        "not those of other sales"
+    );
+    assert_eq!(
+        list(&format!("{}&status=paid", of(&all[1].1))).await,
+        all[1..2]
+    );
+    for nobody in [
+        of(&UserId::random().to_string()),
+        format!("{}&status=cancelled", of(&all[1].1)),
+        format!("{}&after={}", of(&all[1].1), all[1].0),
+    ] {
+        assert!(list(&nobody).await.is_empty(), "{nobody}");
+    }
     for none in ["expired", "rejected", "queued"] {
         assert!(list(&format!("?status={none}")).await.is_empty(), "{none}");
     }
@@ -508,6 +526,8 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
         "limit=x",
         "after=x",
         "after=-1",
+        "user=",
+        "user=me",
     ] {
         let reply = app
             .admin(
