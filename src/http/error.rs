@@ -437,17 +437,18 @@ pub(super) fn postgres_is_away(error: &sqlx::Error) -> bool {
     }
 }
 
-/// PostgreSQL's appendix A: 08 connection exception, 40 transaction rollback, 53 insufficient
-/// resources, 57P operator intervention (shutdown), 57014 statement timeout, 55P03 lock timeout,
-/// 25006 read-only.
+/// PostgreSQL's appendix A: 08 connection exception, 28 it does not let us in, 3D there is no such database, 40
+/// transaction rollback, 53 insufficient resources, 57P operator intervention (shutdown), 57014 statement timeout,
+/// 55P03 lock timeout, 55000 the database takes no connections, 25006 read-only. Some take an operator to
+/// mend; but a shopper who comes again later is served then.
 fn is_passing_sqlstate(code: &str) -> bool {
-    ["08", "40", "53", "57P"]
+    ["08", "28", "3D", "40", "53", "57P"]
         .iter()
         .any(|class| code.starts_with(class))
-        || ["57014", "55P03", "25006"].contains(&code)
+        || ["57014", "55P03", "55000", "25006"].contains(&code)
 }
 
-/// The same of Redis: unreachable, loading its data, or not the primary (any more).
+/// The same of Redis: unreachable, loading its data, not the primary (any more), or kept from its work.
 pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
     use crate::redis::connection::UNREACHABLE;
     use redis::{ErrorKind, ServerErrorKind};
@@ -457,7 +458,8 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
         || error.is_connection_refusal()
         || matches!(
             error.kind(),
-            ErrorKind::ClusterConnectionNotFound
+            ErrorKind::AuthenticationFailed
+                | ErrorKind::ClusterConnectionNotFound
                 | ErrorKind::MasterNameNotFoundBySentinel
                 | ErrorKind::Server(
                     ServerErrorKind::BusyLoading
@@ -469,8 +471,26 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
                         | ServerErrorKind::ReadOnly
                 )
         )
-        // A full disk, full memory, too few replicas: an operator's to mend, and passing.
-        || matches!(error.code(), Some("MISCONF" | "OOM" | "NOREPLICAS" | UNREACHABLE))
+        || error.code() == Some(UNREACHABLE)
+        || refuses_everything(error)
+}
+
+/// Whether Redis answers whoever asks, or whoever writes, like this: its disk or its memory is full, it lacks replicas,
+/// its password has changed, a script does not end, it has too many clients. An operator's to mend, and passing.
+fn refuses_everything(error: &redis::RedisError) -> bool {
+    // The first that failed, where many commands went together.
+    let answers = error.clone().into_server_errors();
+    let Some((_, answer)) = answers.as_deref().and_then(<[_]>::first) else {
+        return false;
+    };
+    match answer.code() {
+        "MISCONF" | "OOM" | "NOREPLICAS" | "NOAUTH" | "WRONGPASS" | "NOPERM" | "BUSY" => true,
+        // "unauthenticated multibulk length" is about a password too.
+        "ERR" => answer.details().is_some_and(|details| {
+            details.starts_with("Protocol error") || details.starts_with("max number of clients")
+        }),
+        _ => false,
+    }
 }
 
 /// What a handler's panic is answered with: its message goes to the log (the panic hook has told where).
@@ -620,7 +640,9 @@ mod tests {
 
     #[test]
     fn passing_troubles_of_postgres_are_told_by_their_state() {
-        for code in ["08006", "57P01", "57P03", "53300", "40001", "25006"] {
+        for code in [
+            "08006", "28P01", "3D000", "57P01", "57P03", "53300", "55000", "40001", "25006",
+        ] {
             assert!(is_passing_sqlstate(code), "{code}");
         }
         for code in ["23505", "42P01", "22003"] {

@@ -25,6 +25,7 @@ mod postgres_disk;
 mod rebuild;
 mod redis_corrupt;
 mod redis_loss;
+mod refusals;
 mod replica;
 
 use crate::support::{
