@@ -28,6 +28,9 @@ pub const POINTS: &[&str] = &[
     "gate.asking",
     "gate.admitted",
     "gate.answering",
+    // the waiting room
+    "room.joining",
+    "room.advanced",
     // borrowing between buckets
     "loan.lent",
     "loan.received",

@@ -283,6 +283,12 @@ impl Rooms {
         let mut generation = Generation([0; 8]);
         fill(&mut generation.0);
         let asked = Instant::now();
+        let fail_points = &self.shop.fail_points;
+        fail_points
+            .at("room.joining")
+            .await
+            .map_err(redis::RedisError::from)
+            .map_err(ShopError::Redis)?;
         let keys = &self.shop.redis.keys;
         let answer = room::join(
             &mut connection,
@@ -295,6 +301,7 @@ impl Rooms {
         )
         .await;
         let (now_ms, joined) = answer.map_err(|error| self.failed(sale.id, error))?;
+        let answered = Instant::now();
         self.shop.board.clock.read(now_ms, asked);
         let (number, crowd) = match joined {
             Joined::Here { number, crowd } => (number, crowd),
@@ -310,15 +317,19 @@ impl Rooms {
             view.generation == crowd.generation && view.draw.is_some() == crowd.seed.is_some()
         };
         let view = match known.filter(is_current) {
-            Some(view) => view,
-            None => {
-                let read = self.read(&room, listing, Some(asked)).await?;
-                read.ok_or(RoomError::NotHere)?
-            }
+            Some(view) => Some(view),
+            // A reading that began before the answer may know nothing of whom it is about.
+            None => self.read(&room, listing, Some(answered)).await?,
         };
-        if view.generation != crowd.generation {
-            return Ok(None); // it was lost between the two questions
-        }
+        let view = match (
+            view.filter(|view| view.generation == crowd.generation),
+            wish,
+        ) {
+            (Some(view), _) => view,
+            // It was lost between the two questions.
+            (None, Wish::Look) => return Ok(None),
+            (None, _) => return Err(unavailable("the waiting room has just been lost").into()),
+        };
         let standing = view.standing(number, self.shop.now());
         Ok(Some(Place {
             number,

@@ -119,9 +119,9 @@ impl Rooms {
         let used: Vec<(i64, u64)> = used.into_iter().collect();
         match self.advance(room, listing, &used).await {
             Ok(view) => {
-                *last = Some(asked);
-                drop(last);
+                // Both before the next one has the lock: who finds that there was a reading takes what it brought.
                 tell(room, view.clone());
+                *last = Some(asked);
                 Ok(view)
             }
             Err(error) => {
@@ -171,6 +171,11 @@ impl Rooms {
         let answer = room::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
         let (now_ms, advanced) = answer.map_err(|error| self.failed(sale.id, error))?;
         self.shop.board.clock.read(now_ms, asked);
+        let fail_points = &self.shop.fail_points;
+        fail_points
+            .at("room.advanced")
+            .await
+            .map_err(redis::RedisError::from)?;
         let Some(advanced) = advanced else {
             return Ok(None);
         };

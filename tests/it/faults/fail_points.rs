@@ -117,6 +117,7 @@ async fn a_day(app: &TestApp) -> Sales {
         let mut same = same.filter(|shopper| index_of(shopper.user, 3) == 0);
         buy(&same.next().expect("an endless search"), &divided).await;
     }
+    have_a_turn(app).await;
     refuse_one_user(app).await;
     let refused = app.shopper();
     app.execute(&format!("INSERT INTO refused VALUES ('{}')", refused.user))
@@ -195,6 +196,22 @@ async fn a_day(app: &TestApp) -> Sales {
         divided,
         winners: winners.chain([(refused, rejected)]).collect(),
     }
+}
+
+/// Somebody joins a waiting room, and their turn comes.
+async fn have_a_turn(app: &TestApp) {
+    let sale = create(app, 5, json!({"waiting_room": {}})).await;
+    let path = format!("/api/v1/sales/{sale}/waiting-room");
+    let shopper = app.shopper();
+    until_ok("joined", async || shopper.post(&path).await).await;
+    eventually("their turn comes", async || {
+        let reply = shopper.get(&path).await;
+        if reply.status != StatusCode::OK {
+            assert_fault(&reply);
+        }
+        (reply.body["state"] == "turn").then_some(())
+    })
+    .await;
 }
 
 /// From now on Postgres takes no live order of the users in `refused`.

@@ -2,7 +2,7 @@
 //! once that nothing is left.
 
 use super::{admission, join, look, path, pause, sale, until};
-use crate::support::app::{Options, PATIENCE, Shopper, TestApp, eventually};
+use crate::support::app::{Options, PATIENCE, Shopper, TestApp, all_at_once, eventually};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -345,5 +345,23 @@ async fn the_estimate_is_what_happens() {
         (promised / 3.0..promised * 3.0 + 2.0).contains(&took),
         "said {promised} s, took {took} s"
     );
+    app.finish().await;
+}
+
+/// The first ones of a new room, while instances look at it: what is known of it may be older than their joining, or
+/// just be about to be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
+    let app = TestApp::start_with(Options {
+        fail_points: "room.joining=pause:1500*always;room.advanced=pause:300*always".to_owned(),
+        ..Options::default()
+    })
+    .await;
+    let sale = sale(&app, 5, time::Duration::ZERO, json!({})).await;
+    all_at_once((0..8).map(|_| {
+        let (shopper, sale) = (app.shopper(), sale.clone());
+        async move { join(&shopper, &sale).await }
+    }))
+    .await;
     app.finish().await;
 }
