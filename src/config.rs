@@ -2,7 +2,7 @@
 
 pub mod proxies;
 
-use crate::{embedded::RedisFsync, tricks::Trick};
+use crate::embedded::RedisFsync;
 use clap::{Args, ValueEnum};
 pub use proxies::ProxyTrust;
 use std::{net::SocketAddr, path::PathBuf};
@@ -270,10 +270,6 @@ pub struct ServeSettings {
 
     #[command(flatten)]
     pub traces: TraceSettings,
-
-    /// Leave out what is done for speed, to measure what it brings
-    #[arg(long, env = "WITHOUT", value_enum, hide = true, value_delimiter = ',')]
-    pub without: Vec<Trick>,
 }
 
 #[cfg(test)]

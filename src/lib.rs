@@ -58,8 +58,5 @@ pub mod embedded;
 /// Places where a test makes the program fail; nothing in an ordinary build.
 pub mod fail_point;
 
-/// What is done only for speed, and can be left out to measure what it brings.
-pub mod tricks;
-
 /// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
 pub mod domain;

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 /// Purchases allocate a lot of small things on many threads; mimalloc is markedly faster at that than
 /// the system's allocator.
-#[cfg(not(feature = "system-allocator"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

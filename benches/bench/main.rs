@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! main ─▶ session   the paired session of scenarios (what `make bench` does without a word more)
-//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory, opening, buckets, tricks   one question each
+//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory, opening, buckets   one question each
 //!      │      all of them ─▶ stage (servers, users, runs, audits) ─▶ load (the generator: own threads)
 //!      │                         ├─▶ client (admin calls, /metrics, audit; never while a run is timed)
 //!      │                         └─▶ process (bare, flash-sale), cpu
@@ -37,7 +37,6 @@ mod section;
 mod selfcheck;
 mod session;
 mod stage;
-mod tricks;
 
 use clap::{Parser, Subcommand};
 use process::Workspace;
@@ -99,8 +98,6 @@ enum Task {
     Opening,
     /// The work of Redis for one sale in 1, 4 and 64 buckets, on 1, 2 and 3 processes
     Buckets,
-    /// Every trick, on and off
-    Tricks,
     /// Everything
     All,
     /// Prints the tables of JSON files as Markdown, for docs/performance.md
@@ -129,7 +126,6 @@ impl Task {
                 Self::Memory,
                 Self::Opening,
                 Self::Buckets,
-                Self::Tricks,
             ],
             one => vec![one.clone()],
         }
@@ -146,7 +142,6 @@ impl Task {
             Self::Memory => memory::run(options, workspace).await,
             Self::Opening => opening::run(options, workspace).await,
             Self::Buckets => buckets::run(options, workspace).await,
-            Self::Tricks => tricks::run(options, workspace).await,
             _ => Ok(report::section(&session::run(options, workspace).await?)),
         }
     }
@@ -197,10 +192,6 @@ pub struct Options {
     /// Measure this build of flash-sale, not the one beside the benchmark (which has the tests' fail points)
     #[arg(long, global = true, value_name = "FILE")]
     pub program: Option<PathBuf>,
-
-    /// For `tricks`: a build with another allocator
-    #[arg(long, global = true, value_name = "FILE")]
-    pub other_program: Option<PathBuf>,
 
     /// For `durable`: at which share of the most people come
     #[arg(long, global = true, value_name = "SHARE", default_value_t = 0.8)]

@@ -147,15 +147,6 @@ impl<'a> Stage<'a> {
 
     /// A flash-sale server with its own data, or on somebody else's if `more` says so.
     pub fn serve(&self, name: &str, more: &[(&str, &str)]) -> Result<Target, Error> {
-        self.serve_program(name, self.options.program.as_deref(), more)
-    }
-
-    pub fn serve_program(
-        &self,
-        name: &str,
-        program: Option<&std::path::Path>,
-        more: &[(&str, &str)],
-    ) -> Result<Target, Error> {
         let mut settings = vec![
             ("RATE_LIMIT", "off"), // everybody comes from one address
             ("ADMIN_TOKEN", ADMIN_TOKEN),
@@ -164,6 +155,7 @@ impl<'a> Stage<'a> {
         settings.extend_from_slice(more);
         let own = &self.options.server_env;
         settings.extend(own.iter().map(|(key, value)| (&key[..], &value[..])));
+        let program = self.options.program.as_deref();
         let process = Process::flash_sale(name, program, self.workspace, &settings)?;
         let client = Client::new(process.address, ADMIN_TOKEN)?;
         Ok(Target { process, client })

@@ -266,9 +266,6 @@ async fn serve_command(
         if let Some(replica) = stores.take_replica() {
             running.shop.browse_on(replica);
         }
-        for trick in &settings.without {
-            running.shop.tricks.leave_out(*trick);
-        }
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {

@@ -31,7 +31,7 @@ use super::{
 use axum::extract::{ConnectInfo, Request};
 use futures_util::{TryFutureExt, future::Either};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::{
     future::poll_fn,
     io,
@@ -274,7 +274,6 @@ impl House {
     ) -> impl Future<Output = ()> + Send + 'static {
         prepare(&stream);
         let Site { router, express } = self.site.clone();
-        let lazy = express.uses_lazy_timers();
         let leaving = self.leaving.clone();
         let guest = service_fn(move |request: Request<Incoming>| {
             let answer = match express.take(request, peer) {
@@ -296,11 +295,7 @@ impl House {
             })
         });
         let mut http = self.http.clone();
-        if lazy {
-            http.timer(Patience::of_a_connection());
-        } else {
-            http.timer(TokioTimer::new());
-        }
+        http.timer(Patience::of_a_connection());
         let mut connection = http.serve_connection(TokioIo::new(stream), guest);
         let ending = self.ending.clone();
         async move {

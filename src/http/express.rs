@@ -6,8 +6,6 @@
 //! `/api/v1/sales/{id}/orders` with a plain id and no body is recognised here and put before the same
 //! handler, by the same extractors, within the same [`Frame`]. Everything else, malformed or unusual,
 //! is the router's, and so is every other route; that both ways answer the same is tested below.
-//!
-//! What it brings is measured by `make bench ARGS="tricks"`: `WITHOUT=express` leaves it out.
 
 use super::{
     App,
@@ -18,7 +16,7 @@ use super::{
     frame::Frame,
     orders,
 };
-use crate::{domain::SaleId, tricks::Trick};
+use crate::domain::SaleId;
 use axum::{
     body::HttpBody,
     extract::{ConnectInfo, FromRequestParts, State},
@@ -51,11 +49,6 @@ impl Express {
         app.limits.is_some() || app.bots.limits.is_some() || app.shop.board.has_doors()
     }
 
-    /// Whether connections use the timer of [`super::patience`].
-    pub fn uses_lazy_timers(&self) -> bool {
-        self.app.shop.tricks.are_used(Trick::LazyTimer)
-    }
-
     /// The answer to a purchase of the usual form; any other request comes back as it was.
     pub fn take<B: HttpBody>(
         &self,
@@ -65,9 +58,6 @@ impl Express {
         let Some(sale) = sale_of(&request) else {
             return Either::Right(request);
         };
-        if !self.app.shop.tricks.are_used(Trick::Express) {
-            return Either::Right(request);
-        }
         let (mut parts, _) = request.into_parts();
         if self.asks_for_addresses() {
             parts.extensions.insert(ConnectInfo(peer));
@@ -295,18 +285,5 @@ mod tests {
         }
         // 1,000 at once and 500 a second are let in; this takes a fraction of one.
         assert!(refused.iter().all(|&refused| refused > 500), "{refused:?}");
-    }
-
-    #[tokio::test]
-    async fn it_can_be_left_out() {
-        let (site, _) = sold_out(false);
-        let request = || {
-            Request::post("/api/v1/sales/1/orders")
-                .body(Body::empty())
-                .expect("a request")
-        };
-        assert!(by_express(&site, request()).await.is_some());
-        site.express.app.shop.tricks.leave_out(Trick::Express);
-        assert!(by_express(&site, request()).await.is_none());
     }
 }

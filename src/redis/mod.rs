@@ -166,13 +166,6 @@ impl Redis {
         }
     }
 
-    /// What [`Redis::hot_for`] would cost if every use borrowed from the pool, which pings; only to be measured
-    /// ([`crate::tricks`]). While the gate is shut this is shut too.
-    pub async fn hot_from_pool(&self, key: &str) -> Result<Connection, HotError> {
-        self.hot_for(key).await?;
-        Ok(self.pooled().await?)
-    }
-
     /// A planted bug: a connection to whoever has the key now, approved or not.
     pub async fn hot_unchecked(&self) -> Result<Connection, HotError> {
         let node = self.topology.find(None).await?;

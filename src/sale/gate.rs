@@ -36,7 +36,6 @@ use crate::{
         log::{AcceptedBatch, AcceptedOrder},
     },
     telemetry::traces::{self, Batch, Call, Joined},
-    tricks::Trick,
 };
 use futures_util::FutureExt;
 use std::{
@@ -353,8 +352,7 @@ async fn judge_crowd(
     let one_may_do = !others.is_empty()
         && place.part == bucket.part
         && place.is_stranger(first.user)
-        && seems_dry()
-        && shop.tricks.are_used(Trick::OneForAll);
+        && seems_dry();
     if !one_may_do {
         let judged = judge(shop, listing, bucket, waiting, spare).await?;
         return Ok(judged.answers);
@@ -573,10 +571,8 @@ async fn attempt<W: Borrow<Waiting>>(
     let key = shop.redis.keys.state(bucket);
     let connection = if shop.fail_points.planted("bug.sell_from_anybody") {
         shop.redis.hot_unchecked().await
-    } else if shop.tricks.are_used(Trick::SharedConnection) {
-        shop.redis.hot_for(&key).await
     } else {
-        shop.redis.hot_from_pool(&key).await
+        shop.redis.hot_for(&key).await
     };
     let mut connection = match connection {
         Ok(connection) => connection,

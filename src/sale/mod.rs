@@ -34,7 +34,6 @@ use crate::{
     fail_point::FailPoints,
     postgres::Pool,
     redis::Redis,
-    tricks::{Trick, Tricks},
 };
 use board::Board;
 use browsing::Browsing;
@@ -153,8 +152,6 @@ pub struct Shop {
     looks: Looks,
     unknown: UnknownSales,
     pub settings: ShopSettings,
-    /// What is done only for speed, and may be left out to measure it.
-    pub tricks: Tricks,
     /// Where a test makes this shop fail.
     pub fail_points: FailPoints,
     pub metrics: Metrics,
@@ -196,7 +193,6 @@ impl Shop {
             postgres,
             redis,
             settings,
-            tricks: Tricks::default(),
             metrics,
             fail_points,
             payments,
@@ -277,8 +273,7 @@ impl Shop {
         user: UserId,
         key: Option<IdempotencyKey>,
     ) -> Result<Admission, ShopError> {
-        if self.tricks.are_used(Trick::RefusalFromMemory)
-            && let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
+        if let Some(refusal) = listing.refuse_locally(&self.board.clock, user, key)
             && !self.fail_points.planted("bug.ignore_the_window")
         {
             self.metrics.verdicts(&refusal).increment(1);
@@ -386,11 +381,7 @@ impl Shop {
 
     /// What Postgres has of the user's order at this moment.
     async fn written_order(&self, user: UserId, id: OrderId) -> Result<Option<Order>, sqlx::Error> {
-        if self.tricks.are_used(Trick::SharedLook) {
-            self.looks.order(&self.postgres, user, id).await
-        } else {
-            orders::of_user(&self.postgres, user, id).await
-        }
+        self.looks.order(&self.postgres, user, id).await
     }
 
     /// The caller's orders, newest first, queued ones included.

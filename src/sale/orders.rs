@@ -13,7 +13,6 @@ use crate::{
         board::from_ms,
         log::{AcceptedBatch, AcceptedOrder},
     },
-    tricks::Trick,
 };
 use sqlx::{PgConnection, PgExecutor};
 use std::{
@@ -222,11 +221,6 @@ pub async fn write_accepted(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<Written, sqlx::Error> {
-    let expect = if shop.tricks.are_used(Trick::Copy) {
-        expect
-    } else {
-        Expect::PerhapsWritten
-    };
     match write(shop, batches, expect).await {
         Err(error) if expect == Expect::New && is_written_twice(&error) => {
             write(shop, batches, Expect::PerhapsWritten).await
