@@ -420,7 +420,7 @@ pub async fn serve(
         SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
     });
     let bots = Bots::new(running.shop.clone(), front.tokens.slips(), shared_limits);
-    let site = http::site(HttpState {
+    let router = http::router(HttpState {
         shop: running.shop.clone(),
         rooms,
         bots: Arc::new(bots),
@@ -436,7 +436,7 @@ pub async fn serve(
     });
     let mut server = tokio::spawn(http::connections::serve(
         listener,
-        site,
+        router,
         front.connections,
         leaving.clone(),
         draining.clone(),

@@ -21,17 +21,18 @@
 //! HTTP/2 and TLS to browsers.
 
 use super::{
-    Site,
     departure::{self, Leaving},
     error::{Problem, REQUEST_TIMEOUT},
     limits::Address,
-    patience::Patience,
     seats::Seats,
 };
-use axum::extract::{ConnectInfo, Request};
-use futures_util::{TryFutureExt, future::Either};
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request},
+};
+use futures_util::TryFutureExt;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     future::poll_fn,
     io,
@@ -138,7 +139,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// connection is closed.
 pub async fn serve(
     listener: TcpListener,
-    site: Site,
+    router: Router,
     limits: ConnectionLimits,
     leaving: Arc<Leaving>,
     draining: CancellationToken,
@@ -146,11 +147,8 @@ pub async fn serve(
 ) {
     let house = House {
         http: http(&limits),
-        site: Site {
-            // Turns every handler into a service now; left out, that happens anew for each request.
-            router: site.router.with_state(()),
-            ..site
-        },
+        // Turns every handler into a service now; left out, that happens anew for each request.
+        router: router.with_state(()),
         leaving,
         ending: Arc::default(),
         seats: Seats::new(limits.most_of_address),
@@ -217,7 +215,8 @@ pub async fn serve(
 
 fn http(limits: &ConnectionLimits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.header_read_timeout(limits.head_patience)
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_patience)
         .max_buf_size(HEAD_LIMIT);
     http
 }
@@ -259,7 +258,7 @@ impl Ending {
 /// What every connection is served with.
 struct House {
     http: http1::Builder,
-    site: Site,
+    router: Router,
     leaving: Arc<Leaving>,
     ending: Arc<Ending>,
     seats: Seats,
@@ -273,17 +272,12 @@ impl House {
         peer: SocketAddr,
     ) -> impl Future<Output = ()> + Send + 'static {
         prepare(&stream);
-        let Site { router, express } = self.site.clone();
+        let router = self.router.clone();
         let leaving = self.leaving.clone();
-        let guest = service_fn(move |request: Request<Incoming>| {
-            let answer = match express.take(request, peer) {
-                Either::Left(answer) => Either::Left(answer),
-                Either::Right(mut request) => {
-                    request.extensions_mut().insert(ConnectInfo(peer));
-                    // A router is always ready.
-                    Either::Right(router.clone().call(request))
-                }
-            };
+        let guest = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            // A router is always ready.
+            let answer = router.clone().call(request);
             // Looked at when the answer is there: it may have been long in the making.
             let leaving = leaving.clone();
             answer.map_ok(move |answer| {
@@ -294,9 +288,7 @@ impl House {
                 }
             })
         });
-        let mut http = self.http.clone();
-        http.timer(Patience::of_a_connection());
-        let mut connection = http.serve_connection(TokioIo::new(stream), guest);
+        let mut connection = self.http.serve_connection(TokioIo::new(stream), guest);
         let ending = self.ending.clone();
         async move {
             let mut bell = pin!(ending.bell.notified());

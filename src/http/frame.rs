@@ -14,14 +14,12 @@ use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::{
-        Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
         header::{RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
-        request::Parts,
     },
     response::{IntoResponse, Response},
 };
 use futures_util::{
-    FutureExt,
     future::{BoxFuture, Either},
     ready,
 };
@@ -113,38 +111,6 @@ impl Frame {
             method: method_index(method),
             id: ids.of(headers),
             meter: meters.of(route),
-        }
-    }
-
-    /// The frame around a purchase that does not go through the router ([`super::express`]).
-    pub fn around_purchase<B, F>(
-        &self,
-        parts: Parts,
-        buy: B,
-    ) -> impl Future<Output = Result<Response, Infallible>> + use<B, F>
-    where
-        B: FnOnce(Parts) -> F,
-        F: Future<Output = Response>,
-    {
-        let mut about = self.begin(&parts.method, &parts.headers, super::orders::PURCHASE);
-        match admit_address(
-            &self.0.0,
-            parts.uri.path(),
-            &parts.extensions,
-            &parts.headers,
-            &mut about.left,
-        ) {
-            Ok(()) => match about.trace(&parts.headers) {
-                None => Either::Left(about.answer(buy(parts).map(Ok))),
-                Some(span) => {
-                    let answer = about.answer(buy(parts).map(Ok));
-                    Either::Right(Either::Left(traced(span, answer)))
-                }
-            },
-            Err(problem) => {
-                let answer = std::future::ready(Ok(problem.into_response()));
-                Either::Right(Either::Right(about.answer(answer)))
-            }
         }
     }
 }
@@ -345,29 +311,16 @@ enum Entry {
     AfterItsBody,
 }
 
-/// Whether a request gets in at all, by its address.
-fn admit_address(
-    app: &HttpState,
-    path: &str,
-    extensions: &Extensions,
-    headers: &HeaderMap,
-    left: &mut Option<u32>,
-) -> Result<(), Problem> {
-    let Some(limits) = &app.limits else {
-        return Ok(());
-    };
+/// Whether a request gets in at all, by its address, and whether its body has to be read first.
+fn admit(app: &HttpState, request: &Request, left: &mut Option<u32>) -> Result<Entry, Problem> {
+    let path = request.uri().path();
     // Besides the API, whatever asks a dependency or renders something large.
-    if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" {
-        let address = Address::of(extensions, headers, app.trust_proxy);
+    if let Some(limits) = &app.limits
+        && (path.starts_with("/api/") || path == "/readyz" || path == "/metrics")
+    {
+        let address = Address::of(request.extensions(), request.headers(), app.trust_proxy);
         *left = Some(limits.check_address(address)?);
     }
-    Ok(())
-}
-
-/// The same, and whether its body has to be read first.
-fn admit(app: &HttpState, request: &Request, left: &mut Option<u32>) -> Result<Entry, Problem> {
-    let (extensions, headers) = (request.extensions(), request.headers());
-    admit_address(app, request.uri().path(), extensions, headers, left)?;
     // Handlers of these methods read what they want themselves; the others want nothing, and what
     // is sent regardless has to be within bounds too.
     let is_theirs = request.body().is_end_stream()

@@ -12,7 +12,6 @@ pub mod departure;
 pub mod door;
 pub mod error;
 pub mod events;
-pub mod express;
 pub mod extract;
 pub mod frame;
 pub mod lab;
@@ -21,7 +20,6 @@ pub mod limits;
 pub mod openapi;
 pub mod orders;
 pub mod pages;
-pub mod patience;
 pub mod room;
 pub mod sales;
 pub mod seats;
@@ -84,30 +82,10 @@ pub struct HttpState {
 /// The state as handlers get it: cloned for every request, so it is one pointer.
 pub type App = Arc<HttpState>;
 
-/// The whole server: every route, and the short way to one of them.
-#[derive(Clone)]
-pub struct Site {
-    /// Serve it with connect info (`SocketAddr`): limits go by address.
-    pub router: Router,
-    pub express: express::Express,
-}
-
-/// The whole server, for [`connections::serve`].
-pub fn site(state: HttpState) -> Site {
+/// The whole server. Serve it with connect info (`SocketAddr`): limits go by address.
+pub fn router(state: HttpState) -> Router {
     let app: App = Arc::new(state);
     let frame = frame::Frame::new(app.clone());
-    Site {
-        router: routes(app.clone(), frame.clone()),
-        express: express::Express::new(app, frame),
-    }
-}
-
-/// Every route. The answers are the same without the short way.
-pub fn router(state: HttpState) -> Router {
-    site(state).router
-}
-
-fn routes(app: App, frame: frame::Frame) -> Router {
     let (api, document) = api().split_for_parts();
     let document = openapi::without_null_bodies(document);
     let document = Bytes::from(document.to_json().expect("the document is plain data"));
