@@ -13,7 +13,7 @@ use crate::{
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Leaving, Limits},
     lab::{Lab, LabError, servers::Servers},
-    postgres::{self, Pool, Replica, SchemaError, Sessions},
+    postgres::{self, Pool, SchemaError, Sessions},
     redis::Redis,
     room::Rooms,
     sale::ShopError,
@@ -39,8 +39,6 @@ pub use crate::worker::running::{Role, Running};
 const REQUESTS_GRACE: Duration = Duration::from_secs(2);
 const LAB_GRACE: Duration = Duration::from_millis(1_000);
 const POOL_GRACE: Duration = Duration::from_millis(500);
-/// One loop reads the replica; the second connection is for when the first has fallen silent.
-const REPLICA_CONNECTIONS: u32 = 2;
 const SERVERS_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -51,12 +49,6 @@ pub enum AppError {
     DatabaseUrl(#[source] sqlx::Error),
     #[error("DATABASE_DIRECT_URL is not a Postgres address: {0}")]
     DatabaseDirectUrl(#[source] sqlx::Error),
-    #[error("DATABASE_REPLICA_URL is not a Postgres address: {0}")]
-    DatabaseReplicaUrl(#[source] sqlx::Error),
-    #[error(
-        "DATABASE_REPLICA_URL is set, but not DATABASE_URL: the embedded Postgres has no replica"
-    )]
-    ReplicaOfNothing,
     #[error(
         "the lab needs Postgres sessions of its own, and DATABASE_URL leads to a connection pooler that lends them: set DATABASE_DIRECT_URL to Postgres itself, or LAB=off"
     )]
@@ -104,8 +96,6 @@ fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
 pub struct Stores {
     pub postgres: Pool,
     pub redis: Arc<Redis>,
-    /// Where the catalogue may be read.
-    replica: Option<Replica>,
     /// Where the lab gets sessions of its own; `None` if there are none to be had.
     lab_postgres: Option<PgConnectOptions>,
     embedded: Option<Embedded>,
@@ -193,12 +183,7 @@ impl Stores {
             Sessions::Own // the embedded server, by its socket
         };
         let lab_postgres = direct.or((sessions == Sessions::Own).then(|| options.clone()));
-        let replica = match settings.database_replica_url.as_deref() {
-            Some(url) => Some(replica(settings, url).await?),
-            None => None,
-        };
         Ok(Self {
-            replica,
             postgres: postgres::pool_of(options, settings.postgres_connections, sessions),
             redis: Arc::new(redis),
             lab_postgres,
@@ -210,17 +195,11 @@ impl Stores {
     pub fn existing(postgres: Pool, redis: Redis) -> Self {
         let options = postgres.connect_options().as_ref().clone();
         Self {
-            replica: None,
             lab_postgres: (postgres.sessions() == Sessions::Own).then_some(options),
             postgres,
             redis: Arc::new(redis),
             embedded: None,
         }
-    }
-
-    /// The read replica; the first caller has it.
-    pub fn take_replica(&mut self) -> Option<Replica> {
-        self.replica.take()
     }
 
     pub fn are_embedded(&self) -> bool {
@@ -247,19 +226,6 @@ impl Stores {
             let _ = tokio::time::timeout(SERVERS_GRACE, embedded.stop()).await;
         }
     }
-}
-
-/// The read replica that the settings name. It need not be there now.
-async fn replica(settings: &StoreSettings, url: &str) -> Result<Replica, AppError> {
-    if settings.database_url.is_none() {
-        return Err(AppError::ReplicaOfNothing);
-    }
-    let options = postgres_options(url).map_err(AppError::DatabaseReplicaUrl)?;
-    let sessions = sessions_of(&options).await;
-    Ok(Replica::new(
-        postgres::pool_of(options, REPLICA_CONNECTIONS, sessions),
-        Duration::from_millis(settings.database_replica_max_age_ms),
-    ))
 }
 
 /// Whose sessions these connections are. A Postgres that does not answer now is not this function's to

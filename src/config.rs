@@ -71,21 +71,6 @@ pub struct StoreSettings {
     )]
     pub database_direct_url: Option<String>,
 
-    /// A standby of the Postgres in DATABASE_URL. The catalogue that pages show is read there while it is
-    /// young enough; whatever must not be old is always read from DATABASE_URL
-    #[arg(
-        long,
-        env = "DATABASE_REPLICA_URL",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
-    pub database_replica_url: Option<String>,
-
-    /// How old what the replica shows may be; if it is older, or away, the primary is read
-    #[arg(long, env = "DATABASE_REPLICA_MAX_AGE_MS", default_value_t = 2_000, value_name = "MS",
-          value_parser = clap::value_parser!(u64).range(100..=60_000))]
-    pub database_replica_max_age_ms: u64,
-
     /// Redis to use, like redis://host:6379 or redis+unix:///path/to/socket; some nodes of a Redis Cluster,
     /// like redis+cluster://host,host,host; or Sentinels, like redis-sentinel://host,host/NAME. Must keep its
     /// data (appendonly yes, maxmemory-policy noeviction)

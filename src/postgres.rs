@@ -1,11 +1,9 @@
 //! Postgres: the pool, transactions that can be dropped, and the schema.
 
 mod pool;
-mod replica;
 mod sessions;
 
 pub use pool::{Lends, Pool};
-pub use replica::{Replica, Unusable};
 pub use sessions::{Sessions, sessions_of};
 
 use sqlx::{

@@ -110,8 +110,6 @@ fn remove(path: &Path) {
 pub async fn stores(data_dir: &Path, redis_prefix: &str) -> Result<Stores, Error> {
     let settings = StoreSettings {
         database_direct_url: None,
-        database_replica_url: None,
-        database_replica_max_age_ms: 2_000,
         database_url: None,
         redis_url: None,
         redis_prefix: redis_prefix.to_owned(),

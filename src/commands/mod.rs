@@ -242,7 +242,7 @@ async fn serve_command(
         tracing::warn!("ADMIN_TOKEN is short: whoever guesses it can do what an operator can");
     }
 
-    let mut stores = tokio::select! {
+    let stores = tokio::select! {
         opened = Stores::open(&store) => opened?,
         () = &mut shutdown => return Ok(ExitCode::SUCCESS),
     };
@@ -263,9 +263,6 @@ async fn serve_command(
             role,
             Metrics::published(),
         )?;
-        if let Some(replica) = stores.take_replica() {
-            running.shop.browse_on(replica);
-        }
         tokio::select! {
             prepared = prepare(&stores, &running) => prepared?,
             () = &mut shutdown => {
@@ -364,7 +361,7 @@ async fn worker_command(
     let shutdown = shutdown_signal()?;
     let listening = settings.metrics_addr.map(listen).transpose()?;
     let (listener, address) = listening.unzip();
-    let mut stores = Stores::join(&store).await?;
+    let stores = Stores::join(&store).await?;
     postgres::migrate(&stores.postgres).await?;
     let running = Running::start(
         &stores.postgres,
@@ -373,9 +370,6 @@ async fn worker_command(
         Role::Worker,
         Metrics::published(),
     )?;
-    if let Some(replica) = stores.take_replica() {
-        running.shop.browse_on(replica);
-    }
     match &address {
         Some(address) => {
             say!("flash-sale worker ready, metrics on http://{address}/metrics");

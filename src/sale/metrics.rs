@@ -46,18 +46,6 @@ pub struct Metrics {
     pub gate_open: Gauge,
     pub redis_connections: PoolGauges,
     pub postgres_connections: PoolGauges,
-    pub replica: ReplicaMetrics,
-}
-
-/// The read replica; all zero without one.
-pub struct ReplicaMetrics {
-    /// 1: the catalogue comes from it.
-    pub usable: Gauge,
-    /// How old what it showed may have been at the last read.
-    pub age_seconds: Gauge,
-    /// Reads of the catalogue from it, and from the primary because it could not be used.
-    pub reads: Counter,
-    pub fallbacks: Counter,
 }
 
 pub struct PoolGauges {
@@ -133,12 +121,6 @@ impl Metrics {
             unwritable_orders: counter(|| counter!("flash_sale_unwritable_orders_total")),
             recovered_orders: counter(|| counter!("flash_sale_recovered_orders_total")),
             rebuilds: counter(|| counter!("flash_sale_rebuilds_total")),
-            replica: ReplicaMetrics {
-                usable: gauge(|| gauge!("flash_sale_replica_usable")),
-                age_seconds: gauge(|| gauge!("flash_sale_replica_age_seconds")),
-                reads: counter(|| counter!("flash_sale_replica_reads_total")),
-                fallbacks: counter(|| counter!("flash_sale_replica_fallbacks_total")),
-            },
             backlog_orders: gauge(|| gauge!("flash_sale_backlog_orders")),
             gate_open: gauge(|| gauge!("flash_sale_gate_open")),
             redis_connections: PoolGauges {

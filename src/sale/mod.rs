@@ -7,7 +7,6 @@
 pub mod archive;
 pub mod audit;
 pub mod board;
-pub mod browsing;
 pub mod capacity;
 pub mod catalogue;
 pub mod division;
@@ -36,7 +35,6 @@ use crate::{
     redis::Redis,
 };
 use board::Board;
-use browsing::Browsing;
 use capacity::Capacity;
 use ids::IdGenerator;
 use log::AcceptedBatch;
@@ -147,8 +145,6 @@ pub struct Shop {
     pub ids: IdGenerator,
     pub board: Board,
     pub watch: OrderWatch,
-    /// Where the catalogue that pages show is read.
-    pub browsing: Browsing,
     looks: Looks,
     unknown: UnknownSales,
     pub settings: ShopSettings,
@@ -187,7 +183,6 @@ impl Shop {
             ids: IdGenerator::new(redis.clone(), postgres.clone(), fail_points.clone()),
             board: Board::new(),
             watch: OrderWatch::new(),
-            browsing: Browsing::default(),
             looks: Looks::default(),
             unknown: UnknownSales::new(),
             postgres,

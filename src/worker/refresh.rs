@@ -48,7 +48,7 @@ async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result
     let tallies = shop.read_tallies(&shop.board.listings()).await;
     forget_old_buyers(shop);
     report(shop);
-    shop.poll_catalogue().await?;
+    shop.refresh_catalogue().await?;
     // What could be read can be repaired, whoever else is silent.
     let repaired = shop.reconcile(suspects).await;
     tallies.and(repaired)

@@ -26,7 +26,6 @@ mod rebuild;
 mod redis_corrupt;
 mod redis_loss;
 mod refusals;
-mod replica;
 
 use crate::support::{
     Servers,
