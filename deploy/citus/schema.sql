@@ -5,23 +5,16 @@
 -- A payment and a unit on its way back lie where their order lies.
 ALTER TABLE payments ADD COLUMN sale_id bigint;
 UPDATE payments SET sale_id = orders.sale_id FROM orders WHERE orders.id = payments.order_id;
-ALTER TABLE payments_archive ADD COLUMN sale_id bigint;
-UPDATE payments_archive SET sale_id = orders_archive.sale_id FROM orders_archive
-WHERE orders_archive.id = payments_archive.order_id;
 
 ALTER TABLE payments DROP CONSTRAINT payments_order_fkey, DROP CONSTRAINT payments_pkey, ALTER COLUMN sale_id SET NOT NULL;
 ALTER TABLE releases DROP CONSTRAINT releases_order_fkey, DROP CONSTRAINT releases_pkey;
-ALTER TABLE payments_archive DROP CONSTRAINT payments_archive_pkey, ALTER COLUMN sale_id SET NOT NULL;
 
 -- A key can only be held within a shard, so it names the sale. That an order's id is unique among all sales is then
 -- the id generator's promise alone.
 ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD CONSTRAINT orders_pkey PRIMARY KEY (id, sale_id);
-ALTER TABLE orders_archive
-    DROP CONSTRAINT orders_archive_pkey, ADD CONSTRAINT orders_archive_pkey PRIMARY KEY (id, sale_id);
 ALTER TABLE payments
     ADD CONSTRAINT payments_pkey PRIMARY KEY (order_id, sale_id),
     ADD CONSTRAINT payments_order_fkey FOREIGN KEY (order_id, sale_id) REFERENCES orders (id, sale_id);
-ALTER TABLE payments_archive ADD CONSTRAINT payments_archive_pkey PRIMARY KEY (order_id, sale_id);
 ALTER TABLE releases
     ADD CONSTRAINT releases_pkey PRIMARY KEY (order_id, sale_id),
     ADD CONSTRAINT releases_order_fkey FOREIGN KEY (order_id, sale_id) REFERENCES orders (id, sale_id);
@@ -50,7 +43,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') THEN
         PERFORM create_distributed_table('sales', 'id');
         PERFORM create_distributed_table(name, 'sale_id', colocate_with => 'sales')
-        FROM unnest(ARRAY['orders', 'payments', 'releases', 'orders_archive', 'payments_archive']) AS name;
+        FROM unnest(ARRAY['orders', 'payments', 'releases']) AS name;
         PERFORM create_distributed_table('sale_of_order', 'order_id');
     END IF;
 END $$;

@@ -8,7 +8,6 @@ macro_rules! say {
     };
 }
 
-mod archive;
 mod lab;
 mod lesson;
 
@@ -114,14 +113,6 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
-    /// Move the orders of sales that are long over out of the table that purchases are written to. Their
-    /// buyers and the audit still see them; a sale with anything open is left alone
-    Archive {
-        #[command(flatten)]
-        archive: archive::ArchiveArgs,
-        #[command(flatten)]
-        store: Box<StoreSettings>,
-    },
     /// The lab: every way to sell a scarce thing, the broken ones too
     Lab {
         #[command(subcommand)]
@@ -186,7 +177,6 @@ pub async fn run(cli: Cli) -> ExitCode {
             buckets,
             store,
         } => rebuild(sale, buckets, *store).await,
-        Command::Archive { archive, store } => archive::archive(archive, *store).await,
         Command::Lab { command } => lab::run(command).await,
         Command::Lesson { command } => lesson::run(command).await,
         Command::Openapi => print_openapi(),

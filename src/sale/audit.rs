@@ -39,8 +39,6 @@ pub struct Audit {
     pub cancelled: i64,
     pub expired: i64,
     pub rejected: i64,
-    /// How many of these orders are in the archive.
-    pub archived: i64,
     /// Accepted and not yet in Postgres.
     pub backlog: i64,
     /// max(0, live − stock).
@@ -136,8 +134,6 @@ struct PostgresLook {
     taken: i64,
     counts: HashMap<OrderStatus, i64>,
     duplicate_users: i64,
-    /// Rows in the archive, and how many were counted into it.
-    archived: (i64, i64),
     outbox: i64,
     approved_run_ids: Vec<String>,
     live: HashMap<OrderId, UserId>,
@@ -285,14 +281,14 @@ impl Shop {
             .fetch_one(&mut *snapshot)
             .await?;
         let counts: Vec<(OrderStatus, i64)> = sqlx::query_as(
-            "SELECT status, count(*) FROM all_orders WHERE sale_id = $1 GROUP BY status",
+            "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status",
         )
         .bind(id)
         .fetch_all(&mut *snapshot)
         .await?;
         let live_condition = "sale_id = $1 AND status IN ('pending_payment', 'paid')";
         let duplicate_users: i64 = sqlx::query_scalar(AssertSqlSafe(format!(
-            "SELECT count(*) FROM (SELECT 1 FROM all_orders WHERE {live_condition}
+            "SELECT count(*) FROM (SELECT 1 FROM orders WHERE {live_condition}
              GROUP BY user_id HAVING count(*) > $2) AS over_limit"
         )))
         .bind(id)
@@ -303,18 +299,11 @@ impl Shop {
             .bind(id)
             .fetch_one(&mut *snapshot)
             .await?;
-        let archived: (i64, i64) = sqlx::query_as(
-            "SELECT (SELECT count(*) FROM orders_archive WHERE sale_id = $1), archived_orders
-             FROM sales WHERE id = $1",
-        )
-        .bind(id)
-        .fetch_one(&mut *snapshot)
-        .await?;
         let approved_run_ids = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
             .fetch_all(&mut *snapshot)
             .await?;
         let live = sqlx::query_as::<_, (OrderId, UserId)>(AssertSqlSafe(format!(
-            "SELECT id, user_id FROM all_orders WHERE {live_condition}"
+            "SELECT id, user_id FROM orders WHERE {live_condition}"
         )))
         .bind(id)
         .fetch(&mut *snapshot)
@@ -326,7 +315,6 @@ impl Shop {
             taken: i64::from(taken),
             counts: counts.into_iter().collect(),
             duplicate_users,
-            archived,
             outbox,
             approved_run_ids,
             live,
@@ -387,11 +375,6 @@ fn judge(
             "I4 broken in postgres: the counter says {} taken, {live} orders are live",
             postgres.taken
         ),
-    );
-    let (archived, counted) = postgres.archived;
-    problem(
-        archived != counted,
-        format!("I3 broken: {counted} orders were moved to the archive, which holds {archived}"),
     );
     if let Some([_, redis_stock, remaining, pending, ..]) = redis.state {
         let least = redis.buckets.iter().filter_map(|bucket| bucket.state);
@@ -468,7 +451,6 @@ fn judge(
         cancelled: count(OrderStatus::Cancelled),
         expired: count(OrderStatus::Expired),
         rejected: count(OrderStatus::Rejected),
-        archived,
         backlog,
         oversold: (live - stock).max(0),
         duplicate_users: postgres.duplicate_users,

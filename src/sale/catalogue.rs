@@ -401,7 +401,7 @@ impl Shop {
         .fetch_optional(&self.postgres)
         .await?;
         if sale.is_none() && self.refresh_row(id).await.is_ok() {
-            return Err(closed_for_good()); // since it was looked at: by an operator, or by the archive
+            return Err(closed_for_good()); // by an operator, since it was looked at
         }
         self.publish(sale).await
     }

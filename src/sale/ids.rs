@@ -282,8 +282,7 @@ impl IdGenerator {
     async fn raise_floor(&self, now: i64) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar(
             "UPDATE id_clock SET second = GREATEST(
-                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0),
-                 $2 + COALESCE((SELECT max(id) >> 32 FROM orders_archive), 0)) + 1
+                 second, $1, $2 + COALESCE((SELECT max(id) >> 32 FROM orders), 0)) + 1
              RETURNING second",
         )
         .bind(now)

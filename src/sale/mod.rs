@@ -4,7 +4,6 @@
 //! knows of the sale), joins the sale's [`gate`] (one script call for everybody who waits), and is
 //! handed on as an [`log::AcceptedBatch`] to the writer, which uses [`orders`].
 
-pub mod archive;
 pub mod audit;
 pub mod board;
 pub mod capacity;
@@ -364,14 +363,7 @@ impl Shop {
         if let Some(order) = self.written_order(user, id).await? {
             return Ok(order);
         }
-        if let Ok(Some(order)) = queued {
-            return Ok(order);
-        }
-        // After the other table, since orders move from there to here: this sequence misses none.
-        match orders::archived_of_user(&self.postgres, user, id).await? {
-            Some(order) => Ok(order),
-            None => queued?.ok_or(ShopError::OrderNotFound),
-        }
+        queued?.ok_or(ShopError::OrderNotFound)
     }
 
     /// What Postgres has of the user's order at this moment.

@@ -48,24 +48,6 @@ pub async fn of_user(
     .await
 }
 
-/// The same in the archive.
-pub async fn archived_of_user(
-    postgres: &Pool,
-    user: UserId,
-    id: OrderId,
-) -> Result<Option<Order>, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "SELECT ",
-        order_columns!(),
-        " FROM orders_archive o JOIN sales s ON s.id = o.sale_id
-         WHERE o.id = $1 AND o.user_id = $2"
-    ))
-    .bind(id)
-    .bind(user)
-    .fetch_optional(postgres)
-    .await
-}
-
 /// The same for many at once: those of these orders that belong to the user who stands beside them.
 ///
 /// Whose is whose is compared here, and nobody else's leaves this function (I12). The query could do it,
@@ -86,15 +68,13 @@ pub async fn of_users(
 /// Sorted only after it was found: while nobody has counted the rows of a table that a sale has just filled,
 /// Postgres takes each user to have hundreds of orders, and would rather walk all orders backwards in
 /// search of the first few.
-///
-/// Archived ones too: one statement, and so one moment, in which each is in one place.
 pub async fn list_of_user(
     postgres: &Pool,
     user: UserId,
     page: Page,
 ) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as(concat!(
-        "WITH o AS MATERIALIZED (SELECT * FROM all_orders WHERE user_id = $1 AND id < $2)
+        "WITH o AS MATERIALIZED (SELECT * FROM orders WHERE user_id = $1 AND id < $2)
          SELECT ",
         order_columns!(),
         " FROM o JOIN sales s ON s.id = o.sale_id ORDER BY o.id DESC LIMIT $3"
@@ -115,7 +95,7 @@ pub struct Wanted {
     pub user: Option<UserId>,
 }
 
-/// An operator's listing. Of everybody, it walks the primary keys backwards and leaves other sales' orders
+/// An operator's listing. Of everybody, it walks the primary key backwards and leaves other sales' orders
 /// out: no index of its own, since every index costs each purchase and this page is opened by hand. Of
 /// one user, it is found as a shopper's is.
 pub async fn list_of_sale(
@@ -129,13 +109,13 @@ pub async fn list_of_sale(
         None => sqlx::query_as(concat!(
             "SELECT ",
             order_columns!(),
-            " FROM all_orders o JOIN sales s ON s.id = o.sale_id
+            " FROM orders o JOIN sales s ON s.id = o.sale_id
              WHERE o.sale_id = $1 AND o.id < $2 AND ($3::order_status IS NULL OR o.status = $3)
              ORDER BY o.id DESC LIMIT $4"
         )),
         Some(_) => sqlx::query_as(concat!(
             "WITH o AS MATERIALIZED (
-                 SELECT * FROM all_orders
+                 SELECT * FROM orders
                  WHERE sale_id = $1 AND id < $2 AND ($3::order_status IS NULL OR status = $3) AND user_id = $5)
              SELECT ",
             order_columns!(),
@@ -166,9 +146,9 @@ pub async fn by_ids(postgres: &Pool, ids: &[i64]) -> Result<Vec<Order>, sqlx::Er
     .await
 }
 
-/// Which of these orders are rows, live or not, archived or not.
+/// Which of these orders are rows, live or not.
 pub async fn existing(postgres: &Pool, ids: &[i64]) -> Result<HashSet<OrderId>, sqlx::Error> {
-    let found: Vec<OrderId> = sqlx::query_scalar("SELECT id FROM all_orders WHERE id = ANY($1)")
+    let found: Vec<OrderId> = sqlx::query_scalar("SELECT id FROM orders WHERE id = ANY($1)")
         .bind(ids)
         .fetch_all(postgres)
         .await?;
@@ -587,7 +567,7 @@ pub async fn write_rejected(
         "WITH written AS (
              INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, closed_at)
              SELECT $1, s.id, $3, NULL, 'rejected', s.price_cents, $4, $5, now() FROM sales s
-             WHERE s.id = $2 AND NOT EXISTS (SELECT FROM orders_archive WHERE id = $1)
+             WHERE s.id = $2
              ON CONFLICT (id) DO NOTHING
              RETURNING id, sale_id, user_id
          )
@@ -604,7 +584,7 @@ pub async fn write_rejected(
         return Ok(Rejected::New);
     }
     let same: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM all_orders WHERE id = $1 AND sale_id = $2 AND user_id = $3)",
+        "SELECT EXISTS (SELECT FROM orders WHERE id = $1 AND sale_id = $2 AND user_id = $3)",
     )
     .bind(order.id)
     .bind(batch.sale)

@@ -203,7 +203,7 @@ async function audit() {
   }));
   $('#problems').hidden = a.problems.length === 0;
   $('#problems ul').replaceChildren(...a.problems.map((problem) => { const zh = language === 'zh' ? inChinese(problem) : null; return h('li', { lang: zh ? undefined : 'en' }, zh ?? problem); }));
-  $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected', 'archived']
+  $('#figures').replaceChildren(...['stock', 'remaining', 'live', 'pending_payment', 'paid', 'cancelled', 'expired', 'rejected']
     .map((name) => h('div', {}, h('dt', {}, t(`fig.${name}`)), h('dd', {}, number(a[name])))));
 }
 

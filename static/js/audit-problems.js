@@ -6,7 +6,6 @@ const KNOWN = [
   [/^I4 broken in postgres: the counter says (-?\d+) taken, (\d+) orders are live$/, 'I4 在 Postgres 中被破坏：计数器说卖出 $1 件，有效订单 $2 笔'],
   [/^I1 broken in redis: (-?\d+) units remain$/, 'I1 在 Redis 中被破坏：剩余 $1 件'],
   [/^I3 broken: (-?\d+) orders are counted as waiting, but the log holds (\d+)$/, 'I3 被破坏：记着 $1 笔订单在等待写入，日志里却有 $2 笔'],
-  [/^I3 broken: (-?\d+) orders were moved to the archive, which holds (\d+)$/, 'I3 被破坏：移入归档的订单有 $1 笔，归档里却有 $2 笔'],
   [/^redis has epoch (\S+), postgres epoch (\S+)$/, 'Redis 在第 $1 纪元，Postgres 在第 $2 纪元'],
   [/^I4 broken in redis: a stock of (-?\d+) is not (-?\d+) remaining \+ (\d+) held$/, 'I4 在 Redis 中被破坏：库存 $1 不等于剩余 $2 加持有 $3'],
   [/^I4 broken between the buckets: a stock of (-?\d+) is not (-?\d+) remaining \+ (\d+) held \+ (\d+) lent and not received$/, 'I4 在各桶之间被破坏：库存 $1 不等于剩余 $2 加持有 $3 加借出未到 $4'],

@@ -2,7 +2,6 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 mod admission;
-mod archive;
 mod audit;
 mod bots;
 mod buckets;

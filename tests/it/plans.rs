@@ -9,8 +9,8 @@ use crate::support::{
     app::{Options, TestApp},
 };
 use flash_sale::{
-    domain::{OrderId, SaleId, UserId},
-    sale::{Page, archive, orders},
+    domain::{OrderId, UserId},
+    sale::{Page, orders},
     worker,
 };
 use reqwest::StatusCode;
@@ -92,9 +92,9 @@ struct Case {
 }
 
 /// The first so many are what shoppers do.
-const SHOPPERS: usize = 6;
+const SHOPPERS: usize = 5;
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 16] = [
     Case {
         title: "A shopper's order, looked up alone",
         words: &["FROM orders o", "WHERE o.id = $1 AND o.user_id = $2"],
@@ -105,16 +105,7 @@ const CASES: [Case; 20] = [
         title: "My orders, newest first",
         words: &["WHERE user_id = $1 AND id < $2", "ORDER BY o.id DESC LIMIT"],
         arguments: "USER, 9223372036854775807, 50",
-        uses: &["orders_one_live_per_user_slot", "orders_archive_by_user"],
-    },
-    Case {
-        title: "A shopper's order that is not where new ones are",
-        words: &[
-            "FROM orders_archive o",
-            "WHERE o.id = $1 AND o.user_id = $2",
-        ],
-        arguments: "ORDER, USER",
-        uses: &["orders_archive_pkey"],
+        uses: &["orders_one_live_per_user_slot"],
     },
     Case {
         title: "Orders that somebody follows or asks for (one query for all event streams, one for all looks of a moment)",
@@ -172,65 +163,40 @@ const CASES: [Case; 20] = [
     },
     Case {
         title: "Live orders of a sale (the audit)",
-        words: &["SELECT id, user_id FROM all_orders WHERE sale_id = $1 AND status IN"],
+        words: &["SELECT id, user_id FROM orders WHERE sale_id = $1 AND status IN"],
         arguments: "SALE",
-        uses: &["orders_by_sale", "orders_archive_by_sale"],
+        uses: &["orders_by_sale"],
     },
     Case {
         title: "Users with too many live orders (the audit)",
         words: &["HAVING count(*) > $2"],
         arguments: "SALE, 1",
-        uses: &["orders_by_sale", "orders_archive_by_sale"],
+        uses: &["orders_by_sale"],
     },
     Case {
         title: "An operator's list of a sale's orders",
         words: &["WHERE o.sale_id = $1 AND o.id < $2"],
         arguments: "SALE, 9223372036854775807, NULL, 50",
-        uses: &[
-            "Index Scan Backward using orders_pkey",
-            "Index Scan Backward using orders_archive_pkey",
-        ],
+        uses: &["Index Scan Backward using orders_pkey"],
     },
     Case {
         title: "An operator's list of a user's orders in a sale",
         words: &["WHERE sale_id = $1 AND id < $2", "AND user_id = $5"],
         arguments: "SALE, 9223372036854775807, NULL, 50, USER",
-        uses: &["orders_one_live_per_user_slot", "orders_archive_by_user"],
+        uses: &["orders_one_live_per_user_slot"],
     },
     Case {
         title: "A new floor for the id generator",
         words: &["UPDATE id_clock"],
         arguments: "0, 0",
-        uses: &["orders_pkey", "orders_archive_pkey"],
-    },
-    Case {
-        title: "The archive: a batch of orders goes there",
-        words: &["DELETE FROM orders WHERE id = ANY($1)"],
-        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2], SALE",
         uses: &["orders_pkey"],
-    },
-    Case {
-        title: "The archive: their payments go before them",
-        words: &["DELETE FROM payments p USING orders o"],
-        arguments: "ARRAY[ORDER, ORDER - 1, ORDER - 2], SALE",
-        uses: &["payments_pkey"],
-    },
-    Case {
-        title: "The archive: the next orders of a sale",
-        words: &["SELECT id FROM orders WHERE sale_id = $1 AND id > $2"],
-        arguments: "SALE, 0, 100000",
-        uses: &["orders_by_sale"],
     },
 ];
 
 /// Statements that do read the whole table, and may.
-const NOT_UNDER_LOAD: [&str; 3] = [
-    // The archive asks once a sale whether anything of it is open: one row that is found, or one pass.
-    "NOT EXISTS (SELECT FROM releases WHERE sale_id = $1)",
+const NOT_UNDER_LOAD: [&str; 1] = [
     // The audit counts every order of a sale, closed ones too; nobody waits for it.
-    "SELECT status, count(*) FROM all_orders WHERE sale_id = $1 GROUP BY status",
-    // By hand, once a day or a month.
-    "SELECT s.id, s.title, count(*), count(*) FILTER",
+    "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status",
 ];
 
 /// 20 sales of 3,000 orders each, of 15,000 users, in every state. They ended long ago, so that
@@ -251,15 +217,8 @@ const FILL: &str = "
       ON s.number = (n - 1) / 3000
     CROSS JOIN LATERAL (SELECT (ARRAY['pending_payment', 'paid', 'paid', 'paid', 'cancelled', 'expired'])[1 + n % 6]
                         AS status) AS d;
-    UPDATE sales SET archived_at = now(), closed = true, archived_orders = 3000 WHERE title = 'sale 1';
-    WITH gone AS (DELETE FROM orders WHERE sale_id = (SELECT id FROM sales WHERE title = 'sale 1')
-                  AND status <> 'pending_payment' RETURNING *)
-    INSERT INTO orders_archive SELECT * FROM gone;
     INSERT INTO payments (order_id, amount_cents, reference) SELECT id, 100, 'x' FROM orders WHERE status = 'paid';
-    INSERT INTO orders_archive
-    SELECT n::bigint << 21, 1000000 + n / 3000, md5((n % 15000)::text)::uuid, NULL, 'expired', 100, NULL, now(), now(), NULL, now()
-    FROM generate_series(60001, 120000) AS n;
-    SELECT brin_summarize_new_values('orders_by_sale'), brin_summarize_new_values('orders_archive_by_sale');
+    SELECT brin_summarize_new_values('orders_by_sale');
     ANALYZE;";
 
 #[tokio::test]
@@ -309,21 +268,6 @@ async fn statements_under_load_use_their_indexes() {
         .order(UserId::random(), OrderId::from_i64(1))
         .await
         .expect_err("nobody's");
-    let age = archive::LEAST_AGE;
-    app.shop
-        .archive_candidates(age, None)
-        .await
-        .expect("candidates");
-    let over: i64 = app
-        .number("SELECT id FROM sales WHERE title = 'sale 2'")
-        .await;
-    app.execute("UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() WHERE status = 'pending_payment'
-                 AND sale_id = (SELECT id FROM sales WHERE title = 'sale 2')").await;
-    let archived = app
-        .shop
-        .archive_sale(SaleId::from_i64(over), age, 100, |_| {})
-        .await;
-    assert!(archived.expect("archives").is_some_and(|moved| moved > 0));
 
     // Arguments that exist, in a sale that is like the others.
     let mut connection = app.database.connect().await;

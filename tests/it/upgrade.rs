@@ -164,6 +164,49 @@ async fn an_instance_that_is_older_than_the_schema_starts_and_sells() {
     database.drop().await;
 }
 
+/// What an older version has moved to its archive is again where all orders are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_that_an_older_version_has_archived_come_back() {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let mut connection = database.connect().await;
+    connection
+        .execute("DROP SCHEMA public CASCADE; DROP SCHEMA lab CASCADE; CREATE SCHEMA public")
+        .await
+        .expect("an empty database");
+    let migrated = sqlx::migrate!().run_to(14, &mut connection).await;
+    migrated.expect("the schema of the older version");
+    connection
+        .execute(
+            "INSERT INTO sales (id, title, price_cents, stock, taken, opens_at, closes_at, buyer_shards, closed,
+                                archived_at, archived_orders)
+             OVERRIDING SYSTEM VALUE
+             SELECT 7, 'long over', 100, 5, 1, now() - interval '9 days', now() - interval '8 days', 1, true, now(), 2;
+             INSERT INTO orders_archive (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by, paid_at,
+                                         closed_at)
+             SELECT n, 7, md5('x')::uuid, slot, status::order_status, 100, now(), now(), paid_at, closed_at
+             FROM (VALUES (1, NULL, 'cancelled', NULL, now()), (2, 0, 'paid', now(), NULL))
+                  AS d (n, slot, status, paid_at, closed_at);
+             INSERT INTO payments_archive (order_id, amount_cents, reference, paid_at) VALUES (2, 100, 'r', now())",
+        )
+        .await
+        .expect("an archived sale");
+    drop(connection);
+
+    let migrated = flash_sale::postgres::migrate(&database.pool(2).await).await;
+    migrated.expect("the schema of this version");
+    let url = servers.redis.url();
+    let app = TestApp::launch(database, url, "archived:".to_owned(), Options::default()).await;
+    let audit = app.audit("7").await;
+    assert!(audit.ok, "{:?}", audit.problems);
+    assert_eq!((audit.paid, audit.cancelled), (1, 1));
+    let paid = app
+        .number("SELECT sum(amount_cents)::bigint FROM payments JOIN orders o ON o.id = order_id")
+        .await;
+    assert_eq!(paid, 100);
+    app.finish().await;
+}
+
 /// A newer instance has put more into Redis, where the rule allows it: new fields of a sale's state, new fields of a
 /// log entry. This one sells from the one and writes the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

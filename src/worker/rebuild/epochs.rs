@@ -57,7 +57,7 @@ pub(super) async fn seal(
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
     let sales = sqlx::query_as(
         "SELECT id, epoch, buyer_shards, buckets, former_buckets FROM sales
-         WHERE archived_at IS NULL AND ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
+         WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
          ORDER BY id",
     )
     .bind(ids)

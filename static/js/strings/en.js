@@ -295,7 +295,7 @@ export default {
   'audit.run_no': 'It restarted or was replaced: the gate stays closed until it is rebuilt',
   'audit.problems': 'What the audit says',
   'fig.stock': 'Stock', 'fig.remaining': 'Remaining', 'fig.live': 'Live', 'fig.pending_payment': 'Unpaid', 'fig.paid': 'Paid',
-  'fig.cancelled': 'Cancelled', 'fig.expired': 'Expired', 'fig.rejected': 'Rejected', 'fig.archived': 'In the archive',
+  'fig.cancelled': 'Cancelled', 'fig.expired': 'Expired', 'fig.rejected': 'Rejected',
 
   'title.orders': 'My orders · Flash Sale',
   'title.admin': 'Operators · Flash Sale',

@@ -311,7 +311,7 @@ export default {
   'audit.run_no': '它重启过或被替换：重建之前闸口保持关闭',
   'audit.problems': '对账结果原文',
   'fig.stock': '库存', 'fig.remaining': '剩余', 'fig.live': '有效', 'fig.pending_payment': '待付款', 'fig.paid': '已付款',
-  'fig.cancelled': '已取消', 'fig.expired': '已超时', 'fig.rejected': '未确认', 'fig.archived': '已归档',
+  'fig.cancelled': '已取消', 'fig.expired': '已超时', 'fig.rejected': '未确认',
 
   'title.orders': '我的订单 · 限时秒杀',
   'title.admin': '运营后台 · 限时秒杀',

@@ -28,7 +28,7 @@ const SALE: &str = "id title description image_url currency price_cents original
                     server_time";
 const ORDER: &str =
     "order_id sale_id sale_title status price_cents currency created_at pay_by paid_at closed_at";
-const AUDIT: &str = "sale_id ok quiescent stock remaining live pending_payment paid cancelled expired rejected archived \
+const AUDIT: &str = "sale_id ok quiescent stock remaining live pending_payment paid cancelled expired rejected \
                      backlog oversold duplicate_users conserved redis postgres problems";
 
 /// These members and no others.

@@ -50,7 +50,7 @@ async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
     let late = held_back(&holder, &sale, 6).await;
     proxy
         .set(Fault::SilentTo {
-            request: "SELECT id FROM all_orders WHERE id = ANY",
+            request: "SELECT id FROM orders WHERE id = ANY",
         })
         .await;
     holder.shop.fail_points.clear();
