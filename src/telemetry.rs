@@ -34,8 +34,6 @@ pub fn init_logs(filter: &str, format: LogFormat) {
 const SECONDS: [f64; 14] = [
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
-/// Of a proof of work: each bit is twice the work.
-const CHALLENGE_BITS: [f64; 6] = [8.0, 12.0, 16.0, 18.0, 20.0, 24.0];
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
 /// The process' metrics recorder, installed on first use. The handle renders them as Prometheus text.
@@ -49,12 +47,6 @@ pub fn metrics() -> PrometheusHandle {
                     builder.set_buckets_for_metric(
                         Matcher::Full("flash_sale_admission_batch_size".to_owned()),
                         &BATCH_SIZES,
-                    )
-                })
-                .and_then(|builder| {
-                    builder.set_buckets_for_metric(
-                        Matcher::Full("flash_sale_challenge_bits".to_owned()),
-                        &CHALLENGE_BITS,
                     )
                 })
                 .unwrap_or_else(|_| PrometheusBuilder::new()); // only empty buckets are refused

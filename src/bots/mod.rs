@@ -4,10 +4,10 @@
 //! | part | asked | costs |
 //! |---|---|---|
 //! | [`limits`]: a user's and an address' requests, over all instances | what changes something | one round trip; the refused none |
-//! | [`work`]: a proof of work, dearer for the suspicious | a purchase, or joining the waiting room | one round trip, and the client's time |
+//! | [`work`]: a proof of work | a purchase, or joining the waiting room | one round trip, and the client's time |
 //! | pass: a slip that is given out from the opening on | a purchase | nothing; fetching it, a signature |
 //!
-//! On a crash nothing is lost that matters: limits and suspicion stand in Redis, slips are signed.
+//! On a crash nothing is lost that matters: limits stand in Redis, slips are signed.
 
 pub mod limits;
 pub mod work;
@@ -19,28 +19,14 @@ use crate::{
     sale::{Shop, ShopError},
     slip::{BadSlip, Purpose, Slips},
 };
-use dashmap::DashMap;
 use limits::SharedLimits;
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, counter};
 use std::{sync::Arc, time::Duration};
 use time::OffsetDateTime;
 
 /// How long a pass is good. Long enough for a click and its retries, short enough that selling it makes no market.
 pub const PASS_LIFE: time::Duration = time::Duration::seconds(60);
-/// How long an address is remembered for what it did.
-const MEMORY: Duration = Duration::from_secs(600);
-/// More addresses than this with misdeeds that Redis does not know of, and those are forgotten.
-const MOST_UNTOLD: usize = 100_000;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// What is known against an address.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Suspicion {
-    /// Purchases before the opening, and refusals for asking too often, in the last ten minutes.
-    pub misdeeds: u64,
-    /// Users who asked for a challenge from there, roughly.
-    pub users: u64,
-}
 
 /// A puzzle for one user and one sale.
 #[derive(Debug, Clone)]
@@ -65,8 +51,6 @@ pub struct Bots {
     slips: Slips,
     /// `None`: each instance counts for itself only.
     pub limits: Option<SharedLimits>,
-    /// What addresses did that Redis does not know of yet.
-    untold: DashMap<String, u32>,
     metrics: BotMetrics,
 }
 
@@ -74,8 +58,6 @@ struct BotMetrics {
     solved: Counter,
     unsolved: Counter,
     passes: Counter,
-    misdeeds: Counter,
-    bits: Histogram,
 }
 
 impl BotMetrics {
@@ -86,8 +68,6 @@ impl BotMetrics {
             solved: solutions("accepted"),
             unsolved: solutions("refused"),
             passes: counter!("flash_sale_passes_total"),
-            misdeeds: counter!("flash_sale_misdeeds_total"),
-            bits: histogram!("flash_sale_challenge_bits"),
         }
     }
 }
@@ -98,48 +78,12 @@ impl Bots {
             shop,
             slips,
             limits,
-            untold: DashMap::new(),
             metrics: BotMetrics::new(),
         }
     }
 
-    /// Notes that somebody at this address asked too early or too often. Costs no question: it is told with the
-    /// next challenge that the address asks for.
-    pub fn misdeed(&self, address: String) {
-        self.metrics.misdeeds.increment(1);
-        if self.untold.len() > MOST_UNTOLD {
-            self.untold.clear();
-        }
-        let mut deeds = self.untold.entry(address).or_default();
-        *deeds = deeds.saturating_add(1);
-    }
-
-    /// A challenge of `bits`, and more for an address under suspicion. While Redis does not answer, of what this
-    /// instance knows itself.
-    pub async fn challenge(
-        &self,
-        sale: SaleId,
-        user: UserId,
-        address: &str,
-        bits: u8,
-    ) -> Challenge {
-        let untold = self.untold.remove(address).map_or(0, |(_, deeds)| deeds);
-        let asked = async {
-            let keys = &self.shop.redis.keys;
-            let [deeds, _] = keys.suspect(address);
-            let mut connection = self.shop.redis.hot_for(&deeds).await.ok()?;
-            let told = scripts::suspect(&mut connection, keys, address, untold, user, MEMORY).await;
-            told.ok()
-        };
-        let asked = asked.await;
-        if asked.is_none() && untold > 0 {
-            // Redis was not told: for the next time.
-            *self.untold.entry(address.to_owned()).or_default() += untold;
-        }
-        let (misdeeds, users) = asked.unwrap_or((untold.into(), 0));
-        let extra = work::extra_bits(Suspicion { misdeeds, users });
-        let bits = bits.saturating_add(extra).min(work::MOST_BITS);
-        self.metrics.bits.record(f64::from(bits));
+    /// A challenge of `bits`.
+    pub fn challenge(&self, sale: SaleId, user: UserId, bits: u8) -> Challenge {
         let (text, expires_at) = work::challenge(&self.slips, user, sale, bits, self.shop.now());
         Challenge {
             text,

@@ -10,7 +10,6 @@
 //! bits take it half a second, 20 bits ten. Nothing about a challenge is stored; that a solution counts once is
 //! remembered until its challenge ends.
 
-use super::Suspicion;
 use crate::{
     domain::{SaleId, UserId},
     slip::{BadSlip, Purpose, Slips},
@@ -20,10 +19,6 @@ use time::{Duration, OffsetDateTime};
 
 /// How long a challenge can be answered.
 pub const LIFE: Duration = Duration::seconds(120);
-/// The most bits that suspicion adds to those of the sale.
-pub const MOST_EXTRA_BITS: u8 = 8;
-/// The most bits that are ever asked for: some five minutes of a phone.
-pub const MOST_BITS: u8 = 24;
 const SALT: usize = 16;
 
 /// Why a solution is not accepted.
@@ -35,13 +30,6 @@ pub enum BadSolution {
     Expired,
     /// It was used before.
     Spent,
-}
-
-/// Extra bits: one for every doubling of what an address did, or of its users beyond a handful.
-pub fn extra_bits(suspicion: Suspicion) -> u8 {
-    let doublings = |number: u64| u8::try_from(64 - number.leading_zeros()).unwrap_or(64);
-    let bits = doublings(suspicion.misdeeds).saturating_add(doublings(suspicion.users / 8));
-    bits.min(MOST_EXTRA_BITS)
 }
 
 /// A new challenge of so many bits.
@@ -148,17 +136,6 @@ mod tests {
             .expect("there is one");
         let verified = verify(&slips, user, sale, &wrong, NOW);
         assert_eq!(verified, Err(BadSolution::Wrong));
-    }
-
-    #[test]
-    fn suspicion_makes_it_dearer_up_to_a_point() {
-        let bits = |misdeeds, users| extra_bits(Suspicion { misdeeds, users });
-        assert_eq!(bits(0, 1), 0);
-        assert_eq!(bits(0, 7), 0, "a family");
-        assert_eq!(bits(1, 1), 1);
-        assert_eq!(bits(100, 1), 7);
-        assert_eq!(bits(0, 1_000), 7);
-        assert_eq!(bits(u64::MAX, u64::MAX), MOST_EXTRA_BITS);
     }
 
     proptest! {

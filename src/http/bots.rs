@@ -3,7 +3,7 @@
 use super::{
     App, body,
     error::{CHALLENGE_NOT_FOUND, NOT_OPEN, PASS_NOT_FOUND, Problem},
-    extract::{Caller, Id, Shopper},
+    extract::{Id, Shopper},
     openapi::refusals,
 };
 use crate::domain::{Admission, SaleId};
@@ -68,7 +68,7 @@ pub async fn pass(
     body::json(StatusCode::OK, &PassBody { pass, expires_at })
 }
 
-/// A puzzle, harder for addresses under suspicion; good for two minutes and one purchase.
+/// A puzzle, good for two minutes and one purchase.
 #[utoipa::path(
     get, path = "/api/v1/sales/{id}/challenge", tag = "shopping", operation_id = "get_challenge",
     params(("id" = SaleId, Path, description = "The sale")),
@@ -78,7 +78,6 @@ pub async fn pass(
 pub async fn challenge(
     State(app): State<App>,
     Shopper(shopper): Shopper,
-    Caller(address): Caller,
     Id(sale): Id<SaleId>,
 ) -> Result<Response, Problem> {
     let listing = app.shop.listing(sale).await?;
@@ -87,11 +86,7 @@ pub async fn challenge(
     if bits == 0 {
         return Err(Problem::new(&CHALLENGE_NOT_FOUND));
     }
-    let address = address.to_string();
-    let challenge = app
-        .bots
-        .challenge(sale, shopper.user_id, &address, bits)
-        .await;
+    let challenge = app.bots.challenge(sale, shopper.user_id, bits);
     body::json(
         StatusCode::OK,
         &ChallengeBody {

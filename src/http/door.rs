@@ -10,7 +10,6 @@ use super::{
         CHALLENGE_EXPIRED, CHALLENGE_FAILED, CHALLENGE_REQUIRED, PASS_EXPIRED, PASS_INVALID,
         PASS_REQUIRED, Problem,
     },
-    limits::Address,
 };
 use crate::{
     bots::{WorkError, work::BadSolution},
@@ -33,7 +32,6 @@ pub struct Papers {
     admission: Option<HeaderValue>,
     pass: Option<HeaderValue>,
     solution: Option<HeaderValue>,
-    address: Address,
 }
 
 impl FromRequestParts<App> for Shown {
@@ -44,7 +42,6 @@ impl FromRequestParts<App> for Shown {
             admission: only(&parts.headers, "admission-token"),
             pass: only(&parts.headers, "purchase-pass"),
             solution: only(&parts.headers, "challenge-solution"),
-            address: Address::of(&parts.extensions, &parts.headers, app.trust_proxy),
         });
         Ok(Self(papers))
     }
@@ -110,9 +107,6 @@ pub async fn purchase(
     if let Some(refusal) = listing.refuse_locally(&app.shop.board.clock, user, retry)
         && (missing.is_some() || door.room().is_none())
     {
-        if door.challenge_bits > 0 && matches!(refusal, Admission::NotOpen { .. }) {
-            app.bots.misdeed(papers.address.to_string());
-        }
         return Ok(refusal);
     }
     if let Some(problem) = missing {

@@ -71,19 +71,15 @@ impl FromRequestParts<App> for PacedShopper {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Shopper(Identity { user_id, .. }) = Shopper::from_request_parts(parts, app).await?;
-        let address = || Address::of(&parts.extensions, &parts.headers, app.trust_proxy);
-        if let Some(limits) = &app.limits
-            && let Err(problem) = limits.check_user(user_id)
-        {
-            app.bots.misdeed(address().to_string());
-            return Err(problem);
+        if let Some(limits) = &app.limits {
+            limits.check_user(user_id)?;
         }
         if let Some(shared) = &app.bots.limits {
+            let address = Address::of(&parts.extensions, &parts.headers, app.trust_proxy);
             // Boxed, because it is rare: every request would carry its room around.
-            let checked = Box::pin(shared.check(user_id, address().to_string())).await;
+            let checked = Box::pin(shared.check(user_id, address.to_string())).await;
             checked.map_err(|refused| match refused {
                 Refused::TooMany { limit, wait } => {
-                    app.bots.misdeed(address().to_string());
                     Problem::limited(if limit == USER.name { &USER } else { &ADDRESS }, wait)
                 }
                 Refused::Uncounted => {

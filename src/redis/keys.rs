@@ -17,7 +17,6 @@
 //! | `{room:ID}:who:SHARD` | hash | user → their number in the waiting room |
 //! | `{room:ID}:turns` | string | the seconds in which turns began, and how many |
 //! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the bucket of requests is full again, Unix µs |
-//! | `{suspect:ADDRESS}:deeds`, `…:users` | integer, HyperLogLog | what an address did, and how many users it has |
 //! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |
 //! | `{ids:LANE:…}:clock`, `…:yyyymmdd` | hash, integer | the same in a cluster, for each of 16 lanes; see [`IdLane`] |
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
@@ -139,11 +138,6 @@ impl Keys {
     /// A bucket of requests of one user or address; the whole name is the hash tag.
     pub fn limit(&self, kind: &str, whose: &str) -> String {
         format!("{}{{limit:{kind}:{whose}}}", self.prefix)
-    }
-
-    /// Where the deeds of an address stand, and its users.
-    pub fn suspect(&self, address: &str) -> [String; 2] {
-        ["deeds", "users"].map(|what| format!("{}{{suspect:{address}}}:{what}", self.prefix))
     }
 
     /// Where the use of a solution stands.

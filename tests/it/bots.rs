@@ -203,57 +203,6 @@ async fn a_place_in_the_waiting_room_is_worked_for() {
     app.finish().await;
 }
 
-async fn bits_of(app: &TestApp, sale: &str, shopper: &Shopper, address: &str) -> u64 {
-    let request = app
-        .client
-        .get(app.url(&format!("/api/v1/sales/{sale}/challenge")))
-        .bearer_auth(&shopper.token)
-        .header("X-Forwarded-For", address);
-    let reply = Reply::of(request.send().await.expect("an answer")).await;
-    reply.assert(StatusCode::OK);
-    reply.body["bits"].as_u64().expect("bits")
-}
-
-/// Clicks before the opening, and many users of one address, make the work harder there, on every instance; and
-/// nowhere else.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_becomes_dearer_with_suspicion() {
-    let options = || Options {
-        trust_proxy: true,
-        ..Options::default()
-    };
-    let app = TestApp::start_with(options()).await;
-    let second = app.another(options()).await;
-    let sale = app.sale(10, json!({"challenge_bits": 4})).await;
-    let later = app
-        .sale(10, json!({"challenge_bits": 4, "opens_at": in_an_hour()}))
-        .await;
-    let shopper = app.shopper();
-    assert_eq!(bits_of(&app, &sale, &shopper, "10.0.0.1").await, 4);
-    for _ in 0..20 {
-        let headers = [("X-Forwarded-For", "10.0.0.2")];
-        buy(&shopper, &later, &headers)
-            .await
-            .assert_problem(409, "not_open");
-    }
-    let bits = bits_of(&app, &sale, &shopper, "10.0.0.2").await;
-    assert_eq!(bits, 4 + 5, "20 early clicks");
-    assert_eq!(bits_of(&second, &sale, &shopper, "10.0.0.2").await, bits);
-    assert_eq!(bits_of(&app, &sale, &shopper, "10.0.0.3").await, 4);
-    let mut bits = 4;
-    for _ in 0..40 {
-        let known = bits;
-        bits = bits_of(&app, &sale, &app.shopper(), "10.0.0.4").await;
-        assert!(bits >= known);
-    }
-    assert!(
-        (6..=7).contains(&bits),
-        "{bits} bits for forty users of one address"
-    );
-    second.stop().await;
-    app.finish().await;
-}
-
 /// Where an operator switches them, what is not switched stays.
 #[tokio::test]
 async fn an_operator_switches_each_part() {

@@ -1,16 +1,11 @@
-//! The scripts of the defence against bots. A limit is one key, a suspicion two with one hash tag: on a cluster
-//! each stands on a slot of its own.
+//! What the defence against bots keeps in Redis. Each limit is one key, which stands on a slot of its own.
 
-use super::{Lua, evalsha, run, unexpected};
-use crate::{
-    domain::{SaleId, UserId},
-    redis::keys::Keys,
-};
+use super::{Lua, evalsha, run};
+use crate::{domain::SaleId, redis::keys::Keys};
 use redis::{RedisError, aio::ConnectionLike, cmd};
 use std::{sync::LazyLock, time::Duration};
 
 static LIMIT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("limit.lua")));
-static SUSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("suspect.lua")));
 
 /// So many requests at once, and one more after every interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,32 +49,6 @@ pub async fn take(
         wait: micros(wait),
         full: micros(full),
     })
-}
-
-/// See `suspect.lua`: adds `misdeeds` and `user` to what is known of an address, for `memory` from now on. Answers
-/// with its misdeeds and users.
-pub async fn suspect(
-    connection: &mut impl ConnectionLike,
-    keys: &Keys,
-    address: &str,
-    misdeeds: u32,
-    user: UserId,
-    memory: Duration,
-) -> Result<(u64, u64), RedisError> {
-    let [deeds, users] = keys.suspect(address);
-    let mut command = evalsha(&SUSPECT, 2);
-    command
-        .arg(deeds)
-        .arg(users)
-        .arg(misdeeds)
-        .arg(&user.as_bytes()[..])
-        .arg(memory.as_secs());
-    let (misdeeds, users): (i64, i64) = run(&SUSPECT, &command, connection).await?;
-    let count = |number: i64| {
-        u64::try_from(number)
-            .map_err(|_| unexpected("suspect: a negative number", &number.to_string()))
-    };
-    Ok((count(misdeeds)?, count(users)?))
 }
 
 /// Whether a solution was used before.
@@ -129,11 +98,10 @@ mod tests {
             let numbers = Value::Array(numbers.into_iter().map(Value::Int).collect());
             for reply in [reply, numbers] {
                 let mut parrot = Parrot(reply);
-                let (keys, sale, user) = (Keys::new(""), SaleId::from_i64(1), UserId::random());
+                let (keys, sale) = (Keys::new(""), SaleId::from_i64(1));
                 let quota = Quota { interval: Duration::from_millis(100), burst: 20 };
                 futures_util::FutureExt::now_or_never(async {
                     let _ = take(&mut parrot, "key", quota).await;
-                    let _ = suspect(&mut parrot, &keys, "10.0.0.1", 1, user, Duration::from_secs(1)).await;
                     let _ = spend(&mut parrot, &keys, sale, b"1", 7, Duration::from_secs(1)).await;
                 });
             }
