@@ -13,7 +13,7 @@ use crate::{
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Leaving, Limits},
     lab::{Lab, LabError, servers::Servers},
-    postgres::{self, Pool, SchemaError, Sessions},
+    postgres::{self, Pool, SchemaError},
     redis::Redis,
     room::Rooms,
     sale::ShopError,
@@ -49,10 +49,6 @@ pub enum AppError {
     DatabaseUrl(#[source] sqlx::Error),
     #[error("DATABASE_DIRECT_URL is not a Postgres address: {0}")]
     DatabaseDirectUrl(#[source] sqlx::Error),
-    #[error(
-        "the lab needs Postgres sessions of its own, and DATABASE_URL leads to a connection pooler that lends them: set DATABASE_DIRECT_URL to Postgres itself, or LAB=off"
-    )]
-    LabNeedsSessions,
     #[error("REDIS_URL is not a Redis address: {0}")]
     RedisUrl(#[source] redis::RedisError),
     #[error("{0}")]
@@ -96,8 +92,6 @@ fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
 pub struct Stores {
     pub postgres: Pool,
     pub redis: Arc<Redis>,
-    /// Where the lab gets sessions of its own; `None` if there are none to be had.
-    lab_postgres: Option<PgConnectOptions>,
     embedded: Option<Embedded>,
 }
 
@@ -174,28 +168,23 @@ impl Stores {
         embedded: Option<Embedded>,
     ) -> Result<Self, AppError> {
         let redis = Redis::new(redis_url, &settings.redis_prefix).map_err(AppError::RedisUrl)?;
-        let direct = settings.database_direct_url.as_deref();
-        let direct = direct.map(postgres_options).transpose();
-        let direct = direct.map_err(AppError::DatabaseDirectUrl)?;
-        let sessions = if settings.database_url.is_some() {
-            sessions_of(&options).await
-        } else {
-            Sessions::Own // the embedded server, by its socket
+        let postgres = match settings.database_direct_url.as_deref() {
+            None => postgres::pool(options, settings.postgres_connections),
+            Some(direct) => {
+                let direct = postgres_options(direct).map_err(AppError::DatabaseDirectUrl)?;
+                postgres::pooled(options, direct, settings.postgres_connections)
+            }
         };
-        let lab_postgres = direct.or((sessions == Sessions::Own).then(|| options.clone()));
         Ok(Self {
-            postgres: postgres::pool_of(options, settings.postgres_connections, sessions),
+            postgres,
             redis: Arc::new(redis),
-            lab_postgres,
             embedded,
         })
     }
 
     /// Servers that a test has started.
     pub fn existing(postgres: Pool, redis: Redis) -> Self {
-        let options = postgres.connect_options().as_ref().clone();
         Self {
-            lab_postgres: (postgres.sessions() == Sessions::Own).then_some(options),
             postgres,
             redis: Arc::new(redis),
             embedded: None,
@@ -208,10 +197,8 @@ impl Stores {
 
     /// A lab on these stores. `data_dir`: where it may start servers of its own.
     pub fn lab(&self, data_dir: Option<PathBuf>) -> Result<Lab, AppError> {
-        let options = self.lab_postgres.as_ref();
-        let options = options.ok_or(AppError::LabNeedsSessions)?;
         Ok(Lab::new(Servers::new(
-            options,
+            self.postgres.direct(),
             self.redis.clone(),
             data_dir,
         )))
@@ -224,30 +211,6 @@ impl Stores {
         if let Some(embedded) = self.embedded {
             // Longer than this and they are ended as a crash would: the next start recovers.
             let _ = tokio::time::timeout(SERVERS_GRACE, embedded.stop()).await;
-        }
-    }
-}
-
-/// Whose sessions these connections are. A Postgres that does not answer now is not this function's to
-/// report: who needs it first says so.
-async fn sessions_of(options: &PgConnectOptions) -> Sessions {
-    match postgres::sessions_of(options).await {
-        Ok(Sessions::Own) => Sessions::Own,
-        Ok(lent) => {
-            let statements = if lent == Sessions::Lent {
-                "it does not follow prepared statements, so that each statement takes a transaction of its own"
-            } else {
-                "it follows prepared statements"
-            };
-            tracing::info!(
-                statements,
-                "postgres is reached through a connection pooler that lends sessions"
-            );
-            lent
-        }
-        Err(error) => {
-            tracing::debug!(%error, "postgres could not be asked about its sessions");
-            Sessions::Own
         }
     }
 }

@@ -61,13 +61,14 @@ pub struct StoreSettings {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// Postgres itself, if DATABASE_URL leads to a connection pooler in transaction mode (PgBouncer). Only
-    /// the lab needs it, whose lessons are about sessions; the shop does without
+    /// Postgres itself, if DATABASE_URL leads to a connection pooler in transaction mode (PgBouncer). Migrations
+    /// and the lab use it; unset, DATABASE_URL leads to Postgres
     #[arg(
         long,
         env = "DATABASE_DIRECT_URL",
         hide_env_values = true,
-        value_name = "URL"
+        value_name = "URL",
+        requires = "database_url"
     )]
     pub database_direct_url: Option<String>,
 

@@ -1,16 +1,10 @@
 //! Postgres: the pool, transactions that can be dropped, and the schema.
 
 mod pool;
-mod sessions;
 
-pub use pool::{Lends, Pool};
-pub use sessions::{Sessions, sessions_of};
+pub use pool::{Pool, pool, pooled};
 
-use sqlx::{
-    AssertSqlSafe, Connection, Executor, PgConnection, Postgres,
-    pool::PoolConnection,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres, pool::PoolConnection};
 use std::{
     ops::{Deref, DerefMut},
     time::Duration,
@@ -89,15 +83,15 @@ pub const SNAPSHOT: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ RE
 impl Transaction {
     /// Begins with `statement`, a BEGIN of some kind.
     pub async fn begin(
-        postgres: &impl Lends,
+        postgres: impl Into<Pool>,
         statement: &'static str,
     ) -> Result<Self, sqlx::Error> {
-        let (connection, sessions) = postgres.lend().await?;
+        let pool = postgres.into();
         let mut transaction = Self {
-            connection,
+            connection: pool.connections().acquire().await?,
             ended: false,
         };
-        match sessions.beginning(statement) {
+        match pool.beginning(statement) {
             None => transaction.connection.execute(statement).await?,
             Some(more) => transaction.connection.execute(AssertSqlSafe(more)).await?,
         };
@@ -158,45 +152,6 @@ impl Drop for Transaction {
     }
 }
 
-/// A pool of sessions that connects when it is first used.
-pub fn pool(options: PgConnectOptions, connections: u32) -> Pool {
-    pool_of(options, connections, Sessions::Own)
-}
-
-/// A pool that connects when it is first used; [`sessions_of`] tells whose sessions these are.
-///
-/// Connections are not tested before they are handed out: that is a round trip for each query, and a
-/// broken one shows by its error, after which the pool drops it. They are tested when they come back,
-/// behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before that a
-/// query that was given up is waited for here, and a connection that stays silent is dropped. One that
-/// owes no answer costs nothing here.
-pub fn pool_of(options: PgConnectOptions, connections: u32, sessions: Sessions) -> Pool {
-    let connections = PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .test_before_acquire(false)
-        .after_release(|connection, _| {
-            Box::pin(async move {
-                // Reads what is outstanding and sends nothing. Not in the documentation of `sqlx`; a test
-                // notices if it becomes something else.
-                tokio::time::timeout(RETURN_TIMEOUT, connection.flush())
-                    .await
-                    .unwrap_or_else(|_| Err(timed_out()))
-                    .map(|()| true)
-            })
-        })
-        .after_connect(move |connection, _| {
-            Box::pin(async move {
-                match sessions {
-                    Sessions::Own => sessions::check_own(connection).await,
-                    Sessions::LentWithStatements | Sessions::Lent => Ok(()),
-                }
-            })
-        })
-        .connect_lazy_with(sessions.options(options));
-    Pool::new(connections, sessions)
-}
-
 /// The timeline that this primary writes: a promotion starts a new one. 0 where Postgres does not tell
 /// (a compatible engine without write-ahead log files). An error on a standby.
 pub async fn timeline(postgres: &Pool) -> Result<i64, sqlx::Error> {
@@ -223,9 +178,6 @@ pub async fn timeline(postgres: &Pool) -> Result<i64, sqlx::Error> {
     }
 }
 
-/// "flash-sale migrate", for migrators behind a pooler.
-const MIGRATION: i64 = 0x666c_6173_685f_6d67;
-
 /// Why a command that only looks cannot.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
@@ -237,30 +189,34 @@ pub enum SchemaError {
     Behind(i64),
 }
 
-/// Past the pool, which would only say that it waited in vain: this error says why.
-async fn reach(postgres: &Pool) -> Result<(), sqlx::Error> {
-    let options = postgres.connect_options();
-    tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options))
+/// A session of its own. Past the pool, which would only say that it waited in vain: this error says why.
+async fn session(postgres: &Pool) -> Result<PgConnection, sqlx::Error> {
+    let options = pool::own_session(postgres.direct().clone());
+    let connecting = async {
+        let mut connection = PgConnection::connect_with(&options).await?;
+        pool::check_session(&mut connection).await?;
+        Ok(connection)
+    };
+    tokio::time::timeout(CONNECT_TIMEOUT, connecting)
         .await
-        .unwrap_or(Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))?
-        .close()
-        .await
+        .unwrap_or_else(|_| Err(timed_out()))
 }
 
 /// Whether the schema is as far as this program, or further. Changes nothing.
 pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
-    reach(postgres).await?;
+    let mut session = session(postgres).await?;
     let there: Option<String> = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text")
-        .fetch_one(postgres)
+        .fetch_one(&mut session)
         .await?;
     let applied: Vec<i64> = match there {
         None => Vec::new(),
         Some(_) => {
             sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
-                .fetch_all(postgres)
+                .fetch_all(&mut session)
                 .await?
         }
     };
+    session.close().await?;
     let missing = sqlx::migrate!()
         .iter()
         .map(|migration| migration.version)
@@ -269,28 +225,14 @@ pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
 }
 
 /// Brings the schema up to date; the migrations are compiled into the program. Several instances may
-/// do it at once: the migrator takes an advisory lock.
+/// do it at once: the migrator takes an advisory lock, which is a session's.
 pub async fn migrate(postgres: &Pool) -> Result<(), sqlx::migrate::MigrateError> {
-    reach(postgres).await?;
+    let mut session = session(postgres).await?;
     let mut migrator = sqlx::migrate!();
     // A rolling upgrade: a newer instance has already brought the schema further. Migrations only add, so an older
     // instance that is started again meanwhile works on (tests/it/upgrade.rs holds them to it).
     migrator.set_ignore_missing(true);
-    let Some(beginning) = postgres.sessions().beginning("SELECT") else {
-        return migrator.run(postgres.connections()).await;
-    };
-    // The migrator's own lock is a session's, and would be left behind in one. So all of it is one
-    // transaction, and so is the lock.
-    let mut connection = postgres.connections().acquire().await?;
-    connection.close_on_drop();
-    let mut transaction = connection.begin().await?;
-    transaction.execute(AssertSqlSafe(beginning)).await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(MIGRATION)
-        .execute(&mut *transaction)
-        .await?;
-    migrator.set_locking(false);
-    migrator.run_direct(None, &mut *transaction, false).await?;
-    transaction.commit().await?;
+    migrator.run_direct(None, &mut session, false).await?;
+    session.close().await?;
     Ok(())
 }

@@ -1,43 +1,132 @@
 //! The pool that the shop uses, which also works through a pooler in transaction mode.
 //!
-//! `sqlx` sends a statement with parameters in two exchanges: first it is prepared, then it is executed.
-//! A pooler in transaction mode may give the session to somebody else between the two, and an old one
-//! (PgBouncer before 1.21) does not know that anything was prepared: the second exchange would find no
-//! statement, or one of somebody else's. There each statement goes inside a transaction, which keeps the
-//! session for both, and begins by forgetting what the session's last user has prepared. That is four
-//! exchanges instead of one: correct, and slow. A pooler that follows prepared statements costs nothing.
+//! Such a pooler lends a session for one transaction. What needs more of a session, and what is done about it:
+//!
+//! | of a session | through a pooler |
+//! |---|---|
+//! | settings (`statement_timeout`, …) | `SET LOCAL` at the beginning of each transaction |
+//! | prepared statements | each statement in a transaction, see below |
+//! | the migrator's lock, the lab | DATABASE_DIRECT_URL |
+//! | the lock that elects who rebuilds | a transaction's, held open: nothing to do |
+//! | LISTEN, temporary tables, cursors WITH HOLD | not used (changes are published in Redis) |
+//!
+//! `sqlx` prepares a statement in one exchange and executes it in the next. Between the two a pooler may lend the
+//! session to somebody else. A transaction keeps it for both, and begins by forgetting what the session's
+//! last user has prepared. That is four exchanges instead of one: correct, and slow.
 
-use super::{Sessions, Transaction};
+use super::{
+    ACQUIRE_TIMEOUT, IDLE_TRANSACTION_TIMEOUT, RETURN_TIMEOUT, STATEMENT_TIMEOUT, Transaction,
+    timed_out,
+};
 use futures_util::{
     TryStreamExt,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
 use sqlx::{
-    Either, Execute, Executor, PgPool, Postgres, SqlStr,
-    pool::PoolConnection,
-    postgres::{PgArguments, PgConnectOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+    Connection, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row, SqlStr,
+    postgres::{
+        PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
+    },
 };
 use std::sync::Arc;
 
-/// Connections to Postgres, and whose sessions they are. An executor like `sqlx`'s own pool; not that
-/// pool, so that nothing can go past the transactions that a pooler may need.
+/// Connections to Postgres. An executor like `sqlx`'s own pool; not that pool, so that nothing can go past
+/// the transactions that a pooler needs.
 #[derive(Debug, Clone)]
 pub struct Pool {
     connections: PgPool,
-    sessions: Sessions,
+    /// Whether they lead to a pooler in transaction mode.
+    is_pooled: bool,
+    /// Postgres itself.
+    direct: Arc<PgConnectOptions>,
+}
+
+/// A pool of sessions that connects when it is first used.
+pub fn pool(options: PgConnectOptions, connections: u32) -> Pool {
+    let check = PgPoolOptions::new()
+        .after_connect(|connection, _| Box::pin(async move { check_session(connection).await }));
+    Pool {
+        connections: connect_lazily(check, own_session(options.clone()), connections),
+        is_pooled: false,
+        direct: Arc::new(options),
+    }
+}
+
+/// A pool through a pooler in transaction mode; `direct` leads to Postgres itself.
+pub fn pooled(options: PgConnectOptions, direct: PgConnectOptions, connections: u32) -> Pool {
+    let options = for_poolers(options).statement_cache_capacity(0);
+    Pool {
+        connections: connect_lazily(PgPoolOptions::new(), options, connections),
+        is_pooled: true,
+        direct: Arc::new(direct),
+    }
+}
+
+/// Connections are not tested before they are handed out: that is a round trip for each query, and a
+/// broken one shows by its error, after which the pool drops it. They are tested when they come back,
+/// behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before that a
+/// query that was given up is waited for here, and a connection that stays silent is dropped. One that
+/// owes no answer costs nothing here.
+fn connect_lazily(pool: PgPoolOptions, options: PgConnectOptions, connections: u32) -> PgPool {
+    pool.max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                // Reads what is outstanding and sends nothing. Not in the documentation of `sqlx`; a test
+                // notices if it becomes something else.
+                tokio::time::timeout(RETURN_TIMEOUT, connection.flush())
+                    .await
+                    .unwrap_or_else(|_| Err(timed_out()))
+                    .map(|()| true)
+            })
+        })
+        .connect_lazy_with(options)
+}
+
+/// Numbers travel in binary, and poolers know fewer settings than Postgres.
+fn for_poolers(options: PgConnectOptions) -> PgConnectOptions {
+    options
+        .application_name("flash-sale")
+        .extra_float_digits(None)
+}
+
+/// With a mark, by which [`check_session`] knows that nobody else has this session.
+pub(super) fn own_session(options: PgConnectOptions) -> PgConnectOptions {
+    for_poolers(options).options([
+        ("statement_timeout", STATEMENT_TIMEOUT),
+        (
+            "idle_in_transaction_session_timeout",
+            IDLE_TRANSACTION_TIMEOUT,
+        ),
+        ("flash_sale.session", "own"),
+    ])
+}
+
+/// A pooler that ignores settings would mix up what is prepared, so its connections are refused.
+pub(super) async fn check_session(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let mark = connection
+        .fetch_one("SELECT current_setting('flash_sale.session', true)")
+        .await?;
+    if mark.try_get::<Option<String>, _>(0)?.is_some() {
+        return Ok(());
+    }
+    let why = "the connection leads to a pooler: set DATABASE_DIRECT_URL to Postgres itself";
+    tracing::error!("{why}");
+    Err(sqlx::Error::Configuration(why.into()))
 }
 
 impl Pool {
-    pub(super) fn new(connections: PgPool, sessions: Sessions) -> Self {
-        Self {
-            connections,
-            sessions,
-        }
-    }
-
-    pub fn sessions(&self) -> Sessions {
-        self.sessions
+    /// `begin`, and what has to be said in the same breath behind a pooler. One exchange in any case.
+    pub(super) fn beginning(&self, begin: &str) -> Option<String> {
+        // Names of statements count from 1 in every connection: without DEALLOCATE two would meet.
+        self.is_pooled.then(|| {
+            format!(
+                "{begin}; DEALLOCATE ALL; SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}';
+                 SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_TIMEOUT}'"
+            )
+        })
     }
 
     /// The connections themselves, for who needs one in particular. Statements with parameters need a
@@ -46,8 +135,9 @@ impl Pool {
         &self.connections
     }
 
-    pub fn connect_options(&self) -> Arc<PgConnectOptions> {
-        self.connections.connect_options()
+    /// Where Postgres itself is, for who needs a session.
+    pub fn direct(&self) -> &PgConnectOptions {
+        &self.direct
     }
 
     /// How many there are.
@@ -99,28 +189,19 @@ impl Pool {
 }
 
 /// Connections of its own to Postgres, which are as good as sessions.
-impl From<PgPool> for Pool {
-    fn from(connections: PgPool) -> Self {
-        Self::new(connections, Sessions::Own)
+impl From<&PgPool> for Pool {
+    fn from(connections: &PgPool) -> Self {
+        Self {
+            connections: connections.clone(),
+            is_pooled: false,
+            direct: connections.connect_options(),
+        }
     }
 }
 
-/// What gives out connections, and knows whose sessions they are.
-pub trait Lends {
-    fn lend(
-        &self,
-    ) -> impl Future<Output = Result<(PoolConnection<Postgres>, Sessions), sqlx::Error>> + Send;
-}
-
-impl Lends for Pool {
-    async fn lend(&self) -> Result<(PoolConnection<Postgres>, Sessions), sqlx::Error> {
-        Ok((self.connections.acquire().await?, self.sessions))
-    }
-}
-
-impl Lends for PgPool {
-    async fn lend(&self) -> Result<(PoolConnection<Postgres>, Sessions), sqlx::Error> {
-        Ok((self.acquire().await?, Sessions::Own))
+impl From<&Self> for Pool {
+    fn from(pool: &Self) -> Self {
+        pool.clone()
     }
 }
 
@@ -134,7 +215,7 @@ impl<'p> Executor<'p> for &'_ Pool {
     where
         E: 'q + Execute<'q, Postgres>,
     {
-        if self.sessions != Sessions::Lent {
+        if !self.is_pooled {
             return (&self.connections).fetch_many(query);
         }
         let pool = self.clone();
@@ -152,7 +233,7 @@ impl<'p> Executor<'p> for &'_ Pool {
     where
         E: 'q + Execute<'q, Postgres>,
     {
-        if self.sessions != Sessions::Lent {
+        if !self.is_pooled {
             return (&self.connections).fetch_optional(query);
         }
         let pool = self.clone();

@@ -10,19 +10,11 @@ use crate::{
         pgbouncer::{PgBouncer, SESSIONS},
     },
 };
-use flash_sale::postgres::{self, Sessions, sessions_of};
+use flash_sale::postgres;
 use futures_util::future::join_all;
 use reqwest::StatusCode;
 use serde_json::json;
 use sqlx::{Executor, PgPool, Row, postgres::PgPoolOptions};
-
-fn lent(pooler: &PgBouncer) -> Sessions {
-    if pooler.follows_statements {
-        Sessions::LentWithStatements
-    } else {
-        Sessions::Lent
-    }
-}
 
 /// The sessions that this database has, but for the one that asks.
 async fn sessions_in(database: &Database) -> i64 {
@@ -58,7 +50,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     };
     let first = launch(database.clone()).await;
     let second = launch(database.clone()).await;
-    assert_eq!(first.shop.postgres.sessions(), lent(&pooler));
 
     // Every end that an order can have.
     let short = first.sale(100, json!({"payment_timeout_secs": 1})).await;
@@ -115,24 +106,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     assert_eq!(advisory_locks(&database).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whose_sessions_they_are_is_found_out() {
-    let servers = Servers::shared().await;
-    let database = servers.database().await;
-    let own = sessions_of(&database.options()).await.expect("an answer");
-    assert_eq!(own, Sessions::Own);
-    for ignored in ["", "options,extra_float_digits"] {
-        let pooler = PgBouncer::start(servers, ignored).await;
-        let options = database.clone().pooled_by(&pooler).options();
-        // Again and again: what one asker leaves in a session is met by the next.
-        for _ in 0..5 {
-            let found = sessions_of(&options).await.expect("an answer");
-            assert_eq!(found, lent(&pooler), "ignoring {ignored:?}");
-        }
-    }
-    database.drop().await;
-}
-
 /// What 16 tasks get that ask 25 times each: how many right answers.
 async fn right_answers(ask: impl AsyncFn(i64) -> Result<i64, sqlx::Error>) -> usize {
     let task = async |task: i64| {
@@ -165,23 +138,21 @@ async fn statements_do_not_meet_in_a_session() {
     };
     assert_eq!(right_answers(ask).await, 400);
 
-    if !pooler.follows_statements {
-        let naive: PgPool = PgPoolOptions::new()
-            .max_connections(8)
-            .connect_lazy_with(database.options());
-        let ask = async |number: i64| {
-            let statement = match number % 3 {
-                0 => "SELECT $1::bigint",
-                1 => "SELECT $1::bigint + 0",
-                _ => "SELECT 0 + $1::bigint",
-            };
-            let query = sqlx::query_scalar::<_, i64>(statement).bind(number);
-            query.fetch_one(&naive).await
+    let naive: PgPool = PgPoolOptions::new()
+        .max_connections(8)
+        .connect_lazy_with(database.options());
+    let ask = async |number: i64| {
+        let statement = match number % 3 {
+            0 => "SELECT $1::bigint",
+            1 => "SELECT $1::bigint + 0",
+            _ => "SELECT 0 + $1::bigint",
         };
-        let right = right_answers(ask).await;
-        assert!(right < 400, "nothing goes wrong without it either");
-        naive.close().await;
-    }
+        let query = sqlx::query_scalar::<_, i64>(statement).bind(number);
+        query.fetch_one(&naive).await
+    };
+    let right = right_answers(ask).await;
+    assert!(right < 400, "nothing goes wrong without it either");
+    naive.close().await;
 
     // What a transaction is promised holds here as well.
     let mut transaction = postgres::Transaction::begin(&adapted, "BEGIN")
@@ -218,37 +189,7 @@ async fn a_pooler_that_came_later_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_schema_is_brought_up_to_date_through_a_pooler() {
-    let servers = Servers::shared().await;
-    let pooler = PgBouncer::start(servers, "").await;
-    let database = servers.database().await.pooled_by(&pooler);
-    let mut direct = database.connect().await;
-    direct
-        .execute("DROP SCHEMA public CASCADE; DROP SCHEMA lab CASCADE; CREATE SCHEMA public")
-        .await
-        .expect("an empty database");
-    let pools = join_all((0..4).map(|_| database.pool(2))).await;
-    for migrated in join_all(pools.iter().map(postgres::migrate)).await {
-        migrated.expect("migrations run, whoever is first");
-    }
-    let applied: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success")
-        .fetch_one(&mut direct)
-        .await
-        .expect("the migrations");
-    assert_eq!(
-        usize::try_from(applied).expect("a count"),
-        sqlx::migrate!().iter().count()
-    );
-    assert_eq!(advisory_locks(&database).await, 0);
-    for pool in pools {
-        pool.close().await;
-    }
-    drop((direct, pooler));
-    database.drop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_work_through_a_pooler_and_the_lab_asks_for_sessions() {
+async fn commands_work_through_a_pooler_that_is_named_as_one() {
     let servers = Servers::shared().await;
     let pooler = PgBouncer::start(servers, "").await;
     let database = servers.database().await;
@@ -271,29 +212,14 @@ async fn commands_work_through_a_pooler_and_the_lab_asks_for_sessions() {
         }
         command
     };
-    for arguments in [&["migrate"][..], &["seed"], &["rebuild"], &["audit"]] {
-        let ended = home.finish(command(arguments, None)).await;
+    let refused = home.finish(command(&["migrate"], None)).await;
+    refused.assert_refused(&["unsupported startup parameter"]);
+    let run = "lab run --strategy row-lock --stock 5 --buyers 20";
+    for words in ["migrate", "seed", "rebuild", "audit", run] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let ended = home.finish(command(&words, Some(&direct))).await;
         ended.assert_done();
     }
-    let mut with_lab = command(&["serve"], None);
-    with_lab.env("LAB", "on");
-    let refused = home.finish(with_lab).await;
-    refused.assert_refused(&["DATABASE_DIRECT_URL", "LAB=off"]);
-    let run = [
-        "lab",
-        "run",
-        "--strategy",
-        "row-lock",
-        "--stock",
-        "5",
-        "--buyers",
-        "20",
-    ];
-    let refused = home.finish(command(&run, None)).await;
-    refused.assert_refused(&["DATABASE_DIRECT_URL"]);
-    home.finish(command(&run, Some(&direct)))
-        .await
-        .assert_done();
     let wrong = home
         .finish(command(&["migrate"], Some("mysql://x/y")))
         .await;

@@ -239,6 +239,11 @@ impl Database {
         }
     }
 
+    /// Past whatever stands between.
+    pub fn direct_options(&self) -> PgConnectOptions {
+        options(&self.address, &self.name)
+    }
+
     /// A connection beside the application's own.
     pub async fn connect(&self) -> PgConnection {
         connect(&self.address, &self.name).await

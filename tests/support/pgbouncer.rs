@@ -28,8 +28,6 @@ pub const SESSIONS: u32 = 3;
 pub struct PgBouncer {
     child: Child,
     pub address: SocketAddr,
-    /// Whether it follows prepared statements (from 1.21 on).
-    pub follows_statements: bool,
 }
 
 impl PgBouncer {
@@ -37,7 +35,6 @@ impl PgBouncer {
     /// sends them, as in its `ignore_startup_parameters`.
     pub async fn start(servers: &Servers, ignored: &str) -> Self {
         let program = program();
-        let follows_statements = version(&program) >= (1, 21);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         // It runs as the user who owns the cluster: nobody else may enter the folder of the socket, and it
         // refuses to run as root.
@@ -58,8 +55,8 @@ impl PgBouncer {
             address.ip(),
             address.port(),
         );
-        if follows_statements {
-            text += "max_prepared_statements = 200\n";
+        if version(&program) >= (1, 21) {
+            text += "max_prepared_statements = 0\n"; // as docs/postgres.md asks for
         }
         fs::write(&settings, text).expect("its settings");
         for path in [&dir, &settings] {
@@ -77,11 +74,7 @@ impl PgBouncer {
             .spawn()
             .expect("pgbouncer starts");
         std::mem::forget(hire_janitor(&dir, &[Some(child.id())]));
-        let mut started = Self {
-            child,
-            address,
-            follows_statements,
-        };
+        let mut started = Self { child, address };
         for _ in 0..200 {
             if TcpStream::connect(address).await.is_ok() {
                 return started;
@@ -117,10 +110,7 @@ impl Database {
         if !self.is_pooled {
             return flash_sale::postgres::pool(options, connections);
         }
-        let sessions = flash_sale::postgres::sessions_of(&options)
-            .await
-            .expect("an answer");
-        flash_sale::postgres::pool_of(options, connections, sessions)
+        flash_sale::postgres::pooled(options, self.direct_options(), connections)
     }
 }
 

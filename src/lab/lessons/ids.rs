@@ -65,7 +65,7 @@ impl Bench {
     fn generator(&self) -> IdGenerator {
         IdGenerator::new(
             self.redis.clone(),
-            self.postgres.clone().into(),
+            (&self.postgres).into(),
             FailPoints::default(),
         )
     }
