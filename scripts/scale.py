@@ -2,16 +2,13 @@
 """What a sale of so many purchases a second needs, from what one purchase costs (docs/scale.md).
 
     scale.py [--rate 1000000] [--redis-us 4.0] ...    the machines, the network, the money
-    scale.py --borrowing                              how many loans a sale in B buckets takes until it is sold out
 
 Every figure that is not the reader's own is an argument with a default; docs/scale.md says where each comes from. Nothing
 here is measured by running it.
 """
 
 import argparse
-import heapq
 import math
-import random
 
 
 def machines(rate, microseconds, cores, busy):
@@ -27,17 +24,17 @@ def plan(a):
 
     instances = machines(a.rate, a.app_us, a.app_cores, a.busy)
     row("instances", instances, f"{a.app_us} µs a purchase, {a.app_cores} cores each, {a.busy:.0%} busy")
-    # One process is one thread: more cores only help to write files and sockets. One bucket each. More of them make
-    # smaller calls, whose own cost then needs more of them: up to where it comes to rest.
+    # One process is one thread: more cores only help to write files and sockets. More of them make smaller calls,
+    # whose own cost then needs more of them: up to where it comes to rest.
     primaries, last = 1, 0
     while primaries != last:
         last = primaries
         in_call = max(1, a.rate / primaries / instances * a.round_trip_ms / 1e3)
         redis_us = a.redis_us + a.call_us / in_call
         primaries = max(last, machines(a.rate, redis_us, 1, a.busy))
-    row("Redis primaries, and buckets", primaries, f"{redis_us:.1f} µs a purchase on one thread, {a.busy:.0%} busy")
+    row("Redis primaries", primaries, f"{redis_us:.1f} µs a purchase on one thread, {a.busy:.0%} busy")
     row("Redis replicas", primaries, "one each, on another machine")
-    row("buyers in a call", round(in_call), f"a bucket's share at one instance, in {a.round_trip_ms} ms; longer waits make larger calls")
+    row("buyers in a call", round(in_call), f"one primary's share at one instance, in {a.round_trip_ms} ms; longer waits make larger calls")
 
     sold = a.rate * a.sold_share
     row("rows a second", round(sold), f"{a.sold_share:.0%} of the purchases get a unit; the others leave no row")
@@ -64,42 +61,8 @@ def plan(a):
         print(f"{what:<{width}}  {count:>14}  {why}")
 
 
-def borrowing(units, buckets, dice):
-    """Sells all units to buyers who come to buckets at random. Answers the loans, and the units that were moved."""
-    remaining = [units // buckets + (at < units % buckets) for at in range(buckets)]
-    richest = [(-left, at) for at, left in enumerate(remaining)]
-    heapq.heapify(richest)
-    loans = moved = 0
-    for _ in range(units):
-        at = dice.randrange(buckets)
-        if remaining[at] == 0:
-            while True:  # entries of the heap may be old
-                left, lender = heapq.heappop(richest)
-                if remaining[lender] == -left:
-                    break
-                heapq.heappush(richest, (-remaining[lender], lender))
-            amount = math.ceil(remaining[lender] / 2)
-            remaining[lender] -= amount
-            remaining[at] += amount
-            heapq.heappush(richest, (-remaining[lender], lender))
-            heapq.heappush(richest, (-remaining[at], at))
-            loans, moved = loans + 1, moved + amount
-        remaining[at] -= 1
-    return loans, moved
-
-
-def table_of_loans():
-    dice = random.Random(1)
-    print(f"{'units':>9} {'buckets':>8} {'loans':>8} {'loans a bucket':>15} {'units moved':>12} {'of all':>7}")
-    for units in (10, 1_000, 100_000, 1_000_000):
-        for buckets in (4, 16, 64, 256):
-            loans, moved = borrowing(units, buckets, dice)
-            print(f"{units:>9,} {buckets:>8} {loans:>8,} {loans / buckets:>15.1f} {moved:>12,} {moved / units:>7.2%}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--borrowing", action="store_true")
     for name, default, what in [
         ("rate", 1_000_000, "purchases a second"),
         ("seconds", 10, "how long the rush lasts"),
@@ -124,7 +87,7 @@ def main():
     ]:
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{what} [{default}]")
     arguments = parser.parse_args()
-    table_of_loans() if arguments.borrowing else plan(arguments)
+    plan(arguments)
 
 
 if __name__ == "__main__":

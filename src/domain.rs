@@ -9,11 +9,6 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// The parts of a hot sale.
-pub mod bucket;
-
-pub use bucket::{Bucket, Part};
-
 /// Why a string is not an identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -229,13 +224,8 @@ pub struct Sale {
     pub epoch: i64,
     /// Increments with every operator's change; Redis takes only newer ones.
     pub version: i64,
-    /// Into how many small hashes Redis spreads the buyers of this epoch, in each bucket.
+    /// Into how many small hashes Redis spreads the buyers of this epoch.
     pub buyer_shards: i32,
-    /// Into how many buckets the sale is divided in this epoch; see [`bucket`].
-    pub buckets: i16,
-    /// How many there were before: more than is in `buckets` may be left there until a rebuild has come to
-    /// its end, and then the two are the same.
-    pub former_buckets: i16,
     /// What else stands between a shopper and the purchase.
     #[sqlx(flatten)]
     pub door: Door,

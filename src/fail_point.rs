@@ -31,10 +31,6 @@ pub const POINTS: &[&str] = &[
     // the waiting room
     "room.joining",
     "room.advanced",
-    // borrowing between buckets
-    "loan.lent",
-    "loan.received",
-    "loan.settled",
     // writing
     "writer.received",
     "writer.begun",
@@ -96,13 +92,6 @@ pub const BUGS: &[&str] = &[
     "bug.sell_from_anybody",
 ];
 
-/// Bugs of a sale that is divided, which a load on undivided sales would not meet.
-pub const BUGS_OF_BUCKETS: &[&str] = &[
-    "bug.give_before_taking",
-    "bug.receive_twice",
-    "bug.sold_out_from_one_bucket",
-];
-
 pub use imp::FailPoints;
 
 /// What is wrong with a text for [`FailPoints::set`].
@@ -144,7 +133,7 @@ mod imp {
 
 #[cfg(feature = "fault-injection")]
 mod imp {
-    use super::{BUGS, BUGS_OF_BUCKETS, POINTS, Unknown};
+    use super::{BUGS, POINTS, Unknown};
     use std::{
         collections::HashMap,
         sync::{
@@ -191,7 +180,7 @@ mod imp {
         let (point, rest) = text
             .split_once('=')
             .ok_or_else(|| unknown("write point=action"))?;
-        let is_bug = BUGS.contains(&point) || BUGS_OF_BUCKETS.contains(&point);
+        let is_bug = BUGS.contains(&point);
         if !is_bug && !POINTS.contains(&point) {
             return Err(unknown("there is no such point"));
         }
@@ -260,8 +249,7 @@ mod imp {
 
         /// Whether this bug is there.
         pub fn planted(&self, bug: &'static str) -> bool {
-            let known = BUGS.contains(&bug) || BUGS_OF_BUCKETS.contains(&bug);
-            debug_assert!(known, "{bug} is not in the list");
+            debug_assert!(BUGS.contains(&bug), "{bug} is not in the list");
             self.fire(bug).is_some()
         }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! main ─▶ session   the paired session of scenarios (what `make bench` does without a word more)
-//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory, opening, buckets   one question each
+//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory, opening   one question each
 //!      │      all of them ─▶ stage (servers, users, runs, audits) ─▶ load (the generator: own threads)
 //!      │                         ├─▶ client (admin calls, /metrics, audit; never while a run is timed)
 //!      │                         └─▶ process (bare, flash-sale), cpu
@@ -20,7 +20,6 @@
 //! this number of connections, not of a fixed rate; loopback has no network in it.
 
 mod bare;
-mod buckets;
 mod client;
 mod cpu;
 mod durable;
@@ -96,8 +95,6 @@ enum Task {
     Memory,
     /// 20,000 people at the moment a sale opens
     Opening,
-    /// The work of Redis for one sale in 1, 4 and 64 buckets, on 1, 2 and 3 processes
-    Buckets,
     /// Everything
     All,
     /// Prints the tables of JSON files as Markdown, for docs/performance.md
@@ -125,7 +122,6 @@ impl Task {
                 Self::Bytes,
                 Self::Memory,
                 Self::Opening,
-                Self::Buckets,
             ],
             one => vec![one.clone()],
         }
@@ -141,7 +137,6 @@ impl Task {
             Self::Bytes => growth::bytes(options, workspace).await,
             Self::Memory => memory::run(options, workspace).await,
             Self::Opening => opening::run(options, workspace).await,
-            Self::Buckets => buckets::run(options, workspace).await,
             _ => Ok(report::section(&session::run(options, workspace).await?)),
         }
     }

@@ -18,7 +18,7 @@ use axum::{
 use flash_sale::{
     auth::TokenSigner,
     bots::Bots,
-    domain::{self, Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     fail_point::FailPoints,
     http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
     redis::{
@@ -185,8 +185,6 @@ fn sale() -> Sale {
         version: 1,
         buyer_shards: 1,
         door: flash_sale::domain::Door::default(),
-        buckets: 1,
-        former_buckets: 1,
     }
 }
 
@@ -208,7 +206,7 @@ fn sell_out(board: &Board) {
     let buyers: Vec<UserId> = (0..10)
         .map(|number| UserId::from_bytes([number; 16]))
         .collect();
-    let reading = Tally {
+    listing.tell(Some(Tally {
         epoch: 1,
         version: 1,
         stock: 10,
@@ -216,13 +214,8 @@ fn sell_out(board: &Board) {
         admitted: 10,
         pending: 0,
         change: 10,
-        lent: 0,
-    };
-    listing.tell(domain::Part::WHOLE, Some(reading));
-    let division = listing.division();
-    division.parts()[0]
-        .buyers
-        .saw(1, 10, buyers.iter().copied());
+    }));
+    listing.buyers.saw(1, 10, buyers.iter().copied());
 }
 
 fn answer_accepted(times: usize) {
@@ -357,7 +350,7 @@ fn admit_batch(times: usize) {
         let judged = scripts::admit(
             &mut redis,
             &keys,
-            SaleId::from_i64(1).into(),
+            SaleId::from_i64(1),
             1,
             625,
             options,
@@ -374,8 +367,7 @@ fn log_entry(times: usize) {
     let orders: Vec<u8> = (0..BATCH * 33).map(|byte| byte as u8).collect();
     for _ in 0..times {
         let meta = black_box(&b"1 1795000000000 1"[..]);
-        let batch =
-            AcceptedBatch::decode(SaleId::from_i64(1).into(), "1-1", meta, black_box(&orders));
+        let batch = AcceptedBatch::decode(SaleId::from_i64(1), "1-1", meta, black_box(&orders));
         assert_eq!(black_box(batch).map(|batch| batch.orders.len()), Ok(BATCH));
     }
 }

@@ -107,9 +107,6 @@ pub enum Command {
         /// Only this sale
         #[arg(long, value_name = "ID")]
         sale: Option<SaleId>,
-        /// Divide this sale into so many buckets, more than it has (1 to 256)
-        #[arg(long, value_name = "B", requires = "sale")]
-        buckets: Option<i64>,
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
@@ -172,11 +169,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             wait,
             store,
         } => audit(sale, json, wait, *store).await,
-        Command::Rebuild {
-            sale,
-            buckets,
-            store,
-        } => rebuild(sale, buckets, *store).await,
+        Command::Rebuild { sale, store } => rebuild(sale, *store).await,
         Command::Lab { command } => lab::run(command).await,
         Command::Lesson { command } => lesson::run(command).await,
         Command::Openapi => print_openapi(),
@@ -705,18 +698,9 @@ fn print_audits(audits: &[Audit]) {
     }
 }
 
-async fn rebuild(
-    sale: Option<SaleId>,
-    buckets: Option<i64>,
-    store: StoreSettings,
-) -> Result<ExitCode, AppError> {
+async fn rebuild(sale: Option<SaleId>, store: StoreSettings) -> Result<ExitCode, AppError> {
     let (stores, running) = open_what_is_there(&store).await?;
-    let rebuilt = match (sale, buckets) {
-        (Some(sale), Some(buckets)) => worker::rebuild::divide(&running.shop, sale, buckets)
-            .await
-            .map(|()| 1),
-        _ => worker::rebuild::by_hand(&running.shop, sale).await,
-    };
+    let rebuilt = worker::rebuild::by_hand(&running.shop, sale).await;
     running.stop().await;
     stores.close().await;
     match (rebuilt?, sale) {

@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     domain::{OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
-    sale::{Audit, NewSale, SaleChange, ShopError, orders::Wanted},
-    worker::rebuild,
+    sale::{Audit, NewSale, SaleChange, orders::Wanted},
 };
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -62,9 +61,6 @@ pub struct CreateSale {
     /// The proof of work that a purchase needs; 0 (none) if absent.
     #[schema(minimum = 0, maximum = 24)]
     challenge_bits: Option<i64>,
-    /// Into how many buckets a hot sale is divided; 1 if absent.
-    #[schema(minimum = 1, maximum = 256)]
-    buckets: Option<i64>,
 }
 
 /// Only what is there changes.
@@ -81,9 +77,6 @@ pub struct ChangeSale {
     closes_at: Option<OffsetDateTime>,
     #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
-    /// Can only be raised. Purchases of the sale hear 503 for a moment.
-    #[schema(minimum = 1, maximum = 256)]
-    buckets: Option<i64>,
     /// Null takes the waiting room away.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<WaitingRoom>)]
@@ -181,7 +174,6 @@ pub async fn create(
         waiting_room: wanted.waiting_room.map(RoomSettings::from),
         purchase_pass: wanted.purchase_pass,
         challenge_bits: wanted.challenge_bits,
-        buckets: wanted.buckets,
         seed_key: None,
     };
     sale(StatusCode::CREATED, &app.shop.create_sale(new).await?)
@@ -212,26 +204,7 @@ pub async fn change(
         purchase_pass: wanted.purchase_pass,
         challenge_bits: wanted.challenge_bits,
     };
-    let Some(buckets) = wanted.buckets else {
-        return sale(StatusCode::OK, &app.shop.change_sale(id, change).await?);
-    };
-    // The other changes first: they are checked before anything is changed, and the number of buckets before
-    // both.
-    app.shop.check_division(id, buckets).await?;
-    app.shop.change_sale(id, change).await?;
-    // In a task of its own, which a client that hangs up does not end.
-    let shop = app.shop.clone();
-    let divided = tokio::spawn(async move { rebuild::divide(&shop, id, buckets).await });
-    divided.await.map_err(|_| unfinished())??;
-    sale(StatusCode::OK, &app.shop.sale(id).await?)
-}
-
-/// A task that panicked; what it left is repaired by the loops.
-fn unfinished() -> ShopError {
-    ShopError::Unavailable {
-        what: "the sale could not be divided",
-        retry_after: std::time::Duration::from_secs(1),
-    }
+    sale(StatusCode::OK, &app.shop.change_sale(id, change).await?)
 }
 
 /// Pause a sale: no order is accepted after this answers, on any instance.

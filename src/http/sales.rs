@@ -43,8 +43,6 @@ pub struct SaleBody<'a> {
     purchase_pass: bool,
     /// The proof of work that a purchase (or joining the waiting room) needs, at least; 0: none.
     challenge_bits: i32,
-    /// Into how many buckets it is divided.
-    buckets: i16,
     state: SaleState,
     /// The clock that judges the window.
     #[serde(with = "time::serde::rfc3339")]
@@ -71,7 +69,6 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             waiting_room: sale.door.room().map(WaitingRoom::from),
             purchase_pass: sale.door.purchase_pass,
             challenge_bits: sale.door.challenge_bits,
-            buckets: sale.buckets,
             state: view.state,
             server_time: view.server_time,
         }
@@ -154,8 +151,6 @@ mod tests {
             version: 1,
             buyer_shards: 1,
             door: crate::domain::Door::default(),
-            buckets: 1,
-            former_buckets: 1,
         };
         let server_time = datetime!(2026-11-20 12:00:00.5 UTC);
         let view = SaleView {
@@ -168,7 +163,7 @@ mod tests {
             "id": "7", "title": "Phone", "description": "", "image_url": "/static/img/phone.svg",
             "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10, "remaining": 3,
             "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z", "closes_at": "2026-11-21T10:00:00Z",
-            "payment_timeout_secs": 600, "waiting_room": null, "buckets": 1, "purchase_pass": false,
+            "payment_timeout_secs": 600, "waiting_room": null, "purchase_pass": false,
             "challenge_bits": 0, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
         });
         assert_eq!(

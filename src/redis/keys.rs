@@ -1,8 +1,7 @@
 //! Every Redis key the program uses, built in one place.
 //!
 //! All keys of a sale carry the hash tag `{sale:ID}`, so that a Redis Cluster keeps them on one
-//! slot and one script may touch them together. Where the sale is divided into buckets, the tag is
-//! `{sale:ID:BUCKET}`, each bucket has all of these keys, and nothing touches two of them together.
+//! slot and one script may touch them together.
 //!
 //! | key | type | holds |
 //! |---|---|---|
@@ -22,7 +21,7 @@
 //! | `changes` | channel | ids of sales whose state changed in a way that other instances should see at once |
 
 use super::slots::{SLOTS, slot_of};
-use crate::domain::{Bucket, SaleId, UserId};
+use crate::domain::{SaleId, UserId};
 use std::{fmt, io::Write, sync::Arc};
 use time::Date;
 
@@ -31,9 +30,9 @@ use time::Date;
 /// searched from its start at every purchase: so few of them, but enough to share the cost of a key.
 pub const BUYERS_PER_SHARD: i64 = 16;
 
-/// Into how many hashes the buyers of each of `buckets` are spread, in a sale with this stock.
-pub fn shards_for(stock: i64, buckets: i64) -> i32 {
-    let shards = (stock.max(1) / (BUYERS_PER_SHARD * buckets.max(1))).max(1);
+/// Into how many hashes the buyers of a sale with this stock are spread.
+pub fn shards_for(stock: i64) -> i32 {
+    let shards = (stock.max(1) / BUYERS_PER_SHARD).max(1);
     i32::try_from(shards).unwrap_or(i32::MAX)
 }
 
@@ -58,44 +57,32 @@ impl Keys {
         &self.prefix
     }
 
-    // A sale's own id stands for the one bucket of a sale that is not divided.
-
-    pub fn state(&self, bucket: impl Into<Bucket>) -> String {
-        format!("{}{{sale:{}}}", self.prefix, bucket.into())
+    pub fn state(&self, sale: SaleId) -> String {
+        format!("{}{{sale:{sale}}}", self.prefix)
     }
 
-    pub fn log(&self, bucket: impl Into<Bucket>) -> String {
-        format!("{}{{sale:{}}}:log", self.prefix, bucket.into())
+    pub fn log(&self, sale: SaleId) -> String {
+        format!("{}{{sale:{sale}}}:log", self.prefix)
     }
 
     /// Where a log is put whose entries cannot be read.
-    pub fn unreadable_log(&self, bucket: impl Into<Bucket>, epoch: i64) -> String {
-        format!(
-            "{}{{sale:{}}}:{epoch}:unreadable",
-            self.prefix,
-            bucket.into()
-        )
+    pub fn unreadable_log(&self, sale: SaleId, epoch: i64) -> String {
+        format!("{}{{sale:{sale}}}:{epoch}:unreadable", self.prefix)
     }
 
     /// Where orders are put that Postgres cannot store.
-    pub fn unwritable_log(&self, bucket: impl Into<Bucket>, epoch: i64) -> String {
-        format!(
-            "{}{{sale:{}}}:{epoch}:unwritable",
-            self.prefix,
-            bucket.into()
-        )
+    pub fn unwritable_log(&self, sale: SaleId, epoch: i64) -> String {
+        format!("{}{{sale:{sale}}}:{epoch}:unwritable", self.prefix)
     }
 
-    pub fn shard(&self, bucket: impl Into<Bucket>, epoch: i64, shard: i32) -> String {
-        let (prefix, bucket) = (&self.prefix, bucket.into());
-        format!("{prefix}{{sale:{bucket}}}:{epoch}:buyers:{shard}")
+    pub fn shard(&self, sale: SaleId, epoch: i64, shard: i32) -> String {
+        format!("{}{{sale:{sale}}}:{epoch}:buyers:{shard}", self.prefix)
     }
 
     /// The keys of an epoch's shards, for a script that takes many.
-    pub fn shards(&self, bucket: impl Into<Bucket>, epoch: i64) -> ShardKeys {
-        let (prefix, bucket) = (&self.prefix, bucket.into());
+    pub fn shards(&self, sale: SaleId, epoch: i64) -> ShardKeys {
         ShardKeys {
-            common: format!("{prefix}{{sale:{bucket}}}:{epoch}:buyers:").into_bytes(),
+            common: format!("{}{{sale:{sale}}}:{epoch}:buyers:", self.prefix).into_bytes(),
             key: Vec::new(),
         }
     }
@@ -259,7 +246,6 @@ pub fn shard_of(user: UserId, shards: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{SaleId, bucket::index_of};
     use proptest::prelude::*;
 
     proptest! {
@@ -303,26 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn the_users_of_each_bucket_spread_over_all_shards() {
-        let mut counts = [[0u32; 8]; 8];
-        for _ in 0..64 * 200 {
-            let user = UserId::random();
-            counts[usize::from(index_of(user, 8))][shard_of(user, 8) as usize] += 1;
-        }
-        let mut counts_of_all = counts.iter().flatten();
-        assert!(
-            counts_of_all.all(|count| (120..300).contains(count)),
-            "{counts:?}"
-        );
-    }
-
-    #[test]
-    fn keys_of_an_undivided_sale_do_not_name_a_bucket() {
+    fn keys_are_named_as_they_always_were() {
         let (keys, sale) = (Keys::new("p:"), SaleId::from_i64(7));
         assert_eq!(keys.state(sale), "p:{sale:7}");
-        let third = Bucket::all(sale, 4).nth(2).expect("four buckets");
-        assert_eq!(keys.log(third), "p:{sale:7:2}:log");
-        assert_eq!(keys.shard(third, 5, 1), "p:{sale:7:2}:5:buyers:1");
+        assert_eq!(keys.log(sale), "p:{sale:7}:log");
+        assert_eq!(keys.shard(sale, 5, 1), "p:{sale:7}:5:buyers:1");
     }
 
     #[test]

@@ -14,7 +14,6 @@ pub mod address;
 mod cluster;
 pub mod connection;
 pub mod keys;
-pub mod loans;
 pub mod node;
 #[cfg(test)]
 pub mod parrot;

@@ -8,7 +8,7 @@ pub mod bots;
 pub mod room;
 
 use super::keys::{IdLane, Keys, shard_of};
-use crate::domain::{Bucket, IdempotencyKey, OrderId, Part, Sale, UserId};
+use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
 use redis::{
     Arg, Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, aio::ConnectionLike,
     cmd,
@@ -36,13 +36,13 @@ scripts! {
 }
 
 /// A script, and what Redis calls it.
-pub(super) struct Lua {
+struct Lua {
     code: &'static str,
     hash: String,
 }
 
 impl Lua {
-    pub(super) fn new(code: &'static str) -> Self {
+    fn new(code: &'static str) -> Self {
         Self {
             code,
             hash: Script::new(code).get_hash().to_owned(),
@@ -62,13 +62,13 @@ impl Lua {
     }
 }
 
-pub(super) fn evalsha(script: &Lua, keys: usize) -> Cmd {
+fn evalsha(script: &Lua, keys: usize) -> Cmd {
     let mut command = cmd("EVALSHA");
     command.arg(&script.hash).arg(keys);
     command
 }
 
-pub(super) async fn run<T: FromRedisValue>(
+async fn run<T: FromRedisValue>(
     script: &Lua,
     command: &Cmd,
     connection: &mut impl ConnectionLike,
@@ -81,7 +81,7 @@ pub(super) async fn run<T: FromRedisValue>(
     }
 }
 
-pub(super) fn unexpected(what: &'static str, got: &str) -> RedisError {
+fn unexpected(what: &'static str, got: &str) -> RedisError {
     RedisError::from((ErrorKind::UnexpectedReturnType, what, got.to_owned()))
 }
 
@@ -97,7 +97,7 @@ pub enum Fenced {
 }
 
 impl Fenced {
-    pub(super) fn parse(outcome: &str) -> Result<Self, RedisError> {
+    fn parse(outcome: &str) -> Result<Self, RedisError> {
         match outcome {
             "absent" => Ok(Self::Absent),
             "epoch" => Ok(Self::Epoch),
@@ -193,15 +193,15 @@ type AdmitReply = (
 pub async fn admit(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     epoch: i64,
     shards: i32,
     options: AdmitOptions,
     buyers: &[Buyer],
 ) -> Result<Result<Admitted, Fenced>, RedisError> {
     let mut command = evalsha(&ADMIT, 2 + buyers.len());
-    command.arg(keys.state(bucket)).arg(keys.log(bucket));
-    let mut shard_keys = keys.shards(bucket, epoch);
+    command.arg(keys.state(sale)).arg(keys.log(sale));
+    let mut shard_keys = keys.shards(sale, epoch);
     for buyer in buyers {
         command.arg(shard_keys.key(shard_of(buyer.user, shards)));
     }
@@ -283,7 +283,7 @@ fn decode_verdicts(
 /// `epoch`.
 #[derive(Debug)]
 pub struct Settled<'a> {
-    pub bucket: Bucket,
+    pub sale: SaleId,
     pub epoch: i64,
     pub entries: Vec<(&'a str, usize)>,
 }
@@ -298,8 +298,8 @@ pub async fn ack(
     let command = |log: &Settled| {
         let mut command = evalsha(&ACK, 2);
         command
-            .arg(keys.state(log.bucket))
-            .arg(keys.log(log.bucket))
+            .arg(keys.state(log.sale))
+            .arg(keys.log(log.sale))
             .arg(log.epoch);
         for (entry, orders) in &log.entries {
             command.arg(entry).arg(orders);
@@ -347,15 +347,15 @@ pub struct Released {
 pub async fn release(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     epoch: i64,
     shards: i32,
     orders: &[(UserId, OrderId)],
 ) -> Result<Result<Released, Fenced>, RedisError> {
     let mut command = evalsha(&RELEASE, 1 + orders.len());
-    command.arg(keys.state(bucket));
+    command.arg(keys.state(sale));
     for (user, _) in orders {
-        command.arg(keys.shard(bucket, epoch, shard_of(*user, shards)));
+        command.arg(keys.shard(sale, epoch, shard_of(*user, shards)));
     }
     command.arg(epoch);
     for (user, order) in orders {
@@ -402,22 +402,18 @@ fn closes_ms(sale: &Sale) -> i64 {
     }
 }
 
-/// See `scripts/project.lua`. The bucket gets its share of the stock.
+/// See `scripts/project.lua`.
 pub async fn project(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
-    part: Part,
 ) -> Result<Projected, RedisError> {
     let mut command = evalsha(&PROJECT, 1);
     command
-        .arg(keys.state(Bucket {
-            sale: sale.id,
-            part,
-        }))
+        .arg(keys.state(sale.id))
         .arg(sale.epoch)
         .arg(sale.version)
-        .arg(part.share(i64::from(sale.stock)))
+        .arg(sale.stock)
         .arg(milliseconds(sale.opens_at))
         .arg(closes_ms(sale))
         .arg(u8::from(sale.paused))
@@ -457,12 +453,12 @@ pub enum Sealed {
 pub async fn seal(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     new_epoch: i64,
     shards: i32,
 ) -> Result<Sealed, RedisError> {
     let mut command = evalsha(&SEAL, 1);
-    command.arg(keys.state(bucket)).arg(new_epoch).arg(shards);
+    command.arg(keys.state(sale)).arg(new_epoch).arg(shards);
     let (outcome, epoch, shards, half_done, half_done_shards): (String, i64, i32, i64, i32) =
         run(&SEAL, &command, connection).await?;
     match outcome.as_str() {
@@ -494,40 +490,31 @@ pub async fn begin_writing(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
-    part: Part,
 ) -> Result<Installed, RedisError> {
     let mut command = evalsha(&WRITING, 1);
     command
-        .arg(keys.state(Bucket {
-            sale: sale.id,
-            part,
-        }))
+        .arg(keys.state(sale.id))
         .arg(sale.epoch)
         .arg(sale.buyer_shards);
     let outcome: String = run(&WRITING, &command, connection).await?;
     Installed::parse("outcome of writing", &outcome)
 }
 
-/// See `scripts/install.lua`. `remaining` and `admitted` are the bucket's own; of the stock it gets its share.
+/// See `scripts/install.lua`.
 pub async fn install(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
-    part: Part,
     remaining: i64,
     admitted: i64,
 ) -> Result<Installed, RedisError> {
-    let bucket = Bucket {
-        sale: sale.id,
-        part,
-    };
     let mut command = evalsha(&INSTALL, 2);
     command
-        .arg(keys.state(bucket))
-        .arg(keys.log(bucket))
+        .arg(keys.state(sale.id))
+        .arg(keys.log(sale.id))
         .arg(sale.epoch)
         .arg(sale.version)
-        .arg(part.share(i64::from(sale.stock)))
+        .arg(sale.stock)
         .arg(milliseconds(sale.opens_at))
         .arg(closes_ms(sale))
         .arg(u8::from(sale.paused))
@@ -551,18 +538,18 @@ impl Installed {
     }
 }
 
-/// See `scripts/retire.lua`. Answers whether the bucket's state is gone.
+/// See `scripts/retire.lua`. Answers whether the sale's state is gone.
 pub async fn retire(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     epoch: i64,
     after: time::Duration,
 ) -> Result<bool, RedisError> {
     let mut command = evalsha(&RETIRE, 2);
     command
-        .arg(keys.state(bucket))
-        .arg(keys.log(bucket))
+        .arg(keys.state(sale))
+        .arg(keys.log(sale))
         .arg(epoch)
         .arg(i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX));
     run(&RETIRE, &command, connection).await
@@ -572,10 +559,10 @@ pub async fn retire(
 pub async fn invent_a_unit(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
 ) -> Result<(), RedisError> {
     cmd("HINCRBY")
-        .arg(keys.state(bucket))
+        .arg(keys.state(sale))
         .arg("remaining")
         .arg(1)
         .exec_async(connection)
@@ -691,7 +678,6 @@ pub mod record {
 #[cfg(test)]
 mod tests {
     use super::{record::Held, *};
-    use crate::domain::SaleId;
     use crate::redis::parrot::{Parrot, any_reply, any_value};
     use futures_util::FutureExt;
     use proptest::prelude::*;
@@ -716,15 +702,12 @@ mod tests {
             version: 1,
             buyer_shards: 1,
             door: crate::domain::Door::default(),
-            buckets: 1,
-            former_buckets: 1,
         }
     }
 
     /// Calls every wrapper on a Redis that answers with this.
     async fn ask_everything(reply: redis::Value) {
         let (keys, sale) = (Keys::new(""), sale());
-        let bucket = Bucket::from(sale.id);
         let order = (UserId::from_bytes([1; 16]), OrderId::from_i64(1));
         let options = AdmitOptions {
             high_water: 1,
@@ -738,12 +721,12 @@ mod tests {
         };
         let redis = &mut Parrot(reply);
         for buyers in [&[][..], &[buyer], &[buyer; 3]] {
-            if let Ok(Ok(admitted)) = admit(redis, &keys, bucket, 1, 1, options, buyers).await {
+            if let Ok(Ok(admitted)) = admit(redis, &keys, sale.id, 1, 1, options, buyers).await {
                 assert_eq!(admitted.verdicts.len(), buyers.len());
             }
         }
         let settled = || Settled {
-            bucket,
+            sale: sale.id,
             epoch: 1,
             entries: vec![("1-1", 1)],
         };
@@ -751,11 +734,11 @@ mod tests {
         if let Ok(acknowledged) = ack(redis, &keys, &[settled(), settled()]).await {
             assert_eq!(acknowledged.len(), 2);
         }
-        let _ = release(redis, &keys, bucket, 1, 1, &[order]).await;
-        let _ = project(redis, &keys, &sale, Part::WHOLE).await;
-        let _ = seal(redis, &keys, bucket, 2, 1).await;
-        let _ = begin_writing(redis, &keys, &sale, Part::WHOLE).await;
-        let _ = install(redis, &keys, &sale, Part::WHOLE, 1, 0).await;
+        let _ = release(redis, &keys, sale.id, 1, 1, &[order]).await;
+        let _ = project(redis, &keys, &sale).await;
+        let _ = seal(redis, &keys, sale.id, 2, 1).await;
+        let _ = begin_writing(redis, &keys, &sale).await;
+        let _ = install(redis, &keys, &sale, 1, 0).await;
         let day = OffsetDateTime::UNIX_EPOCH.date();
         let lane = IdLane::all(false)[0];
         let _ = lease_ids(redis, &keys, lane, day, 1).await;

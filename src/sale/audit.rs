@@ -7,12 +7,9 @@
 //! orders (I3). What must be true in every snapshot (I1, I2) is judged always.
 
 use crate::{
-    domain::{Bucket, OrderId, OrderStatus, Sale, SaleId, UserId},
+    domain::{OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction},
-    redis::{
-        loans::{self, Books},
-        scripts::record,
-    },
+    redis::scripts::record,
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns, log},
 };
 use futures_util::TryStreamExt;
@@ -62,10 +59,6 @@ pub struct RedisSide {
     /// Entries in the log (each holds the orders of one batch).
     pub stream: Option<i64>,
     pub epoch: Option<i64>,
-    /// Into how many buckets it is divided.
-    pub buckets: i64,
-    /// Units that one bucket has lent and the other has not received yet.
-    pub in_flight: Option<i64>,
     /// Whether the live Redis process that has this sale is one that Postgres has approved.
     pub run_id_approved: bool,
 }
@@ -77,55 +70,16 @@ pub struct PostgresSide {
     pub epoch: i64,
 }
 
-/// One look at Redis, and the sums over all buckets.
+/// One look at Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RedisLook {
-    buckets: Vec<BucketLook>,
-    /// epoch, stock, remaining, pending, change, shards; `None` if one bucket has none. The epoch is that of
-    /// all, or else the lowest.
+    /// epoch, stock, remaining, pending, change, shards
     state: Option<[i64; 6]>,
-    in_flight: i64,
     stream: i64,
     /// Orders in those entries.
     logged: i64,
-}
-
-/// One bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct BucketLook {
-    /// The same fields.
-    state: Option<[i64; 6]>,
-    /// What it has lent and received.
-    books: Books,
-    stream: i64,
-    logged: i64,
     /// The process that it was read from.
     run_id: String,
-}
-
-impl RedisLook {
-    fn new(buckets: Vec<BucketLook>) -> Self {
-        let states = buckets.iter().map(|bucket| bucket.state);
-        let state = states.reduce(|sum, one| {
-            let ([epoch, stock, remaining, pending, change, shards], one) = (sum?, one?);
-            Some([
-                epoch.min(one[0]),
-                stock + one[1],
-                remaining + one[2],
-                pending + one[3],
-                change + one[4],
-                shards + one[5],
-            ])
-        });
-        let books: Vec<Books> = buckets.iter().map(|bucket| bucket.books.clone()).collect();
-        Self {
-            state: state.flatten(),
-            in_flight: loans::in_flight(&books),
-            stream: buckets.iter().map(|bucket| bucket.stream).sum(),
-            logged: buckets.iter().map(|bucket| bucket.logged).sum(),
-            buckets,
-        }
-    }
 }
 
 /// One snapshot of Postgres.
@@ -145,74 +99,51 @@ const EXAMPLES: usize = 3;
 impl Shop {
     /// Audits one sale. Reads all its live orders and buyers: seconds for a million.
     pub async fn audit(&self, id: SaleId) -> Result<Audit, ShopError> {
-        let buckets: Option<i16> = sqlx::query_scalar("SELECT buckets FROM sales WHERE id = $1")
-            .bind(id)
-            .fetch_optional(&self.postgres)
-            .await?;
-        let buckets = buckets
-            .ok_or(ShopError::SaleNotFound)?
-            .max(1)
-            .unsigned_abs();
-        let before = self.look_at_redis(id, buckets).await?;
+        let before = self.look_at_redis(id).await?;
         let postgres = self
             .look_at_postgres(id)
             .await?
             .ok_or(ShopError::SaleNotFound)?;
-        let buyers = self.look_at_buyers(id, &before).await?;
-        let after = self.look_at_redis(id, buckets).await?;
-        let quiet = before == after && postgres.sale.bucket_count() == buckets;
+        let buyers = self.look_at_buyers(&postgres.sale, before.state).await?;
+        let after = self.look_at_redis(id).await?;
+        let quiet = before == after;
         let retired = self.board.clock.now() > postgres.sale.closes_at + RETIREMENT;
         Ok(judge(id, quiet, retired, &after, &buyers, &postgres))
     }
 
-    async fn look_at_redis(&self, id: SaleId, buckets: u16) -> Result<RedisLook, ShopError> {
-        let mut looks = Vec::with_capacity(usize::from(buckets));
-        for bucket in Bucket::all(id, buckets) {
-            looks.push(self.look_at_bucket(bucket).await?);
-        }
-        Ok(RedisLook::new(looks))
-    }
-
-    async fn look_at_bucket(&self, bucket: Bucket) -> Result<BucketLook, ShopError> {
+    async fn look_at_redis(&self, id: SaleId) -> Result<RedisLook, ShopError> {
         let keys = &self.redis.keys;
         let mut connection = self.redis.pooled().await?;
-        let (fields, stream): (HashMap<String, Vec<u8>>, i64) = redis::pipe()
-            .cmd("HGETALL")
-            .arg(keys.state(bucket))
+        let (fields, stream): (Vec<Option<Vec<u8>>>, i64) = redis::pipe()
+            .cmd("HMGET")
+            .arg(keys.state(id))
+            .arg(&["epoch", "stock", "remaining", "pending", "change", "shards"])
             .cmd("XLEN")
-            .arg(keys.log(bucket))
+            .arg(keys.log(id))
             .query_async(&mut *connection)
             .await?;
         drop(connection); // what follows takes another
-        let number = |name| {
-            let text = fields
-                .get(name)
-                .and_then(|value| std::str::from_utf8(value).ok());
-            text.and_then(|text| text.parse().ok())
-        };
-        let names = ["epoch", "stock", "remaining", "pending", "change", "shards"];
-        let state: Option<Vec<i64>> = names.into_iter().map(number).collect();
+        let number = |field: Option<Vec<u8>>| str::from_utf8(&field?).ok()?.parse().ok();
+        let state: Option<Vec<i64>> = fields.into_iter().map(number).collect();
         let logged = if stream == 0 {
             0
         } else {
-            self.count_logged(bucket).await?
+            self.count_logged(id).await?
         };
-        Ok(BucketLook {
+        Ok(RedisLook {
             state: state.and_then(|fields| fields.try_into().ok()),
-            books: Books::read(&fields),
             stream,
             logged,
-            run_id: self.redis.run_id_for(&keys.state(bucket)).await?,
+            run_id: self.redis.run_id_for(&keys.state(id)).await?,
         })
     }
 
     /// The orders that wait in the log, by the entries themselves.
-    async fn count_logged(&self, bucket: Bucket) -> Result<i64, ShopError> {
+    async fn count_logged(&self, id: SaleId) -> Result<i64, ShopError> {
         let (mut logged, mut after) = (0, String::new());
         loop {
             let mut connection = self.redis.pooled().await?;
-            let entries =
-                log::read(&mut *connection, &self.redis.keys, bucket, &after, 256).await?;
+            let entries = log::read(&mut *connection, &self.redis.keys, id, &after, 256).await?;
             match entries.last() {
                 Some(Ok(batch)) => after.clone_from(&batch.entry),
                 Some(Err(unreadable)) => after.clone_from(&unreadable.entry),
@@ -226,27 +157,19 @@ impl Shop {
     /// Every user's live orders in Redis.
     async fn look_at_buyers(
         &self,
-        id: SaleId,
-        look: &RedisLook,
+        sale: &Sale,
+        state: Option<[i64; 6]>,
     ) -> Result<Vec<(UserId, OrderId)>, ShopError> {
-        let mut buyers = Vec::new();
-        if look.state.is_none() {
-            return Ok(buyers);
-        }
-        let buckets = Bucket::all(id, look.buckets.len() as u16).zip(&look.buckets);
-        let mut shards: Vec<(Bucket, i64, i32)> = Vec::new();
-        for (bucket, look) in buckets {
-            let Some([epoch, .., count]) = look.state else {
-                continue;
-            };
-            let count = i32::try_from(count).unwrap_or(0);
-            shards.extend((0..count).map(|shard| (bucket, epoch, shard)));
-        }
+        let Some([epoch, .., shards]) = state else {
+            return Ok(Vec::new());
+        };
         let mut connection = self.redis.pooled().await?;
+        let shards: Vec<i32> = (0..i32::try_from(shards).unwrap_or(0)).collect();
+        let mut buyers = Vec::new();
         for some in shards.chunks(256) {
             let mut pipeline = redis::Pipeline::with_capacity(some.len());
-            for (bucket, epoch, shard) in some {
-                pipeline.hgetall(self.redis.keys.shard(*bucket, *epoch, *shard));
+            for shard in some {
+                pipeline.hgetall(self.redis.keys.shard(sale.id, epoch, *shard));
             }
             let hashes: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
                 pipeline.query_async(&mut *connection).await?;
@@ -322,11 +245,6 @@ impl Shop {
     }
 }
 
-/// Orders that Redis holds to be live.
-fn held(buyers: &[(UserId, OrderId)]) -> i64 {
-    i64::try_from(buyers.len()).unwrap_or(i64::MAX)
-}
-
 fn judge(
     id: SaleId,
     quiet: bool,
@@ -342,11 +260,8 @@ fn judge(
     let backlog = redis.state.map_or(0, |[_, _, _, pending, ..]| pending);
     let remaining = redis
         .state
-        .map_or(stock - postgres.taken, |[_, _, remaining, ..]| {
-            remaining + redis.in_flight
-        });
-    let approved =
-        (redis.buckets.iter()).all(|bucket| postgres.approved_run_ids.contains(&bucket.run_id));
+        .map_or(stock - postgres.taken, |[_, _, remaining, ..]| remaining);
+    let approved = postgres.approved_run_ids.contains(&redis.run_id);
     // Without its Redis state a sale that should have one is being rebuilt: nothing to compare with.
     let comparable = redis.state.is_some() || retired;
     let quiescent =
@@ -376,23 +291,11 @@ fn judge(
             postgres.taken
         ),
     );
-    if let Some([_, redis_stock, remaining, pending, ..]) = redis.state {
-        let least = redis.buckets.iter().filter_map(|bucket| bucket.state);
-        let least = least.map(|[_, _, remaining, ..]| remaining).min();
+    if let Some([_, _, remaining, pending, ..]) = redis.state {
         problem(
-            least.is_some_and(|least| least < 0),
-            format!("I1 broken in redis: {} units remain", least.unwrap_or(0)),
+            remaining < 0,
+            format!("I1 broken in redis: {remaining} units remain"),
         );
-        if redis.buckets.len() > 1 && quiet {
-            // True at every instant, also while orders wait to be written: they are held.
-            let (held, on_their_way) = (held(buyers), redis.in_flight);
-            problem(
-                redis_stock != remaining + held + on_their_way,
-                format!(
-                    "I4 broken between the buckets: a stock of {redis_stock} is not {remaining} remaining + {held} held + {on_their_way} lent and not received"
-                ),
-            );
-        }
         problem(
             quiet && pending != redis.logged,
             format!(
@@ -407,7 +310,7 @@ fn judge(
         let in_postgres = postgres.taken == live;
         let mut in_redis = true;
         if let Some([epoch, redis_stock, remaining, ..]) = redis.state {
-            let (held, remaining) = (held(buyers), remaining + redis.in_flight);
+            let held = i64::try_from(buyers.len()).unwrap_or(i64::MAX);
             in_redis = redis_stock == remaining + held
                 && redis_stock == stock
                 && remaining == stock - live;
@@ -463,8 +366,6 @@ fn judge(
             }),
             stream: redis.state.map(|_| redis.stream),
             epoch: redis.state.map(|[epoch, ..]| epoch),
-            buckets: i64::try_from(redis.buckets.len()).unwrap_or(i64::MAX),
-            in_flight: redis.state.map(|_| redis.in_flight),
             run_id_approved: approved,
         },
         postgres: PostgresSide {

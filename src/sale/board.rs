@@ -18,26 +18,26 @@
 //! On a crash nothing is lost: a new process starts empty and asks.
 
 use crate::{
-    domain::{Admission, IdempotencyKey, Part, Sale, SaleId, SaleState, SaleView, UserId},
-    sale::division::{Division, Seen},
+    domain::{Admission, IdempotencyKey, Sale, SaleId, SaleState, SaleView, UserId},
+    sale::gate::Waiting,
 };
 use arc_swap::ArcSwap;
 use dashmap::{DashMap, DashSet};
 use std::{
     hash::{BuildHasherDefault, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 use time::OffsetDateTime;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// A sale that was used this recently is polled often.
 const WARM: Duration = Duration::from_secs(5);
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing under these locks can leave the value half-changed, so a poisoned one is still good.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,7 +129,7 @@ pub struct SalePulse {
     pub server_time: OffsetDateTime,
 }
 
-/// A reading of the Redis state of a bucket, or the sum of all of a sale.
+/// A reading of a sale's Redis state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     pub epoch: i64,
@@ -142,8 +142,6 @@ pub struct Tally {
     pub pending: i64,
     /// Orders readings of one epoch.
     pub change: i64,
-    /// Units on their way to other buckets; see [`super::lending`].
-    pub lent: i64,
 }
 
 /// Which users have bought, as far as this process has seen.
@@ -197,7 +195,7 @@ impl Hasher for Mixed {
 }
 
 impl KnownBuyers {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             users: DashSet::default(),
             covered: Mutex::new(Covered {
@@ -271,7 +269,7 @@ impl KnownBuyers {
         self.users.is_empty()
     }
 
-    pub(super) fn cover(&self, epoch: i64, admitted: i64) -> bool {
+    fn cover(&self, epoch: i64, admitted: i64) -> bool {
         let covered = lock(&self.covered);
         (covered.epoch == epoch && covered.admissions >= admitted) || (epoch == 1 && admitted == 0)
     }
@@ -281,7 +279,7 @@ impl KnownBuyers {
         self.cover(epoch, admitted) && !self.contains(user)
     }
 
-    pub(super) fn contains(&self, user: UserId) -> bool {
+    fn contains(&self, user: UserId) -> bool {
         self.users.contains(&head(user))
     }
 
@@ -303,15 +301,22 @@ impl KnownBuyers {
 pub struct Listing {
     pub id: SaleId,
     sale: ArcSwap<Sale>,
-    division: ArcSwap<Division>,
+    tally: Mutex<Option<Tally>>,
+    /// Copies of the tally for the purchase path, which must not wait for a lock.
+    remaining: AtomicI64,
+    present: AtomicBool,
+    admitted: AtomicI64,
+    epoch: AtomicI64,
     /// The epoch whose Redis state was found to be damaged; 0 for none.
     suspect_epoch: AtomicI64,
-    /// Whether all of its buckets answered when last asked.
+    /// Whether Redis answered for it when last asked.
     was_read: AtomicBool,
     /// Milliseconds since `born` when a client last asked for it.
     used: AtomicI64,
     born: Instant,
+    pub buyers: KnownBuyers,
     pulse: watch::Sender<SalePulse>,
+    pub(super) gate: OnceLock<mpsc::Sender<Waiting>>,
 }
 
 impl Listing {
@@ -323,16 +328,19 @@ impl Listing {
         };
         Self {
             id: sale.id,
-            division: ArcSwap::from_pointee(Division::new(
-                sale.bucket_count(),
-                i64::from(sale.stock),
-            )),
+            remaining: AtomicI64::new(i64::from(sale.stock)),
             sale: ArcSwap::from_pointee(sale),
+            tally: Mutex::new(None),
+            present: AtomicBool::new(false),
+            admitted: AtomicI64::new(0),
+            epoch: AtomicI64::new(0),
             suspect_epoch: AtomicI64::new(0),
             was_read: AtomicBool::new(false),
             used: AtomicI64::new(i64::MIN),
             born: Instant::now(),
+            buyers: KnownBuyers::new(),
             pulse: watch::channel(pulse).0,
+            gate: OnceLock::new(),
         }
     }
 
@@ -355,30 +363,39 @@ impl Listing {
                 known.clone()
             }
         });
-        // The count is looked at after the division, so that a division that is newer than this sale stays.
-        self.division.rcu(|division| {
-            let of = self.sale.load().bucket_count();
-            if division.of() == of {
-                division.clone()
-            } else {
-                Arc::new(Division::new(of, division.remaining()))
-            }
-        });
     }
 
-    /// Its buckets, as they are divided now.
-    pub fn division(&self) -> arc_swap::Guard<Arc<Division>> {
-        self.division.load()
-    }
-
-    /// Takes in a reading of a bucket's Redis state; `None`: there is none. Older readings are ignored.
-    pub fn tell(&self, part: Part, reading: Option<Tally>) {
-        self.division().tell(part, reading);
+    /// Takes in a reading of the Redis state; `None`: there is none. Older readings are ignored.
+    pub fn tell(&self, reading: Option<Tally>) {
+        let mut tally = lock(&self.tally);
+        if let (Some(new), Some(known)) = (reading, *tally)
+            && (new.epoch, new.change) < (known.epoch, known.change)
+        {
+            return;
+        }
+        *tally = reading;
+        if let Some(new) = reading {
+            self.epoch.store(new.epoch, Relaxed);
+            self.admitted.store(new.admitted, Relaxed);
+            self.remaining.store(new.remaining, Relaxed);
+        }
+        self.present.store(reading.is_some(), Relaxed);
     }
 
     /// Takes in what an admission or a release saw, which is less than a full reading.
-    pub fn tell_remaining(&self, part: Part, epoch: i64, change: i64, seen: Seen) {
-        self.division().tell_remaining(part, epoch, change, seen);
+    pub fn tell_remaining(&self, epoch: i64, change: i64, remaining: i64, admitted: Option<i64>) {
+        let mut tally = lock(&self.tally);
+        let Some(known) = tally.as_mut() else { return };
+        if known.epoch != epoch || change < known.change {
+            return;
+        }
+        known.change = change;
+        known.remaining = remaining;
+        self.remaining.store(remaining, Relaxed);
+        if let Some(admitted) = admitted {
+            known.admitted = admitted;
+            self.admitted.store(admitted, Relaxed);
+        }
     }
 
     /// Notes that Redis holds something for the live epoch that the program never writes. The rebuild
@@ -391,7 +408,7 @@ impl Listing {
         self.suspect_epoch.load(Relaxed) == self.sale.load().epoch
     }
 
-    /// Notes whether the last look at Redis reached all of its buckets.
+    /// Notes whether the last look at Redis reached it.
     pub fn set_read(&self, reached: bool) {
         self.was_read.store(reached, Relaxed);
     }
@@ -401,32 +418,19 @@ impl Listing {
         self.was_read.load(Relaxed)
     }
 
-    /// What Redis holds of it, in all buckets; `None` while one of them is missing.
+    /// What Redis holds of it, as last heard.
     pub fn tally(&self) -> Option<Tally> {
-        self.division().sum()
+        *lock(&self.tally)
     }
 
     /// Whether Redis had this sale when last looked.
     pub fn is_present(&self) -> bool {
-        self.division().is_present()
-    }
-
-    /// How many buyers this process remembers.
-    pub fn known_buyers(&self) -> usize {
-        let division = self.division();
-        division.parts().iter().map(|part| part.buyers.len()).sum()
-    }
-
-    /// See [`KnownBuyers::forget`].
-    pub fn forget_buyers(&self) {
-        for part in self.division().parts() {
-            part.buyers.forget();
-        }
+        self.present.load(Relaxed)
     }
 
     pub fn view(&self, now: OffsetDateTime) -> SaleView {
         let sale = self.sale();
-        let remaining = self.division().remaining().max(0);
+        let remaining = self.remaining.load(Relaxed).max(0);
         SaleView {
             state: sale.state(now, remaining),
             sale,
@@ -438,11 +442,6 @@ impl Listing {
     /// Notes that a client is interested, so that it is polled often for a while.
     pub fn touch(&self) {
         self.used.store(elapsed_ms(self.born), Relaxed);
-    }
-
-    /// Since when this process knows the sale.
-    pub fn known_for(&self) -> Duration {
-        self.born.elapsed()
     }
 
     pub fn is_warm(&self) -> bool {
@@ -500,19 +499,29 @@ impl Listing {
             Admission::Ended
         } else if sale.paused {
             Admission::Paused
-        } else if self.division().is_dry() {
+        } else if self.remaining.load(Relaxed) <= 0 {
             Admission::SoldOut
         } else {
             return None;
         };
         self.touch();
-        let division = self.division();
-        if !division.is_present() {
+        if !self.is_present() {
             // Long retired, or Redis is being rebuilt, in which case only an ended sale is certain.
             return (refusal == Admission::Ended && self.is_retired(clock.now()))
                 .then_some(refusal);
         }
-        division.part_of(user).is_stranger(user).then_some(refusal)
+        self.is_stranger(user).then_some(refusal)
+    }
+
+    /// Whether this user is known not to have bought.
+    fn is_stranger(&self, user: UserId) -> bool {
+        let (epoch, admitted) = (self.epoch.load(Relaxed), self.admitted.load(Relaxed));
+        self.buyers.had_bought_nothing(user, epoch, admitted)
+    }
+
+    /// Whether Redis will probably tell this user "sold out".
+    pub(super) fn seems_sold_out_to(&self, user: UserId) -> bool {
+        self.is_present() && self.remaining.load(Relaxed) <= 0 && self.is_stranger(user)
     }
 }
 
@@ -603,8 +612,6 @@ mod tests {
             version: 1,
             buyer_shards: 1,
             door: crate::domain::Door::default(),
-            buckets: 1,
-            former_buckets: 1,
         }
     }
 
@@ -617,7 +624,6 @@ mod tests {
             admitted,
             pending: 0,
             change,
-            lent: 0,
         })
     }
 
@@ -628,7 +634,7 @@ mod tests {
     #[test]
     fn an_open_sale_is_never_refused_locally() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
-        listing.tell(Part::WHOLE, tally(1, 9, 9));
+        listing.tell(tally(1, 9, 9));
         assert_eq!(refusal(&listing, &clock, UserId::random()), None);
     }
 
@@ -636,15 +642,13 @@ mod tests {
     fn sold_out_is_only_said_to_strangers_once_every_buyer_is_known() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let winners: Vec<UserId> = (0..10).map(|_| UserId::random()).collect();
-        listing.tell(Part::WHOLE, tally(0, 10, 10));
+        listing.tell(tally(0, 10, 10));
         assert_eq!(
             refusal(&listing, &clock, UserId::random()),
             None,
             "ten buyers are unknown"
         );
-        listing.division().parts()[0]
-            .buyers
-            .saw(1, 10, winners.iter().copied());
+        listing.buyers.saw(1, 10, winners.iter().copied());
         assert_eq!(
             refusal(&listing, &clock, UserId::random()),
             Some(Admission::SoldOut)
@@ -666,14 +670,10 @@ mod tests {
     fn a_gap_in_the_admissions_seen_is_not_covered_until_the_list_is_loaded() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (theirs, ours) = (UserId::random(), UserId::random());
-        listing.tell(Part::WHOLE, tally(0, 2, 2));
-        listing.division().parts()[0]
-            .buyers
-            .saw(1, 2, [ours].into_iter());
+        listing.tell(tally(0, 2, 2));
+        listing.buyers.saw(1, 2, [ours].into_iter());
         assert_eq!(refusal(&listing, &clock, theirs), None);
-        listing.division().parts()[0]
-            .buyers
-            .loaded(1, 2, [ours, theirs].into_iter());
+        listing.buyers.loaded(1, 2, [ours, theirs].into_iter());
         assert_eq!(refusal(&listing, &clock, theirs), None);
         assert_eq!(
             refusal(&listing, &clock, UserId::random()),
@@ -685,24 +685,18 @@ mod tests {
     fn forgotten_buyers_are_strangers_to_nobody() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (one, other) = (UserId::random(), UserId::random());
-        listing.tell(Part::WHOLE, tally(0, 2, 2));
-        listing.division().parts()[0]
-            .buyers
-            .saw(1, 1, [one].into_iter());
-        listing.division().parts()[0]
-            .buyers
-            .saw(1, 2, [other].into_iter());
+        listing.tell(tally(0, 2, 2));
+        listing.buyers.saw(1, 1, [one].into_iter());
+        listing.buyers.saw(1, 2, [other].into_iter());
         assert!(refusal(&listing, &clock, UserId::random()).is_some());
-        listing.forget_buyers();
-        assert!(listing.known_buyers() == 0);
+        listing.buyers.forget();
+        assert!(listing.buyers.is_empty());
         for user in [one, other, UserId::random()] {
             assert_eq!(refusal(&listing, &clock, user), None, "Redis knows");
         }
         // What is seen later does not make up for what is forgotten.
-        listing.tell(Part::WHOLE, tally(0, 3, 3));
-        listing.division().parts()[0]
-            .buyers
-            .saw(1, 3, [UserId::random()].into_iter());
+        listing.tell(tally(0, 3, 3));
+        listing.buyers.saw(1, 3, [UserId::random()].into_iter());
         assert_eq!(refusal(&listing, &clock, one), None);
     }
 
@@ -710,30 +704,22 @@ mod tests {
     fn who_adds_users_while_they_are_forgotten_covers_nothing() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (ours, theirs) = (UserId::random(), UserId::random());
-        listing.tell(Part::WHOLE, tally(0, 2, 2));
+        listing.tell(tally(0, 2, 2));
         let users = [ours, theirs].into_iter().inspect(|user| {
             if *user == theirs {
-                listing.forget_buyers(); // the first one is in the set by now
+                listing.buyers.forget(); // the first one is in the set by now
             }
         });
-        listing.division().parts()[0].buyers.loaded(1, 2, users);
+        listing.buyers.loaded(1, 2, users);
         assert_eq!(refusal(&listing, &clock, ours), None);
     }
 
     #[test]
     fn an_older_reading_does_not_undo_a_newer_one() {
         let listing = Listing::new(sale());
-        listing.tell(Part::WHOLE, tally(0, 10, 10));
-        let told = |change, remaining| {
-            let seen = Seen {
-                remaining,
-                admitted: None,
-                lent: None,
-            };
-            listing.tell_remaining(Part::WHOLE, 1, change, seen);
-        };
-        told(11, 1); // a unit came back
-        told(10, 0); // the answer of the batch before, arriving late
+        listing.tell(tally(0, 10, 10));
+        listing.tell_remaining(1, 11, 1, None); // a unit came back
+        listing.tell_remaining(1, 10, 0, Some(10)); // the answer of the batch before, arriving late
         assert_eq!(listing.tally().map(|tally| tally.remaining), Some(1));
     }
 

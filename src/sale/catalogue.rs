@@ -10,20 +10,17 @@
 //! [`Shop::take_stock`].
 
 use crate::{
-    domain::{Bucket, RoomSettings, Sale, SaleId, SaleView, bucket::MAX_BUCKETS},
+    domain::{RoomSettings, Sale, SaleId, SaleView},
     redis::{
         keys::shards_for,
         scripts::{self, Fenced, Installed, Projected},
     },
-    sale::{Shop, ShopError, lending},
+    sale::{Shop, ShopError},
 };
-use futures_util::{StreamExt, stream};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 pub const MAX_STOCK: i64 = 100_000_000;
-/// How often a bucket borrows units to give them away to the operator.
-const BORROW_TRIES: u32 = 4;
 const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
 const MAX_PER_USER: i64 = 100;
 const MAX_PAYMENT_TIMEOUT_SECS: i64 = 604_800;
@@ -37,8 +34,7 @@ macro_rules! sale_columns {
     () => {
         "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
          per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards,
-         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits,
-         buckets, former_buckets"
+         room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits"
     };
 }
 pub(crate) use sale_columns;
@@ -60,8 +56,6 @@ pub struct NewSale {
     pub waiting_room: Option<RoomSettings>,
     pub purchase_pass: Option<bool>,
     pub challenge_bits: Option<i64>,
-    /// Into how many buckets the sale is divided; 1 if `None`.
-    pub buckets: Option<i64>,
     /// Creating a second sale of the same name returns the first (the demo catalogue).
     pub seed_key: Option<&'static str>,
 }
@@ -150,21 +144,6 @@ fn check_room(room: &RoomSettings) -> Result<(), ShopError> {
     Ok(())
 }
 
-/// How many buckets of a new sale are opened at a time: fewer than the pool has connections.
-const INSTALLED_AT_ONCE: usize = 8;
-
-pub(crate) fn check_buckets(buckets: i64) -> Result<(), ShopError> {
-    check_range("buckets", buckets, 1, MAX_BUCKETS)
-}
-
-/// Why a sale that has `now` buckets is not divided into fewer.
-pub(crate) fn only_raised(now: i16) -> ShopError {
-    invalid(
-        "buckets",
-        format!("can only be raised, and the sale has {now}"),
-    )
-}
-
 fn check_year(field: &'static str, time: OffsetDateTime) -> Result<(), ShopError> {
     if (2000..=9000).contains(&time.year()) {
         return Ok(());
@@ -219,8 +198,6 @@ impl Shop {
         let room = new.waiting_room.unwrap_or_default();
         let challenge_bits = new.challenge_bits.unwrap_or(0);
         check_range("challenge_bits", challenge_bits, 0, MOST_CHALLENGE_BITS)?;
-        let buckets = new.buckets.unwrap_or(1);
-        check_buckets(buckets)?;
 
         // "Now" is Redis' now, the clock that will judge the window.
         let now = self.redis_time().await?;
@@ -239,8 +216,8 @@ impl Shop {
             "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
                                 per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key,
                                 room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking,
-                                purchase_pass, challenge_bits, buckets, former_buckets)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $20)
+                                purchase_pass, challenge_bits)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
              ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
              RETURNING ",
             sale_columns!()
@@ -256,7 +233,7 @@ impl Shop {
         .bind(opens_at)
         .bind(closes_at)
         .bind(narrow::<i32>("payment_timeout_secs", timeout)?)
-        .bind(shards_for(new.stock, buckets))
+        .bind(shards_for(new.stock))
         .bind(new.seed_key)
         .bind(new.waiting_room.map(|room| room.opens_before_secs))
         .bind(room.per_second)
@@ -264,7 +241,6 @@ impl Shop {
         .bind(room.overbooking_percent)
         .bind(new.purchase_pass.unwrap_or(false))
         .bind(narrow::<i32>("challenge_bits", challenge_bits)?)
-        .bind(narrow::<i16>("buckets", buckets)?)
         .fetch_optional(&self.postgres)
         .await?;
         let sale = match (sale, new.seed_key) {
@@ -284,50 +260,20 @@ impl Shop {
             .at("sale.stored")
             .await
             .map_err(sqlx::Error::Io)?;
-        // Several at a time: one after the other, a sale in many buckets would take longer than it takes a rebuild
-        // to miss those that are not there yet.
-        let places: Vec<Bucket> = sale.all_buckets().collect();
-        let mut installed = stream::iter(places)
-            .map(|bucket| self.install_bucket(&sale, bucket))
-            .buffer_unordered(INSTALLED_AT_ONCE);
-        while let Some(installed) = installed.next().await {
-            match installed? {
-                Installed::Open => {}
-                // Somebody was quicker to rebuild it; or the id was used before, in a database that this
-                // Redis has outlived, and a rebuild has to sort that out.
-                Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => {
-                    self.suspect(id);
-                }
-            }
+        let mut connection = self.redis.pooled().await?;
+        let keys = &self.redis.keys;
+        scripts::seal(&mut *connection, keys, id, sale.epoch, sale.buyer_shards).await?;
+        let stock = i64::from(sale.stock);
+        match scripts::install(&mut *connection, keys, &sale, stock, 0).await? {
+            Installed::Open => {}
+            // Somebody was quicker to rebuild it; or the id was used before, in a database that this
+            // Redis has outlived, and a rebuild has to sort that out.
+            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => self.suspect(id),
         }
-        drop(installed);
+        drop(connection); // the refresh takes another
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
         Ok(listing.view(self.now()))
-    }
-
-    /// Opens one bucket of a new sale.
-    async fn install_bucket(
-        &self,
-        sale: &Sale,
-        bucket: Bucket,
-    ) -> Result<Installed, redis::RedisError> {
-        let mut connection = self.redis.pooled().await?;
-        let keys = &self.redis.keys;
-        let (epoch, shards) = (sale.epoch, sale.buyer_shards);
-        scripts::seal(&mut *connection, keys, bucket, epoch, shards).await?;
-        let share = bucket.part.share(i64::from(sale.stock));
-        scripts::install(&mut *connection, keys, sale, bucket.part, share, 0).await
-    }
-
-    /// Whether a sale may be divided into so many buckets.
-    pub async fn check_division(&self, id: SaleId, buckets: i64) -> Result<(), ShopError> {
-        check_buckets(buckets)?;
-        let now = self.refresh(id).await?.sale().buckets;
-        if buckets < i64::from(now) {
-            return Err(only_raised(now));
-        }
-        Ok(())
     }
 
     pub async fn change_sale(&self, id: SaleId, change: SaleChange) -> Result<SaleView, ShopError> {
@@ -500,7 +446,7 @@ impl Shop {
         match self.project(&sale).await? {
             Projected::Applied => {}
             Projected::Short { remaining } => {
-                self.give_back(&unchanged).await?;
+                self.project(&unchanged).await?; // Redis learns of the claimed version
                 return Err(ShopError::NotEnoughRemaining { remaining });
             }
             Projected::Unchanged => return Err(conflict()),
@@ -559,84 +505,9 @@ impl Shop {
         Ok(listing.view(self.now()))
     }
 
-    /// What Redis has taken away in some buckets, before another had not enough, comes back with the next
-    /// version; with one bucket there is nothing, but Redis learns of the claimed version.
-    async fn give_back(&self, unchanged: &Sale) -> Result<(), ShopError> {
-        if unchanged.bucket_count() == 1 {
-            self.project(unchanged).await?;
-            return Ok(());
-        }
-        let claimed: Option<Sale> = sqlx::query_as(concat!(
-            "UPDATE sales SET version = version + 1 WHERE id = $1 RETURNING ",
-            sale_columns!()
-        ))
-        .bind(unchanged.id)
-        .fetch_optional(&self.postgres)
-        .await?;
-        self.publish(claimed).await.map(|_| ())
-    }
-
-    /// Brings a version of the sale to each of its buckets. If units are to be taken away of which a bucket
-    /// has too few, it borrows them first. [`Projected::Short`]: all buckets together have too few, and some
-    /// may have given theirs.
     async fn project(&self, sale: &Sale) -> Result<Projected, ShopError> {
-        let (mut outcome, mut short) = (Projected::Unchanged, false);
-        let (mut failed, mut fenced) = (None, None);
-        for bucket in sale.all_buckets() {
-            // One bucket whose server is away must not keep a pause from the others.
-            match self.project_to(sale, bucket).await {
-                Ok(Projected::Applied) => outcome = Projected::Applied,
-                Ok(Projected::Unchanged) => {}
-                Ok(Projected::Short { .. }) if sale.bucket_count() > 1 => {
-                    short = true;
-                    break;
-                }
-                Ok(other) => fenced = fenced.or(Some(other)),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        if let Some(fenced) = fenced {
-            return Ok(fenced);
-        }
-        if !short {
-            return Ok(outcome);
-        }
-        // What there is to take is what is shown, as soon as all have the units back.
-        let listing = self.refresh(sale.id).await?;
-        Ok(Projected::Short {
-            remaining: listing.view(self.now()).remaining,
-        })
-    }
-
-    async fn project_to(&self, sale: &Sale, bucket: Bucket) -> Result<Projected, ShopError> {
-        // Buyers may be quicker to take what was borrowed.
-        for tries_left in (0..BORROW_TRIES).rev() {
-            let mut connection = self.redis.pooled().await?;
-            let keys = &self.redis.keys;
-            let projected = scripts::project(&mut *connection, keys, sale, bucket.part).await?;
-            drop(connection);
-            let Projected::Short { remaining } = projected else {
-                return Ok(projected);
-            };
-            if tries_left == 0 || sale.bucket_count() == 1 {
-                return Ok(projected);
-            }
-            let Some(known) = self
-                .listing(sale.id)
-                .await?
-                .division()
-                .reading(bucket.part)
-                .map(|reading| reading.stock)
-            else {
-                return Ok(projected);
-            };
-            let wanted = known - bucket.part.share(i64::from(sale.stock)) - remaining;
-            lending::gather(self, sale, bucket, wanted.max(1)).await?;
-        }
-        Ok(Projected::Unchanged) // the loop has answered
+        let mut connection = self.redis.pooled().await?;
+        Ok(scripts::project(&mut *connection, &self.redis.keys, sale).await?)
     }
 
     fn state_missing(&self) -> ShopError {
@@ -666,16 +537,16 @@ fn closed_for_good() -> ShopError {
     invalid("closes_at", "the sale was closed, which is final")
 }
 
-/// Deletes the buyers of one epoch of a bucket.
+/// Deletes the buyers of one epoch of a sale.
 pub async fn unlink_buyers(
     shop: &Shop,
-    bucket: Bucket,
+    sale: SaleId,
     epoch: i64,
     shards: i32,
 ) -> Result<(), ShopError> {
     let shards: Vec<i32> = (0..shards).collect();
     for some in shards.chunks(1_024) {
-        let key = |shard: &i32| shop.redis.keys.shard(bucket, epoch, *shard);
+        let key = |shard: &i32| shop.redis.keys.shard(sale, epoch, *shard);
         let keys: Vec<String> = some.iter().map(key).collect();
         let mut connection = shop.redis.pooled().await?;
         redis::cmd("UNLINK")

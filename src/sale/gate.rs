@@ -1,4 +1,4 @@
-//! The admission gate: one task per bucket of a sale (mostly there is one) that carries everybody who waits at this moment to Redis in
+//! The admission gate: one task per sale that carries everybody who waits at this moment to Redis in
 //! one script call, and their verdicts back. It is group commit for a stock counter: the more people
 //! wait, the more share one round trip, one log append and one fsync.
 //!
@@ -10,10 +10,6 @@
 //! One batch is in flight at a time; the next one fills meanwhile. Buyers are judged in the order in
 //! which they joined the queue.
 //!
-//! **Buckets.** A buyer joins the gate of their bucket ([`crate::domain::bucket`]). When the bucket is dry, who
-//! would hear "sold out" waits until the others were searched ([`super::lending`]). When the sale is
-//! divided anew, who still waits goes on to the gate of the bucket that they belong to now.
-//!
 //! **When something fails.** A batch whose reply is lost is asked again with the same order ids, and
 //! the script recognises an attempt that it has accepted already. When that does not succeed within
 //! [`PATIENCE`], everybody in it gets 503. Whether such an order exists is then not known here and
@@ -22,7 +18,7 @@
 //! On a crash the queue is lost, nobody in it was answered, and what was accepted is in the log.
 
 use crate::{
-    domain::{Admission, Bucket, IdempotencyKey, OrderId, Part, Sale, UserId},
+    domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
     redis::{
         HotError, is_passing, is_wrong_type,
         scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
@@ -30,9 +26,7 @@ use crate::{
     sale::{
         Shop, ShopError,
         board::Listing,
-        division::{Compartment, Seen},
         ids::IdError,
-        lending::{self, Found, Trouble},
         log::{AcceptedBatch, AcceptedOrder},
     },
     telemetry::traces::{self, Batch, Call, Joined},
@@ -46,7 +40,7 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// The most buyers of one bucket that may wait for a batch; beyond it they get 503 at once.
+/// The most buyers of one sale that may wait for a batch; beyond it they get 503 at once.
 const QUEUE: usize = 65_536;
 
 /// How long a batch is retried, and how long a buyer may wait for their batch to begin.
@@ -59,7 +53,6 @@ const SHUT: &str = "purchases are briefly suspended while the stock is checked";
 const MOVING: &str = "purchases are briefly suspended while the sale moves to another server";
 const OVERLOADED: &str = "too many people are waiting for this sale";
 const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
-const NO_UNITS: &str = "the buckets of the sale could not be searched for units in time";
 const NO_ANSWER: &str = "the stock could not be asked in time; if the purchase went through, a retry will name its order";
 
 /// How long clients are asked to wait before they try again.
@@ -83,15 +76,15 @@ pub async fn ask(
     user: UserId,
     key: Option<IdempotencyKey>,
 ) -> Result<Admission, ShopError> {
+    let queue = listing.gate.get_or_init(|| open(shop, listing));
     let (answer, verdict) = oneshot::channel();
-    let waiting = Waiting {
+    let joined = queue.try_send(Waiting {
         user,
         key,
         since: Instant::now(),
         trace: Joined::here(),
         answer,
-    };
-    let joined = join(shop, listing, waiting);
+    });
     let answered = match joined {
         Ok(()) => verdict.await.unwrap_or(Err(NO_ANSWER)),
         Err(_) => {
@@ -105,32 +98,14 @@ pub async fn ask(
     })
 }
 
-/// Joins the queue of the user's bucket. The error: there is no room.
-fn join(shop: &Arc<Shop>, listing: &Arc<Listing>, waiting: Waiting) -> Result<(), Waiting> {
-    let division = listing.division();
-    let place = division.part_of(waiting.user);
-    let queue = place.gate.get_or_init(|| open(shop, listing, place));
-    queue.try_send(waiting).map_err(|full| full.into_inner())
-}
-
-/// Starts the task of a bucket's gate; it ends with the shop, or with the division.
-fn open(shop: &Arc<Shop>, listing: &Arc<Listing>, place: &Compartment) -> mpsc::Sender<Waiting> {
+/// Starts the task of a sale's gate; it ends with the shop.
+fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let bucket = Bucket {
-        sale: listing.id,
-        part: place.part,
-    };
-    let (shop, listing) = (Arc::downgrade(shop), Arc::downgrade(listing));
-    tokio::spawn(run(shop, listing, bucket, receiver));
+    tokio::spawn(run(Arc::downgrade(shop), Arc::downgrade(listing), receiver));
     sender
 }
 
-async fn run(
-    shop: Weak<Shop>,
-    listing: Weak<Listing>,
-    bucket: Bucket,
-    mut queue: mpsc::Receiver<Waiting>,
-) {
+async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver<Waiting>) {
     let mut waiting = Vec::new();
     let mut spare = SpareIds::default();
     loop {
@@ -156,7 +131,7 @@ async fn run(
         }
         listing.touch();
         shop.metrics.batch_size.record(on_time.len() as f64);
-        serve(&shop, &listing, bucket, on_time, &mut spare).await;
+        serve(&shop, &listing, on_time, &mut spare).await;
         shop.metrics
             .gate_seconds
             .record(began.elapsed().as_secs_f64());
@@ -167,106 +142,34 @@ async fn run(
 async fn serve(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
-    bucket: Bucket,
-    mut waiting: Vec<Waiting>,
+    waiting: Vec<Waiting>,
     spare: &mut SpareIds,
 ) {
-    let search_until = tokio::time::Instant::now() + PATIENCE;
-    let division = arc_swap::Guard::into_inner(listing.division());
-    let mut hunger = None;
-    loop {
-        let began = Instant::now();
-        let batch = Batch::open(waiting.iter().map(|buyer| &buyer.trace));
-        let judging = judge_crowd(shop, listing, bucket, &waiting, spare);
-        let judged = AssertUnwindSafe(Batch::around(&batch, judging))
-            .catch_unwind()
-            .await;
-        let answered = judged
-            .as_ref()
-            .map_or(0, |judged| judged.as_ref().map_or(0, Vec::len));
-        shop.capacity.note(answered, began.elapsed());
-        // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
-        // known here, as after any other failure.
-        let answers = match judged.unwrap_or(Err(Unjudged::Because(NO_ANSWER))) {
-            Ok(answers) => answers,
-            Err(Unjudged::Because(why)) => return refuse(shop, waiting, why),
-            Err(Unjudged::DividedAnew) => {
-                let joined = waiting.into_iter().map(|buyer| join(shop, listing, buyer));
-                let no_room = joined.filter_map(Result::err).collect();
-                return refuse(shop, no_room, OVERLOADED);
-            }
-        };
-        let mut dry = Vec::new();
-        for (buyer, answer) in waiting.drain(..).zip(answers) {
-            if bucket.part.of > 1 && answer == Ok(Admission::SoldOut) {
-                dry.push(buyer);
-            } else {
-                reply(shop, batch.as_ref(), buyer, answer);
+    let began = Instant::now();
+    let batch = Batch::open(waiting.iter().map(|buyer| &buyer.trace));
+    let judging = judge_crowd(shop, listing, &waiting, spare);
+    let judged = AssertUnwindSafe(Batch::around(&batch, judging))
+        .catch_unwind()
+        .await;
+    let answered = match &judged {
+        Ok(Ok(answers)) => answers.len(),
+        _ => 0,
+    };
+    shop.capacity.note(answered, began.elapsed());
+    // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
+    // known here, as after any other failure.
+    match judged.unwrap_or(Err(NO_ANSWER)) {
+        Ok(answers) => {
+            for (buyer, answer) in waiting.into_iter().zip(answers) {
+                count(shop, &answer);
+                if let (Some(batch), Some(trace)) = (&batch, &buyer.trace) {
+                    batch.judged(trace, buyer.since, &answer);
+                }
+                // A receiver that has gone is a client that hung up: its order stands.
+                let _ = buyer.answer.send(answer);
             }
         }
-        if dry.is_empty() {
-            return;
-        }
-        waiting = dry;
-        if hunger.is_none() {
-            let places = division.parts().iter();
-            let own = places.filter(|place| place.part == bucket.part);
-            hunger = own.map(Compartment::hunger).next();
-        }
-        let searched = AssertUnwindSafe(search(shop, listing, bucket, waiting.len(), search_until))
-            .catch_unwind()
-            .await;
-        if let Some(answer) = searched.unwrap_or(Some(Err(NO_UNITS))) {
-            for buyer in waiting {
-                reply(shop, batch.as_ref(), buyer, answer);
-            }
-            return;
-        }
-    }
-}
-
-fn reply(shop: &Shop, batch: Option<&Batch>, buyer: Waiting, answer: Answer) {
-    count(shop, &answer);
-    if let (Some(batch), Some(trace)) = (batch, &buyer.trace) {
-        batch.judged(trace, buyer.since, &answer);
-    }
-    // A receiver that has gone is a client that hung up: its order stands.
-    let _ = buyer.answer.send(answer);
-}
-
-/// Searches the other buckets for so many buyers; `None`: they are to be judged once more.
-async fn search(
-    shop: &Arc<Shop>,
-    listing: &Listing,
-    bucket: Bucket,
-    buyers: usize,
-    deadline: tokio::time::Instant,
-) -> Option<Answer> {
-    let found = lending::borrow(shop, listing, bucket, buyers, deadline).await;
-    let again = || (tokio::time::Instant::now() >= deadline).then_some(Err(NO_UNITS));
-    match found {
-        Ok(Found::Nothing) => Some(Ok(Admission::SoldOut)),
-        Ok(Found::AskAgain) => again(),
-        Err(Trouble::Fenced(fenced)) => {
-            // A rebuild, or a new division: the next judgement meets it too, and knows what to do.
-            if fenced == Fenced::Corrupt {
-                listing.suspect();
-                shop.rebuild_bell.notify_one();
-            }
-            tokio::time::sleep(RETRY_PAUSE).await;
-            again()
-        }
-        Err(Trouble::OutOfTime) => Some(Err(NO_UNITS)),
-        Err(Trouble::Shut) => {
-            shop.rebuild_bell.notify_one();
-            Some(Err(SHUT))
-        }
-        Err(Trouble::Redis(error)) => {
-            shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
-            tracing::warn!(sale = %listing.id, %error, "units could not be borrowed");
-            tokio::time::sleep(RETRY_PAUSE).await;
-            again()
-        }
+        Err(why) => refuse(shop, waiting, why),
     }
 }
 
@@ -312,84 +215,46 @@ impl SpareIds {
     }
 }
 
-/// Why a whole batch has no verdicts.
-enum Unjudged {
-    /// Everybody in it hears this.
-    Because(&'static str),
-    /// Nobody was judged, and they belong to other buckets by now.
-    DividedAnew,
-}
-
-impl From<&'static str> for Unjudged {
-    fn from(why: &'static str) -> Self {
-        Self::Because(why)
-    }
-}
-
-/// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that answer
-/// goes for the others.
+/// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that
+/// answer goes for the others.
 ///
-/// A buyer with an `Idempotency-Key` cannot be refused from memory: another instance may have sold to this very
-/// key a moment ago, after a unit came back. But they need not be asked about one by one. When Redis tells the
-/// first "sold out", and everybody whom it had admitted by then is known here by name, it would have told the
-/// same to everybody else who was waiting then and is not among them. So the crowd that came too late costs Redis one
-/// buyer a batch.
-///
-/// Nobody is overtaken: if it says anything else, the others are judged in their order.
+/// A buyer with an `Idempotency-Key` cannot be refused from memory: another instance may have sold to
+/// this very key a moment ago, after a unit came back. When Redis tells the first one "sold out", and
+/// everybody whom it had admitted by then is known here by name, it would have told the same to
+/// everybody else who waits and is not among them. Nobody is overtaken: if it says anything else, the
+/// others are judged in their order.
 async fn judge_crowd(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
-    bucket: Bucket,
     waiting: &[Waiting],
     spare: &mut SpareIds,
-) -> Result<Vec<Answer>, Unjudged> {
+) -> Result<Vec<Answer>, &'static str> {
     let [first, others @ ..] = waiting else {
         return Ok(Vec::new());
     };
-    let division = arc_swap::Guard::into_inner(listing.division());
-    let place = division.part_of(first.user);
-    let seems_dry = || (division.reading(place.part)).is_some_and(|known| known.remaining <= 0);
-    let one_may_do = !others.is_empty()
-        && place.part == bucket.part
-        && place.is_stranger(first.user)
-        && seems_dry();
-    if !one_may_do {
-        let judged = judge(shop, listing, bucket, waiting, spare).await?;
-        return Ok(judged.answers);
+    if others.is_empty() || !listing.seems_sold_out_to(first.user) {
+        return Ok(judge(shop, listing, waiting, spare).await?.answers);
     }
-    let Verdicts {
-        mut answers,
-        epoch,
-        admitted,
-    } = judge(shop, listing, bucket, std::slice::from_ref(first), spare).await?;
-    let goes_for_all = matches!(answers[..], [Ok(Admission::SoldOut)]);
-    // Whom the first answer does not go for. Looked at once: a purchase elsewhere may add to the buyers.
-    let is_asked: Vec<bool> = (others.iter())
-        .map(|buyer| {
-            let buyers = &place.buyers;
-            !(goes_for_all && buyers.had_bought_nothing(buyer.user, epoch, admitted))
-        })
-        .collect();
-    let (mut asked, mut to_ask) = (Vec::new().into_iter(), Vec::new());
-    to_ask
-        .extend((others.iter().zip(&is_asked)).filter_map(|(buyer, asked)| asked.then_some(buyer)));
-    if !to_ask.is_empty() {
-        let judged = judge(shop, listing, bucket, &to_ask, spare).await;
-        let answers = match judged {
-            Ok(judged) => judged.answers,
-            // The first buyer's answer stands whatever becomes of these.
-            Err(Unjudged::Because(why)) => to_ask.iter().map(|_| Err(why)).collect(),
-            Err(Unjudged::DividedAnew) => to_ask.iter().map(|_| Err(SHUT)).collect(),
-        };
-        asked = answers.into_iter();
-    }
-    answers.extend(is_asked.into_iter().map(|is_asked| {
-        if is_asked {
-            asked.next().unwrap_or(Err(NO_ANSWER))
-        } else {
-            Ok(Admission::SoldOut)
+    let judged = judge(shop, listing, std::slice::from_ref(first), spare).await?;
+    let goes_for_all = judged.answers == [Ok(Admission::SoldOut)];
+    // Looked at once: a purchase elsewhere may add to the buyers.
+    let is_asked = |buyer: &Waiting| {
+        let buyers = &listing.buyers;
+        !goes_for_all || !buyers.had_bought_nothing(buyer.user, judged.epoch, judged.admitted)
+    };
+    let (places, asked): (Vec<usize>, Vec<&Waiting>) = (waiting.iter().enumerate().skip(1))
+        .filter(|(_, buyer)| is_asked(buyer))
+        .unzip();
+    let mut answers = judged.answers;
+    answers.resize(waiting.len(), Ok(Admission::SoldOut));
+    if !asked.is_empty() {
+        // The first buyer's answer stands whatever becomes of these.
+        let told = judge(shop, listing, &asked, spare).await;
+        let told = told.map_or_else(|why| vec![Err(why); asked.len()], |told| told.answers);
+        for (place, answer) in places.into_iter().zip(told) {
+            answers[place] = answer;
         }
-    }));
+    }
     Ok(answers)
 }
 
@@ -398,21 +263,20 @@ struct Verdicts {
     /// One for each buyer, in order.
     answers: Vec<Answer>,
     epoch: i64,
-    /// In this epoch, in this bucket.
+    /// In this epoch.
     admitted: i64,
 }
 
-/// Asks Redis about a batch until it answers, or for [`PATIENCE`].
+/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The error is for everybody in it.
 async fn judge<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
-    bucket: Bucket,
     waiting: &[W],
     spare: &mut SpareIds,
-) -> Result<Verdicts, Unjudged> {
+) -> Result<Verdicts, &'static str> {
     let fail_points = &shop.fail_points;
     if fail_points.at("gate.batched").await.is_err() {
-        return Err(NO_ANSWER.into());
+        return Err(NO_ANSWER);
     }
     let began_ms = shop.now().unix_timestamp_nanos() / 1_000_000;
     let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -420,18 +284,7 @@ async fn judge<W: Borrow<Waiting>>(
     let (mut reloaded, mut unanswered) = (false, false);
     loop {
         let sale = listing.sale();
-        if sale.bucket_count() != bucket.part.of {
-            // Who was perhaps judged in the old division must not be judged under another id in the new one.
-            return Err(if unanswered {
-                NO_ANSWER.into()
-            } else {
-                Unjudged::DividedAnew
-            });
-        }
-        let attempted = tokio::time::timeout_at(
-            deadline,
-            attempt(shop, &sale, bucket.part, waiting, &mut ids),
-        );
+        let attempted = tokio::time::timeout_at(deadline, attempt(shop, &sale, waiting, &mut ids));
         match attempted
             .await
             .unwrap_or_else(|_| Err(Failure::Broken("no answer in time".into())))
@@ -439,7 +292,7 @@ async fn judge<W: Borrow<Waiting>>(
             Ok((asked, admitted)) => {
                 shop.board.clock.read(admitted.now_ms, asked);
                 if fail_points.at("gate.answering").await.is_err() {
-                    return Err(NO_ANSWER.into()); // the log has what was accepted
+                    return Err(NO_ANSWER); // the log has what was accepted
                 }
                 // An attempt without an answer may still be on its way and use its ids later.
                 if !unanswered {
@@ -459,16 +312,7 @@ async fn judge<W: Borrow<Waiting>>(
                 return Ok(Verdicts {
                     epoch: sale.epoch,
                     admitted: admitted.admitted,
-                    answers: conclude(
-                        shop,
-                        listing,
-                        &sale,
-                        bucket.part,
-                        waiting,
-                        &ids,
-                        admitted,
-                        began_ms,
-                    ),
+                    answers: conclude(shop, listing, &sale, waiting, &ids, admitted, began_ms),
                 });
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
@@ -477,7 +321,7 @@ async fn judge<W: Borrow<Waiting>>(
                 reloaded = true;
                 let refreshed = tokio::time::timeout_at(deadline, shop.refresh(listing.id)).await;
                 if !matches!(refreshed, Ok(Ok(_))) {
-                    return Err(SHUT.into());
+                    return Err(SHUT);
                 }
             }
             Err(Failure::Fenced(fenced)) => {
@@ -486,30 +330,30 @@ async fn judge<W: Borrow<Waiting>>(
                     listing.suspect();
                 }
                 shop.rebuild_bell.notify_one();
-                return Err(SHUT.into());
+                return Err(SHUT);
             }
             Err(Failure::Shut) => {
                 shop.rebuild_bell.notify_one();
-                return Err(SHUT.into());
+                return Err(SHUT);
             }
             Err(Failure::Refused(error)) => {
                 // Asking again in 20 ms would change nothing; but it may be another process by then.
-                shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
+                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
                 if is_wrong_type(&error) {
                     listing.suspect();
                     shop.rebuild_bell.notify_one();
                 }
                 tracing::warn!(sale = %listing.id, %error, "redis refuses a batch");
-                return Err(NO_ANSWER.into());
+                return Err(NO_ANSWER);
             }
             Err(Failure::Later(error)) => {
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "redis cannot judge a batch now");
                     return Err(
                         if error.redirect_node().is_some() || error.code() == Some("TRYAGAIN") {
-                            MOVING.into()
+                            MOVING
                         } else {
-                            SHUT.into()
+                            SHUT
                         },
                     );
                 }
@@ -517,10 +361,10 @@ async fn judge<W: Borrow<Waiting>>(
             }
             Err(Failure::Broken(error)) => {
                 unanswered = true;
-                shop.redis.drop_hot_for(&shop.redis.keys.state(bucket));
+                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
-                    return Err(NO_ANSWER.into());
+                    return Err(NO_ANSWER);
                 }
                 tracing::debug!(sale = %listing.id, %error, "asking again");
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -560,15 +404,10 @@ impl From<redis::RedisError> for Failure {
 async fn attempt<W: Borrow<Waiting>>(
     shop: &Shop,
     sale: &Sale,
-    part: Part,
     waiting: &[W],
     ids: &mut Vec<OrderId>,
 ) -> Result<(Instant, Admitted), Failure> {
-    let bucket = Bucket {
-        sale: sale.id,
-        part,
-    };
-    let key = shop.redis.keys.state(bucket);
+    let key = shop.redis.keys.state(sale.id);
     let connection = if shop.fail_points.planted("bug.sell_from_anybody") {
         shop.redis.hot_unchecked().await
     } else {
@@ -597,12 +436,8 @@ async fn attempt<W: Borrow<Waiting>>(
             key: buyer.key,
         })
         .collect();
-    let bucket = Bucket {
-        sale: sale.id,
-        part,
-    };
     let options = AdmitOptions {
-        high_water: high_water(shop, part),
+        high_water: shop.settings.high_water,
         own_writer: shop.settings.own_writer,
         late: (shop.fail_points.planted("bug.ignore_the_window"))
             .then(|| (shop.now().unix_timestamp_nanos() / 1_000_000) as i64),
@@ -612,7 +447,7 @@ async fn attempt<W: Borrow<Waiting>>(
         shards = i32::from(buyers.first().map_or(1, |buyer| buyer.order_id.get() as u8)) + 1;
     }
     if shop.fail_points.planted("bug.sell_beyond_stock") {
-        scripts::invent_a_unit(&mut connection, &shop.redis.keys, bucket).await?;
+        scripts::invent_a_unit(&mut connection, &shop.redis.keys, sale.id).await?;
     }
     shop.fail_points
         .at("gate.asking")
@@ -624,7 +459,7 @@ async fn attempt<W: Borrow<Waiting>>(
     let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
-        bucket,
+        sale.id,
         sale.epoch,
         shards,
         options,
@@ -644,21 +479,11 @@ async fn attempt<W: Borrow<Waiting>>(
         .map_err(Failure::Fenced)
 }
 
-/// How many orders may wait in the log of one bucket, so that the sale's limit holds.
-fn high_water(shop: &Shop, part: Part) -> i64 {
-    part.share(shop.settings.high_water).max(1)
-}
-
 /// Turns verdicts into answers, tells the board, and hands what was accepted to the writer.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the end of one function, apart to be read"
-)]
 fn conclude<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
     sale: &Sale,
-    part: Part,
     waiting: &[W],
     ids: &[OrderId],
     admitted: Admitted,
@@ -720,26 +545,20 @@ fn conclude<W: Borrow<Waiting>>(
             traces.carry(buyer.trace.as_ref(), answer);
         }
     }
-    let division = listing.division();
-    if let Some(known) = division.parts().get(usize::from(part.index))
-        && known.part == part
-    {
-        known.buyers.saw(
-            epoch,
-            admitted.admitted,
-            accepted.iter().map(|order| order.user),
-        );
-    }
-    let seen = Seen {
-        remaining: admitted.remaining,
-        admitted: Some(admitted.admitted),
-        lent: None,
-    };
-    division.tell_remaining(part, epoch, admitted.change, seen);
+    listing.buyers.saw(
+        epoch,
+        admitted.admitted,
+        accepted.iter().map(|order| order.user),
+    );
+    listing.tell_remaining(
+        epoch,
+        admitted.change,
+        admitted.remaining,
+        Some(admitted.admitted),
+    );
     let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>| {
         let batch = AcceptedBatch {
             sale: sale.id,
-            part,
             epoch,
             entry,
             created_ms,
@@ -774,11 +593,10 @@ pub struct Readmitted {
 }
 
 /// Admits orders that were accepted at `created_ms` (Unix) under an older epoch into the live one,
-/// under their own ids. All of one bucket.
+/// under their own ids.
 pub async fn readmit(
     shop: &Shop,
     sale: &Sale,
-    part: Part,
     created_ms: i64,
     orders: &[AcceptedOrder],
 ) -> Result<Result<Readmitted, Fenced>, redis::RedisError> {
@@ -792,7 +610,7 @@ pub async fn readmit(
         })
         .collect();
     let options = AdmitOptions {
-        high_water: high_water(shop, part),
+        high_water: shop.settings.high_water,
         own_writer: true,
         late: Some(created_ms.max(1)),
     };
@@ -801,10 +619,7 @@ pub async fn readmit(
     let admitted = match scripts::admit(
         &mut *connection,
         &shop.redis.keys,
-        Bucket {
-            sale: sale.id,
-            part,
-        },
+        sale.id,
         sale.epoch,
         sale.buyer_shards,
         options,
@@ -832,7 +647,6 @@ pub async fn readmit(
         .filter(|(_, orders)| !orders.is_empty())
         .map(|(entry, orders)| AcceptedBatch {
             sale: sale.id,
-            part,
             epoch: sale.epoch,
             entry,
             created_ms,

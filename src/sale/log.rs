@@ -8,7 +8,7 @@
 //! On a crash the entries stay; a recovery pass of any instance writes them.
 
 use crate::{
-    domain::{Bucket, IdempotencyKey, OrderId, Part, SaleId, UserId},
+    domain::{IdempotencyKey, OrderId, SaleId, UserId},
     redis::Keys,
 };
 use redis::{RedisError, aio::ConnectionLike, streams::StreamRangeReply};
@@ -29,8 +29,6 @@ pub struct AcceptedOrder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptedBatch {
     pub sale: SaleId,
-    /// In whose bucket's log it stands.
-    pub part: Part,
     pub epoch: i64,
     /// The stream id, to acknowledge it with. Empty if that is not known (the reply that named it was
     /// lost): then the entry is a recovery pass' to find.
@@ -44,21 +42,14 @@ pub struct AcceptedBatch {
 
 /// An entry that could not be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("log entry {entry} of sale {bucket} cannot be read: {why}")]
+#[error("log entry {entry} of sale {sale} cannot be read: {why}")]
 pub struct Unreadable {
-    pub bucket: Bucket,
+    pub sale: SaleId,
     pub entry: String,
     pub why: &'static str,
 }
 
 impl AcceptedBatch {
-    pub const fn bucket(&self) -> Bucket {
-        Bucket {
-            sale: self.sale,
-            part: self.part,
-        }
-    }
-
     /// The entry's two fields, as `admit.lua` writes them.
     fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let meta = format!(
@@ -80,13 +71,13 @@ impl AcceptedBatch {
 
     /// Reads an entry's two fields. Total over any bytes.
     pub fn decode(
-        bucket: Bucket,
+        sale: SaleId,
         entry: &str,
         meta: &[u8],
         orders: &[u8],
     ) -> Result<Self, Unreadable> {
         let unreadable = |why| Unreadable {
-            bucket,
+            sale,
             entry: entry.to_owned(),
             why,
         };
@@ -118,8 +109,7 @@ impl AcceptedBatch {
             }
         });
         Ok(Self {
-            sale: bucket.sale,
-            part: bucket.part,
+            sale,
             epoch,
             entry: entry.to_owned(),
             created_ms,
@@ -129,11 +119,11 @@ impl AcceptedBatch {
     }
 }
 
-/// Reads up to `count` entries of a bucket's log after `after` (empty: from the start), oldest first.
+/// Reads up to `count` entries of a sale's log after `after` (empty: from the start), oldest first.
 pub async fn read(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     after: &str,
     count: usize,
 ) -> Result<Vec<Result<AcceptedBatch, Unreadable>>, RedisError> {
@@ -142,35 +132,35 @@ pub async fn read(
     } else {
         format!("({after}")
     };
-    let reply: StreamRangeReply = range(keys, bucket, &start, count)
+    let reply: StreamRangeReply = range(keys, sale, &start, count)
         .query_async(connection)
         .await?;
-    Ok(entries(bucket, &reply).collect())
+    Ok(entries(sale, &reply).collect())
 }
 
 /// The oldest entry of each of these logs, if it has any, in one round trip.
 pub async fn oldest(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    buckets: &[Bucket],
+    sales: &[SaleId],
 ) -> Result<Vec<Result<Option<Result<AcceptedBatch, Unreadable>>, RedisError>>, RedisError> {
-    let mut pipeline = redis::Pipeline::with_capacity(buckets.len());
+    let mut pipeline = redis::Pipeline::with_capacity(sales.len());
     pipeline.ignore_errors(); // a key of the wrong type, or a server that is away, is that log's trouble alone
-    for bucket in buckets {
-        pipeline.add_command(range(keys, *bucket, "-", 1));
+    for sale in sales {
+        pipeline.add_command(range(keys, *sale, "-", 1));
     }
     let replies: Vec<redis::Value> = pipeline.query_async(connection).await?;
-    let read = |(bucket, reply): (&Bucket, redis::Value)| {
+    let read = |(sale, reply): (&SaleId, redis::Value)| {
         let reply: StreamRangeReply = redis::from_redis_value(reply.extract_error()?)?;
-        Ok(entries(*bucket, &reply).next())
+        Ok(entries(*sale, &reply).next())
     };
-    Ok(buckets.iter().zip(replies).map(read).collect())
+    Ok(sales.iter().zip(replies).map(read).collect())
 }
 
-fn range(keys: &Keys, bucket: Bucket, start: &str, count: usize) -> redis::Cmd {
+fn range(keys: &Keys, sale: SaleId, start: &str, count: usize) -> redis::Cmd {
     let mut command = redis::cmd("XRANGE");
     command
-        .arg(keys.log(bucket))
+        .arg(keys.log(sale))
         .arg(start)
         .arg("+")
         .arg("COUNT")
@@ -179,22 +169,22 @@ fn range(keys: &Keys, bucket: Bucket, start: &str, count: usize) -> redis::Cmd {
 }
 
 fn entries(
-    bucket: Bucket,
+    sale: SaleId,
     reply: &StreamRangeReply,
 ) -> impl Iterator<Item = Result<AcceptedBatch, Unreadable>> {
     let field = |entry: &redis::streams::StreamId, name: &str| {
         entry.get::<Vec<u8>>(name).unwrap_or_default()
     };
     reply.ids.iter().map(move |entry| {
-        AcceptedBatch::decode(bucket, &entry.id, &field(entry, "m"), &field(entry, "o"))
+        AcceptedBatch::decode(sale, &entry.id, &field(entry, "m"), &field(entry, "o"))
     })
 }
 
 /// Whether the log's key holds something that is no log.
-pub async fn is_of_another_type(shop: &super::Shop, bucket: Bucket) -> Result<bool, RedisError> {
+pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool, RedisError> {
     let mut connection = shop.redis.pooled().await?;
     let kind: String = redis::cmd("TYPE")
-        .arg(shop.redis.keys.log(bucket))
+        .arg(shop.redis.keys.log(sale))
         .query_async(&mut *connection)
         .await?;
     Ok(!matches!(kind.as_str(), "none" | "stream"))
@@ -207,7 +197,7 @@ pub async fn put_aside(
     keys: &Keys,
     batch: &AcceptedBatch,
 ) -> Result<String, RedisError> {
-    let aside = keys.unwritable_log(batch.bucket(), batch.epoch);
+    let aside = keys.unwritable_log(batch.sale, batch.epoch);
     let (meta, orders) = batch.encode();
     redis::cmd("XADD")
         .arg(&[aside.as_bytes(), b"*", b"m", &meta, b"o", &orders])
@@ -220,12 +210,12 @@ pub async fn put_aside(
 pub async fn set_aside(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
-    bucket: Bucket,
+    sale: SaleId,
     epoch: i64,
 ) -> Result<String, RedisError> {
-    let aside = keys.unreadable_log(bucket, epoch);
+    let aside = keys.unreadable_log(sale, epoch);
     redis::cmd("RENAME")
-        .arg(keys.log(bucket))
+        .arg(keys.log(sale))
         .arg(&aside)
         .exec_async(connection)
         .await?;
@@ -243,7 +233,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_entry_is_read_or_refused_without_a_panic(meta: Vec<u8>, orders: Vec<u8>) {
-            let sale = SaleId::from_i64(1).into();
+            let sale = SaleId::from_i64(1);
             if let Ok(batch) = AcceptedBatch::decode(sale, "1-1", &meta, &orders) {
                 prop_assert_eq!(batch.orders.len() * ORDER_LEN, orders.len());
             }
@@ -256,7 +246,7 @@ mod tests {
             order.extend(key.to_be_bytes());
             order.push(slot);
             let meta = format!("{epoch} {ms} {}", u8::from(own));
-            let batch = AcceptedBatch::decode(SaleId::from_i64(1).into(), "1-1", meta.as_bytes(), &order).expect("well-formed");
+            let batch = AcceptedBatch::decode(SaleId::from_i64(1), "1-1", meta.as_bytes(), &order).expect("well-formed");
             let expected = AcceptedOrder {
                 id: OrderId::from_i64(id),
                 user: UserId::from_bytes(user),
@@ -272,7 +262,7 @@ mod tests {
         /// Whatever stands in the stream's place.
         #[test]
         fn any_reply_is_a_list_of_entries_or_an_error(reply in any_value()) {
-            let sale = SaleId::from_i64(1).into();
+            let sale = SaleId::from_i64(1);
             let found = read(&mut Parrot(reply), &Keys::new(""), sale, "", 10).now_or_never();
             prop_assert!(found.is_some());
         }
@@ -283,7 +273,7 @@ mod tests {
             let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
             let fields = fields.iter().flat_map(|(name, value)| [bulk(name.as_bytes()), bulk(value)]);
             let entry = Value::Array(vec![bulk(b"7-1"), Value::Array(fields.collect())]);
-            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1).into(), "", 10).now_or_never();
+            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1), "", 10).now_or_never();
             for entry in found.expect("it waits for nothing")? {
                 match entry {
                     Ok(batch) => prop_assert_eq!(batch.entry, "7-1"),

@@ -24,9 +24,6 @@ pub struct Metrics {
     pub batch_size: Histogram,
     /// From the call of the script to its answer.
     pub gate_seconds: Histogram,
-    /// Units that one bucket lent another.
-    pub lent_units: Counter,
-    pub loans: Counter,
     /// Batches that the channel to the writer had no room for.
     pub not_handed_off: Counter,
 
@@ -104,8 +101,6 @@ impl Metrics {
             ),
             batch_size: histogram(|| histogram!("flash_sale_admission_batch_size")),
             gate_seconds: histogram(|| histogram!("flash_sale_gate_seconds")),
-            lent_units: counter(|| counter!("flash_sale_lent_units_total")),
-            loans: counter(|| counter!("flash_sale_loans_total")),
             not_handed_off: counter(|| counter!("flash_sale_handoff_overflow_total")),
             orders: OrderStatus::ALL.map(|status| {
                 // Nobody counts how many wait: that is the backlog.

@@ -81,13 +81,12 @@ impl Shop {
         let mut pipeline = redis::Pipeline::with_capacity(2 * sales.len());
         for sale in &sales {
             let shard = shard_of(user, sale.buyer_shards);
-            let bucket = sale.bucket_of(user);
             pipeline.hget(
-                self.redis.keys.shard(bucket, sale.epoch, shard),
+                self.redis.keys.shard(sale.id, sale.epoch, shard),
                 user.as_bytes(),
             );
             // Afterwards: if it is still this epoch, the record was read while it was live.
-            pipeline.hget(self.redis.keys.state(bucket), "epoch");
+            pipeline.hget(self.redis.keys.state(sale.id), "epoch");
         }
         let mut held_orders = Held {
             conclusive: true,

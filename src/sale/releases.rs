@@ -4,29 +4,18 @@
 //! a crash between the two the script runs again and finds nothing to return.
 
 use crate::{
-    domain::{Bucket, OrderId, SaleId, UserId},
+    domain::{OrderId, SaleId, UserId},
     redis::{
         is_wrong_type,
         scripts::{self, Fenced},
     },
-    sale::{Shop, ShopError, board::Listing, division::Seen},
+    sale::{Shop, ShopError, board::Listing},
 };
 use futures_util::FutureExt;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use time::OffsetDateTime;
 
 /// The most units of a sale that are returned at a time.
 const STEP: i64 = 1_000;
-
-/// How many times so many are looked at in a step.
-const PAGES: usize = 16;
-
-/// The buckets that could not be asked in a step, and what was in the way of the last.
-#[derive(Default)]
-struct Away {
-    buckets: BTreeSet<Bucket>,
-    error: Option<ShopError>,
-}
 
 impl Shop {
     /// Returns waiting units. Idempotent, safe to run on many instances. Answers how many rows left
@@ -50,44 +39,17 @@ impl Shop {
     }
 
     async fn release_sale(&self, sale: SaleId) -> Result<usize, ShopError> {
-        let (mut settled, mut away) = (0, Away::default());
-        let mut after = i64::MIN;
-        // Behind rows that cannot be returned now there may be some that can.
-        for _ in 0..PAGES {
-            let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
-                "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1 AND order_id > $2
-                 ORDER BY order_id LIMIT $3",
-            )
-            .bind(sale)
-            .bind(after)
-            .bind(STEP)
-            .fetch_all(&self.postgres)
-            .await?;
-            let Some((_, last, _)) = rows.last() else {
-                break;
-            };
-            after = last.get();
-            let released = self.release_rows(sale, &rows, &mut away).await?;
-            settled += released;
-            let all = usize::from(self.listing(sale).await?.sale().bucket_count());
-            let some_may_be_left = released < rows.len() && all > 1 && away.buckets.len() < all;
-            if !some_may_be_left {
-                break;
-            }
+        let rows: Vec<(UserId, OrderId, OffsetDateTime)> = sqlx::query_as(
+            "SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1
+             ORDER BY order_id LIMIT $2",
+        )
+        .bind(sale)
+        .bind(STEP)
+        .fetch_all(&self.postgres)
+        .await?;
+        if rows.is_empty() {
+            return Ok(0);
         }
-        match away.error {
-            Some(error) if settled == 0 => Err(error),
-            _ => Ok(settled),
-        }
-    }
-
-    /// One page. Answers how many rows left the outbox.
-    async fn release_rows(
-        &self,
-        sale: SaleId,
-        rows: &[(UserId, OrderId, OffsetDateTime)],
-        away: &mut Away,
-    ) -> Result<usize, ShopError> {
         let orders: Vec<(UserId, OrderId)> = rows
             .iter()
             .map(|(user, order, _)| (*user, *order))
@@ -97,12 +59,8 @@ impl Shop {
             .at("release.found")
             .await
             .map_err(sqlx::Error::Io)?;
-        let returned = if fail_points.planted("bug.forget_a_release") {
-            orders.iter().map(|(_, order)| *order).collect()
-        } else {
-            self.return_units(sale, orders, away).await?
-        };
-        if returned.is_empty() {
+        if !fail_points.planted("bug.forget_a_release") && !self.return_units(sale, &orders).await?
+        {
             return Ok(0);
         }
         fail_points
@@ -113,7 +71,6 @@ impl Shop {
         // has another time, and stays for the next step.
         let (settled, times): (Vec<i64>, Vec<OffsetDateTime>) = rows
             .iter()
-            .filter(|(_, order, _)| returned.contains(order))
             .map(|(_, order, time)| (order.get(), *time))
             .unzip();
         sqlx::query(
@@ -137,94 +94,59 @@ impl Shop {
         Ok(())
     }
 
-    /// The orders whose rows may go: Redis has the units, or the sale is so long over that it no longer
-    /// keeps any.
+    /// Whether the rows of these orders may go: Redis has the units, or the sale is so long over that it
+    /// no longer keeps any.
     async fn return_units(
         &self,
         id: SaleId,
-        orders: Vec<(UserId, OrderId)>,
-        away: &mut Away,
-    ) -> Result<HashSet<OrderId>, ShopError> {
+        orders: &[(UserId, OrderId)],
+    ) -> Result<bool, ShopError> {
         let mut listing = self.listing(id).await?;
-        let (mut returned, mut waiting) = (HashSet::new(), orders);
         for reloaded in [false, true] {
-            let (there, refused) = self.return_to_buckets(&listing, &waiting, away).await?;
-            waiting.retain(|(_, order)| !there.contains(order));
-            returned.extend(there);
-            match refused {
-                None => break,
-                Some(Fenced::Absent) if listing.is_retired(self.now()) => {
-                    returned.extend(waiting.drain(..).map(|(_, order)| order));
-                    break;
-                }
-                Some(Fenced::Corrupt) if reloaded => listing.suspect(),
-                Some(_) if !reloaded => listing = self.refresh_row(id).await?,
-                Some(_) => {}
+            match self.release(&listing, orders).await? {
+                Ok(()) => return Ok(true),
+                Err(Fenced::Absent) if listing.is_retired(self.now()) => return Ok(true),
+                Err(Fenced::Corrupt) if reloaded => listing.suspect(),
+                Err(_) if !reloaded => listing = self.refresh_row(id).await?,
+                Err(_) => {}
             }
         }
-        Ok(returned)
+        Ok(false)
     }
 
-    /// Each unit to the bucket of its buyer. Answers the orders whose units are there now, and what one of the
-    /// buckets that did not take theirs had against it. One whose server is away is left alone, and keeps the
-    /// units of no other.
-    async fn return_to_buckets(
+    async fn release(
         &self,
         listing: &Listing,
         orders: &[(UserId, OrderId)],
-        away: &mut Away,
-    ) -> Result<(HashSet<OrderId>, Option<Fenced>), ShopError> {
+    ) -> Result<Result<(), Fenced>, ShopError> {
         let sale = listing.sale();
-        let mut by_bucket: BTreeMap<Bucket, Vec<(UserId, OrderId)>> = BTreeMap::new();
-        for order in orders {
-            let bucket = sale.bucket_of(order.0);
-            by_bucket.entry(bucket).or_default().push(*order);
+        let mut connection = self.redis.pooled().await?;
+        let outcome = scripts::release(
+            &mut *connection,
+            &self.redis.keys,
+            sale.id,
+            sale.epoch,
+            sale.buyer_shards,
+            orders,
+        )
+        .await;
+        drop(connection); // announcing takes another
+        if let Err(error) = &outcome
+            && is_wrong_type(error)
+        {
+            self.suspect(sale.id);
         }
-        by_bucket.retain(|bucket, _| !away.buckets.contains(bucket));
-        let (mut there, mut refused) = (HashSet::new(), None);
-        for (bucket, orders) in by_bucket {
-            let mut connection = self.redis.pooled().await?;
-            let outcome = scripts::release(
-                &mut *connection,
-                &self.redis.keys,
-                bucket,
-                sale.epoch,
-                sale.buyer_shards,
-                &orders,
-            )
-            .await;
-            drop(connection);
-            if let Err(error) = &outcome
-                && is_wrong_type(error)
-            {
-                self.suspect(sale.id);
-            }
-            let released = match outcome {
-                Ok(Ok(released)) => released,
-                Ok(Err(fenced)) => {
-                    refused = refused.or(Some(fenced));
-                    continue;
-                }
-                Err(error) => {
-                    away.buckets.insert(bucket);
-                    away.error = Some(error.into());
-                    continue;
-                }
-            };
-            there.extend(orders.iter().map(|(_, order)| *order));
-            let was_empty = released.remaining == released.returned;
-            let seen = Seen {
-                remaining: released.remaining,
-                admitted: None,
-                lent: None,
-            };
-            listing.tell_remaining(bucket.part, sale.epoch, released.change, seen);
-            listing.pulsate(self.now());
-            if released.returned > 0 && was_empty {
-                // Elsewhere the sale may still be refused as sold out.
-                self.redis.announce(sale.id).await;
-            }
+        let released = match outcome? {
+            Ok(released) => released,
+            Err(fenced) => return Ok(Err(fenced)),
+        };
+        let was_empty = released.remaining == released.returned;
+        listing.tell_remaining(sale.epoch, released.change, released.remaining, None);
+        listing.pulsate(self.now());
+        if released.returned > 0 && was_empty {
+            // Elsewhere the sale may still be refused as sold out.
+            self.redis.announce(sale.id).await;
         }
-        Ok((there, refused))
+        Ok(Ok(()))
     }
 }

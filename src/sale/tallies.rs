@@ -6,8 +6,8 @@ use super::{
     catalogue::sale_columns,
 };
 use crate::{
-    domain::{Bucket, Sale, SaleId},
-    redis::{Keys, is_wrong_type},
+    domain::{Sale, SaleId},
+    redis::is_wrong_type,
 };
 use std::{sync::Arc, time::Instant};
 
@@ -57,15 +57,11 @@ impl Shop {
         let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
         // A key of the wrong type is that sale's trouble alone.
         pipeline.ignore_errors().cmd("TIME");
-        // Each with its division, in case it is divided anew meanwhile.
-        let divisions: Vec<_> = listings
-            .iter()
-            .map(|listing| arc_swap::Guard::into_inner(listing.division()))
-            .collect();
-        for (listing, division) in listings.iter().zip(&divisions) {
-            for bucket in Bucket::all(listing.id, division.of()) {
-                ask_tally(&mut pipeline, &self.redis.keys, bucket);
-            }
+        for listing in listings {
+            pipeline
+                .cmd("HMGET")
+                .arg(self.redis.keys.state(listing.id))
+                .arg(&TALLY_FIELDS);
         }
         let (asked, answered) = (Instant::now(), async {
             let mut connection = self.redis.pooled().await?;
@@ -84,21 +80,19 @@ impl Shop {
         }
         let now = self.now();
         let mut failed = clock.map(drop);
-        for (listing, division) in listings.iter().zip(&divisions) {
-            let mut is_read = true;
-            for part in division.parts() {
-                let reply = replies.next().unwrap_or(redis::Value::Nil);
-                match reply.extract_error() {
-                    Ok(reply) => division.tell(part.part, Tally::from_reply(reply)),
-                    Err(error) if is_wrong_type(&error) => division.tell(part.part, None),
-                    // It was not looked at, so nothing is known: neither that it is there nor that it is not.
-                    Err(error) => {
-                        is_read = false;
-                        failed = failed.and(Err(error));
-                    }
-                }
+        for listing in listings {
+            let reply = replies.next().unwrap_or(redis::Value::Nil);
+            let answered = match reply.extract_error() {
+                Ok(reply) => Ok(Tally::from_reply(reply)),
+                Err(error) if is_wrong_type(&error) => Ok(None),
+                Err(error) => Err(error),
+            };
+            listing.set_read(answered.is_ok());
+            match answered {
+                Ok(tally) => listing.tell(tally),
+                // Nothing is known: neither that it is there nor that it is not.
+                Err(error) => failed = failed.and(Err(error)),
             }
-            listing.set_read(is_read);
             listing.pulsate(now);
         }
         Ok(failed?)
@@ -150,8 +144,7 @@ impl Shop {
     }
 }
 
-/// The last one is not there until a bucket has lent something.
-const TALLY_FIELDS: [&str; 8] = [
+const TALLY_FIELDS: [&str; 7] = [
     "epoch",
     "version",
     "stock",
@@ -159,16 +152,7 @@ const TALLY_FIELDS: [&str; 8] = [
     "admitted",
     "pending",
     "change",
-    "lent",
 ];
-
-/// Asks for a reading of one bucket; [`Tally::from_reply`] reads the reply.
-pub(super) fn ask_tally(pipeline: &mut redis::Pipeline, keys: &Keys, bucket: Bucket) {
-    pipeline
-        .cmd("HMGET")
-        .arg(keys.state(bucket))
-        .arg(&TALLY_FIELDS);
-}
 
 /// Redis' TIME in Unix ms. Total over any reply.
 fn clock_ms(reply: redis::Value) -> Result<i64, redis::RedisError> {
@@ -180,27 +164,9 @@ impl Tally {
     /// From the reply to HMGET of `TALLY_FIELDS`. `None`: there is no state, or none that can be read.
     /// Total over any reply.
     pub(super) fn from_reply(reply: redis::Value) -> Option<Self> {
-        let mut fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
-        if let Some(lent) = fields.get_mut(TALLY_FIELDS.len() - 1) {
-            lent.get_or_insert(0);
-        }
+        let fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
         let fields: Option<Vec<i64>> = fields.into_iter().collect();
-        Self::from_fields(&fields?)
-    }
-
-    /// From the values of `TALLY_FIELDS`, in that order.
-    fn from_fields(fields: &[i64]) -> Option<Self> {
-        let [
-            epoch,
-            version,
-            stock,
-            remaining,
-            admitted,
-            pending,
-            change,
-            lent,
-        ] = *fields
-        else {
+        let [epoch, version, stock, remaining, admitted, pending, change] = fields?[..] else {
             return None;
         };
         Some(Self {
@@ -211,7 +177,6 @@ impl Tally {
             admitted,
             pending,
             change,
-            lent,
         })
     }
 }
@@ -237,12 +202,12 @@ mod tests {
         }
 
         #[test]
-        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..10)) {
+        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..9)) {
             let reply = numbers.iter().map(|number| match number {
                 Some(number) => Value::BulkString(number.to_string().into_bytes()),
                 None => Value::Nil,
             });
-            let complete = numbers.len() == TALLY_FIELDS.len() && numbers[..7].iter().all(Option::is_some);
+            let complete = numbers.len() == TALLY_FIELDS.len() && numbers.iter().all(Option::is_some);
             let tally = Tally::from_reply(Value::Array(reply.collect()));
             prop_assert_eq!(tally.map(|tally| Some(tally.epoch)), complete.then(|| numbers[0]));
         }

@@ -8,19 +8,18 @@
 
 use super::writer;
 use crate::{
-    domain::{Bucket, Part, SaleId},
+    domain::SaleId,
     postgres::timed_out,
     redis::scripts::{Fenced, Judged},
     sale::{
         Shop, ShopError,
         board::Listing,
-        gate::{self, Readmitted},
-        lending::{self, Found, Trouble},
+        gate,
         log::{AcceptedBatch, AcceptedOrder},
         orders::{self, Expect},
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// The most orders that ask in one script call.
 const CALL: usize = 512;
@@ -82,39 +81,15 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
         .at("writer.readmitting")
         .await
         .map_err(sqlx::Error::Io)?;
+    let orders: Vec<AcceptedOrder> = late.iter().map(|(order, _)| *order).collect();
     // One time for all, and not now: the window was open when they were admitted.
     let created_ms = late.iter().map(|(_, created)| *created).min().unwrap_or(0);
-    // The bucket of the live epoch: the sale may have been divided anew since.
-    let live = listing.sale();
-    let mut by_bucket: BTreeMap<Bucket, Vec<AcceptedOrder>> = BTreeMap::new();
-    for (order, _) in late {
-        let bucket = live.bucket_of(order.user);
-        by_bucket.entry(bucket).or_default().push(*order);
-    }
-    let mut outcome = Ok(());
-    for (bucket, orders) in by_bucket {
-        // One bucket whose server is away need not keep the orders of the others.
-        let asked = ask_bucket(shop, &listing, bucket.part, created_ms, &orders).await;
-        outcome = outcome.and(asked);
-    }
-    outcome
-}
-
-/// The same for the orders of one bucket.
-async fn ask_bucket(
-    shop: &Arc<Shop>,
-    listing: &Listing,
-    part: Part,
-    created_ms: i64,
-    orders: &[AcceptedOrder],
-) -> Result<(), ShopError> {
-    let (sale, fail_points) = (listing.id, &shop.fail_points);
-    let readmitted = match judge(shop, listing, part, created_ms, orders).await? {
+    let readmitted = match gate::readmit(shop, &listing.sale(), created_ms, &orders).await? {
         Ok(readmitted) => readmitted,
         Err(Fenced::Absent) if listing.is_retired(shop.now()) => {
             // Nobody rebuilds it any more, so nobody could ever admit them.
-            for order in orders {
-                let single = alone(listing, created_ms, *order);
+            for order in &orders {
+                let single = alone(&listing, created_ms, *order);
                 writer::reject(shop, &single, *order, "its sale has long been over").await?;
             }
             return Ok(());
@@ -140,7 +115,7 @@ async fn ask_bucket(
             Judged::Accepted { .. } | Judged::AcceptedBefore { .. } => {}
             Judged::BacklogFull => full = true,
             _ => {
-                let single = alone(listing, created_ms, *order);
+                let single = alone(&listing, created_ms, *order);
                 let why = "redis lost it, and its unit or its place was given away since";
                 writer::reject(shop, &single, *order, why).await?;
             }
@@ -156,55 +131,11 @@ async fn ask_bucket(
     Ok(())
 }
 
-/// Judges them, once more for as long as the bucket borrows units for those who found it dry.
-async fn judge(
-    shop: &Arc<Shop>,
-    listing: &Listing,
-    part: Part,
-    created_ms: i64,
-    orders: &[AcceptedOrder],
-) -> Result<Result<Readmitted, Fenced>, ShopError> {
-    let deadline = tokio::time::Instant::now() + LOOK;
-    let sale = listing.sale();
-    let bucket = Bucket {
-        sale: sale.id,
-        part,
-    };
-    if sale.bucket_count() != part.of {
-        return Ok(Err(Fenced::Epoch)); // divided anew
-    }
-    loop {
-        let readmitted = match gate::readmit(shop, &sale, part, created_ms, orders).await? {
-            Ok(readmitted) => readmitted,
-            Err(fenced) => return Ok(Err(fenced)),
-        };
-        let verdicts = readmitted.verdicts.iter();
-        let dry = verdicts
-            .filter(|verdict| **verdict == Judged::SoldOut)
-            .count();
-        if dry == 0 || part.of == 1 {
-            return Ok(Ok(readmitted));
-        }
-        match lending::borrow(shop, listing, bucket, dry, deadline).await {
-            Ok(Found::Nothing) => return Ok(Ok(readmitted)),
-            // Those who were accepted are found to have been accepted before: their entries are the log's.
-            Ok(Found::AskAgain) => {}
-            Err(Trouble::Fenced(fenced)) => return Ok(Err(fenced)),
-            Err(other) => return Err(other.into()),
-        }
-        if listing.sale().epoch != sale.epoch {
-            return Ok(Err(Fenced::Epoch));
-        }
-    }
-}
-
 /// A batch of this one order.
 fn alone(listing: &Listing, created_ms: i64, order: AcceptedOrder) -> AcceptedBatch {
-    let sale = listing.sale();
     AcceptedBatch {
         sale: listing.id,
-        part: sale.bucket_of(order.user).part,
-        epoch: sale.epoch,
+        epoch: listing.sale().epoch,
         entry: String::new(),
         created_ms,
         own_writer: true,

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | [`writer`] | accepted orders from the channel into Postgres |
 //! | [`recovery`] | accepted orders that a dead, slow or writerless process left in the log |
-//! | [`loans`] | loans between buckets that somebody has left half-done |
 //! | [`expiry`] | orders whose time to pay is over |
 //! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
@@ -20,7 +19,6 @@
 
 pub mod expiry;
 mod late;
-pub mod loans;
 pub mod rebuild;
 pub mod recovery;
 pub mod refresh;
@@ -31,7 +29,7 @@ pub mod writer;
 use crate::sale::Shop;
 use futures_util::FutureExt;
 use metrics::Gauge;
-use std::{collections::HashSet, fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -158,7 +156,7 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
     });
 }
 
-/// Starts the loops that write: recovery, loans, expiry, releases and retirement.
+/// Starts the loops that write: recovery, expiry, releases and retirement.
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (recovering, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {
@@ -172,18 +170,6 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
         )
         .without_limit();
         while pace.rest(recovery::step(&recovering)).await {}
-    });
-    let (lending, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
-        let mut seen = HashSet::new();
-        let mut pace = Pace::new(
-            &lending,
-            "loans",
-            Duration::from_millis(250),
-            None,
-            &stopped,
-        );
-        while pace.rest(loans::step(&lending, &mut seen)).await {}
     });
     let (expiring, stopped) = (shop.clone(), stop.clone());
     tasks.spawn(async move {

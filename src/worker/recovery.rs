@@ -6,7 +6,7 @@
 //! idempotent.
 
 use crate::{
-    domain::Bucket,
+    domain::SaleId,
     sale::{Shop, ShopError, board::Listing, log, log::AcceptedBatch, orders::Expect},
     worker::writer,
 };
@@ -38,18 +38,14 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let mut logs = Vec::new();
     for listing in shop.board.listings() {
         // Known before the log is read, so an entry of an older epoch was not left by a rebuild under way.
-        for (part, reading) in listing.division().readings() {
-            if reading.pending != 0 {
-                logs.push(Log {
-                    bucket: Bucket {
-                        sale: listing.id,
-                        part,
-                    },
-                    listing: listing.clone(),
-                    live: reading.epoch,
-                    after: String::new(),
-                });
-            }
+        if let Some(tally) = listing.tally()
+            && tally.pending != 0
+        {
+            logs.push(Log {
+                live: tally.epoch,
+                listing,
+                after: String::new(),
+            });
         }
     }
     let mut pass = Pass::new(shop);
@@ -92,9 +88,8 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     }
 }
 
-/// The log of a bucket, and how far it has been read.
+/// The log of a sale, and how far it has been read.
 struct Log {
-    bucket: Bucket,
     listing: Arc<Listing>,
     /// The epoch that was live when the pass began.
     live: i64,
@@ -106,7 +101,7 @@ struct Pass<'a> {
     settled: usize,
     failed: Option<ShopError>,
     /// Logs of which something could not be written: the rest of them is left to a later pass.
-    stuck: HashSet<Bucket>,
+    stuck: HashSet<SaleId>,
     /// Writes in a row that Postgres said nothing about.
     silences: u32,
     /// Postgres does not answer: everything is.
@@ -129,7 +124,7 @@ impl<'a> Pass<'a> {
     }
 
     fn is_stuck(&self, log: &Log) -> bool {
-        self.is_over || self.stuck.contains(&log.bucket)
+        self.is_over || self.stuck.contains(&log.listing.id)
     }
 
     /// Whether an entry is one that its own writer may still be about to write.
@@ -143,10 +138,10 @@ impl<'a> Pass<'a> {
     /// Those of the logs that may have something due. Almost always the oldest entry is young, and then so are all:
     /// one is enough to see that.
     async fn look(&mut self, logs: Vec<Log>) -> Vec<Log> {
-        let buckets: Vec<Bucket> = logs.iter().map(|log| log.bucket).collect();
+        let sales: Vec<SaleId> = logs.iter().map(|log| log.listing.id).collect();
         let asked = async {
             let mut connection = self.shop.redis.pooled().await?;
-            log::oldest(&mut *connection, &self.shop.redis.keys, &buckets).await
+            log::oldest(&mut *connection, &self.shop.redis.keys, &sales).await
         };
         let mut with_due = Vec::new();
         let oldest = match asked.await {
@@ -175,7 +170,7 @@ impl<'a> Pass<'a> {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
             let keys = &shop.redis.keys;
-            log::read(&mut *connection, keys, log.bucket, &log.after, CHUNK).await?
+            log::read(&mut *connection, keys, log.listing.id, &log.after, CHUNK).await?
         };
         shop.fail_points
             .at("recovery.read")
@@ -191,7 +186,7 @@ impl<'a> Pass<'a> {
                     if batch.epoch < log.live {
                         // No epoch begins before the log of the one before it is empty, so this
                         // program did not leave it here; nor would it acknowledge it. The rebuild drains.
-                        tracing::error!(sale = %log.bucket, entry = batch.entry, "a log entry of an epoch that has ended");
+                        tracing::error!(sale = %batch.sale, entry = batch.entry, "a log entry of an epoch that has ended");
                         log.listing.suspect();
                     }
                     if self.is_young(&batch) {
@@ -217,16 +212,16 @@ impl<'a> Pass<'a> {
     /// Writes and acknowledges batches of several sales. One that cannot be written must not hold up the others.
     async fn write(&mut self, group: &[AcceptedBatch]) {
         for batches in chunks_of_orders(group) {
-            let mut logs = batches.chunk_by(|a, b| a.bucket() == b.bucket());
+            let mut logs = batches.chunk_by(|a, b| a.sale == b.sale);
             if logs.clone().nth(1).is_some() && self.persist(batches).await {
                 continue;
             }
             while !self.is_over
                 && let Some(of_one) = logs.next()
             {
-                let bucket = of_one[0].bucket();
-                if !self.stuck.contains(&bucket) && !self.persist(of_one).await {
-                    self.stuck.insert(bucket);
+                let sale = of_one[0].sale;
+                if !self.stuck.contains(&sale) && !self.persist(of_one).await {
+                    self.stuck.insert(sale);
                 }
             }
         }

@@ -4,13 +4,9 @@
 //! that the cost of a subscriber is a write and not a query; the others every [`COLD_PAUSE`].
 
 use crate::{
-    domain::{Bucket, SaleId},
+    domain::SaleId,
     postgres::timed_out,
-    sale::{
-        Shop, ShopError,
-        board::{Listing, Tally},
-        division::Compartment,
-    },
+    sale::{Shop, ShopError, board::Listing},
     worker::{Pace, STEP_LIMIT},
 };
 use futures_util::StreamExt;
@@ -76,59 +72,47 @@ fn forget_old_buyers(shop: &Shop) {
     let now = shop.now();
     for listing in shop.board.listings() {
         if listing.is_retired(now) {
-            listing.forget_buyers();
+            listing.buyers.forget();
         }
     }
 }
 
 /// Once nobody new can buy, learns who has bought, so that the others can be refused here.
 fn load_buyers_if_over(shop: &Arc<Shop>, listing: &Arc<Listing>) {
+    let Some(tally) = listing.tally() else { return };
     let now = shop.now();
     let selling = listing.view(now).state == crate::domain::SaleState::Open;
-    if !listing.is_present() || selling || listing.is_retired(now) {
-        return;
-    }
-    let division = arc_swap::Guard::into_inner(listing.division());
-    let mut due = division.readings();
-    due.retain(|(part, known)| {
-        let buyers = &division.parts()[usize::from(part.index)].buyers;
-        buyers.begin_loading(known.epoch, known.admitted)
-    });
-    if due.is_empty() {
+    if selling
+        || listing.is_retired(now)
+        || !listing.buyers.begin_loading(tally.epoch, tally.admitted)
+    {
         return;
     }
     let (shop, listing) = (shop.clone(), listing.clone());
     tokio::spawn(async move {
-        for (part, known) in due {
-            let place = &division.parts()[usize::from(part.index)];
-            if let Err(error) = load_buyers(&shop, &listing, place, known).await {
-                tracing::debug!(%error, sale = %listing.id, "could not load the buyers");
-            }
-            place.buyers.end_loading();
+        if let Err(error) = load_buyers(&shop, &listing, tally.epoch, tally.admitted).await {
+            tracing::debug!(%error, sale = %listing.id, "could not load the buyers");
         }
+        listing.buyers.end_loading();
     });
 }
 
 async fn load_buyers(
     shop: &Shop,
     listing: &Listing,
-    place: &Compartment,
-    known: Tally,
+    epoch: i64,
+    admitted: i64,
 ) -> Result<(), ShopError> {
-    let (sale, epoch) = (listing.sale(), known.epoch);
-    if sale.epoch != epoch || sale.bucket_count() != place.part.of {
+    let sale = listing.sale();
+    if sale.epoch != epoch {
         return Ok(());
     }
-    let bucket = Bucket {
-        sale: sale.id,
-        part: place.part,
-    };
     let shards: Vec<i32> = (0..sale.buyer_shards).collect();
     let mut users = Vec::new();
     for some in shards.chunks(256) {
         let mut pipeline = redis::Pipeline::with_capacity(some.len());
         for shard in some {
-            pipeline.hkeys(shop.redis.keys.shard(bucket, epoch, *shard));
+            pipeline.hkeys(shop.redis.keys.shard(sale.id, epoch, *shard));
         }
         let mut connection = shop.redis.pooled().await?;
         let found: Vec<Vec<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
@@ -138,9 +122,7 @@ async fn load_buyers(
                 .map(crate::domain::UserId::from_bytes)
         }));
     }
-    place
-        .buyers
-        .loaded(epoch, known.admitted, users.into_iter());
+    listing.buyers.loaded(epoch, admitted, users.into_iter());
     Ok(())
 }
 

@@ -17,12 +17,9 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let now = shop.now();
     let mut removed = 0;
     for listing in shop.board.listings() {
-        if !listing.is_retired(now) {
-            continue;
-        }
-        let there = listing.division().readings();
-        let settled = !there.is_empty() && there.iter().all(|(_, known)| known.pending == 0);
-        if settled && remove(shop, &listing).await? {
+        let over = listing.is_retired(now) && listing.is_present();
+        let settled = listing.tally().is_some_and(|tally| tally.pending == 0);
+        if over && settled && remove(shop, &listing).await? {
             removed += 1;
         }
     }
@@ -42,20 +39,12 @@ async fn remove(shop: &Arc<Shop>, listing: &Arc<Listing>) -> Result<bool, ShopEr
         .at("retire.judging")
         .await
         .map_err(sqlx::Error::Io)?;
-    let mut gone = true;
-    for bucket in sale.all_buckets() {
-        let mut connection = shop.redis.pooled().await?;
-        let keys = &shop.redis.keys;
-        // One that is gone already says no, and may have left its buyers.
-        let known = listing.division().reading(bucket.part);
-        if known.is_none()
-            || scripts::retire(&mut *connection, keys, bucket, sale.epoch, RETIREMENT).await?
-        {
-            drop(connection);
-            unlink_buyers(shop, bucket, sale.epoch, sale.buyer_shards).await?;
-        } else {
-            gone = false;
-        }
+    let mut connection = shop.redis.pooled().await?;
+    let keys = &shop.redis.keys;
+    let gone = scripts::retire(&mut *connection, keys, sale.id, sale.epoch, RETIREMENT).await?;
+    drop(connection);
+    if gone {
+        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
     }
     shop.read_tallies(std::slice::from_ref(listing)).await?;
     Ok(gone)

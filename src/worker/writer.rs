@@ -297,14 +297,14 @@ pub(super) async fn acknowledge(
     for batch in batches.iter().filter(|batch| !batch.entry.is_empty()) {
         // An id from a log that is lost may be another entry's by now; see `ack.lua`.
         by_log
-            .entry((batch.bucket(), batch.epoch))
+            .entry((batch.sale, batch.epoch))
             .or_default()
             .push((batch.entry.as_str(), batch.orders.len()));
     }
     let settled: Vec<Settled> = by_log
         .into_iter()
-        .map(|((bucket, epoch), entries)| Settled {
-            bucket,
+        .map(|((sale, epoch), entries)| Settled {
+            sale,
             epoch,
             entries,
         })
@@ -327,7 +327,7 @@ pub(super) async fn acknowledge(
             if let Err(error) = acknowledged {
                 if is_wrong_type(&error) {
                     // The log's key holds something else: only a rebuild of the sale mends that.
-                    shop.suspect(log.bucket.sale);
+                    shop.suspect(log.sale);
                 }
                 failed = Some(error);
             }

@@ -15,7 +15,6 @@ const FIELDS = {
   image_url: { key: 'admin.f.image', list: 'pictures', maxlength: 500 },
   closes_at: { key: 'admin.f.closes', type: 'datetime-local', step: 1, required: true, shown: localInput, sent: (input) => new Date(input.value).toISOString() },
   payment_timeout_secs: { key: 'admin.f.timeout', type: 'number', min: 1, step: 1, required: true, sent: (input) => input.valueAsNumber },
-  buckets: { key: 'admin.f.buckets_raise', type: 'number', min: 1, max: 256, step: 1, required: true, sent: (input) => input.valueAsNumber },
 };
 
 /** Asks, and gives `save` the members that were changed. If it throws, `words` says why, and the dialog stays. */

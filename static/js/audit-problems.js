@@ -8,7 +8,6 @@ const KNOWN = [
   [/^I3 broken: (-?\d+) orders are counted as waiting, but the log holds (\d+)$/, 'I3 被破坏：记着 $1 笔订单在等待写入，日志里却有 $2 笔'],
   [/^redis has epoch (\S+), postgres epoch (\S+)$/, 'Redis 在第 $1 纪元，Postgres 在第 $2 纪元'],
   [/^I4 broken in redis: a stock of (-?\d+) is not (-?\d+) remaining \+ (\d+) held$/, 'I4 在 Redis 中被破坏：库存 $1 不等于剩余 $2 加持有 $3'],
-  [/^I4 broken between the buckets: a stock of (-?\d+) is not (-?\d+) remaining \+ (\d+) held \+ (\d+) lent and not received$/, 'I4 在各桶之间被破坏：库存 $1 不等于剩余 $2 加持有 $3 加借出未到 $4'],
   [/^I4 broken: redis knows a stock of (-?\d+), postgres of (-?\d+)$/, 'I4 被破坏：Redis 记的库存是 $1，Postgres 记的是 $2'],
   [/^I4 broken: (-?\d+) remain in redis, but (\d+) in stock - (\d+) live orders is (-?\d+)$/, 'I4 被破坏：Redis 里剩余 $1 件，而库存 $2 减有效订单 $3 是 $4'],
   [/^I3 broken: accepted orders that are neither live in postgres nor waiting: (.*)$/, 'I3 被破坏：已接受的订单既不在 Postgres 里，也不在等待：$1'],

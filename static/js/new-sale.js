@@ -15,7 +15,7 @@ export function newSale(value, now) {
   if (value('waiting_room')) body.waiting_room = {}; // with the server's own settings
   if (value('purchase_pass')) body.purchase_pass = true;
   if (value('challenge_bits')) body.challenge_bits = Number(value('challenge_bits'));
-  for (const name of ['payment_timeout_secs', 'buckets']) if (value(name)) body[name] = Number(value(name));
+  if (value('payment_timeout_secs')) body.payment_timeout_secs = Number(value('payment_timeout_secs'));
   for (const name of ['opens_at', 'closes_at']) if (value(name)) body[name] = new Date(value(name)).toISOString();
   const opens = body.opens_at ? Date.parse(body.opens_at) : now;
   if (body.closes_at && Date.parse(body.closes_at) <= opens) return { wrong: { key: 'admin.bad_window', name: 'closes_at' } };

@@ -6,7 +6,7 @@ use crate::{
     cluster::{Cluster, connect},
     http::Connection,
     support::checkers::{AuditSaid, RedisSale, Row, SaleFacts, Settled, Snapshot},
-    world::{World, admin, places},
+    world::{World, admin},
 };
 use flash_sale::domain::OrderStatus;
 use futures_util::TryStreamExt;
@@ -118,10 +118,9 @@ async fn under_way(cluster: &Cluster) -> Result<Option<String>, Error> {
     )
     .fetch_one(&mut postgres)
     .await?;
-    let epochs: Vec<(i64, i64, i64)> =
-        sqlx::query_as("SELECT id, epoch, buckets::bigint FROM sales")
-            .fetch_all(&mut postgres)
-            .await?;
+    let epochs: Vec<(i64, i64)> = sqlx::query_as("SELECT id, epoch FROM sales")
+        .fetch_all(&mut postgres)
+        .await?;
     let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
         .fetch_optional(&mut postgres)
         .await?;
@@ -133,22 +132,18 @@ async fn under_way(cluster: &Cluster) -> Result<Option<String>, Error> {
     let is_approved = is_incarnation_of(&approved.unwrap_or_default(), &info);
     let (mut waiting, mut entries, mut foreign) = (0, 0, 0);
     // Also sales that were created on the way and that no shopper knows.
-    for (sale, in_postgres, buckets) in epochs {
-        let mut is_foreign = false;
-        for place in places(sale, buckets) {
-            let (state, length): (Vec<Option<i64>>, i64) = redis::pipe()
-                .cmd("HMGET")
-                .arg(&place)
-                .arg(&["pending", "epoch"])
-                .cmd("XLEN")
-                .arg(format!("{place}:log"))
-                .query_async(&mut redis)
-                .await?;
-            waiting += state[0].unwrap_or(0);
-            entries += length;
-            is_foreign |= state[1] != Some(in_postgres);
-        }
-        foreign += i64::from(is_foreign);
+    for (sale, in_postgres) in epochs {
+        let (state, length): (Vec<Option<i64>>, i64) = redis::pipe()
+            .cmd("HMGET")
+            .arg(format!("{{sale:{sale}}}"))
+            .arg(&["pending", "epoch"])
+            .cmd("XLEN")
+            .arg(format!("{{sale:{sale}}}:log"))
+            .query_async(&mut redis)
+            .await?;
+        waiting += state[0].unwrap_or(0);
+        entries += length;
+        foreign += i64::from(state[1] != Some(in_postgres));
     }
     let at_rest = pending == 0 && outbox == 0 && waiting == 0 && entries == 0 && foreign == 0;
     Ok((!(at_rest && is_approved)).then(|| {
@@ -185,13 +180,9 @@ pub async fn left_waiting(
     }
     let client = redis::Client::open(redis)?;
     let mut redis = client.get_multiplexed_async_connection().await?;
-    let logs = world.sales.iter().flat_map(|sale| {
-        let places = places(sale.id, sale.habits.buckets);
-        places.into_iter().map(move |place| (sale, place))
-    });
-    for (sale, place) in logs {
+    for sale in &world.sales {
         let oldest: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
-            .arg(format!("{place}:log"))
+            .arg(format!("{{sale:{}}}:log", sale.id))
             .arg(&["-", "+", "COUNT", "1"])
             .query_async(&mut redis)
             .await?;
@@ -287,67 +278,49 @@ pub async fn dump_redis(cluster: &Cluster, world: &World) -> Result<Vec<RedisSal
     let mut connection = redis_connection(cluster).await?;
     let mut found = Vec::new();
     for sale in &world.sales {
-        let mut whole = RedisSale {
-            sale: sale.id,
-            stock: 0,
-            remaining: 0,
-            pending: 0,
-            log_entries: 0,
-            live: Vec::new(),
+        let key = format!("{{sale:{}}}", sale.id);
+        let (state, log_entries): (Vec<Option<i64>>, i64) = redis::pipe()
+            .cmd("HMGET")
+            .arg(&key)
+            .arg(&["stock", "remaining", "pending", "epoch"])
+            .cmd("XLEN")
+            .arg(format!("{key}:log"))
+            .query_async(&mut connection)
+            .await?;
+        let [Some(stock), Some(remaining), Some(pending), Some(epoch)] = state[..] else {
+            continue; // the checker says that it is missing
         };
-        let mut is_there = true;
-        for place in places(sale.id, sale.habits.buckets) {
-            is_there &= dump_place(&mut connection, &place, &mut whole).await?;
-        }
-        if is_there {
-            found.push(whole); // otherwise the checker says that it is missing
-        }
-    }
-    Ok(found)
-}
-
-/// Adds what one bucket holds. Whether it is there.
-async fn dump_place(
-    connection: &mut redis::aio::MultiplexedConnection,
-    place: &str,
-    whole: &mut RedisSale,
-) -> Result<bool, Error> {
-    let (state, log_entries): (Vec<Option<i64>>, i64) = redis::pipe()
-        .cmd("HMGET")
-        .arg(place)
-        .arg(&["stock", "remaining", "pending", "epoch"])
-        .cmd("XLEN")
-        .arg(format!("{place}:log"))
-        .query_async(connection)
-        .await?;
-    let [Some(stock), Some(remaining), Some(pending), Some(epoch)] = state[..] else {
-        return Ok(false);
-    };
-    whole.stock += stock;
-    whole.remaining += remaining;
-    whole.pending += pending;
-    whole.log_entries += log_entries;
-    let keys = keys_like(connection, &format!("{place}:{epoch}:buyers:*")).await?;
-    for some in keys.chunks(512) {
-        let mut pipeline = redis::Pipeline::with_capacity(some.len());
-        for shard in some {
-            pipeline.cmd("HGETALL").arg(shard);
-        }
-        let shards: Vec<Vec<(Vec<u8>, Vec<u8>)>> = pipeline.query_async(connection).await?;
-        for (user, orders) in shards.into_iter().flatten() {
-            let user = user
-                .as_slice()
-                .try_into()
-                .map_err(|_| "a buyer without 16 bytes")?;
-            // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
-            for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
-                let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
-                let held = (u128::from_be_bytes(user), i64::from_be_bytes(id));
-                whole.live.push(held);
+        let keys = keys_like(&mut connection, &format!("{key}:{epoch}:buyers:*")).await?;
+        let mut live = Vec::new();
+        for some in keys.chunks(512) {
+            let mut pipeline = redis::Pipeline::with_capacity(some.len());
+            for shard in some {
+                pipeline.cmd("HGETALL").arg(shard);
+            }
+            let shards: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
+                pipeline.query_async(&mut connection).await?;
+            for (user, orders) in shards.into_iter().flatten() {
+                let user = user
+                    .as_slice()
+                    .try_into()
+                    .map_err(|_| "a buyer without 16 bytes")?;
+                // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
+                for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
+                    let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
+                    live.push((u128::from_be_bytes(user), i64::from_be_bytes(id)));
+                }
             }
         }
+        found.push(RedisSale {
+            sale: sale.id,
+            stock,
+            remaining,
+            pending,
+            log_entries,
+            live,
+        });
     }
-    Ok(true)
+    Ok(found)
 }
 
 async fn keys_like(

@@ -35,8 +35,6 @@ pub struct Habits {
     pub stock_changes: bool,
     /// When it opens and closes, as parts of the run; `None`: open all the time.
     pub window: Option<(f64, f64)>,
-    /// Into how many buckets it is divided.
-    pub buckets: i64,
     /// Sold to the last unit after healing, to see that nothing is left over.
     pub is_sold_off: bool,
 }
@@ -52,12 +50,11 @@ pub const ORDINARY: Habits = Habits {
     is_paused_often: false,
     stock_changes: false,
     window: None,
-    buckets: 1,
     is_sold_off: false,
 };
 
 /// The sales of an ordinary run.
-pub const SALES: [Habits; 6] = [
+pub const SALES: [Habits; 5] = [
     ORDINARY,
     // Few units, which come back again and again: most are cancelled or lapse.
     Habits {
@@ -92,18 +89,6 @@ pub const SALES: [Habits; 6] = [
         window: Some((0.3, 0.7)),
         ..ORDINARY
     },
-    // Few units in many places: buckets borrow from each other all the time, and are killed in the middle of it.
-    Habits {
-        name: "divided",
-        stock: 300,
-        popularity: 20,
-        pay: 0.04,
-        cancel: 0.5,
-        stock_changes: true,
-        buckets: 8,
-        is_sold_off: true,
-        ..ORDINARY
-    },
 ];
 
 /// How long an order may be paid, everywhere: short, so that units come back while the run lasts.
@@ -114,16 +99,6 @@ pub const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Sale {
     pub id: i64,
     pub habits: Habits,
-}
-
-/// The names under which Redis keeps a sale: one for each of its buckets.
-pub fn places(sale: i64, buckets: i64) -> Vec<String> {
-    if buckets <= 1 {
-        return vec![format!("{{sale:{sale}}}")];
-    }
-    (0..buckets)
-        .map(|bucket| format!("{{sale:{sale}:{bucket}}}"))
-        .collect()
 }
 
 /// See the head of this file.
@@ -166,7 +141,6 @@ impl World {
                 "stock": habits.stock,
                 "per_user_limit": habits.per_user_limit,
                 "payment_timeout_secs": PAYMENT_TIMEOUT.as_secs(),
-                "buckets": habits.buckets,
             });
             if let Some((opens, closes)) = habits.window {
                 let at = |part: f64| {

@@ -4,7 +4,6 @@
 mod admission;
 mod audit;
 mod bots;
-mod buckets;
 mod checkers;
 mod citus;
 mod cli;

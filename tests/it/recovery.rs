@@ -8,7 +8,7 @@ use crate::support::{
 };
 use flash_sale::{
     app::Role,
-    domain::{Admission, SaleId, UserId},
+    domain::{Admission, UserId},
     sale::ids,
     worker::{rebuild, recovery},
 };
@@ -338,11 +338,7 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
         ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
     };
     let break_sale = async |sale: &str| {
-        let state = app
-            .shop
-            .redis
-            .keys
-            .state(sale.parse::<SaleId>().expect("an id"));
+        let state = app.shop.redis.keys.state(sale.parse().expect("an id"));
         redis::cmd("HSET")
             .arg(&[state.as_str(), "epoch", "7"])
             .exec_async(&mut app.redis().await)

@@ -265,3 +265,38 @@ async fn what_a_newer_instance_adds_in_redis_is_passed_over() {
     writer.stop().await;
     app.finish().await;
 }
+
+/// This program would take a sale that is divided into buckets for a lost one: it does not start on one.
+#[tokio::test]
+async fn a_sale_that_is_divided_and_not_over_keeps_the_schema_as_it_was() {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let mut connection = database.connect().await;
+    connection
+        .execute(
+            "DELETE FROM _sqlx_migrations WHERE version = 16;
+             ALTER TABLE sales ADD COLUMN buckets smallint NOT NULL DEFAULT 1,
+                 ADD COLUMN former_buckets smallint NOT NULL DEFAULT 1;
+             INSERT INTO sales (id, title, price_cents, stock, opens_at, closes_at, buyer_shards, buckets)
+             OVERRIDING SYSTEM VALUE
+             VALUES (1, 'whole', 1, 1, now(), now() + interval '1 day', 1, 1),
+                    (2, 'divided', 1, 1, now(), now() + interval '1 day', 1, 4),
+                    (3, 'over', 1, 1, now() - interval '2 days', now() - interval '1 day', 1, 4)",
+        )
+        .await
+        .expect("the schema of the release before");
+    let pool = flash_sale::postgres::pool(database.options(), 1);
+    let refused = flash_sale::postgres::migrate(&pool).await;
+    let why = refused.expect_err("sale 2 is not over").to_string();
+    assert!(why.contains("sales 2 are divided into buckets"), "{why}");
+    connection
+        .execute("UPDATE sales SET closed = true WHERE id = 2")
+        .await
+        .expect("UPDATE");
+    flash_sale::postgres::migrate(&pool)
+        .await
+        .expect("nothing is in the way");
+    pool.close().await;
+    drop(connection);
+    database.drop().await;
+}

@@ -35,7 +35,6 @@
 //! other), unreadable entries, leases of more than one id. Other tests have them.
 
 mod handoff;
-mod loans;
 mod properties;
 mod protocol;
 mod state;

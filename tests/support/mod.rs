@@ -6,29 +6,6 @@
 // Two test binaries include this module, and neither uses all of it.
 #![allow(dead_code)]
 
-/// Makes each of these functions of a number of buckets three tests: for a sale that is not divided, and for one
-/// that is divided into a few buckets, and into many.
-#[allow(unused_macros)]
-macro_rules! in_buckets {
-    ($($name:ident),* $(,)?) => {
-        in_buckets!(undivided = 1, $($name),*);
-        in_buckets!(in_4_buckets = 4, $($name),*);
-        in_buckets!(in_64_buckets = 64, $($name),*);
-    };
-    ($module:ident = $buckets:literal, $($name:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $name() {
-                    super::$name($buckets).await;
-                }
-            )*
-        }
-    };
-}
-#[allow(unused_imports)]
-pub(crate) use in_buckets;
-
 pub mod app;
 pub mod checkers;
 pub mod history;

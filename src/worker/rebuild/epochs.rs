@@ -1,7 +1,7 @@
 //! Steps 1 to 3 of a rebuild: the old epoch ends in Redis, is written out, and ends in Postgres.
 
 use crate::{
-    domain::{Bucket, Sale, SaleId},
+    domain::{Sale, SaleId},
     postgres::unless_silent,
     redis::{
         Connection, Node,
@@ -23,14 +23,11 @@ use std::{
 const WRITERS_LEAST: Duration = Duration::from_millis(100);
 const WRITERS_MOST: Duration = Duration::from_secs(2);
 
-/// A sealed sale: the epoch to build, and what ended with the seal, in every place where it may have had
-/// something.
-#[derive(Debug, Clone)]
+/// A sealed sale: the epoch to build, and what ended with the seal.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Sealing {
     new_epoch: i64,
-    /// Into how many buckets the new epoch divides it, if anew.
-    buckets: Option<i16>,
-    pub ended: HashMap<Bucket, Ended>,
+    pub ended: Ended,
 }
 
 /// What step 1 came to.
@@ -52,89 +49,67 @@ pub(super) async fn seal(
     shop: &Shop,
     only: Option<&[SaleId]>,
     retired: bool,
-    buckets: Option<i16>,
 ) -> Result<Seals, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
     let sales = sqlx::query_as(
-        "SELECT id, epoch, buyer_shards, buckets, former_buckets FROM sales
+        "SELECT id, epoch, buyer_shards FROM sales
          WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
          ORDER BY id",
     )
     .bind(ids)
     .bind(retired)
     .bind(RETIREMENT.as_seconds_f64());
-    let sales: Vec<(SaleId, i64, i32, i16, i16)> =
-        unless_silent(sales.fetch_all(&shop.postgres)).await?;
+    let sales: Vec<(SaleId, i64, i32)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
     let mut seals = Seals::default();
     let mut connection = shop.redis.pooled().await?;
-    for (id, epoch, shards, now, former) in sales {
-        // The buckets to be are sealed too, so that they can be installed.
-        let of = buckets.map_or(now, |wanted| wanted.max(now));
-        let places = Bucket::places(id, of.max(1).unsigned_abs(), former.max(1).unsigned_abs());
-        if let Some((new_epoch, ended)) =
-            seal_sale(shop, &mut connection, &places, epoch, shards, &mut seals).await?
+    for (id, epoch, shards) in sales {
+        if let Some(sealing) =
+            seal_sale(shop, &mut connection, id, epoch, shards, &mut seals).await?
         {
-            let sealing = Sealing {
-                new_epoch,
-                buckets,
-                ended,
-            };
             seals.sealed.insert(id, sealing);
         }
     }
     Ok(seals)
 }
 
-/// Seals every place of a sale for the same epoch. `None`: some could not be sealed, which `seals` is told, or
-/// somebody else is rebuilding this sale, and further on.
+/// `None`: it could not be sealed, which `seals` is told, or somebody else is rebuilding this sale, and
+/// further on.
 async fn seal_sale(
     shop: &Shop,
     connection: &mut Connection,
-    places: &[Bucket],
+    id: SaleId,
     epoch: i64,
     shards: i32,
     seals: &mut Seals,
-) -> Result<Option<(i64, HashMap<Bucket, Ended>)>, ShopError> {
+) -> Result<Option<Sealing>, ShopError> {
     let keys = &shop.redis.keys;
     let mut new_epoch = epoch + 1;
-    let mut ended = HashMap::new();
-    let mut complete = true;
-    'epochs: loop {
-        ended.clear();
-        for place in places {
-            // As it is now: whoever takes over from a server that fails was not asked.
-            let owner = shop.redis.owner(&keys.state(*place));
-            if (owner.as_ref()).is_some_and(|owner| is_among(&seals.away, owner)) {
-                complete = false; // one wait for a server is enough
-                continue;
+    loop {
+        // As it is now: whoever takes over from a server that fails was not asked.
+        let owner = shop.redis.owner(&keys.state(id));
+        if (owner.as_ref()).is_some_and(|owner| is_among(&seals.away, owner)) {
+            return Ok(None); // one wait for a server is enough
+        }
+        match scripts::seal(&mut **connection, keys, id, new_epoch, shards).await {
+            Ok(Sealed::Ended(ended)) => return Ok(Some(Sealing { new_epoch, ended })),
+            Err(error) => {
+                seals.unsealed.extend(owner.clone());
+                if !matches!(error.kind(), ErrorKind::Server(_)) {
+                    seals.away.extend(owner); // it says nothing at all
+                }
+                seals.failed = Some((id, error.into()));
+                return Ok(None);
             }
-            match scripts::seal(&mut **connection, keys, *place, new_epoch, shards).await {
-                Ok(Sealed::Ended(was)) => {
-                    ended.insert(*place, was);
+            Ok(Sealed::Newer { epoch: live }) => {
+                let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
+                let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
+                if now >= live {
+                    return Ok(None);
                 }
-                Err(error) => {
-                    complete = false;
-                    seals.unsealed.extend(owner.clone());
-                    if !matches!(error.kind(), ErrorKind::Server(_)) {
-                        seals.away.extend(owner); // it says nothing at all
-                    }
-                    seals.failed = Some((place.sale, error.into()));
-                }
-                Ok(Sealed::Newer { epoch: live }) => {
-                    let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1")
-                        .bind(place.sale);
-                    let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
-                    if now >= live {
-                        return Ok(None);
-                    }
-                    // Postgres is behind Redis: it was restored, or promoted with a gap. What is sealed
-                    // already remembers what was live.
-                    new_epoch = live + 1;
-                    continue 'epochs;
-                }
+                // Postgres is behind Redis: it was restored, or promoted with a gap.
+                new_epoch = live + 1;
             }
         }
-        return Ok(complete.then_some((new_epoch, ended)));
     }
 }
 
@@ -158,59 +133,24 @@ pub(super) async fn fence(
     shop: &Shop,
     sealed: &HashMap<SaleId, Sealing>,
 ) -> Result<Vec<Sale>, ShopError> {
-    let (ids, terms): (Vec<i64>, Vec<(i64, Option<i16>)>) = sealed
+    let (ids, epochs): (Vec<i64>, Vec<i64>) = sealed
         .iter()
-        .map(|(id, sealing)| (id.get(), (sealing.new_epoch, sealing.buckets)))
+        .map(|(id, sealing)| (id.get(), sealing.new_epoch))
         .unzip();
-    let (epochs, buckets): (Vec<i64>, Vec<Option<i16>>) = terms.into_iter().unzip();
     // Locked by id, as everywhere, so that writers and this cannot wait for each other.
     let fenced = sqlx::query_as(concat!(
         "WITH target AS (
-             SELECT s.id AS target_id, d.epoch AS target_epoch,
-                    GREATEST(s.buckets, d.buckets) AS target_buckets
-             FROM UNNEST($1::bigint[], $2::bigint[], $4::smallint[]) AS d (id, epoch, buckets)
+             SELECT s.id AS target_id, d.epoch AS target_epoch
+             FROM UNNEST($1::bigint[], $2::bigint[]) AS d (id, epoch)
              JOIN sales s ON s.id = d.id AND s.epoch < d.epoch
              ORDER BY s.id FOR NO KEY UPDATE OF s
          )
-         UPDATE sales SET epoch = target_epoch, buyer_shards = GREATEST(1, stock / ($3 * target_buckets)),
-             buckets = target_buckets
+         UPDATE sales SET epoch = target_epoch, buyer_shards = GREATEST(1, stock / $3)
          FROM target WHERE id = target_id RETURNING ",
         sale_columns!()
     ))
     .bind(ids)
     .bind(epochs)
-    .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX))
-    .bind(buckets);
+    .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX));
     Ok(unless_silent(fenced.fetch_all(&shop.postgres)).await?)
-}
-
-/// Step 6 is done for every bucket: what the sale was divided into before is empty, and need not be looked at
-/// again. If it was undivided, the seal there goes, since nobody installs there any more, and the log, which is
-/// empty: without a state nobody appends to it.
-pub(super) async fn forget_former(shop: &Shop, sale: &Sale) -> Result<(), ShopError> {
-    if sale.former_buckets == sale.buckets {
-        return Ok(());
-    }
-    let forgotten = sqlx::query(
-        "UPDATE sales SET former_buckets = buckets WHERE id = $1 AND epoch = $2 AND buckets = $3",
-    )
-    .bind(sale.id)
-    .bind(sale.epoch)
-    .bind(sale.buckets);
-    unless_silent(forgotten.execute(&shop.postgres)).await?;
-    if sale.former_buckets == 1 {
-        let (state, log) = (shop.redis.keys.state(sale.id), shop.redis.keys.log(sale.id));
-        let mut connection = shop.redis.pooled().await?;
-        let waiting: i64 = redis::cmd("XLEN")
-            .arg(&log)
-            .query_async(&mut *connection)
-            .await?;
-        let mut unlink = redis::cmd("UNLINK");
-        unlink.arg(state);
-        if waiting == 0 {
-            unlink.arg(log);
-        }
-        unlink.exec_async(&mut *connection).await?;
-    }
-    Ok(())
 }

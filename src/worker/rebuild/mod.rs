@@ -25,14 +25,10 @@ mod epochs;
 mod restore;
 
 use crate::{
-    domain::{Bucket, SaleId},
+    domain::SaleId,
     postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
     redis::Node,
-    sale::{
-        Shop, ShopError,
-        board::Listing,
-        catalogue::{check_buckets, only_raised},
-    },
+    sale::{Shop, ShopError, board::Listing},
     worker::Pace,
 };
 use epochs::{Seals, fence, is_among, let_writers_finish, seal};
@@ -110,10 +106,7 @@ pub async fn step(shop: &Arc<Shop>, suspects: &mut HashSet<SaleId>) -> Result<()
         shop.ids.discard_lease().await;
         bounded(shop.refresh_catalogue()).await?;
         let nodes: Vec<_> = joined.iter().map(|(node, _)| node.clone()).collect();
-        let mut listings = listings_on(shop, &nodes);
-        // A divided sale with a bucket on a server that is away cannot be read, and need not keep the others.
-        listings.retain(|listing| !is_on(shop, listing.id, &silent));
-        shop.read_tallies(&listings).await?;
+        shop.read_tallies(&listings_on(shop, &nodes)).await?;
         for (node, run_id) in joined {
             node.approve(&run_id);
             if let Err(error) = node.hot().await {
@@ -187,18 +180,10 @@ async fn approved_run_ids(shop: &Shop) -> Result<HashSet<String>, ShopError> {
     Ok(approved.into_iter().collect())
 }
 
-/// Whether one of these servers has keys of the sale, of any of its buckets, as last heard.
+/// Whether one of these servers has the keys of the sale, as last heard.
 fn is_on(shop: &Shop, sale: SaleId, nodes: &[Arc<Node>]) -> bool {
-    let known = shop.board.get(sale).map(|listing| listing.sale());
-    let buckets = known.map_or(1, |sale| sale.bucket_count());
-    are_on(shop, Bucket::all(sale, buckets), nodes)
-}
-
-fn are_on(shop: &Shop, mut buckets: impl Iterator<Item = Bucket>, nodes: &[Arc<Node>]) -> bool {
-    buckets.any(|bucket| {
-        let owner = shop.redis.owner(&shop.redis.keys.state(bucket));
-        owner.is_some_and(|owner| is_among(nodes, &owner))
-    })
+    let owner = shop.redis.owner(&shop.redis.keys.state(sale));
+    owner.is_some_and(|owner| is_among(nodes, &owner))
 }
 
 fn listings_on(shop: &Shop, nodes: &[Arc<Node>]) -> Vec<Arc<Listing>> {
@@ -214,21 +199,13 @@ fn missing_sales(shop: &Shop) -> HashSet<SaleId> {
     shop.board
         .listings()
         .iter()
-        .filter(|listing| !listing.is_retired(now) && !is_being_made(listing))
+        .filter(|listing| !listing.is_retired(now))
         .filter(|listing| {
             listing.is_suspect()
                 || listing.tally().map(|tally| tally.epoch) != Some(listing.sale().epoch)
         })
         .map(|listing| listing.id)
         .collect()
-}
-
-/// How long it may take to open all buckets of a new sale. Until then it is not missed: the instance that makes it may
-/// be a busy one.
-const MAKING: Duration = Duration::from_secs(2);
-
-fn is_being_made(listing: &Listing) -> bool {
-    listing.sale().bucket_count() > 1 && listing.known_for() < MAKING
 }
 
 /// Work on few rows, which takes long only if a server has fallen silent.
@@ -285,7 +262,7 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
             (Some(still), Vec::new())
         }
     };
-    let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false, None)).await?;
+    let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false)).await?;
     // A server on which something old may still sell stays shut.
     approving.retain(|(node, _)| !is_among(&outcome.unsealed, node));
     if !approving.is_empty() {
@@ -315,16 +292,10 @@ async fn sales_on(
         return Ok(None);
     }
     let nodes: Vec<_> = servers.iter().map(|(node, _)| node.clone()).collect();
-    // As Postgres has them: another instance may have divided a sale that this one still knows undivided.
-    let sales = sqlx::query_as("SELECT id, buckets, former_buckets FROM sales ORDER BY id")
-        .fetch_all(&shop.postgres);
-    let sales: Vec<(SaleId, i16, i16)> = unless_silent(sales).await?;
-    let on_them = sales.into_iter().filter(|(id, now, before)| {
-        let divisions = [*now, *before].into_iter();
-        let places = divisions.flat_map(|of| Bucket::all(*id, of.max(1).unsigned_abs()));
-        are_on(shop, places, &nodes)
-    });
-    Ok(Some(on_them.map(|(id, ..)| id).collect()))
+    let sales = sqlx::query_scalar("SELECT id FROM sales ORDER BY id").fetch_all(&shop.postgres);
+    let mut sales: Vec<SaleId> = unless_silent(sales).await?;
+    sales.retain(|id| is_on(shop, *id, &nodes));
+    Ok(Some(sales))
 }
 
 /// What a rebuild did.
@@ -346,13 +317,11 @@ impl Outcome {
     }
 }
 
-/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold. With
-/// `buckets`, the new epoch has so many.
+/// Steps 1 to 6 for these sales, or for all; `retired` ones too, or only those that Redis should hold.
 async fn rebuild_sales(
     shop: &Arc<Shop>,
     only: Option<&[SaleId]>,
     retired: bool,
-    buckets: Option<i16>,
 ) -> Result<Outcome, ShopError> {
     let fail_points = &shop.fail_points;
     fail_points
@@ -364,7 +333,7 @@ async fn rebuild_sales(
         unsealed,
         failed,
         ..
-    } = seal(shop, only, retired, buckets).await?;
+    } = seal(shop, only, retired).await?;
     fail_points
         .at("rebuild.sealed")
         .await
@@ -500,7 +469,7 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
             return Err(error);
         }
         let only = only.as_ref().map(std::slice::from_ref);
-        let outcome = rebuild_sales(shop, only, only.is_some(), None).await?;
+        let outcome = rebuild_sales(shop, only, only.is_some()).await?;
         if let Some((_, error)) = outcome.failed {
             return Err(error);
         }
@@ -512,45 +481,4 @@ pub async fn by_hand(shop: &Arc<Shop>, only: Option<SaleId>) -> Result<usize, Sh
     let sales = election.during(rebuilt).await??;
     election.rollback().await?;
     Ok(sales)
-}
-
-/// Divides a sale into more buckets, while it sells: a rebuild of this one sale, whose new epoch has them. From
-/// the seal until the first of them is installed, purchases of this sale hear 503 with Retry-After. If it dies
-/// half-way, the sale is rebuilt with the old number or with the new one, as with any rebuild.
-///
-/// Waits for a rebuild that is under way. A number that the sale has already changes nothing.
-pub async fn divide(shop: &Arc<Shop>, id: SaleId, buckets: i64) -> Result<(), ShopError> {
-    check_buckets(buckets)?;
-    let wanted = i16::try_from(buckets).unwrap_or(i16::MAX);
-    let mut election = elected_at_last(shop).await?;
-    let divided = async {
-        let now = bounded(shop.refresh(id)).await?.sale().buckets;
-        if wanted == now {
-            return Ok(());
-        }
-        if wanted < now {
-            return Err(only_raised(now));
-        }
-        let Processes { live, failed, .. } = Processes::look(shop).await;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let approved = approved_run_ids(shop).await?;
-        if !live.iter().all(|(_, run_id)| approved.contains(run_id)) {
-            return Err(ShopError::Unavailable {
-                what: "nothing was changed: redis is being rebuilt",
-                retry_after: PAUSE,
-            });
-        }
-        let outcome = rebuild_sales(shop, Some(&[id]), true, Some(wanted)).await?;
-        if let Some((_, error)) = outcome.failed {
-            return Err(error);
-        }
-        bounded(shop.refresh(id)).await?;
-        shop.redis.announce(id).await;
-        Ok(())
-    };
-    election.during(divided).await??;
-    election.rollback().await?;
-    Ok(())
 }

@@ -4,12 +4,9 @@
 //! scattered over the same pages, and asking for one sale after the other would read all of them each
 //! time.
 
-use super::{
-    Outcome, PAUSE, bounded,
-    epochs::{Sealing, forget_former},
-};
+use super::{Outcome, PAUSE, bounded, epochs::Sealing};
 use crate::{
-    domain::{Bucket, IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
+    domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction, unless_silent},
     redis::{
         keys::shard_of,
@@ -111,7 +108,7 @@ pub(super) async fn restore(
     let mut filling = stream::iter(drained)
         .map(|sale| (live.remove(&sale.id).unwrap_or_default(), sale))
         .map(async |(live, sale)| {
-            let old = sealed.get(&sale.id).map(|sealing| &sealing.ended);
+            let old = sealed.get(&sale.id).map(|sealing| sealing.ended);
             (sale.id, open(shop, &sale, live, old).await)
         })
         .buffer_unordered(CONCURRENCY);
@@ -123,99 +120,66 @@ pub(super) async fn restore(
     }
 }
 
-/// How many buckets of a sale are worked on at a time. Several sales are, too, and with more of both, they would only
-/// wait for a connection of the pool.
-const BUCKETS_AT_ONCE: usize = 8;
-
 /// Writes a sale's buyers under the new epoch and opens it. Answers how many orders it restored.
 async fn open(
     shop: &Arc<Shop>,
     sale: &Sale,
     live: LiveOrders,
-    old: Option<&HashMap<Bucket, Ended>>,
+    old: Option<Ended>,
 ) -> Result<usize, ShopError> {
     let keys = &shop.redis.keys;
     let fail_points = &shop.fail_points;
     let LiveOrders { taken, held } = live;
-    let old = || old.into_iter().flatten();
     fail_points
         .at("rebuild.recomputed")
         .await
         .map_err(sqlx::Error::Io)?;
-    for (place, old) in old().filter(|(_, old)| old.half_done > 0) {
+    if let Some(old) = old
+        && old.half_done > 0
+    {
         // Before this rebuild adds its own: whatever becomes of it, no more than its own are left.
-        unlink_buyers(shop, *place, old.half_done, old.half_done_shards).await?;
+        unlink_buyers(shop, sale.id, old.half_done, old.half_done_shards).await?;
     }
-    let mut begun = stream::iter(sale.all_buckets())
-        .map(async |bucket| {
-            let mut connection = shop.redis.pooled().await?;
-            scripts::begin_writing(&mut *connection, keys, sale, bucket.part).await
-        })
-        .buffer_unordered(BUCKETS_AT_ONCE);
-    while let Some(still_ours) = begun.next().await {
-        if !went_well(still_ours?)? {
-            return Ok(0);
-        }
+    let mut connection = shop.redis.pooled().await?;
+    let still_ours = scripts::begin_writing(&mut *connection, keys, sale).await?;
+    drop(connection);
+    if !went_well(still_ours)? {
+        return Ok(0);
     }
-    drop(begun);
     write_buyers(shop, sale, &held).await?;
     fail_points
         .at("rebuild.buyers_written")
         .await
         .map_err(sqlx::Error::Io)?;
     let remaining = i64::from(sale.stock) - taken;
-    let live = live_by_bucket(sale, &held);
-    let mut installed = stream::iter(sale.all_buckets())
-        .map(async |bucket| {
-            // What is left is spread anew: where it was before nobody could tell, nor does it matter.
-            let share = bucket.part.share(remaining);
-            let of_bucket = live.get(&bucket).copied().unwrap_or(0);
-            let mut connection = shop.redis.pooled().await?;
-            scripts::install(&mut *connection, keys, sale, bucket.part, share, of_bucket).await
-        })
-        .buffer_unordered(BUCKETS_AT_ONCE);
-    while let Some(installed) = installed.next().await {
-        if !went_well(installed?)? {
-            if let Err(error) = remove_own_if_overtaken(shop, sale).await {
-                tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
-            }
-            return Ok(0);
+    let mut connection = shop.redis.pooled().await?;
+    let installed = scripts::install(&mut *connection, keys, sale, remaining, taken).await?;
+    drop(connection);
+    if !went_well(installed)? {
+        if let Err(error) = remove_own_if_overtaken(shop, sale).await {
+            tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
         }
-        fail_points
-            .at("rebuild.installed")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        return Ok(0);
     }
-    drop(installed);
-    stream::iter(old().filter(|(_, old)| old.epoch > 0))
-        .for_each_concurrent(BUCKETS_AT_ONCE, async |(place, old)| {
-            if let Err(error) = unlink_buyers(shop, *place, old.epoch, old.shards).await {
-                // Keys that nobody reads any more: a waste, not a fault.
-                tracing::warn!(sale = %place, %error, "could not remove the buyers of an older epoch");
-            }
-        })
-        .await;
-    forget_former(shop, sale).await?;
+    fail_points
+        .at("rebuild.installed")
+        .await
+        .map_err(sqlx::Error::Io)?;
+    if let Some(old) = old
+        && old.epoch > 0
+        && let Err(error) = unlink_buyers(shop, sale.id, old.epoch, old.shards).await
+    {
+        // Keys that nobody reads any more: a waste, not a fault.
+        tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
+    }
     // An operator may have changed the sale since it was fenced, and been told that the change takes
     // effect with the rebuild.
     let now = bounded(shop.refresh(sale.id)).await?.sale();
     if now.epoch == sale.epoch && now.version > sale.version {
-        for bucket in now.all_buckets() {
-            let mut connection = shop.redis.pooled().await?;
-            scripts::project(&mut *connection, keys, &now, bucket.part).await?;
-        }
+        let mut connection = shop.redis.pooled().await?;
+        scripts::project(&mut *connection, keys, &now).await?;
     }
     Ok(held.values().map(Vec::len).sum())
-}
-
-/// How many live orders the users of each bucket hold.
-fn live_by_bucket(sale: &Sale, held: &HashMap<UserId, Vec<Held>>) -> HashMap<Bucket, i64> {
-    let mut live = HashMap::new();
-    for (user, orders) in held {
-        let of_user = orders.iter().filter(|order| !order.returned).count();
-        *live.entry(sale.bucket_of(*user)).or_default() += i64::try_from(of_user).unwrap_or(0);
-    }
-    live
 }
 
 /// What draining a log came to.
@@ -231,23 +195,10 @@ enum Drained {
 /// Writes everything that the sealed log holds, as orders of the new epoch: the rebuild owns it, and
 /// it has not been installed, so nothing else can be written in it. `false`: overtaken.
 async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
-    let mut drained = stream::iter(sale.places())
-        .map(async |place| drain_place(shop, sale, place).await)
-        .buffer_unordered(BUCKETS_AT_ONCE);
-    while let Some(drained) = drained.next().await {
-        if !drained? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// The same for the log of one bucket.
-async fn drain_place(shop: &Arc<Shop>, sale: &Sale, place: Bucket) -> Result<bool, ShopError> {
-    let drained = if log::is_of_another_type(shop, place).await? {
+    let drained = if log::is_of_another_type(shop, sale.id).await? {
         Drained::Readable
     } else {
-        drain_readable(shop, sale, place).await?
+        drain_readable(shop, sale).await?
     };
     match drained {
         Drained::All => Ok(true),
@@ -257,24 +208,20 @@ async fn drain_place(shop: &Arc<Shop>, sale: &Sale, place: Bucket) -> Result<boo
             // somebody to look at.
             let mut connection = shop.redis.pooled().await?;
             let aside =
-                log::set_aside(&mut *connection, &shop.redis.keys, place, sale.epoch).await?;
-            tracing::error!(sale = %place, key = aside, "unreadable log entries were put aside");
+                log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
+            tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
             Ok(true)
         }
     }
 }
 
 /// Writes the entries that can be read, from the first to the last.
-async fn drain_readable(
-    shop: &Arc<Shop>,
-    sale: &Sale,
-    place: Bucket,
-) -> Result<Drained, ShopError> {
+async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<Drained, ShopError> {
     let (mut after, mut drained) = (String::new(), Drained::All);
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
-            log::read(&mut *connection, &shop.redis.keys, place, &after, 256).await?
+            log::read(&mut *connection, &shop.redis.keys, sale.id, &after, 256).await?
         };
         if entries.is_empty() {
             return Ok(drained);
@@ -371,21 +318,20 @@ async fn write_buyers(
     held: &HashMap<UserId, Vec<Held>>,
 ) -> Result<(), ShopError> {
     let keys = &shop.redis.keys;
-    type Buyers<'a> = Vec<(&'a UserId, &'a Vec<Held>)>;
-    let mut shards: HashMap<(Bucket, i32), Buyers<'_>> = HashMap::new();
+    let mut shards: HashMap<i32, Vec<(&UserId, &Vec<Held>)>> = HashMap::new();
     for (user, orders) in held {
         shards
-            .entry((sale.bucket_of(*user), shard_of(*user, sale.buyer_shards)))
+            .entry(shard_of(*user, sale.buyer_shards))
             .or_default()
             .push((user, orders));
     }
     let shards: Vec<_> = shards.into_iter().collect();
     for some in shards.chunks(128) {
         let mut pipeline = redis::Pipeline::with_capacity(some.len());
-        for ((bucket, shard), users) in some {
+        for (shard, users) in some {
             let command = pipeline
                 .cmd("HSET")
-                .arg(keys.shard(*bucket, sale.epoch, *shard));
+                .arg(keys.shard(sale.id, sale.epoch, *shard));
             for (user, orders) in users {
                 let record: Vec<u8> = orders.iter().flat_map(Held::encode).collect();
                 command.arg(&user.as_bytes()[..]).arg(record);
@@ -417,9 +363,7 @@ fn went_well(step: Installed) -> Result<bool, ShopError> {
 async fn remove_own_if_overtaken(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
     let now = bounded(shop.refresh(sale.id)).await?.sale();
     if now.epoch > sale.epoch {
-        for bucket in sale.all_buckets() {
-            unlink_buyers(shop, bucket, sale.epoch, sale.buyer_shards).await?;
-        }
+        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
     }
     Ok(())
 }

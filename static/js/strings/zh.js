@@ -3,14 +3,14 @@
 /** What the server says of a field, `field: why` in English; nothing where it is not one of these. */
 const FIELDS = {
   title: '标题', description: '介绍', image_url: '图片', currency: '货币', price_cents: '价格', original_price_cents: '原价', stock: '库存', per_user_limit: '每人限购',
-  opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量', name: '名字', buckets: '分桶数',
+  opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量', name: '名字',
 };
 const WHYS = [
   [/^must be (\d+) to (\d+) characters long$/, '长度须为 $1 到 $2 个字符'], [/^must not contain control characters$/, '不能含有控制字符'],
   [/^must be a path that starts with \/ or an http\(s\) URL$/, '须是以 / 开头的路径，或者 http(s) 地址'], [/^must be from (-?\d+) to (\d+)$/, '须在 $1 到 $2 之间'],
   [/^must lie between the years (\d+) and (\d+)$/, '须在 $1 年到 $2 年之间'], [/^is out of range$/, '超出范围'], [/^is no time of years 0 to 9999$/, '不是有效的时间'],
   [/^must be three capital letters, like USD$/, '须是三个大写字母，例如 USD'], [/^must be later than opens_at$/, '须晚于开抢时间'], [/^the sale was closed, which is final$/, '专场已经关闭，不能再改'],
-  [/^can only be raised, and the sale has (\d+)$/, '只能调高，当前为 $1'], [/^must not be zero$/, '不能为零'], [/^the stock would exceed (\d+)$/, '总数会超过 $1'],
+  [/^must not be zero$/, '不能为零'], [/^the stock would exceed (\d+)$/, '总数会超过 $1'],
 ];
 function invalid(detail) {
   const [, field, why] = /^(\w+): (.*)$/.exec(detail) ?? [], [pattern, words] = WHYS.find(([known]) => known.test(why ?? '')) ?? [];
@@ -232,9 +232,6 @@ export default {
   'admin.f.original': '原价',
   'admin.f.stock': '数量',
   'admin.f.limit': '每人限购',
-  'admin.f.buckets': '分桶数',
-  'admin.f.buckets_help': '留空：1。一台 Redis 扛不住的热门场次才需要更多。',
-  'admin.f.buckets_raise': '分桶数（只能调高；买家会被请等约一秒）',
   'admin.f.opens': '开抢时间',
   'admin.f.opens_help': '留空：现在。按你的当地时间。',
   'admin.f.closes': '结束时间',

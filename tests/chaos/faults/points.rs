@@ -23,17 +23,10 @@ use std::{
 };
 use time::{OffsetDateTime, macros::datetime};
 
-/// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by there. The
-/// trials' sales are not divided: tests/it/buckets kills borrowers. And they have no waiting room:
-/// tests/it/faults/fail_points.rs comes by there, with the actions that a process survives.
-const ELSEWHERE: &[&str] = &[
-    "room.joining",
-    "room.advanced",
-    "retire.judging",
-    "loan.lent",
-    "loan.received",
-    "loan.settled",
-];
+/// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by there.
+/// The trials' sales have no waiting room: tests/it/faults/fail_points.rs comes by there, with the
+/// actions that a process survives.
+const ELSEWHERE: &[&str] = &["room.joining", "room.advanced", "retire.judging"];
 
 /// The points that a trial comes by.
 static HERE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `redirects.rs` | sales are spread; slots move at rest and under load: MOVED, ASK, TRYAGAIN |
 //! | `failover.rs` | a primary is killed; its replica has everything, or not |
-//! | `divided.rs` | a sale in buckets, on all nodes at once |
 //! | `sentinel.rs` | the same under Sentinels |
 //! | `split.rs` | a primary and an instance are cut off from everybody else, and go on selling |
 //! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
@@ -14,7 +13,6 @@
 
 mod addresses;
 mod crowd;
-mod divided;
 mod evidence;
 mod failover;
 mod redirects;

@@ -10,7 +10,7 @@ use crate::support::{
     load::Winner,
 };
 use flash_sale::{
-    domain::{OrderId, Part, SaleId, UserId, bucket::index_of},
+    domain::{OrderId, SaleId, UserId},
     fail_point::POINTS,
     redis::Keys,
     sale::{
@@ -70,7 +70,7 @@ async fn live_through(point: &'static str, action: &str) {
     app.shop.fail_points.set(&armed).expect("a point");
     let sales = a_day(&app).await;
     assert!(app.shop.fail_points.fired(point) > 0, "never came by");
-    for sale in [&sales.long, &sales.short, &sales.divided] {
+    for sale in [&sales.long, &sales.short] {
         eventually("everything is settled", async || {
             let audit = app.audit(sale).await;
             (audit.ok && audit.conserved == Some(true)).then_some(())
@@ -98,8 +98,6 @@ struct Sales {
     long: String,
     /// Its orders expire after a second.
     short: String,
-    /// In three buckets, with a unit in each.
-    divided: String,
     winners: Vec<Winner>,
 }
 
@@ -110,13 +108,6 @@ async fn a_day(app: &TestApp) -> Sales {
     let long = create(app, 60, json!({"per_user_limit": 2})).await;
     let short = create(app, 10, json!({"payment_timeout_secs": 1})).await;
     let id: SaleId = long.parse().expect("an id");
-    // Two of them borrow.
-    let divided = create(app, 3, json!({"buckets": 3})).await;
-    for _ in 0..3 {
-        let same = std::iter::repeat_with(|| app.shopper());
-        let mut same = same.filter(|shopper| index_of(shopper.user, 3) == 0);
-        buy(&same.next().expect("an endless search"), &divided).await;
-    }
     have_a_turn(app).await;
     refuse_one_user(app).await;
     let refused = app.shopper();
@@ -193,7 +184,6 @@ async fn a_day(app: &TestApp) -> Sales {
     Sales {
         long,
         short,
-        divided,
         winners: winners.chain([(refused, rejected)]).collect(),
     }
 }
@@ -242,7 +232,6 @@ async fn late_order(app: &TestApp, sale: SaleId) {
     };
     let batch = AcceptedBatch {
         sale,
-        part: Part::WHOLE,
         epoch: 0,
         entry: "1-1".to_owned(),
         created_ms: time::OffsetDateTime::now_utc().unix_timestamp() * 1_000,

@@ -5,7 +5,7 @@ use crate::support::{
     load::{Winner, assert_shed, crowd},
 };
 use flash_sale::{
-    domain::{Admission, OrderId, Part, SaleId, UserId},
+    domain::{Admission, OrderId, SaleId, UserId},
     redis::{Keys, keys::shard_of},
     sale::{
         ShopError,
@@ -247,7 +247,6 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
     };
     let batch = |sale, number| AcceptedBatch {
         sale,
-        part: Part::WHOLE,
         epoch: 1,
         entry: "1-1".to_owned(),
         created_ms: now_ms(),
@@ -294,7 +293,7 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     assert_eq!(winners.len(), 20, "as many as may wait");
     let keys = Keys::new(&app.prefix);
     let remaining: i64 = redis::cmd("HGET")
-        .arg(keys.state(sale.parse::<SaleId>().expect("an id")))
+        .arg(keys.state(sale.parse().expect("an id")))
         .arg("remaining")
         .query_async(&mut app.redis().await)
         .await

@@ -6,7 +6,6 @@ use crate::support::{
     app::{Options, TestApp, eventually},
     load::Rush,
 };
-use flash_sale::domain::SaleId;
 use serde_json::json;
 use std::{
     fs,
@@ -107,10 +106,7 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     // Until Postgres cannot write any more: then what is accepted waits in the log.
     let pending = {
         let keys = flash_sale::redis::Keys::new(&app.prefix);
-        (
-            keys.state(sale.parse::<SaleId>().expect("an id")),
-            app.redis().await,
-        )
+        (keys.state(sale.parse().expect("an id")), app.redis().await)
     };
     eventually("orders wait for the disk", async || {
         let waiting: i64 = redis::cmd("HGET")

@@ -6,7 +6,6 @@ use crate::{
     support::{
         Servers,
         app::{Options, TestApp, eventually},
-        in_buckets,
         load::crowd,
     },
 };
@@ -24,11 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-in_buckets!(
-    a_rebuild_that_fails_anywhere_is_finished_by_the_next,
-    processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind,
-);
-
 fn points() -> impl Iterator<Item = &'static str> {
     POINTS
         .iter()
@@ -43,13 +37,14 @@ async fn disown_redis(app: &TestApp) {
     app.execute(DISOWN).await;
 }
 
-async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next(buckets: i64) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next() {
     super::keep_quiet_about_injected_panics();
     let cells = points().flat_map(|point| ["error", "panic"].map(|action| (point, action)));
     let cells = cells.map(|(point, action)| async move {
         // Nobody writes: the orders are only in the log, which the rebuild has to drain.
         let app = TestApp::start_with(Options::without_writer()).await;
-        let sale = app.sale(50, json!({"buckets": buckets})).await;
+        let sale = app.sale(50, json!({})).await;
         let winners = crowd(&app, &sale, 20).await;
         assert_eq!(winners.len(), 20);
         let before = epoch(&app, &sale).await;
@@ -79,10 +74,11 @@ async fn a_rebuild_that_fails_anywhere_is_finished_by_the_next(buckets: i64) {
     super::in_turns(4, cells).await;
 }
 
-async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind(buckets: i64) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {
     let servers = Servers::own().await;
     let app = TestApp::start_on(&servers, Options::without_writer()).await;
-    let sale = app.sale(40, json!({"buckets": buckets})).await;
+    let sale = app.sale(40, json!({})).await;
     let winners = crowd(&app, &sale, 20).await;
     assert_eq!(winners.len(), 20);
     let prefix = app.prefix.clone();
@@ -124,7 +120,7 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
 
 /// The epochs of which Redis has buyers of this sale.
 async fn epochs_with_buyers(app: &TestApp, sale: &str) -> BTreeSet<i64> {
-    let state = Keys::new(&app.prefix).state(sale.parse::<SaleId>().expect("an id"));
+    let state = Keys::new(&app.prefix).state(sale.parse().expect("an id"));
     let found: Vec<String> = redis::cmd("KEYS")
         .arg(format!("{state}:*:buyers:*"))
         .query_async(&mut app.redis().await)
@@ -326,7 +322,7 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     };
 
     // The buyers of one sale are nonsense, and its stock is gone; the log has its orders still.
-    let id: SaleId = one.parse().expect("an id");
+    let id = one.parse().expect("an id");
     let keys = Keys::new(&prefix);
     redis::pipe()
         .set(keys.shard(id, 1, 0), "nonsense")

@@ -11,7 +11,6 @@ use crate::{
     support::{
         Servers,
         app::{Options, TestApp, eventually},
-        in_buckets,
         load::{Rush, assert_shed, crowd},
         proxy::{Address, Proxy, free_port},
     },
@@ -22,21 +21,13 @@ use reqwest::StatusCode;
 use serde_json::json;
 use std::fs;
 
-in_buckets!(
-    flushall,
-    a_kill_and_a_restart_with_everything,
-    a_restart_with_nothing,
-    a_restart_without_the_tail,
-    a_restored_backup,
-);
-
 /// What a rush buys at least before the loss, and again after it.
 const ENOUGH: usize = 80;
 
 /// A rush at both instances, in the middle of which `lose` takes something away.
-async fn survives(buckets: i64, lose: impl AsyncFnOnce(&mut OwnRedis)) {
+async fn survives(lose: impl AsyncFnOnce(&mut OwnRedis)) {
     let mut pair = Pair::start().await;
-    let sale = pair.first.sale(50_000, json!({"buckets": buckets})).await;
+    let sale = pair.first.sale(50_000, json!({})).await;
     let regulars = crowd(&pair.first, &sale, 4).await;
     for (shopper, id) in &regulars {
         shopper.until(id, "pending_payment").await;
@@ -70,23 +61,23 @@ async fn survives(buckets: i64, lose: impl AsyncFnOnce(&mut OwnRedis)) {
     pair.finish().await;
 }
 
-async fn flushall(buckets: i64) {
-    survives(buckets, async |redis| {
-        drop(command(redis, &["FLUSHALL"]).await)
-    })
-    .await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushall() {
+    survives(async |redis| drop(command(redis, &["FLUSHALL"]).await)).await;
 }
 
-async fn a_kill_and_a_restart_with_everything(buckets: i64) {
-    survives(buckets, async |redis| {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_and_a_restart_with_everything() {
+    survives(async |redis| {
         redis.kill();
         redis.start_again().await;
     })
     .await;
 }
 
-async fn a_restart_with_nothing(buckets: i64) {
-    survives(buckets, async |redis| {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_with_nothing() {
+    survives(async |redis| {
         redis.kill();
         fs::remove_dir_all(redis.files()).expect("its files");
         redis.start_again().await;
@@ -94,8 +85,9 @@ async fn a_restart_with_nothing(buckets: i64) {
     .await;
 }
 
-async fn a_restart_without_the_tail(buckets: i64) {
-    survives(buckets, async |redis| {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_without_the_tail() {
+    survives(async |redis| {
         redis.kill();
         // Stock, buyers, log and epoch go back together and still agree with each other.
         let (file, length) = redis.last_incr();
@@ -105,8 +97,9 @@ async fn a_restart_without_the_tail(buckets: i64) {
     .await;
 }
 
-async fn a_restored_backup(buckets: i64) {
-    survives(buckets, async |redis| {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_backup() {
+    survives(async |redis| {
         // Taken while it serves, as backups are; the sale goes on after it.
         let backup = redis.files().with_extension("backup");
         copy_folder(&redis.files(), &backup).expect("a backup");
