@@ -4,7 +4,6 @@
 //! refuses is a [`error::Problem`].
 
 pub mod admin;
-pub mod around;
 pub mod body;
 pub mod bots;
 pub mod connections;
@@ -13,8 +12,9 @@ pub mod door;
 pub mod error;
 pub mod events;
 pub mod extract;
-pub mod frame;
+pub mod health;
 pub mod lab;
+pub mod layers;
 pub mod lessons;
 pub mod limits;
 pub mod openapi;
@@ -37,20 +37,18 @@ use axum::{
     Router,
     body::Bytes,
     http::{HeaderValue, header::CONTENT_TYPE},
-    middleware::from_fn,
     routing::get,
 };
 use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
-use std::sync::Arc;
+use layers::time_limit;
+use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
+use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
-use utoipa_axum::{
-    router::{OpenApiRouter, UtoipaMethodRouterExt},
-    routes,
-};
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub use {
-    around::of_a_worker, connections::ConnectionLimits, departure::Leaving, events::Streams,
+    connections::ConnectionLimits, departure::Leaving, events::Streams, health::of_a_worker,
     limits::Limits,
 };
 
@@ -85,22 +83,17 @@ pub type App = Arc<HttpState>;
 /// The whole server. Serve it with connect info (`SocketAddr`): limits go by address.
 pub fn router(state: HttpState) -> Router {
     let app: App = Arc::new(state);
-    let frame = frame::Frame::new(app.clone());
     let (api, document) = api().split_for_parts();
     let document = openapi::without_null_bodies(document);
     let document = Bytes::from(document.to_json().expect("the document is plain data"));
     let json = HeaderValue::from_static("application/json");
 
-    // One layer: each `Router::layer` boxes every request anew.
-    api.route(
-        "/openapi.json",
-        get(async move || ([(CONTENT_TYPE, json)], document)),
-    )
-    .merge(pages::router())
-    .fallback(async || Problem::new(&NOT_FOUND))
-    .method_not_allowed_fallback(async || Problem::new(&METHOD_NOT_ALLOWED))
-    .layer(frame)
-    .with_state(app)
+    let document = get(async move || ([(CONTENT_TYPE, json)], document));
+    let routes = api
+        .merge(pages::router().route("/openapi.json", document))
+        .fallback(async || Problem::new(&NOT_FOUND))
+        .method_not_allowed_fallback(async || Problem::new(&METHOD_NOT_ALLOWED));
+    layers::around(routes, app.clone()).with_state(app)
 }
 
 /// The API as an OpenAPI document.
@@ -108,28 +101,45 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     openapi::without_null_bodies(api().into_openapi())
 }
 
+/// How long an answer may take. Only a dependency that neither answers nor fails makes it count.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// An audit of millions of orders takes as long as a statement may (see `postgres.rs`).
+const OPERATORS_TIME_LIMIT: Duration = Duration::from_secs(60);
+/// A slow strategy is slow on purpose, and a verdict waits for it. Longer than the lab's own limits.
+const LAB_TIME_LIMIT: Duration = Duration::from_secs(35);
+
 /// Every documented route; the paths stand at the handlers.
 fn api() -> OpenApiRouter<App> {
-    let packed = from_fn(pages::compressed);
     OpenApiRouter::with_openapi(openapi::Head::openapi())
-        // /api/v1/session
+        .merge(shopping().layer(time_limit(TIME_LIMIT)))
+        .merge(operating().layer(time_limit(OPERATORS_TIME_LIMIT)))
+        .merge(lab().layer(time_limit(LAB_TIME_LIMIT)))
+        .merge(around_it().layer(time_limit(TIME_LIMIT)))
+        // Without a time limit: each of its waits has its own (2 s at the gate).
+        .routes(routes!(orders::purchase))
+}
+
+/// /api/v1/session, /api/v1/sales and /api/v1/orders
+fn shopping() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(session::open, session::read))
-        // /api/v1/sales
         .routes(routes!(sales::list))
         .routes(routes!(sales::read))
         .routes(routes!(events::sale))
-        .routes(routes!(orders::purchase))
         .routes(routes!(room::join, room::look))
         .routes(routes!(room::events))
         .routes(routes!(bots::pass))
         .routes(routes!(bots::challenge))
-        // /api/v1/orders
         .routes(routes!(orders::list))
         .routes(routes!(orders::read))
         .routes(routes!(events::order))
         .routes(routes!(orders::pay))
         .routes(routes!(orders::cancel))
-        // /api/v1/admin/sales
+}
+
+/// /api/v1/admin/sales
+fn operating() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
         .routes(routes!(admin::create))
         .routes(routes!(admin::change))
         .routes(routes!(admin::pause))
@@ -138,8 +148,12 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(admin::stock))
         .routes(routes!(admin::audit))
         .routes(routes!(admin::orders))
-        // /api/v1/lab
-        .routes(routes!(lab::strategies).layer(packed.clone()))
+}
+
+/// /api/v1/lab
+fn lab() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(lab::strategies))
         .routes(routes!(lab::create))
         .routes(routes!(lab::delete))
         .routes(routes!(lab::purchase))
@@ -147,15 +161,20 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(lab::events))
         .routes(routes!(lab::verdict))
         .routes(routes!(lab::report))
-        .routes(routes!(lessons::list).layer(packed.clone()))
-        .routes(routes!(lessons::play).layer(packed.clone()))
-        .routes(routes!(lessons::ids).layer(packed.clone()))
-        .routes(routes!(lab::locks).layer(packed.clone()))
-        // /healthz, /readyz, /routable, /metrics
-        .routes(routes!(around::healthz))
-        .routes(routes!(around::readyz))
-        .routes(routes!(around::routable))
-        .routes(routes!(around::metrics))
+        .routes(routes!(lessons::list))
+        .routes(routes!(lessons::play))
+        .routes(routes!(lessons::ids))
+        .routes(routes!(lab::locks))
+        .layer(CompressionLayer::new())
+}
+
+/// /healthz, /readyz, /routable and /metrics
+fn around_it() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::routable))
+        .routes(routes!(health::metrics))
 }
 
 #[cfg(test)]
@@ -482,12 +501,17 @@ mod tests {
             (Method::GET, "/api/v1/sales"),
             (Method::GET, "/healthz"),
         ] {
-            let headers = [("authorization", token.as_str())];
-            assert_eq!(
-                refusal(&router, method, path, &headers, &huge).await,
-                is(413, "too_large"),
-                "{path}"
-            );
+            let length = huge.len().to_string();
+            let headers = [
+                ("authorization", token.as_str()),
+                ("content-length", &length),
+            ];
+            // A body that comes in chunks is only counted where it is read.
+            let sent = if method == Method::GET { 0 } else { 1 };
+            for headers in &[&headers[..], &headers[..1]][..=sent] {
+                let refused = refusal(&router, method.clone(), path, headers, &huge).await;
+                assert_eq!(refused, is(413, "too_large"), "{path}");
+            }
         }
     }
 

@@ -1,8 +1,7 @@
 //! The pages and their files, carried inside the program (in a debug build they are read from
 //! `static/`, so an edit shows on reload).
 //!
-//! At an opening thousands load the same page: files are compressed once, not for every visitor, and
-//! one that the browser has is not sent again.
+//! A file that the browser has is not sent again.
 
 use super::{
     App,
@@ -10,25 +9,22 @@ use super::{
 };
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody, to_bytes},
-    extract::{Path, Request, State},
+    body::Body,
+    extract::{Path, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
-            ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
-            CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, VARY,
+            CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
+            REFERRER_POLICY, VARY,
         },
     },
-    middleware::Next,
     response::{IntoResponse, Redirect, Response},
     routing::{MethodRouter, get},
 };
-use dashmap::DashMap;
-use flate2::{Compression, write::GzEncoder};
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
-use std::{borrow::Cow, io::Write, sync::LazyLock};
-use tower_http::set_header::SetResponseHeaderLayer;
+use std::borrow::Cow;
+use tower_http::{compression::CompressionLayer, set_header::SetResponseHeaderLayer};
 use utoipa_swagger_ui::SwaggerUi;
 
 #[derive(Embed)]
@@ -62,8 +58,6 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 /// What a page of a shop has no use for, and so no script of it gets.
 const PERMISSIONS: &str = "camera=(), geolocation=(), microphone=(), payment=(), usb=()";
-/// Bytes of an answer as of which it is compressed.
-const WORTH_IT: u64 = 4 << 10;
 
 /// The pages, their files, and `/docs` over the document at `/openapi.json`.
 pub fn router() -> Router<App> {
@@ -97,7 +91,8 @@ pub fn router() -> Router<App> {
     // No validator: the document would be sent to somebody else's server.
     let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
     let docs = Router::from(SwaggerUi::new("/docs").config(config));
-    guarded(pages, POLICY).merge(guarded(docs, DOCS_POLICY))
+    let all = guarded(pages, POLICY).merge(guarded(docs, DOCS_POLICY));
+    all.layer(CompressionLayer::new())
 }
 
 /// A page of the shop. All are the same for everybody, but for the way to a lab that is not there.
@@ -191,27 +186,12 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
 /// A file, or 304 if the client has it as it is. `no-cache` means "ask every time": a new release is
 /// seen at once, and an unchanged file costs headers only.
 fn send(found: Found, headers: &HeaderMap) -> Response {
-    let compressed = takes_gzip(headers);
     let tag = etag(&found.hash);
     let mut response = if is_known(headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        let body = if compressed {
-            Body::from(gzip(&tag, &found.data))
-        } else {
-            Body::from(found.data)
-        };
-        let mut response = Response::new(body);
-        let headers = response.headers_mut();
-        if compressed {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        let content_type = HeaderValue::try_from(found.content_type);
-        headers.extend(content_type.ok().map(|value| (CONTENT_TYPE, value)));
-        response
+        ([(CONTENT_TYPE, found.content_type)], Body::from(found.data)).into_response()
     };
-    // One tag for the content in both encodings, so it is weak where the bytes are not the file's.
-    let tag = if compressed { format!("W/{tag}") } else { tag };
     let headers = response.headers_mut();
     headers.extend(HeaderValue::try_from(tag).ok().map(|value| (ETAG, value)));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -248,77 +228,15 @@ fn find(path: &str) -> Option<Found> {
     })
 }
 
-/// Half of the content's SHA-256 tells two versions of a file apart.
+/// Half of the content's SHA-256 tells two versions of a file apart. Weak: it may be compressed.
 fn etag(hash: &[u8; 32]) -> String {
     let head = hash[..16]
         .iter()
         .fold(0u128, |head, byte| head << 8 | u128::from(*byte));
-    format!("\"{head:032x}\"")
+    format!("W/\"{head:032x}\"")
 }
 
-/// The file compressed, from memory as of its second visitor; a file's tag stands for its content.
-fn gzip(tag: &str, data: &[u8]) -> Bytes {
-    static DONE: LazyLock<DashMap<String, Bytes>> = LazyLock::new(DashMap::new);
-    if let Some(done) = DONE.get(tag) {
-        return done.clone();
-    }
-    let compressed = squeezed(data, Compression::best());
-    DONE.insert(tag.to_owned(), compressed.clone());
-    compressed
-}
-
-fn squeezed(data: &[u8], level: Compression) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), level);
-    let compressed = encoder
-        .write_all(data)
-        .and_then(|()| encoder.finish())
-        .expect("a Vec takes everything");
-    Bytes::from(compressed)
-}
-
-/// For routes whose JSON is many kilobytes (the lab's texts and sources): compressed for who takes
-/// it. What is small, streamed or no JSON passes as it is.
-pub async fn compressed(request: Request, next: Next) -> Response {
-    let takes = takes_gzip(request.headers());
-    let response = next.run(request).await;
-    let is_json = response
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|kind| kind == "application/json");
-    let size = response.body().size_hint().exact().unwrap_or(0);
-    if !takes || !is_json || size < WORTH_IT {
-        return response;
-    }
-    let (mut head, body) = response.into_parts();
-    let whole = to_bytes(body, usize::MAX).await;
-    let whole = whole.expect("a body of known size is in memory");
-    head.headers.remove(CONTENT_LENGTH);
-    let gzip = HeaderValue::from_static("gzip");
-    head.headers.insert(CONTENT_ENCODING, gzip);
-    let vary = HeaderValue::from_static("accept-encoding");
-    head.headers.append(VARY, vary);
-    let packed = squeezed(&whole, Compression::default());
-    Response::from_parts(head, Body::from(packed))
-}
-
-/// Whether Accept-Encoding (RFC 9110 §12.5.3) names gzip and does not refuse it by `q=0`.
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(ACCEPT_ENCODING).iter();
-    values
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|coding| {
-            let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
-            let refused = weight
-                .trim()
-                .strip_prefix("q=")
-                .is_some_and(|weight| weight.parse() == Ok(0.0));
-            name.trim().eq_ignore_ascii_case("gzip") && !refused
-        })
-}
-
-/// If-None-Match (RFC 9110 §13.1.2): weak comparison, so a proxy that compressed the file may have
-/// made the tag weak.
+/// If-None-Match (RFC 9110 §13.1.2), by weak comparison.
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let tags = headers
         .get_all(IF_NONE_MATCH)
@@ -326,7 +244,7 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
         .filter_map(|value| value.to_str().ok());
     tags.flat_map(|value| value.split(','))
         .map(str::trim)
-        .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+        .any(|known| known == "*" || known.trim_start_matches("W/") == tag.trim_start_matches("W/"))
 }
 
 fn content_type(kind: &str) -> String {
@@ -356,11 +274,12 @@ mod tests {
         assert_eq!(first.status(), 200);
         assert_eq!(first.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
         let tag = first.headers()[ETAG].to_str().expect("ascii").to_owned();
-        assert_eq!(tag.len(), 34);
+        let strong = tag.strip_prefix("W/").expect("a weak tag").to_owned();
+        assert_eq!(strong.len(), 34);
         for known in [
             tag.clone(),
-            format!("W/{tag}"),
-            format!("\"other\", {tag}"),
+            strong.clone(),
+            format!("\"other\", {strong}"),
             "*".to_owned(),
         ] {
             assert_eq!(asked("index.html", &known).status(), 304, "{known}");
@@ -368,68 +287,33 @@ mod tests {
         assert_eq!(asked("index.html", "\"other\"").status(), 200);
     }
 
-    #[test]
-    fn who_takes_gzip_gets_the_same_content_in_fewer_bytes() {
-        let accepting = |value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
-            headers
-        };
-        for refusing in ["", "br", "gzip;q=0", "identity, gzip; q=0.0"] {
-            let plain = file("css/app.css", &accepting(refusing));
-            assert!(
-                !plain.headers().contains_key(CONTENT_ENCODING),
-                "{refusing}"
-            );
-        }
-        let headers = accepting("br, GZIP;q=0.8");
-        let response = file("css/app.css", &headers);
-        assert_eq!(response.headers()[CONTENT_ENCODING], "gzip");
-        assert_eq!(response.headers()[VARY], "accept-encoding");
-        let tag = response.headers()[ETAG].to_str().expect("ascii").to_owned();
-        assert!(tag.starts_with("W/"), "{tag}");
-        assert_eq!(asked("css/app.css", &tag).status(), 304);
-        let found = find("css/app.css").expect("a file");
-        let compressed = gzip(&etag(&found.hash), &found.data);
-        assert!(compressed.len() * 2 < found.data.len());
-        let mut unpacked = Vec::new();
-        std::io::Read::read_to_end(
-            &mut flate2::read::GzDecoder::new(&compressed[..]),
-            &mut unpacked,
-        )
-        .expect("gzip");
-        assert_eq!(unpacked[..], found.data[..]);
-    }
-
     #[tokio::test]
-    async fn large_json_is_compressed_for_who_takes_it() {
-        use axum::{Json, middleware::from_fn};
+    async fn who_takes_gzip_gets_the_same_content_in_fewer_bytes() {
+        use axum::{body::to_bytes, extract::Request, http::header};
         use tower::ServiceExt;
-        let large = || async { Json("x".repeat(50_000)) };
-        let app = Router::<()>::new()
-            .route("/large", get(large))
-            .route("/small", get(async || Json("x")))
-            .layer(from_fn(compressed));
-        let ask = |path: &str, accepts: &str| {
-            let request = Request::get(path).header(ACCEPT_ENCODING, accepts);
+        let app = crate::http::testing::app();
+        let ask = |accepts: &'static str| {
+            let request =
+                Request::get("/static/css/app.css").header(header::ACCEPT_ENCODING, accepts);
             let request = request.body(Body::empty()).expect("a request");
-            let app = app.clone();
+            let router = router().with_state(app.clone());
             async move {
-                let response = app.oneshot(request).await.expect("an answer");
-                let packed = response.headers().contains_key(CONTENT_ENCODING);
+                let response = router.oneshot(request).await.expect("an answer");
+                assert_eq!(response.headers()[VARY], "accept-encoding");
+                let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
                 let body = to_bytes(response.into_body(), 1 << 20).await;
-                (packed, body.expect("whole"))
+                (encoding, body.expect("whole"))
             }
         };
-        let (packed, body) = ask("/large", "gzip").await;
-        let mut unpacked = String::new();
-        let mut decoder = flate2::read::GzDecoder::new(&body[..]);
-        std::io::Read::read_to_string(&mut decoder, &mut unpacked).expect("gzip");
-        assert!(packed && body.len() < 1000, "{}", body.len());
-        assert_eq!(unpacked.len(), 50_002);
-        let (packed, body) = ask("/large", "identity").await;
-        assert!(!packed && body.len() == 50_002);
-        assert!(!ask("/small", "gzip").await.0);
+        let found = find("css/app.css").expect("a file");
+        for refusing in ["", "br", "gzip;q=0", "identity, gzip; q=0.0"] {
+            let (encoding, body) = ask(refusing).await;
+            assert_eq!(encoding, None, "{refusing}");
+            assert_eq!(body[..], found.data[..]);
+        }
+        let (encoding, body) = ask("br, GZIP;q=0.8").await;
+        assert_eq!(encoding.expect("packed"), "gzip");
+        assert!(body.len() * 2 < found.data.len());
     }
 
     #[test]

@@ -1,0 +1,226 @@
+//! What happens around every request, outermost first: its id, its span, its metrics and headers,
+//! panics, the size of its body. Time limits stand beside the routes they are for (`mod.rs`).
+
+use super::{
+    App, HttpState,
+    body::LIMIT,
+    error::{Problem, RATELIMIT, RATELIMIT_POLICY, TOO_LARGE, panicked},
+    limits::{ADDRESS, Address},
+};
+use crate::telemetry::traces;
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, MatchedPath, Request, State},
+    http::{
+        HeaderName, HeaderValue, Method, StatusCode,
+        header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+    },
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+};
+use std::time::{Duration, Instant};
+use tower::{ServiceBuilder, util::MapRequestLayer};
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    limit::RequestBodyLimitLayer,
+    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
+    timeout::TimeoutLayer,
+    trace::TraceLayer,
+};
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
+const LONGEST_ID: usize = 64;
+/// How long a client should wait before it asks again for what took too long.
+const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Puts the layers around all routes and fallbacks.
+pub fn around(router: Router<App>, app: App) -> Router<App> {
+    let trace = TraceLayer::new_for_http()
+        .make_span_with(|request: &Request| {
+            let id = request.headers().get(X_REQUEST_ID);
+            tracing::debug_span!("request", ?id, method = %request.method(), route = route(request))
+        })
+        .on_request(())
+        .on_failure(()); // a failure is logged where it arises
+    router.layer(
+        ServiceBuilder::new()
+            .layer(MapRequestLayer::new(drop_odd_id))
+            .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+            .layer(PropagateRequestIdLayer::x_request_id())
+            .layer(trace)
+            .layer(from_fn_with_state(app, observe))
+            .layer(CatchPanicLayer::custom(panicked))
+            .layer(DefaultBodyLimit::disable())
+            .layer(RequestBodyLimitLayer::new(LIMIT)),
+    )
+}
+
+/// Gives up on an answer after `limit`; on an event stream, if it has not begun by then.
+///
+/// The handler is dropped where it waits, as when its client hangs up. [`observe`] tells why.
+pub fn time_limit(limit: Duration) -> TimeoutLayer {
+    TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, limit)
+}
+
+/// An id that a request brings goes into logs and back to the client, so it has to be plain.
+fn drop_odd_id(mut request: Request) -> Request {
+    let mut ids = request.headers().get_all(X_REQUEST_ID).iter();
+    let is_odd = match (ids.next(), ids.next()) {
+        (None, _) => false,
+        (Some(id), None) => !is_plain(id.as_bytes()),
+        _ => true,
+    };
+    if is_odd {
+        request.headers_mut().remove(X_REQUEST_ID);
+    }
+    request
+}
+
+fn is_plain(id: &[u8]) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    (1..=LONGEST_ID).contains(&id.len()) && id.iter().all(plain)
+}
+
+fn route(request: &Request) -> &str {
+    let matched = request.extensions().get::<MatchedPath>();
+    matched.map_or("unmatched", MatchedPath::as_str)
+}
+
+/// A client can send any method, and every label of a metric is kept for ever.
+fn method_label(method: &Method) -> &'static str {
+    const KNOWN: [&str; 6] = ["GET", "POST", "PATCH", "HEAD", "DELETE", "OPTIONS"];
+    let known = KNOWN.iter().find(|known| **known == method.as_str());
+    known.copied().unwrap_or("other")
+}
+
+/// Limits, counts and times a request, and completes the headers of its answer.
+async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = route(&request).to_owned();
+    let method = method_label(request.method());
+    let (response, left) = match check_address(&app, &request) {
+        Ok(left) => (traced(method, &route, request, next).await, left),
+        Err(problem) => (problem.into_response(), None),
+    };
+    let mut response = match response.status() {
+        // The layers that answer these do not know problem documents.
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(&TOO_LARGE).into_response(),
+        StatusCode::GATEWAY_TIMEOUT => {
+            tracing::warn!(route, "gave up on a request that took too long");
+            Problem::unavailable("the answer took too long", RETRY_AFTER_TIMEOUT).into_response()
+        }
+        _ => response,
+    };
+    complete(&app, &mut response, left);
+    let status = response.status().as_str().to_owned();
+    metrics::counter!(
+        "flash_sale_http_requests_total",
+        "route" => route.clone(), "method" => method, "status" => status
+    )
+    .increment(1);
+    metrics::histogram!("flash_sale_http_request_seconds", "route" => route)
+        .record(began.elapsed());
+    response
+}
+
+/// How many requests its address has left, where addresses are limited.
+fn check_address(app: &HttpState, request: &Request) -> Result<Option<u32>, Problem> {
+    let path = request.uri().path();
+    match &app.limits {
+        // Besides the API, whatever asks a dependency or renders something large.
+        Some(limits) if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" => {
+            let address = Address::of(request.extensions(), request.headers(), app.trust_proxy);
+            limits.check_address(address).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
+    let status = response.status();
+    let headers = response.headers_mut();
+    // What a client sent may come back to it; no browser is to guess that it is a page.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(left) = left
+        && !headers.contains_key(RATELIMIT)
+        && let Ok(state) = HeaderValue::try_from(ADDRESS.state(left))
+    {
+        headers.insert(RATELIMIT, state);
+        headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(ADDRESS.text));
+    }
+    // Every 429 and 503 carries Retry-After.
+    if [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ]
+    .contains(&status)
+    {
+        let soon = headers.entry(RETRY_AFTER);
+        soon.or_insert(const { HeaderValue::from_static("1") });
+    }
+    // A proxy that keeps the connection would send its next request while the port closes.
+    if app.leaving.is_set() {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// Answers within a span of a trace, if this request is traced, and says where it is found.
+async fn traced(method: &'static str, route: &str, request: Request, next: Next) -> Response {
+    let span = traces::active()
+        .filter(|_| route.starts_with("/api/"))
+        .and_then(|traces| traces.request(method, route, request.headers()));
+    let Some(span) = span else {
+        return next.run(request).await;
+    };
+    let id = request.headers().get(X_REQUEST_ID).cloned();
+    let mut response = span.around(next.run(request)).await;
+    let id = id.as_ref().and_then(|id| id.to_str().ok());
+    let found_at = span.answered(response.status().as_u16(), id.unwrap_or_default());
+    if let Ok(found_at) = HeaderValue::try_from(found_at) {
+        response.headers_mut().insert(TRACERESPONSE, found_at);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{body::Body, routing::get};
+    use proptest::prelude::*;
+    use tower::ServiceExt;
+
+    #[tokio::test]
+    async fn a_handler_that_never_answers_is_given_up() {
+        let app = crate::http::testing::app();
+        let slow = get(std::future::pending::<()>).layer(time_limit(Duration::from_millis(1)));
+        let router = around(Router::new().route("/slow", slow), app.clone()).with_state(app);
+        let request = Request::get("/slow")
+            .body(Body::empty())
+            .expect("a request");
+        let answer = router.oneshot(request).await.expect("infallible");
+        assert_eq!(answer.status(), 503);
+        assert_eq!(answer.headers()[RETRY_AFTER], "5");
+        assert!(answer.headers().contains_key(X_REQUEST_ID));
+    }
+
+    #[test]
+    fn odd_methods_have_one_label() {
+        assert_eq!(method_label(&Method::PATCH), "PATCH");
+        let odd = Method::from_bytes(b"BREW").expect("a method");
+        assert_eq!(method_label(&odd), "other");
+    }
+
+    proptest! {
+        /// Only a plain id is kept of what the request brought.
+        #[test]
+        fn any_request_id_is_plain_or_dropped(value in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let request = Request::get("/").header(X_REQUEST_ID, value.clone());
+                let request = drop_odd_id(request.body(Body::empty()).expect("a request"));
+                let kept = request.headers().get(X_REQUEST_ID);
+                prop_assert_eq!(kept == Some(&value), is_plain(value.as_bytes()));
+            }
+        }
+    }
+}
