@@ -11,7 +11,7 @@ use crate::{
     config::{ProxyTrust, StoreSettings},
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
-    http::{self, ConnectionLimits, HttpState, Leaving, Limits},
+    http::{self, ConnectionLimits, HttpState, Limits},
     lab::{Lab, LabError, servers::Servers},
     postgres::{self, Pool, SchemaError},
     redis::Redis,
@@ -26,7 +26,10 @@ use std::{
     io,
     path::{Path, PathBuf},
     str::FromStr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::net::TcpListener;
@@ -333,7 +336,7 @@ pub async fn serve(
 ) -> Result<(), AppError> {
     let metrics = telemetry::metrics();
     let draining = CancellationToken::new();
-    let leaving = Arc::new(Leaving::default());
+    let leaving = Arc::new(AtomicBool::new(false));
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
     if let Some(limits) = &limits {
         running.spawn(|stop| upkeep(limits.clone(), stop));
@@ -363,11 +366,10 @@ pub async fn serve(
         trust_proxy: front.trust_proxy,
         lab: lab.clone(),
     });
-    let mut server = tokio::spawn(http::connections::serve(
+    let mut server = tokio::spawn(http::server::serve(
         listener,
         router,
         front.connections,
-        leaving.clone(),
         draining.clone(),
         REQUESTS_GRACE,
     ));
@@ -380,7 +382,7 @@ pub async fn serve(
             return Err(AppError::Io { action: "serve".into(), source });
         }
     }
-    leaving.set();
+    leaving.store(true, Relaxed);
     if !front.drain_notice.is_zero() {
         tracing::info!(notice = ?front.drain_notice, "leaving: still serving, no longer ready");
         tokio::time::sleep(front.drain_notice).await;

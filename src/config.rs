@@ -239,7 +239,7 @@ pub struct ServeSettings {
           value_parser = clap::value_parser!(u16).range(0..=300))]
     pub drain_notice: u16,
 
-    /// The most connections of clients at once; one more is told 503 and closed. With RATE_LIMIT on and
+    /// The most connections of clients at once; more wait in the system's queue. With RATE_LIMIT on and
     /// TRUST_PROXY off, one address may have a quarter of them. Unset: what the limit of open files
     /// leaves (it is raised as far as the system allows), at most 50000
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]

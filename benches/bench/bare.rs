@@ -48,7 +48,7 @@ pub fn serve() -> Result<(), Error> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let listener = flash_sale::http::connections::listen(([127, 0, 0, 1], 0).into())?;
+        let listener = flash_sale::http::server::listen(([127, 0, 0, 1], 0).into())?;
         println!("bare ready on http://{}", listener.local_addr()?);
         std::io::stdout().flush()?;
         let listener = listener.tap_io(|stream| {

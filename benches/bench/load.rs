@@ -287,7 +287,7 @@ const OTHER_DESCRIPTORS: usize = 512;
 
 impl Crowd {
     pub fn of(connections: usize, threads: usize) -> Result<Self, String> {
-        let most = flash_sale::http::connections::raise_descriptor_limit();
+        let most = flash_sale::http::server::raise_descriptor_limit();
         Self::within(most, connections, threads)
     }
 

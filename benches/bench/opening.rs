@@ -24,7 +24,7 @@ use crate::{
 };
 use flash_sale::{
     domain::{OrderId, SaleId, SaleState},
-    http::{ConnectionLimits, connections::raise_descriptor_limit},
+    http::{ConnectionLimits, server::raise_descriptor_limit},
 };
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};

@@ -211,7 +211,7 @@ async fn serve_command(
     start_logs(&store);
     telemetry::metrics(); // before the first measurement
     start_traces(&settings.traces)?;
-    let descriptors = http::connections::raise_descriptor_limit();
+    let descriptors = http::server::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
     let (listener, address) = listen(settings.listen_addr)?;
@@ -288,8 +288,7 @@ async fn serve_command(
 /// Listens; with port 0 the address has the one that was free.
 fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
     let failed = |action: String| |source| AppError::Io { action, source };
-    let listener =
-        http::connections::listen(wanted).map_err(failed(format!("listen on {wanted}")))?;
+    let listener = http::server::listen(wanted).map_err(failed(format!("listen on {wanted}")))?;
     let address = listener.local_addr();
     let address = address.map_err(failed("read the listening address".into()))?;
     Ok((listener, address))

@@ -14,7 +14,7 @@ use axum::{
     routing::get,
 };
 use serde::Serialize;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
@@ -57,7 +57,7 @@ pub async fn healthz() -> &'static str {
     ),
 )]
 pub async fn readyz(State(app): State<App>) -> Result<Response, Problem> {
-    let draining = app.leaving.is_set() || app.draining.is_cancelled();
+    let draining = app.leaving.load(Relaxed) || app.draining.is_cancelled();
     readiness(&app.shop, draining).await
 }
 
@@ -105,7 +105,7 @@ async fn readiness(shop: &Shop, draining: bool) -> Result<Response, Problem> {
     ),
 )]
 pub async fn routable(State(app): State<App>) -> (StatusCode, &'static str) {
-    if app.leaving.is_set() || app.draining.is_cancelled() {
+    if app.leaving.load(Relaxed) || app.draining.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "leaving\n")
     } else {
         (StatusCode::OK, "ok\n")

@@ -18,7 +18,10 @@ use axum::{
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
 use tower::{ServiceBuilder, util::MapRequestLayer};
 use tower_http::{
     catch_panic::CatchPanicLayer,
@@ -160,7 +163,7 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
         soon.or_insert(const { HeaderValue::from_static("1") });
     }
     // A proxy that keeps the connection would send its next request while the port closes.
-    if app.leaving.is_set() {
+    if app.leaving.load(Relaxed) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }

@@ -6,8 +6,6 @@
 pub mod admin;
 pub mod body;
 pub mod bots;
-pub mod connections;
-pub mod departure;
 pub mod door;
 pub mod error;
 pub mod events;
@@ -23,6 +21,7 @@ pub mod pages;
 pub mod room;
 pub mod sales;
 pub mod seats;
+pub mod server;
 pub mod session;
 
 use crate::{
@@ -41,16 +40,16 @@ use axum::{
 };
 use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 use layers::time_limit;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 use tokio_util::sync::CancellationToken;
 use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use {
-    connections::ConnectionLimits, departure::Leaving, events::Streams, health::of_a_worker,
-    limits::Limits,
-};
+pub use {events::Streams, health::of_a_worker, limits::Limits, server::ConnectionLimits};
 
 /// What the handlers work with.
 #[derive(Clone)]
@@ -70,7 +69,7 @@ pub struct HttpState {
     /// Cancelled when the server is on its way out: event streams end, `/readyz` says no.
     pub draining: CancellationToken,
     /// Set when it is about to be: `/readyz` and `/routable` say no, and everything else is answered.
-    pub leaving: Arc<Leaving>,
+    pub leaving: Arc<AtomicBool>,
     /// Which proxies in front say who is asking (X-Forwarded-For, X-Forwarded-Proto).
     pub trust_proxy: ProxyTrust,
     /// `None`: every lab route answers 404.
