@@ -2,32 +2,40 @@
 
 pub mod traces;
 
-use crate::config::LogFormat;
+use crate::config::{LogFormat, StoreSettings, TraceSettings};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::{
     io::{self, IsTerminal},
     sync::OnceLock,
 };
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Starts logging to stderr; `filter` is in the syntax of `RUST_LOG`. The first call counts.
-pub fn init_logs(filter: &str, format: LogFormat) {
+/// Starts logging to stderr, and exporting traces. The first call counts.
+pub fn start(
+    store: &StoreSettings,
+    traces: Option<&TraceSettings>,
+) -> Result<(), traces::TraceError> {
     // Postgres says at every start that the schema exists, the client of ZooKeeper that a server which is
     // just starting does not answer; `filter` may ask for both.
     let quiet = "sqlx::postgres::notice=warn,zookeeper_client=error";
-    let filter =
-        EnvFilter::try_new(format!("{quiet},{filter}")).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(format!("{quiet},{},otel=off", store.rust_log))
+        .unwrap_or_else(|_| EnvFilter::new("info,otel=off"));
     // Colours are for people: in a file they are noise that a search stumbles over.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let logs = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
         .with_writer(io::stderr);
-    // A second call (several servers in one test process) keeps the first.
-    let _ = match format {
-        LogFormat::Text => logs.try_init(),
-        LogFormat::Json => logs.json().try_init(),
+    let logs = match store.log_format {
+        LogFormat::Text => logs.with_filter(filter).boxed(),
+        LogFormat::Json => logs.json().with_filter(filter).boxed(),
     };
+    let mut layers = vec![logs];
+    if let Some(settings) = traces {
+        layers.extend(traces::layer(settings)?);
+    }
+    // A second call (several servers in one test process) keeps the first.
+    let _ = tracing_subscriber::registry().with(layers).try_init();
+    Ok(())
 }
 
 /// Seconds, from a fast purchase to a client's patience.

@@ -15,9 +15,7 @@ use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
     bots::limits::WhenAway,
-    config::{
-        SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, TraceSettings, WorkerSettings,
-    },
+    config::{SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, WorkerSettings},
     domain::{SaleId, UserId},
     http, postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
@@ -188,19 +186,8 @@ pub async fn run(cli: Cli) -> ExitCode {
 const EASY_TO_GUESS: usize = 16;
 
 fn start_logs(store: &StoreSettings) {
-    telemetry::init_logs(&store.rust_log, store.log_format);
-}
-
-fn start_traces(settings: &TraceSettings) -> Result<(), AppError> {
-    // Set to nothing is how a compose file leaves it out.
-    match settings.otlp_endpoint.as_deref() {
-        None | Some("") => Ok(()),
-        Some(endpoint) => Ok(traces::start(
-            endpoint,
-            &settings.otel_service_name,
-            settings.trace_share,
-        )?),
-    }
+    // Only the settings of traces can be wrong.
+    let _ = telemetry::start(store, None);
 }
 
 async fn serve_command(
@@ -208,9 +195,8 @@ async fn serve_command(
     sale: SaleSettings,
     store: StoreSettings,
 ) -> Result<ExitCode, AppError> {
-    start_logs(&store);
+    telemetry::start(&store, Some(&settings.traces))?;
     telemetry::metrics(); // before the first measurement
-    start_traces(&settings.traces)?;
     let descriptors = http::server::raise_descriptor_limit();
     // Caught from the start: opening the stores can take minutes when they have much to recover.
     let mut shutdown = Box::pin(shutdown_signal()?);
@@ -337,9 +323,8 @@ async fn worker_command(
     store: StoreSettings,
     settings: WorkerSettings,
 ) -> Result<ExitCode, AppError> {
-    start_logs(&store);
+    telemetry::start(&store, Some(&settings.traces))?;
     telemetry::metrics();
-    start_traces(&settings.traces)?;
     let shutdown = shutdown_signal()?;
     let listening = settings.metrics_addr.map(listen).transpose()?;
     let (listener, address) = listening.unzip();

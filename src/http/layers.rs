@@ -30,6 +30,7 @@ use tower_http::{
     timeout::TimeoutLayer,
     trace::TraceLayer,
 };
+use tracing::Instrument;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
@@ -170,17 +171,18 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
 
 /// Answers within a span of a trace, if this request is traced, and says where it is found.
 async fn traced(method: &'static str, route: &str, request: Request, next: Next) -> Response {
-    let span = traces::active()
-        .filter(|_| route.starts_with("/api/"))
-        .and_then(|traces| traces.request(method, route, request.headers()));
-    let Some(span) = span else {
+    if !route.starts_with("/api/") {
         return next.run(request).await;
-    };
-    let id = request.headers().get(X_REQUEST_ID).cloned();
-    let mut response = span.around(next.run(request)).await;
-    let id = id.as_ref().and_then(|id| id.to_str().ok());
-    let found_at = span.answered(response.status().as_u16(), id.unwrap_or_default());
-    if let Ok(found_at) = HeaderValue::try_from(found_at) {
+    }
+    let id = request.headers().get(X_REQUEST_ID);
+    let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let span = traces::request(method, route, id, request.headers());
+    if span.is_disabled() {
+        return next.run(request).await;
+    }
+    let mut response = next.run(request).instrument(span.clone()).await;
+    let found_at = traces::answered(&span, response.status().as_u16());
+    if let Some(Ok(found_at)) = found_at.map(HeaderValue::try_from) {
         response.headers_mut().insert(TRACERESPONSE, found_at);
     }
     response

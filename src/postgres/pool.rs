@@ -1,6 +1,6 @@
 //! The pool that the shop uses, which also works through a pooler in transaction mode.
 //!
-//! Such a pooler lends a session for one transaction. What needs more of a session, and what is done about it:
+//! Such a pooler lends a session for one transaction. What needs more, and what is done about it:
 //!
 //! | of a session | through a pooler |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | the lock that elects who rebuilds | a transaction's, held open: nothing to do |
 //! | LISTEN, temporary tables, cursors WITH HOLD | not used (changes are published in Redis) |
 //!
-//! `sqlx` prepares a statement in one exchange and executes it in the next. Between the two a pooler may lend the
-//! session to somebody else. A transaction keeps it for both, and begins by forgetting what the session's
-//! last user has prepared. That is four exchanges instead of one: correct, and slow.
+//! `sqlx` prepares a statement in one exchange and executes it in the next. Between the two a pooler
+//! may lend the session to somebody else. A transaction keeps it for both, and begins by forgetting
+//! what the session's last user has prepared. Four exchanges instead of one: correct, and slow.
 
 use super::{
     ACQUIRE_TIMEOUT, IDLE_TRANSACTION_TIMEOUT, RETURN_TIMEOUT, STATEMENT_TIMEOUT, Transaction,
@@ -31,8 +31,8 @@ use sqlx::{
 };
 use std::sync::Arc;
 
-/// Connections to Postgres. An executor like `sqlx`'s own pool; not that pool, so that nothing can go past
-/// the transactions that a pooler needs.
+/// Connections to Postgres. An executor like `sqlx`'s own pool; not that pool, so that nothing can go
+/// past the transactions that a pooler needs.
 #[derive(Debug, Clone)]
 pub struct Pool {
     connections: PgPool,
@@ -64,10 +64,10 @@ pub fn pooled(options: PgConnectOptions, direct: PgConnectOptions, connections: 
 }
 
 /// Connections are not tested before they are handed out: that is a round trip for each query, and a
-/// broken one shows by its error, after which the pool drops it. They are tested when they come back,
-/// behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before that a
-/// query that was given up is waited for here, and a connection that stays silent is dropped. One that
-/// owes no answer costs nothing here.
+/// broken one shows by its error, after which the pool drops it. They are tested when they come
+/// back, behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before
+/// that a query that was given up is waited for here, and a connection that stays silent is dropped.
+/// One that owes no answer costs nothing here.
 fn connect_lazily(pool: PgPoolOptions, options: PgConnectOptions, connections: u32) -> PgPool {
     pool.max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)

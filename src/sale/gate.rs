@@ -29,9 +29,10 @@ use crate::{
         ids::IdError,
         log::{AcceptedBatch, AcceptedOrder},
     },
-    telemetry::traces::{self, Batch, Call, Joined},
+    telemetry::traces,
 };
 use futures_util::FutureExt;
+use opentelemetry::trace::SpanContext;
 use std::{
     borrow::Borrow,
     panic::AssertUnwindSafe,
@@ -39,6 +40,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 /// The most buyers of one sale that may wait for a batch; beyond it they get 503 at once.
 const QUEUE: usize = 65_536;
@@ -65,7 +67,7 @@ pub struct Waiting {
     user: UserId,
     key: Option<IdempotencyKey>,
     since: Instant,
-    trace: Option<Joined>,
+    trace: Option<Box<SpanContext>>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -82,11 +84,14 @@ pub async fn ask(
         user,
         key,
         since: Instant::now(),
-        trace: Joined::here(),
+        trace: traces::here(),
         answer,
     });
     let answered = match joined {
-        Ok(()) => verdict.await.unwrap_or(Err(NO_ANSWER)),
+        Ok(()) => {
+            let verdict = verdict.instrument(traces::below_here("admission"));
+            verdict.await.unwrap_or(Err(NO_ANSWER))
+        }
         Err(_) => {
             shop.metrics.unavailable.increment(1);
             Err(OVERLOADED)
@@ -146,11 +151,10 @@ async fn serve(
     spare: &mut SpareIds,
 ) {
     let began = Instant::now();
-    let batch = Batch::open(waiting.iter().map(|buyer| &buyer.trace));
-    let judging = judge_crowd(shop, listing, &waiting, spare);
-    let judged = AssertUnwindSafe(Batch::around(&batch, judging))
-        .catch_unwind()
-        .await;
+    let requests = waiting.iter().filter_map(|buyer| buyer.trace.as_deref());
+    let span = traces::shared("admission batch", requests);
+    let judging = judge_crowd(shop, listing, &waiting, spare).instrument(span);
+    let judged = AssertUnwindSafe(judging).catch_unwind().await;
     let answered = match &judged {
         Ok(Ok(answers)) => answers.len(),
         _ => 0,
@@ -162,9 +166,6 @@ async fn serve(
         Ok(answers) => {
             for (buyer, answer) in waiting.into_iter().zip(answers) {
                 count(shop, &answer);
-                if let (Some(batch), Some(trace)) = (&batch, &buyer.trace) {
-                    batch.judged(trace, buyer.since, &answer);
-                }
                 // A receiver that has gone is a client that hung up: its order stands.
                 let _ = buyer.answer.send(answer);
             }
@@ -455,7 +456,6 @@ async fn attempt<W: Borrow<Waiting>>(
         .map_err(redis::RedisError::from)?;
     let asked = Instant::now();
     shop.round_trips.redis.fetch_add(1, Relaxed);
-    let call = Call::begin("redis admit.lua");
     let judged = scripts::admit(
         &mut connection,
         &shop.redis.keys,
@@ -465,11 +465,8 @@ async fn attempt<W: Borrow<Waiting>>(
         options,
         &buyers,
     )
-    .await;
-    if let Some(call) = call {
-        call.end(judged.is_err());
-    }
-    let judged = judged?;
+    .instrument(traces::below_here("redis admit.lua"))
+    .await?;
     shop.fail_points
         .at("gate.admitted")
         .await
@@ -492,6 +489,7 @@ fn conclude<W: Borrow<Waiting>>(
     let epoch = sale.epoch;
     // What this call accepted, and what an earlier one did whose reply was lost.
     let (mut accepted, mut before) = (Vec::new(), Vec::new());
+    let mut traced = Vec::new();
     let answers: Vec<Answer> = waiting
         .iter()
         .map(Borrow::borrow)
@@ -500,6 +498,7 @@ fn conclude<W: Borrow<Waiting>>(
         .map(|((buyer, id), verdict)| {
             Ok(match *verdict {
                 Judged::Accepted { slot } => {
+                    traced.extend(buyer.trace.as_deref().map(|request| (*id, request.clone())));
                     accepted.push(AcceptedOrder {
                         id: *id,
                         user: buyer.user,
@@ -538,13 +537,6 @@ fn conclude<W: Borrow<Waiting>>(
             })
         })
         .collect();
-    if let Some(traces) = traces::active()
-        && shop.settings.own_writer
-    {
-        for (buyer, answer) in waiting.iter().map(Borrow::borrow).zip(&answers) {
-            traces.carry(buyer.trace.as_ref(), answer);
-        }
-    }
     listing.buyers.saw(
         epoch,
         admitted.admitted,
@@ -556,7 +548,7 @@ fn conclude<W: Borrow<Waiting>>(
         admitted.remaining,
         Some(admitted.admitted),
     );
-    let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>| {
+    let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>, traced| {
         let batch = AcceptedBatch {
             sale: sale.id,
             epoch,
@@ -564,6 +556,7 @@ fn conclude<W: Borrow<Waiting>>(
             created_ms,
             own_writer: shop.settings.own_writer,
             orders,
+            traced,
         };
         if shop.settings.own_writer && shop.handoff.try_send(batch).is_err() {
             // The log has it; the recovery pass writes it once it is older than the grace period.
@@ -571,14 +564,14 @@ fn conclude<W: Borrow<Waiting>>(
         }
     };
     if let Some(entry) = admitted.entry {
-        hand_off(entry, admitted.now_ms, accepted);
+        hand_off(entry, admitted.now_ms, accepted, traced);
     }
     if !before.is_empty() {
         // Which entry they stand in is not known, only that it is younger than this batch. Writing them
         // all the same keeps a second copy until they are rows, should Redis lose its own.
         let opened_ms = sale.opens_at.unix_timestamp_nanos() / 1_000_000;
         let created_ms = i64::try_from(began_ms.max(opened_ms)).unwrap_or(admitted.now_ms);
-        hand_off(String::new(), created_ms, before);
+        hand_off(String::new(), created_ms, before, Vec::new());
     }
     answers
 }
@@ -652,6 +645,7 @@ pub async fn readmit(
             created_ms,
             own_writer: true,
             orders,
+            traced: Vec::new(),
         })
         .collect();
     Ok(Ok(Readmitted {

@@ -10,6 +10,7 @@
 use crate::{
     domain::{IdempotencyKey, OrderId, SaleId, UserId},
     redis::Keys,
+    telemetry::traces::Traced,
 };
 use redis::{RedisError, aio::ConnectionLike, streams::StreamRangeReply};
 
@@ -38,6 +39,8 @@ pub struct AcceptedBatch {
     /// Whether the instance that accepted it also writes it; otherwise any worker may at once.
     pub own_writer: bool,
     pub orders: Vec<AcceptedOrder>,
+    /// Those whose requests are traced; the log does not keep it.
+    pub traced: Vec<Traced>,
 }
 
 /// An entry that could not be read.
@@ -115,6 +118,7 @@ impl AcceptedBatch {
             created_ms,
             own_writer: own == 1,
             orders: orders.collect(),
+            traced: Vec::new(),
         })
     }
 }

@@ -140,6 +140,7 @@ fn alone(listing: &Listing, created_ms: i64, order: AcceptedOrder) -> AcceptedBa
         created_ms,
         own_writer: true,
         orders: vec![order],
+        traced: Vec::new(),
     }
 }
 

@@ -13,7 +13,7 @@
 //! `rejected`. When its epoch has ended, its orders ask again ([`super::late`]).
 
 use crate::{
-    domain::{OrderId, OrderStatus, SaleId},
+    domain::{OrderStatus, SaleId},
     postgres::timed_out,
     redis::{
         is_wrong_type,
@@ -24,7 +24,7 @@ use crate::{
         log::{self, AcceptedBatch, AcceptedOrder},
         orders::{self, Expect, Rejected, Written},
     },
-    telemetry::traces::Writing,
+    telemetry::traces,
     worker::{late, survive},
 };
 use std::{
@@ -34,6 +34,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 /// About how many orders one transaction writes.
 const BATCH: usize = 2_000;
@@ -81,16 +82,29 @@ async fn persist_until_stopped(
     batches: &[AcceptedBatch],
     stop: &CancellationToken,
 ) {
+    let traced = batches.iter().flat_map(|batch| &batch.traced);
+    let (write, orders) = traces::written(traced);
+    let writing = persist_traced(shop, batches, stop, orders);
+    writing.instrument(write).await;
+}
+
+/// `spans` end when the orders are rows.
+async fn persist_traced(
+    shop: &Arc<Shop>,
+    batches: &[AcceptedBatch],
+    stop: &CancellationToken,
+    spans: Vec<Span>,
+) {
     let mut pause = Duration::from_millis(50);
     let mut give_up_at = None;
-    let mut trace = Writing::open(false, ids_of(batches));
     loop {
         let written = async {
             shop.fail_points
                 .at("writer.received")
                 .await
                 .map_err(sqlx::Error::Io)?;
-            settle(shop, batches, Expect::New).await
+            let step = traces::below_here("postgres transaction");
+            settle(shop, batches, Expect::New).instrument(step).await
         };
         match survive(written).await {
             Ok(()) => break,
@@ -114,23 +128,14 @@ async fn persist_until_stopped(
             }
         }
     }
-    if let Some(trace) = &mut trace {
-        trace.committed();
-    }
+    drop(spans);
     // Once, and not until it succeeds: while Redis is away, what else is in the channel must become rows,
     // since Redis may come back without it. A recovery pass finds rows and acknowledges.
-    let acknowledged = survive(acknowledge_settled(shop, batches)).await;
-    if let Some(trace) = trace {
-        trace.acknowledged(acknowledged.is_err());
-    }
-    if let Err(error) = acknowledged {
+    let acknowledging = acknowledge_settled(shop, batches);
+    let step = traces::below_here("redis ack.lua");
+    if let Err(error) = survive(acknowledging.instrument(step)).await {
         tracing::debug!(%error, batches = batches.len(), "written; the log entries stay for a recovery pass");
     }
-}
-
-fn ids_of(batches: &[AcceptedBatch]) -> impl Iterator<Item = OrderId> {
-    let orders = batches.iter().flat_map(|batch| &batch.orders);
-    orders.map(|order| order.id)
 }
 
 /// Settles every order of these batches in Postgres, then acknowledges their log entries. Idempotent.
@@ -139,18 +144,10 @@ pub async fn persist(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<(), ShopError> {
-    let mut trace = Writing::open(true, ids_of(batches));
     settle(shop, batches, expect).await?;
-    if let Some(trace) = &mut trace {
-        trace.committed();
-    }
     // The rows are committed: if this fails the caller comes again, finds rows, and acknowledges; and
     // if it dies, a recovery pass does.
-    let acknowledged = acknowledge_settled(shop, batches).await;
-    if let Some(trace) = trace {
-        trace.acknowledged(acknowledged.is_err());
-    }
-    acknowledged
+    acknowledge_settled(shop, batches).await
 }
 
 /// Makes every order of these batches a row, live or `rejected`. Idempotent.

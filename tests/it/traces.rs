@@ -227,6 +227,8 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
         .buy(&program, &sale, &traceparent(CALLER_SPAN, true))
         .await;
     let is_ours = |span: &Span| text(span, "flash_sale.order_id") == order;
+    // The last span to end; it comes in the same batch as the others, or in a later one.
+    collector.until("write orders", |_| true).await;
     let (written, spans) = collector.until("order written", is_ours).await;
 
     // The request goes on where its caller was, and its client can find it.
@@ -247,25 +249,14 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     );
 
     // Through the gate and Redis.
-    let wait = below(&spans, request, "wait for the gate");
-    let admission = below(&spans, request, "admission");
-    assert_eq!(text(admission, "flash_sale.verdict"), "accepted");
-    assert_eq!(wait.end_time_unix_nano, admission.start_time_unix_nano);
-    is_inside(wait, request);
-    let batch = spans
-        .iter()
-        .find(|span| span.name == "admission batch" && links_to(admission, span));
-    let batch = batch.expect("the batch that judged it");
-    assert!(links_to(batch, request) && batch.parent_span_id.is_empty());
+    is_inside(below(&spans, request, "admission"), request);
+    let batch = below(&spans, request, "admission batch");
+    assert!(batch.links.is_empty(), "it was alone");
     let script = below(&spans, batch, "redis admit.lua");
     is_inside(script, batch);
 
     // Into Postgres, and out of the log.
-    let write = spans
-        .iter()
-        .find(|span| span.name == "write orders" && links_to(&written, span));
-    let write = write.expect("the write that it was part of");
-    assert!(links_to(write, request) && write.parent_span_id.is_empty());
+    let write = below(&spans, request, "write orders");
     is_inside(below(&spans, write, "postgres transaction"), write);
     is_inside(below(&spans, write, "redis ack.lua"), write);
     assert!(write.start_time_unix_nano >= script.end_time_unix_nano);
@@ -309,46 +300,21 @@ async fn a_batch_is_linked_with_every_request_in_it() {
         .map(|span| text(span, "flash_sale.order_id").to_owned())
         .collect();
     assert_eq!(written, orders);
+    // Each request is what a batch is below, or linked with.
     let batches = named("admission batch");
     for number in 0..CROWD {
         let request = spans
             .iter()
             .find(|span| hex(&span.parent_span_id) == caller(number));
         let request = request.expect("every purchase has a span");
-        let admission = below(&spans, request, "admission");
-        let judged_by: Vec<_> = batches
+        below(&spans, request, "admission");
+        let judged_by = batches
             .iter()
-            .filter(|batch| links_to(admission, batch))
-            .collect();
-        assert!(judged_by.len() == 1 && links_to(judged_by[0], request));
+            .filter(|batch| batch.parent_span_id == request.span_id || links_to(batch, request));
+        assert_eq!(judged_by.count(), 1);
     }
     let linked: usize = batches.iter().map(|batch| batch.links.len()).sum();
-    assert_eq!(linked, CROWD);
-    stage.database.drop().await;
-}
-
-/// An instance without a writer accepts, another process finds the order in the log: what it does there has the ids
-/// that the purchase's trace already links to.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_that_another_process_writes_is_linked() {
-    let collector = Collector::default();
-    let endpoint = collector.start().await;
-    let stage = Stage::new("recovered:", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]).await;
-    let accepting = stage.serve(&["--no-writer"]).await;
-    let sale = stage.sale(&accepting).await;
-    let (_, order) = stage
-        .buy(&accepting, &sale, &traceparent(CALLER_SPAN, true))
-        .await;
-    let writing = stage.serve(&[]).await;
-    let is_ours = |span: &Span| text(span, "flash_sale.order_id") == order;
-    let (recovered, _) = collector.until("order recovered", is_ours).await;
-    let (admission, spans) = collector.until("admission", is_ours).await;
-    assert_eq!(hex(&admission.trace_id), CALLER_TRACE);
-    assert_ne!(recovered.trace_id, admission.trace_id);
-    assert!(links_to(&admission, &recovered));
-    assert!(spans.iter().all(|span| span.name != "order written"));
-    accepting.terminate().await;
-    writing.terminate().await;
+    assert_eq!(linked + batches.len(), CROWD);
     stage.database.drop().await;
 }
 

@@ -237,6 +237,7 @@ async fn late_order(app: &TestApp, sale: SaleId) {
         created_ms: time::OffsetDateTime::now_utc().unix_timestamp() * 1_000,
         own_writer: true,
         orders: vec![order],
+        traced: Vec::new(),
     };
     eventually("the late order is settled", async || {
         // As in the writer: an error is tried again, and here a panic is, too.

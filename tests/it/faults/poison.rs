@@ -252,6 +252,7 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
         created_ms: now_ms(),
         own_writer: true,
         orders: vec![order(number)],
+        traced: Vec::new(),
     };
     let nowhere = SaleId::from_i64(id.get() + 1_000_000);
     let batches = [batch(nowhere, 31), batch(id, 32)];
