@@ -339,15 +339,18 @@ pub async fn serve(
     let leaving = Arc::new(AtomicBool::new(false));
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
     if let Some(limits) = &limits {
-        running.spawn(|stop| upkeep(limits.clone(), stop));
+        let limits = limits.clone();
+        running.spawn("limits", move |stop| upkeep(limits.clone(), stop));
     }
-    running.spawn(|stop| keep_metrics(metrics.clone(), stop));
+    let kept = metrics.clone();
+    running.spawn("metrics", move |stop| keep_metrics(kept.clone(), stop));
     let lab = front.lab.map(Arc::new);
     if let Some(lab) = lab.clone() {
-        running.spawn(async move |stop| lab.upkeep(stop).await);
+        running.spawn("lab", move |stop| lab.clone().upkeep(stop));
     }
     let rooms = Arc::new(Rooms::new(running.shop.clone(), front.tokens.slips()));
-    running.spawn(|stop| rooms.clone().run(stop));
+    let kept = rooms.clone();
+    running.spawn("waiting rooms", move |stop| kept.clone().run(stop));
     let shared_limits = front.shared_limits.map(|when_away| {
         SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
     });
@@ -405,7 +408,8 @@ pub async fn work(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let metrics = telemetry::metrics();
-    running.spawn(|stop| keep_metrics(metrics.clone(), stop));
+    let kept = metrics.clone();
+    running.spawn("metrics", move |stop| keep_metrics(kept.clone(), stop));
     let draining = CancellationToken::new();
     let server = listener.map(|listener| {
         let render = move || metrics.render();

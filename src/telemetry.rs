@@ -24,6 +24,8 @@ pub fn start(
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let logs = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
+        // A line that cannot be written is lost: telling stderr of it would panic.
+        .log_internal_errors(false)
         .with_writer(io::stderr);
     let logs = match store.log_format {
         LogFormat::Text => logs.with_filter(filter).boxed(),

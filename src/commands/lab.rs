@@ -201,7 +201,7 @@ async fn ids(
         Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
         Ok(body) => super::lesson::print(&crate::lab::lessons::terminal::sections(&body.sections)),
         Err(error) => {
-            eprintln!("flash-sale: {error}");
+            complain!("flash-sale: {error}");
             return Ok(ExitCode::from(2));
         }
     }
@@ -224,7 +224,7 @@ async fn locks(
         Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
         Ok(body) => super::lesson::print(&crate::lab::locks::in_words(&body)),
         Err(error) => {
-            eprintln!("flash-sale: the locks could not be measured: {error}");
+            complain!("flash-sale: the locks could not be measured: {error}");
             return Ok(ExitCode::from(2));
         }
     }
@@ -464,7 +464,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
             .iter()
             .find(|(name, _)| lanes.iter().any(|lane| lane.sets(name)))
     {
-        eprintln!("flash-sale: --with-and-without-lock sets {name} itself");
+        complain!("flash-sale: --with-and-without-lock sets {name} itself");
         return Ok(ExitCode::from(2));
     }
     if let Some(file) = &args.report {
@@ -479,8 +479,8 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
         && let Some(refusal) = refusals.pop()
     {
         match &lanes[..] {
-            [_] => eprintln!("flash-sale: {refusal}"),
-            _ => eprintln!(
+            [_] => complain!("flash-sale: {refusal}"),
+            _ => complain!(
                 "flash-sale: none of these strategies can be run with these options: {refusal}"
             ),
         }
@@ -531,7 +531,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
             args.lang.into(),
         );
         std::fs::write(file, page).map_err(cannot_write(file))?;
-        eprintln!("{} is written", file.display());
+        complain!("{} is written", file.display());
     }
     let broken = rows
         .iter()

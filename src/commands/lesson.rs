@@ -93,7 +93,7 @@ async fn play(
         .collect();
     // A slip of the hand is told before any server is started.
     if let Err(refusal) = lessons::options::Settings::read(lesson.options, &options) {
-        eprintln!("flash-sale: {refusal}");
+        complain!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }
     let (stores, lab) = private_lab(&store).await?;
@@ -104,7 +104,7 @@ async fn play(
         Ok(timeline) if json => print(&in_json(&timeline.body(language))),
         Ok(timeline) => print(&terminal::play(&timeline, style(language))),
         Err(error) => {
-            eprintln!("flash-sale: {error}");
+            complain!("flash-sale: {error}");
             return Ok(ExitCode::from(2));
         }
     }

@@ -8,6 +8,14 @@ macro_rules! say {
     };
 }
 
+/// A line on stderr. Unlike `eprintln!`, it does not panic when nobody can read it.
+macro_rules! complain {
+    ($($text:tt)*) => {{
+        use ::std::io::Write as _;
+        let _ = writeln!(::std::io::stderr(), $($text)*);
+    }};
+}
+
 mod lab;
 mod lesson;
 
@@ -176,7 +184,7 @@ pub async fn run(cli: Cli) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("flash-sale: {error}");
+            complain!("flash-sale: {error}");
             ExitCode::from(2)
         }
     }
@@ -240,7 +248,7 @@ async fn serve_command(
             }
         }
         if let Some((token, true)) = &admin {
-            eprintln!(
+            complain!(
                 "admin token (printed once, kept in {}): {token}",
                 store.data_dir.join("admin_token").display()
             );
@@ -541,7 +549,7 @@ fn mint_tokens(args: &TokensArgs, store: &StoreSettings) -> Result<ExitCode, App
             if args.out.is_some() {
                 let until = expires_at.replace_nanosecond(0).unwrap_or(expires_at);
                 let until = until.format(&Rfc3339).unwrap_or_default();
-                eprintln!("tokens: {}, valid until {until}", args.users);
+                complain!("tokens: {}, valid until {until}", args.users);
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -689,7 +697,7 @@ async fn rebuild(sale: Option<SaleId>, store: StoreSettings) -> Result<ExitCode,
     stores.close().await;
     match (rebuilt?, sale) {
         (0, Some(id)) => {
-            eprintln!("flash-sale: there is no sale {id}");
+            complain!("flash-sale: there is no sale {id}");
             Ok(ExitCode::from(2))
         }
         (count, _) => {
@@ -716,11 +724,11 @@ fn health(url: &str) -> ExitCode {
     match status_of(url) {
         Ok(200) => ExitCode::SUCCESS,
         Ok(status) => {
-            eprintln!("{url} answered {status}");
+            complain!("{url} answered {status}");
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("{url}: {error}");
+            complain!("{url}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -19,6 +19,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -127,7 +128,7 @@ impl Supervisor {
             .name(format!("embedded {name}"))
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || shared.supervise()
+                move || shared.supervise_always()
             })
             .doing(|| format!("start the thread that watches {name}"))?;
         Ok(Supervisor {
@@ -277,6 +278,13 @@ impl Shared {
             && let Err(error) = kill(pid, signal)
         {
             tracing::warn!(server = self.program.name, %pid, %signal, %error, "could not be signalled");
+        }
+    }
+
+    /// A panic must not leave the server without its supervisor.
+    fn supervise_always(&self) {
+        while catch_unwind(AssertUnwindSafe(|| self.supervise())).is_err() {
+            std::thread::sleep(FIRST_BACK_OFF);
         }
     }
 
@@ -576,6 +584,45 @@ mod tests {
         assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
         assert_eq!(last_lines("a", 2), "a");
         assert_eq!(last_lines("", 2), "");
+    }
+
+    #[tokio::test]
+    async fn a_supervisor_that_panics_goes_on() {
+        let folder = std::env::temp_dir().join(format!("fs-supervisor-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let starts = std::sync::atomic::AtomicU32::new(0);
+        let program = Program {
+            name: "sleep",
+            path: PathBuf::from("sleep"),
+            args: vec![OsString::from("600")],
+            directory: folder.clone(),
+            run_as: None,
+            log: folder.join("log"),
+            pid_file: folder.join("pid"),
+            second_pid_file: None,
+            markers: vec![String::from("no process has this")],
+            graceful: Signal::SIGTERM,
+            immediate: Signal::SIGTERM,
+            prepare: Box::new(move || {
+                let nth = starts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                assert_ne!(nth, 1, "a bug of the supervisor");
+                Ok(())
+            }),
+        };
+        let mut supervisor = Supervisor::start(program).expect("a thread");
+        let other_than = async |before: Option<u32>| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while supervisor.pid().is_none() || supervisor.pid() == before {
+                assert!(Instant::now() < deadline, "not started");
+                tokio::time::sleep(POLL).await;
+            }
+            supervisor.pid()
+        };
+        let first = other_than(None).await;
+        supervisor.kill();
+        other_than(first).await;
+        supervisor.stop().await;
+        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct ReadinessBody {
     /// Whether purchases are judged.
     #[schema(example = "ok")]
     gate: &'static str,
+    /// Whether all background loops of this process run.
+    #[schema(example = "ok")]
+    loops: &'static str,
 }
 
 refusals!(ReadyRefusals: RATE_LIMITED);
@@ -63,10 +66,11 @@ pub async fn readyz(State(app): State<App>) -> Result<Response, Problem> {
 
 async fn readiness(shop: &Shop, draining: bool) -> Result<Response, Problem> {
     let readiness = shop.readiness().await;
-    let [postgres, redis, gate] = [
+    let [postgres, redis, gate, loops] = [
         ("postgres", readiness.postgres),
         ("redis", readiness.redis),
         ("gate", readiness.gate),
+        ("loops", readiness.loops),
     ]
     .map(|(dependency, state)| match state {
         Ok(()) => "ok",
@@ -75,7 +79,7 @@ async fn readiness(shop: &Shop, draining: bool) -> Result<Response, Problem> {
             "down"
         }
     });
-    let ready = !draining && [postgres, redis, gate] == ["ok"; 3];
+    let ready = !draining && [postgres, redis, gate, loops] == ["ok"; 4];
     let status = if ready {
         StatusCode::OK
     } else {
@@ -89,6 +93,7 @@ async fn readiness(shop: &Shop, draining: bool) -> Result<Response, Problem> {
             postgres,
             redis,
             gate,
+            loops,
         },
     )
 }

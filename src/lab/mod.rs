@@ -271,7 +271,7 @@ impl Lab {
     }
 
     /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for ever.
-    pub async fn upkeep(&self, stop: CancellationToken) {
+    pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
         let mut round: u64 = 0;
         while !stop.is_cancelled() {
             tokio::select! {

@@ -105,12 +105,20 @@ pub async fn ask(
 
 /// Starts the task of a sale's gate; it ends with the shop.
 fn open(shop: &Arc<Shop>, listing: &Arc<Listing>) -> mpsc::Sender<Waiting> {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(run(Arc::downgrade(shop), Arc::downgrade(listing), receiver));
+    let (sender, mut receiver) = mpsc::channel(QUEUE);
+    let (shop, listing) = (Arc::downgrade(shop), Arc::downgrade(listing));
+    tokio::spawn(async move {
+        // After a panic the next batch is judged by a fresh run: the sale must not end with it.
+        while AssertUnwindSafe(run(&shop, &listing, &mut receiver))
+            .catch_unwind()
+            .await
+            .is_err()
+        {}
+    });
     sender
 }
 
-async fn run(shop: Weak<Shop>, listing: Weak<Listing>, mut queue: mpsc::Receiver<Waiting>) {
+async fn run(shop: &Weak<Shop>, listing: &Weak<Listing>, queue: &mut mpsc::Receiver<Waiting>) {
     let mut waiting = Vec::new();
     let mut spare = SpareIds::default();
     loop {

@@ -11,6 +11,7 @@ pub mod catalogue;
 pub mod gate;
 pub mod ids;
 pub mod life;
+pub mod liveness;
 pub mod log;
 pub mod looks;
 pub mod metrics;
@@ -34,6 +35,7 @@ use crate::{
 use board::Board;
 use capacity::Capacity;
 use ids::IdGenerator;
+use liveness::Liveness;
 use log::AcceptedBatch;
 use looks::Looks;
 use payment::PaymentProvider;
@@ -114,6 +116,8 @@ pub struct Readiness {
     /// Whether purchases are judged: the live Redis is one that Postgres has approved. In a cluster, whether
     /// any are: while one node is away the sales of the others go on, here too.
     pub gate: Result<(), String>,
+    /// Whether all background loops of this process run.
+    pub loops: Result<(), String>,
 }
 
 /// What the shop needs to be told; see `config.rs` for the defaults.
@@ -148,6 +152,7 @@ pub struct Shop {
     /// Where a test makes this shop fail.
     pub fail_points: FailPoints,
     pub metrics: Metrics,
+    pub liveness: Liveness,
     payments: Arc<dyn PaymentProvider>,
     /// Where the gates hand accepted orders to the writer. Bounded; when it is full (or there is no
     /// writer here) the log still holds them.
@@ -186,6 +191,7 @@ impl Shop {
             redis,
             settings,
             metrics,
+            liveness: Liveness::default(),
             fail_points,
             payments,
             handoff,
@@ -433,6 +439,7 @@ impl Shop {
             postgres,
             redis,
             gate,
+            loops: self.liveness.check(),
         }
     }
 }

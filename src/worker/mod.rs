@@ -12,7 +12,8 @@
 //! | `late` | orders of an epoch that has ended ask again, for the writer |
 //! | [`retire`] | sales that have long been over, out of Redis |
 //!
-//! [`running`] starts and stops them together with a shop.
+//! [`running`] starts and stops them together with a shop; [`mod@supervise`] starts one again that
+//! has died.
 //!
 //! Returning units ([`crate::sale::releases`]) and following orders ([`crate::sale::watch`]) are one
 //! step each and need no more than a [`Pace`].
@@ -24,12 +25,14 @@ pub mod recovery;
 pub mod refresh;
 pub mod retire;
 pub mod running;
+pub mod supervise;
 pub mod writer;
 
 use crate::sale::Shop;
 use futures_util::FutureExt;
 use metrics::Gauge;
 use std::{fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use supervise::supervise;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -140,15 +143,9 @@ impl<'a> Pace<'a> {
 pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     refresh::spawn(shop, tasks, stop);
     rebuild::spawn(shop, tasks, stop);
-    let (shop, stop) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
-        let mut pace = Pace::new(
-            &shop,
-            "order watch",
-            Duration::from_millis(250),
-            Some(&shop.watch.bell),
-            &stop,
-        );
+    supervise(shop, tasks, "order watch", stop, |shop, stop| async move {
+        let bell: &Notify = &shop.watch.bell;
+        let mut pace = Pace::new(&shop, "order watch", QUARTER_SECOND, Some(bell), &stop);
         while pace.rest(shop.watch.step(&shop.postgres)).await {
             // The writer rings at every batch; followers need not hear of each at once.
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -156,54 +153,28 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
     });
 }
 
+const QUARTER_SECOND: Duration = Duration::from_millis(250);
+
 /// Starts the loops that write: recovery, expiry, releases and retirement.
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
-    let (recovering, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
+    supervise(shop, tasks, "recovery", stop, |shop, stop| async move {
+        let pause = Duration::from_millis(100);
         // It drains whole backlogs; each of its writes is bounded.
-        let mut pace = Pace::new(
-            &recovering,
-            "recovery",
-            Duration::from_millis(100),
-            None,
-            &stopped,
-        )
-        .without_limit();
-        while pace.rest(recovery::step(&recovering)).await {}
+        let mut pace = Pace::new(&shop, "recovery", pause, None, &stop).without_limit();
+        while pace.rest(recovery::step(&shop)).await {}
     });
-    let (expiring, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
+    supervise(shop, tasks, "expiry", stop, |shop, stop| async move {
         // A hundred thousand may be due at once; each statement is bounded.
-        let mut pace = Pace::new(
-            &expiring,
-            "expiry",
-            Duration::from_millis(250),
-            None,
-            &stopped,
-        )
-        .without_limit();
-        while pace.rest(expiry::step(&expiring)).await {}
+        let mut pace = Pace::new(&shop, "expiry", QUARTER_SECOND, None, &stop).without_limit();
+        while pace.rest(expiry::step(&shop)).await {}
     });
-    let (retiring, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
-        let mut pace = Pace::new(
-            &retiring,
-            "retirement",
-            Duration::from_secs(60),
-            None,
-            &stopped,
-        );
-        while pace.rest(retire::step(&retiring)).await {}
+    supervise(shop, tasks, "retirement", stop, |shop, stop| async move {
+        let mut pace = Pace::new(&shop, "retirement", Duration::from_secs(60), None, &stop);
+        while pace.rest(retire::step(&shop)).await {}
     });
-    let (shop, stop) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
-        let mut pace = Pace::new(
-            &shop,
-            "releases",
-            Duration::from_millis(250),
-            Some(&shop.release_bell),
-            &stop,
-        );
+    supervise(shop, tasks, "releases", stop, |shop, stop| async move {
+        let bell = Some(&shop.release_bell);
+        let mut pace = Pace::new(&shop, "releases", QUARTER_SECOND, bell, &stop);
         while pace.rest(shop.release_all()).await {}
     });
 }

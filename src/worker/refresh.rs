@@ -7,7 +7,7 @@ use crate::{
     domain::SaleId,
     postgres::timed_out,
     sale::{Shop, ShopError, board::Listing},
-    worker::{Pace, STEP_LIMIT},
+    worker::{Pace, STEP_LIMIT, supervise::supervise},
 };
 use futures_util::StreamExt;
 use std::{sync::Arc, time::Duration};
@@ -19,22 +19,19 @@ const WARM_PAUSE: Duration = Duration::from_millis(200);
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
-    let (warm, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
-        let mut pace = Pace::new(&warm, "warm tallies", WARM_PAUSE, None, &stopped);
-        while pace.rest(read_warm(&warm)).await {}
+    supervise(shop, tasks, "warm tallies", stop, |shop, stop| async move {
+        let mut pace = Pace::new(&shop, "warm tallies", WARM_PAUSE, None, &stop);
+        while pace.rest(read_warm(&shop)).await {}
     });
-    let (cold, stopped) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
+    supervise(shop, tasks, "catalogue", stop, |shop, stop| async move {
         let mut suspects = Vec::new();
-        let mut pace = Pace::new(&cold, "catalogue", COLD_PAUSE, None, &stopped);
-        while pace.rest(read_all(&cold, &mut suspects)).await {}
+        let mut pace = Pace::new(&shop, "catalogue", COLD_PAUSE, None, &stop);
+        while pace.rest(read_all(&shop, &mut suspects)).await {}
     });
-    let (shop, stop) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
+    let name = "published changes";
+    supervise(shop, tasks, name, stop, move |shop, stop| async move {
         // One step follows the channel for as long as it lasts.
-        let mut pace =
-            Pace::new(&shop, "published changes", COLD_PAUSE, None, &stop).without_limit();
+        let mut pace = Pace::new(&shop, name, COLD_PAUSE, None, &stop).without_limit();
         while pace.rest(listen(&shop, &stop)).await {}
     });
 }

@@ -1,7 +1,7 @@
 //! A shop and the loops behind it, started and stopped as one. The program runs one; the lab runs
 //! more, each on stores of its own.
 
-use super::{spawn_views, spawn_writers, writer};
+use super::{spawn_views, spawn_writers, supervise::supervise, writer};
 use crate::{
     config::SaleSettings,
     fail_point::{FailPoints, Unknown},
@@ -10,7 +10,10 @@ use crate::{
     sale::{Shop, ShopSettings, metrics::Metrics, payment::SimulatedPayments},
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{
+    sync::{Mutex, mpsc},
+    task::AbortHandle,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Batches between the gates and the writer: at most `batch_limit` orders each.
@@ -85,11 +88,13 @@ impl Running {
             spawn_writers(&running.shop, &running.loops, &running.stop_loops);
         }
         if role == Role::Server {
-            let writing = running.writer.spawn(writer::run(
-                running.shop.clone(),
-                channel,
-                running.stop_writer.clone(),
-            ));
+            // Shared, so that a writer that is started again goes on with the same channel.
+            let channel = Arc::new(Mutex::new(channel));
+            let (shop, stop) = (&running.shop, &running.stop_writer);
+            let writing = supervise(shop, &running.writer, "writer", stop, move |shop, stop| {
+                let channel = channel.clone();
+                async move { writer::run(shop, &mut *channel.lock().await, stop).await }
+            });
             running.writing = Some(writing.abort_handle());
         }
         Ok(running)
@@ -98,9 +103,11 @@ impl Running {
     /// Runs something beside the loops, until they end.
     pub fn spawn<F: Future<Output = ()> + Send + 'static>(
         &self,
-        task: impl FnOnce(CancellationToken) -> F,
+        name: &'static str,
+        mut task: impl FnMut(CancellationToken) -> F + Send + 'static,
     ) {
-        self.loops.spawn(task(self.stop_loops.clone()));
+        let (loops, stop) = (&self.loops, &self.stop_loops);
+        supervise(&self.shop, loops, name, stop, move |_, stop| task(stop));
     }
 
     /// Waits until purchases can be judged, or `patience` is over. Answers whether they can.

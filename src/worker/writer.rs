@@ -50,9 +50,10 @@ const LAST_TRIES: Duration = Duration::from_secs(2);
 /// After `stop` a failing write is given up after a while: the log still has it, as far as Redis does.
 pub async fn run(
     shop: Arc<Shop>,
-    mut channel: mpsc::Receiver<AcceptedBatch>,
+    channel: &mut mpsc::Receiver<AcceptedBatch>,
     stop: CancellationToken,
 ) {
+    shop.writer_is_busy.store(false, Relaxed); // one that has died may have left it
     loop {
         if channel.is_empty() {
             shop.set_oldest_in_hand(0);

@@ -100,7 +100,7 @@ impl Home {
     }
 
     /// The server that the program runs as a child.
-    fn child(&self, server: &str) -> Option<Pid> {
+    pub fn child(&self, server: &str) -> Option<Pid> {
         let pid = fs::read_to_string(self.data().join(format!("{server}.pid"))).ok()?;
         pid.trim().parse().ok().map(Pid::from_raw)
     }
@@ -175,14 +175,19 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn spawn(home: &Home, mut command: Command) -> Self {
+    pub fn spawn(home: &Home, command: Command) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let stderr = home
             .0
             .join(format!("stderr-{}", NUMBER.fetch_add(1, Relaxed)));
+        let file = fs::File::create(&stderr).expect("a file for stderr");
+        Self::spawn_logging_to(file.into(), stderr, command)
+    }
+
+    fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(fs::File::create(&stderr).expect("a file for stderr"))
+            .stderr(log)
             .spawn()
             .expect("the program starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -210,13 +215,22 @@ impl Program {
 
     /// The same for a command that starts the server in its own way.
     pub async fn serve_by(home: &Home, command: Command) -> Self {
-        let mut program = Self::spawn(home, command);
-        let line = program.line().await;
+        Self::spawn(home, command).ready().await
+    }
+
+    /// The same with its log somewhere else, which the test cannot read.
+    pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
+        let nowhere = PathBuf::from("/dev/null");
+        Self::spawn_logging_to(log, nowhere, command).ready().await
+    }
+
+    async fn ready(mut self) -> Self {
+        let line = self.line().await;
         let address = line.strip_prefix("flash-sale ready on ");
-        program.base = address
+        self.base = address
             .unwrap_or_else(|| panic!("not the ready line: {line}"))
             .to_owned();
-        program
+        self
     }
 
     /// The next line on stdout.
@@ -351,13 +365,13 @@ impl Ended {
 }
 
 /// An order that was answered 202, and the token of its owner.
-type Bought = (String, String);
+pub type Bought = (String, String);
 
-type Shared<T> = Arc<Mutex<Vec<T>>>;
+pub type Shared<T> = Arc<Mutex<Vec<T>>>;
 
 /// How people buy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
+pub enum Manner {
     /// Everybody as fast as they can, and asks once.
     Once,
     /// Everybody asks until there is an answer, and the next one takes a breath, so that the rush
@@ -366,7 +380,7 @@ enum Manner {
 }
 
 /// A crowd that buys one unit each, some at a time, and notes what it was promised.
-struct Crowd {
+pub struct Crowd {
     bought: Shared<Bought>,
     /// Buyers who asked once and got no answer or 503.
     unanswered: Shared<String>,
@@ -375,7 +389,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
+    pub fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
         const AT_ONCE: usize = 200;
         const BREATH: Duration = Duration::from_millis(100);
         const BEFORE_A_RETRY: Duration = Duration::from_millis(20);
@@ -417,11 +431,11 @@ impl Crowd {
         crowd
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.bought.lock().expect("a list").len()
     }
 
-    async fn until(&self, count: usize) {
+    pub async fn until(&self, count: usize) {
         eventually(&format!("{count} have bought"), async || {
             (self.count() >= count).then_some(())
         })
@@ -429,12 +443,12 @@ impl Crowd {
     }
 
     /// Nobody new comes.
-    fn no_more(&self) {
+    pub fn no_more(&self) {
         self.enough.store(true, Relaxed);
     }
 
     /// Waits until all have asked. What was promised, and who got no answer.
-    async fn leave(self) -> (Vec<Bought>, Vec<String>) {
+    pub async fn leave(self) -> (Vec<Bought>, Vec<String>) {
         for buyer in self.buyers {
             buyer.await.expect("no panic");
         }
@@ -460,7 +474,7 @@ async fn buy(client: &reqwest::Client, url: &str, token: &str) -> Option<String>
 }
 
 /// Everybody who was promised an order has it, and it is a row.
-async fn assert_kept(program: &Program, bought: &[Bought]) {
+pub async fn assert_kept(program: &Program, bought: &[Bought]) {
     let client = reqwest::Client::new();
     for some in bought.chunks(200) {
         all_at_once(some.iter().cloned().map(|(order, token)| {
@@ -500,7 +514,7 @@ async fn assert_kept(program: &Program, bought: &[Bought]) {
     );
 }
 
-async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
+pub async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
     let response = reqwest::get(program.url(path)).await.expect("an answer");
     let status = response.status();
     (status, response.json().await.expect("JSON"))
@@ -513,7 +527,7 @@ async fn sales(program: &Program) -> Vec<Value> {
 }
 
 /// The demo sale that is there for loads.
-async fn sale_for_loads(program: &Program) -> String {
+pub async fn sale_for_loads(program: &Program) -> String {
     let sales = sales(program).await;
     let sale = sales
         .iter()
@@ -523,7 +537,7 @@ async fn sale_for_loads(program: &Program) -> String {
 }
 
 /// Tokens of so many users, minted by the program.
-async fn tokens(home: &Home, users: usize) -> Vec<String> {
+pub async fn tokens(home: &Home, users: usize) -> Vec<String> {
     let file = home.0.join("tokens.json");
     let users = users.to_string();
     let out = file.to_str().expect("text");

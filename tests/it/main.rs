@@ -17,6 +17,7 @@ mod ids;
 mod lab;
 mod lessons;
 mod life;
+mod liveness;
 mod locks;
 mod plans;
 mod pooler;

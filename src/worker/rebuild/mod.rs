@@ -29,7 +29,7 @@ use crate::{
     postgres::{self, SILENCE, Transaction, timed_out, unless_silent},
     redis::Node,
     sale::{Shop, ShopError, board::Listing},
-    worker::Pace,
+    worker::{Pace, supervise::supervise},
 };
 use epochs::{Seals, fence, is_among, let_writers_finish, seal};
 use std::{
@@ -47,12 +47,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 const WAITING_NEWS: Duration = Duration::from_secs(10);
 
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
-    let (shop, stop) = (shop.clone(), stop.clone());
-    tasks.spawn(async move {
+    supervise(shop, tasks, "rebuild", stop, |shop, stop| async move {
         let mut suspects = HashSet::new();
+        let bell = Some(&shop.rebuild_bell);
         // No limit as a whole: a catalogue of millions takes its time. Each statement has one.
-        let mut pace =
-            Pace::new(&shop, "rebuild", PAUSE, Some(&shop.rebuild_bell), &stop).without_limit();
+        let mut pace = Pace::new(&shop, "rebuild", PAUSE, bell, &stop).without_limit();
         while pace.rest(step(&shop, &mut suspects)).await {}
     });
 }

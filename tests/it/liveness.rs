@@ -1,0 +1,99 @@
+//! What keeps the program going: loops outlive their own deaths, and a log that nobody can read
+//! stops nothing.
+
+use crate::{
+    cli::{Crowd, Home, Manner, Program, assert_kept, get, sale_for_loads, tokens},
+    support::app::{TestApp, eventually},
+};
+use flash_sale::worker::supervise::supervise;
+use nix::sys::signal::{Signal, kill};
+use reqwest::StatusCode;
+use std::{
+    fs::OpenOptions,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+#[tokio::test]
+async fn nothing_stops_when_nobody_reads_the_log() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let home = Home::new();
+    // Not its first start: there is no new admin token to print.
+    std::fs::create_dir(home.0.join("data")).expect("a folder");
+    std::fs::write(home.0.join("data/admin_token"), "an admin token of a test").expect("written");
+    goes_on_without_a_log(&home, writer.into()).await;
+}
+
+#[tokio::test]
+async fn nothing_stops_when_the_log_is_on_a_full_disk() {
+    let full = OpenOptions::new().write(true).open("/dev/full");
+    goes_on_without_a_log(&Home::new(), full.expect("/dev/full").into()).await;
+}
+
+/// Both servers die while people buy: they come back, and what was accepted becomes rows.
+async fn goes_on_without_a_log(home: &Home, log: Stdio) {
+    let tokens = tokens(home, 20_000).await;
+    let program = Program::serve_logging_to(log, home.command(&["serve"])).await;
+    let sale = sale_for_loads(&program).await;
+    let crowd = Crowd::start(&program.base, &sale, tokens, Manner::Patient);
+    for server in ["pg", "redis"] {
+        crowd.until(crowd.count() + 100).await;
+        let before = home.child(server).expect("a pid");
+        kill(before, Signal::SIGKILL).expect("it still runs");
+        eventually(&format!("{server} is started again"), async || {
+            home.child(server).filter(|pid| *pid != before)
+        })
+        .await;
+    }
+    crowd.until(crowd.count() + 100).await;
+    crowd.no_more();
+    let (bought, _) = crowd.leave().await;
+    assert_kept(&program, &bought).await;
+    eventually("it is ready", async || {
+        (get(&program, "/readyz").await.0 == StatusCode::OK).then_some(())
+    })
+    .await;
+    program.terminate().await;
+}
+
+#[tokio::test]
+async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
+    let app = TestApp::start().await;
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    supervise(&app.shop, &tasks, "a test's loop", &stop, move |_, stop| {
+        let run = counted.fetch_add(1, Relaxed);
+        async move {
+            match run {
+                0 => panic!("a bug of the loop"),
+                1 => {} // ends too early
+                _ => stop.cancelled().await,
+            }
+        }
+    });
+    for dead in 1..=2 {
+        eventually("it is not ready", async || {
+            let readyz = app.get("/readyz").await;
+            let is_down = readyz.body["loops"] == "down";
+            assert_eq!(is_down, readyz.status == StatusCode::SERVICE_UNAVAILABLE);
+            (is_down && runs.load(Relaxed) == dead).then_some(())
+        })
+        .await;
+    }
+    eventually("it runs again", async || {
+        let readyz = app.get("/readyz").await;
+        (readyz.body["loops"] == "ok" && runs.load(Relaxed) == 3).then_some(())
+    })
+    .await;
+    app.get("/readyz").await.assert(StatusCode::OK);
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    app.finish().await;
+}
