@@ -263,7 +263,8 @@ mod imp {
             let action = armed.action;
             *points.fired.entry(point).or_default() += 1;
             drop(points);
-            tracing::warn!(point, ?action, "fail point");
+            // Not a warning: the tests count these lines, and repeated warnings are summed up.
+            tracing::info!(point, ?action, "fail point");
             Some(action)
         }
 

@@ -1,14 +1,18 @@
 //! Logs, metrics, and traces.
 
+mod repeats;
 pub mod traces;
 
 use crate::config::{LogFormat, StoreSettings, TraceSettings};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use repeats::Repeats;
 use std::{
     io::{self, IsTerminal},
     sync::OnceLock,
 };
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::FilterExt, layer::SubscriberExt, util::SubscriberInitExt,
+};
 
 /// Starts logging to stderr, and exporting traces. The first call counts.
 pub fn start(
@@ -27,6 +31,8 @@ pub fn start(
         // A line that cannot be written is lost: telling stderr of it would panic.
         .log_internal_errors(false)
         .with_writer(io::stderr);
+    let repeats = Repeats::default();
+    let filter = filter.and(repeats.clone());
     let logs = match store.log_format {
         LogFormat::Text => logs.with_filter(filter).boxed(),
         LogFormat::Json => logs.json().with_filter(filter).boxed(),
@@ -35,8 +41,11 @@ pub fn start(
     if let Some(settings) = traces {
         layers.extend(traces::layer(settings)?);
     }
+    let logs = tracing_subscriber::registry().with(layers);
     // A second call (several servers in one test process) keeps the first.
-    let _ = tracing_subscriber::registry().with(layers).try_init();
+    if logs.try_init().is_ok() {
+        repeats.start();
+    }
     Ok(())
 }
 

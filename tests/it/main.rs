@@ -19,6 +19,7 @@ mod lessons;
 mod life;
 mod liveness;
 mod locks;
+mod log;
 mod plans;
 mod pooler;
 mod proxy;
