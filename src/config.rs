@@ -245,8 +245,9 @@ pub struct ServeSettings {
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]
     pub max_connections: Option<usize>,
 
-    /// The lab, where every way to sell a scarce thing can be stormed, the broken ones too. On when
-    /// embedded, else off: then its routes answer 404
+    /// The lab, where every way to sell a scarce thing can be stormed, the broken ones too, by
+    /// anybody. On when embedded and LISTEN_ADDR is a loopback address, else off: then its routes
+    /// answer 404
     #[arg(long, env = "LAB", value_enum, value_name = "on|off")]
     pub lab: Option<Switch>,
 

@@ -224,7 +224,7 @@ async fn serve_command(
         () = &mut shutdown => return Ok(ExitCode::SUCCESS),
     };
     let served = async {
-        let lab = lab_is_on(settings.lab, &stores)
+        let lab = lab_is_on(settings.lab, &stores, address)
             .then(|| stores.lab(lab_dir(&stores, &store)))
             .transpose()?;
         postgres::migrate(&stores.postgres).await?;
@@ -301,7 +301,14 @@ fn shared_limits(settings: &ServeSettings) -> Option<WhenAway> {
 }
 
 /// Whether there is a lab. Its locks and strategies are about one server, and not about where keys are.
-fn lab_is_on(wanted: Option<Switch>, stores: &Stores) -> bool {
+fn lab_is_on(wanted: Option<Switch>, stores: &Stores, address: SocketAddr) -> bool {
+    let is_local = address.ip().to_canonical().is_loopback();
+    if wanted.is_none() && stores.are_embedded() && !is_local {
+        tracing::warn!(
+            "the lab is off: others can reach {address}, and it is open to anybody; LAB=on turns it on"
+        );
+        return false;
+    }
     let is_wanted = wanted.map_or(stores.are_embedded(), Switch::is_on);
     if is_wanted && !stores.redis.is_one_server() {
         tracing::warn!("the lab is off: {}", AppError::LabNeedsOneServer);

@@ -110,6 +110,8 @@ kinds! {
         "At most what remains can be taken away.";
     TOO_MANY_ARENAS = CONFLICT "too_many_arenas", "Too many arenas",
         "The lab has as many arenas as it may; delete one, or wait until one is too old.";
+    TOO_MANY_STORMS = TOO_MANY_REQUESTS "too_many_storms", "Too many storms",
+        "As many storms are going on as the lab allows; try again in a moment.";
     STORM_RUNNING = CONFLICT "storm_running", "A storm is running", "One storm at a time in each arena.";
     STRATEGY_UNAVAILABLE = CONFLICT "strategy_unavailable", "Strategy unavailable",
         "This strategy needs a server that is not there.";
@@ -152,6 +154,8 @@ pub struct Problem {
     extra: Extra,
 }
 
+/// How long a client should wait while others' storms go on.
+const RETRY_STORM: Duration = Duration::from_secs(5);
 /// How long a client should wait when a dependency fails; most failures are over by then.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
@@ -396,6 +400,13 @@ impl From<LabError> for Problem {
         match error {
             LabError::ArenaNotFound => Self::new(&ARENA_NOT_FOUND),
             LabError::TooManyArenas => Self::new(&TOO_MANY_ARENAS),
+            LabError::TooManyArenasOfAddress => {
+                Self::with_detail(&TOO_MANY_ARENAS, error.to_string())
+            }
+            LabError::TooManyStorms => Self {
+                retry_after: Some(RETRY_STORM),
+                ..Self::new(&TOO_MANY_STORMS)
+            },
             LabError::StormIsRunning => Self::new(&STORM_RUNNING),
             LabError::StrategyUnavailable(why) => Self::with_detail(&STRATEGY_UNAVAILABLE, why.en),
             LabError::Invalid { .. } | LabError::BadOption(_) => Self::invalid(error.to_string()),

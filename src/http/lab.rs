@@ -35,7 +35,7 @@ use axum::{
 use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{convert::Infallible, str::FromStr, sync::Arc, time::Duration};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 
@@ -257,8 +257,8 @@ refusals!(BuyRefusals:
     UNAVAILABLE
 );
 refusals!(StormRefusals:
-    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
-    INVALID, RATE_LIMITED, UNAVAILABLE
+    CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, REQUEST_TIMEOUT, STORM_RUNNING, TOO_MANY_STORMS,
+    STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(LookRefusals:
     NOT_FOUND, ARENA_NOT_FOUND, STRATEGY_UNAVAILABLE, INVALID, RATE_LIMITED, UNAVAILABLE
@@ -288,6 +288,26 @@ pub async fn strategies(
                 .collect(),
         },
     )
+}
+
+// ---- visitors ---------------------------------------------------------------------------------
+
+/// Who asks, as far as the lab limits what one address may have: not with `RATE_LIMIT=off`.
+pub struct Visitor(Option<String>);
+
+impl Visitor {
+    fn address(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl FromRequestParts<App> for Visitor {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let Caller(address) = Caller::from_request_parts(parts, app).await?;
+        Ok(Self(app.limits.is_some().then(|| address.to_string())))
+    }
 }
 
 // ---- arenas -----------------------------------------------------------------------------------
@@ -353,6 +373,7 @@ pub struct ArenaBody<'a> {
 )]
 pub async fn create(
     TheLab(lab): TheLab,
+    visitor: Visitor,
     Json(wanted): Json<CreateArena>,
 ) -> Result<Response, Problem> {
     let mut options = wanted.options;
@@ -366,7 +387,7 @@ pub async fn create(
         per_user_limit: wanted.per_user_limit.unwrap_or(1),
         options,
     };
-    let arena = lab.create(wanted).await?;
+    let arena = lab.create_for(visitor.address(), wanted).await?;
     let definition = arena.definition();
     let body = ArenaBody {
         arena_id: &definition.id,
@@ -513,6 +534,7 @@ pub struct StormStarted<'a> {
 )]
 pub async fn storm(
     TheLab(lab): TheLab,
+    visitor: Visitor,
     Id(ArenaId(id)): Id<ArenaId>,
     Json(wanted): Json<StartStorm>,
 ) -> Result<Response, Problem> {
@@ -523,7 +545,7 @@ pub async fn storm(
     };
     storm.check()?;
     let arena = lab.arena(&id).await?;
-    arena.start_storm(storm)?;
+    lab.storm(visitor.address(), &arena, storm)?;
     let body = StormStarted {
         arena_id: &id,
         attempts: arena.storm.of(),

@@ -7,6 +7,7 @@
 
 use super::{
     LabError,
+    limits::Share,
     options::Options,
     servers::Servers,
     stand::{Ground, Stand},
@@ -36,6 +37,8 @@ use uuid::Uuid;
 const PURCHASE_LIMIT: Duration = Duration::from_secs(30);
 /// How many purchases may be under way in one arena and process.
 const MOST_IN_FLIGHT: u64 = 2_000;
+/// How many purchases one arena and process takes in all: what they leave in memory is bounded.
+const MOST_ATTEMPTS: u64 = 1_000_000;
 
 /// What an arena is.
 #[derive(Clone)]
@@ -99,6 +102,7 @@ pub struct Arena {
     turn: AtomicU64,
     saved: Mutex<()>,
     closed: AtomicBool,
+    _share: Option<Share>,
 }
 
 #[derive(Default)]
@@ -136,6 +140,7 @@ impl Arena {
         definition: Definition,
         servers: Arc<Servers>,
         process: Uuid,
+        share: Option<Share>,
     ) -> Result<Arc<Self>, LabError> {
         sqlx::query(
             "INSERT INTO lab.tallies (arena, process, answered)
@@ -156,6 +161,7 @@ impl Arena {
             turn: AtomicU64::new(0),
             saved: Mutex::default(),
             closed: AtomicBool::new(false),
+            _share: share,
         }))
     }
 
@@ -190,6 +196,9 @@ impl Arena {
         }
         if self.tally.in_flight() > MOST_IN_FLIGHT {
             return Err(Trouble::Other("too many purchases at once".to_owned()));
+        }
+        if self.tally.attempts() > MOST_ATTEMPTS {
+            return Err(Trouble::Other("the arena has had its purchases".to_owned()));
         }
         let bought = async {
             // A node that has to be opened first is part of the wait.
@@ -366,7 +375,7 @@ impl Arena {
 
     /// Starts the server's own storm. Answers when it has begun.
     pub fn start_storm(self: &Arc<Self>, storm: Storm) -> Result<(), LabError> {
-        storm.start(self)
+        storm.start(self, None)
     }
 
     /// Ends every node and takes no purchase any more.

@@ -169,17 +169,21 @@ enum Unkept {
 
 /// What was measured, and whether that is all there is here.
 async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
-    let mut nodes = Vec::new();
+    // Servers that nobody holds are stopped.
+    let (mut nodes, mut held) = (Vec::new(), Vec::new());
     if servers.lacks(Need::RedisNodes(NODES)).is_none() {
         for number in 0..NODES {
             let server = servers.redis_node(number).await?;
             nodes.push(Line::new(&server.url())?.to(&format!("redis-{}", number + 1)));
+            held.push(server);
         }
     }
-    let zoo = match servers.lacks(Need::ZooKeeper) {
-        None => Some(Zoo::new(&servers.zookeeper().await?, SESSION)),
+    let zookeeper = match servers.lacks(Need::ZooKeeper) {
+        None => Some(servers.zookeeper().await?),
         Some(_) => None,
     };
+    let zoo = zookeeper.as_ref();
+    let zoo = zoo.map(|server| Zoo::new(&server.cluster(), SESSION));
     let all = compare::Servers {
         redis: Line::new(servers.redis.url())?,
         nodes,

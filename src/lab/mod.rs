@@ -12,6 +12,7 @@
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`report`] | what some runs came to, as a page to be shown in class |
+//! | [`limits`] | what visitors may have at a time |
 //! | [`locks`] | all locks side by side, and what they cost here |
 //! | [`options`] | the knobs and what each teaches |
 //! | [`servers`] | the servers that the lab works on |
@@ -22,6 +23,7 @@
 
 pub mod arena;
 pub mod lessons;
+pub mod limits;
 pub mod locks;
 pub mod meeting;
 pub mod options;
@@ -38,10 +40,12 @@ pub mod verdict;
 
 use arena::{Arena, Definition};
 use dashmap::DashMap;
+use limits::Limits;
 use options::Options;
 use serde_json::{Map, Value};
 use servers::Servers;
 use std::{sync::Arc, time::Duration};
+use storm::Storm;
 use strategy::Language;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -53,11 +57,19 @@ pub use trial::Trial;
 
 /// The most arenas at a time, over all processes.
 pub const MOST_ARENAS: i64 = 64;
+/// The most arenas that one address may have, of those that this process serves.
+pub const MOST_ARENAS_OF_ADDRESS: usize = 16;
+/// The most storms at a time in this process. Purchases beside so many are hardly slower.
+pub const MOST_STORMS: usize = 8;
+pub const MOST_STORMS_OF_ADDRESS: usize = 4;
 /// How old an arena gets.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(15 * 60);
 pub const MOST_STOCK: i64 = 10_000;
 pub const MOST_NODES: i64 = 8;
 pub const MOST_PER_USER: i64 = 100;
+
+/// How many buyers and orders of an arena may wait in memory to be written, outside of storms.
+const MOST_UNSAVED: usize = 1_000;
 
 /// How long the end of a process waits for an arena's tally to be written.
 const LAST_TALLY: Duration = Duration::from_secs(2);
@@ -75,6 +87,10 @@ pub enum LabError {
     BadOption(#[from] options::BadOption),
     #[error("there are {MOST_ARENAS} arenas; delete one, or wait until one is too old")]
     TooManyArenas,
+    #[error("you have {MOST_ARENAS_OF_ADDRESS} arenas; delete one, or wait until one is too old")]
+    TooManyArenasOfAddress,
+    #[error("as many storms are going on as the lab allows; try again in a moment")]
+    TooManyStorms,
     #[error("{}", .0.en)]
     StrategyUnavailable(strategy::Words),
     #[error("a storm is already running in this arena")]
@@ -104,6 +120,8 @@ pub struct Lab {
     open: DashMap<String, Arc<Arena>>,
     /// One opening at a time: two requests must not open the same arena twice.
     opening: tokio::sync::Mutex<()>,
+    arenas: Limits,
+    storms: Limits,
     /// What the locks cost on these servers, once it has been measured.
     lock_costs: tokio::sync::OnceCell<Vec<crate::lock::compare::Cost>>,
 }
@@ -117,6 +135,8 @@ impl Lab {
             process: Uuid::new_v4(),
             open: DashMap::new(),
             opening: tokio::sync::Mutex::default(),
+            arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
+            storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
             lock_costs: tokio::sync::OnceCell::new(),
         }
     }
@@ -129,6 +149,15 @@ impl Lab {
 
     /// Makes a fresh stock that only this strategy sells.
     pub async fn create(&self, wanted: Wanted) -> Result<Arc<Arena>, LabError> {
+        self.create_for(None, wanted).await
+    }
+
+    /// The same for a visitor: `by` is their address, if addresses are limited.
+    pub async fn create_for(
+        &self,
+        by: Option<&str>,
+        wanted: Wanted,
+    ) -> Result<Arc<Arena>, LabError> {
         let invalid = |field, why| LabError::Invalid { field, why };
         let strategy = strategies::find(&wanted.strategy)
             .ok_or_else(|| invalid("strategy", "there is no strategy of this name".to_owned()))?;
@@ -150,8 +179,11 @@ impl Lab {
         if let Some(why) = self.lacks(strategy) {
             return Err(LabError::StrategyUnavailable(why));
         }
+        let share = self.arenas.take(by);
+        let share = share.ok_or(LabError::TooManyArenasOfAddress)?;
         self.store(&definition).await?;
-        let arena = Arena::open(definition, self.servers.clone(), self.process).await?;
+        let servers = self.servers.clone();
+        let arena = Arena::open(definition, servers, self.process, Some(share)).await?;
         self.open
             .insert(arena.definition().id.clone(), arena.clone());
         Ok(arena)
@@ -214,9 +246,20 @@ impl Lab {
         if let Some(why) = self.lacks(definition.strategy) {
             return Err(LabError::StrategyUnavailable(why));
         }
-        let arena = Arena::open(definition, self.servers.clone(), self.process).await?;
+        let arena = Arena::open(definition, self.servers.clone(), self.process, None).await?;
         self.open.insert(id.to_owned(), arena.clone());
         Ok(arena)
+    }
+
+    /// Storms an arena for a visitor: `by` is their address, if addresses are limited.
+    pub fn storm(
+        &self,
+        by: Option<&str>,
+        arena: &Arc<Arena>,
+        storm: Storm,
+    ) -> Result<(), LabError> {
+        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        storm.start(arena, Some(share))
     }
 
     fn known(&self, id: &str) -> Option<Arc<Arena>> {
@@ -282,8 +325,11 @@ impl Lab {
             let step = async {
                 if !self.open.is_empty() {
                     self.answer_others().await?;
+                    self.save_tallies().await?;
                 }
                 if round.is_multiple_of(25) {
+                    self.servers.stop_idle().await;
+                    self.theatre.stop_idle().await;
                     self.clean_up().await?;
                 }
                 Ok::<_, LabError>(())
@@ -314,6 +360,18 @@ impl Lab {
                 .is_ok()
             {
                 arena.save(Some(asked)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what arenas have counted, so that it does not pile up in memory.
+    async fn save_tallies(&self) -> Result<(), LabError> {
+        let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
+        for arena in arenas {
+            // Not in the middle of a storm, which is being measured and has its own bound.
+            if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
+                arena.save(None).await?;
             }
         }
         Ok(())

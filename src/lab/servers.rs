@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
@@ -33,10 +33,10 @@ pub struct Servers {
     /// Where servers of the lab's own may be started; `None` if this program runs on servers that
     /// somebody else has set up.
     pub data_dir: Option<PathBuf>,
-    /// More Redis nodes, by their number, once they have been needed.
-    nodes: Mutex<HashMap<usize, Arc<RedisServer>>>,
-    /// Once it has been needed.
-    zookeeper: Mutex<Option<Arc<ZooKeeperServer>>>,
+    /// More Redis nodes, by their number, while they are needed.
+    nodes: Mutex<HashMap<usize, Spare<RedisServer>>>,
+    zookeeper: Mutex<Option<Spare<ZooKeeperServer>>>,
+    idle_limit: Duration,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
     production: Arc<Semaphore>,
     /// Connections of pools that nodes have to themselves, see [`Self::own_pool`].
@@ -48,6 +48,34 @@ const UPKEEP_CONNECTIONS: u32 = 3;
 /// Connections of all nodes that keep some to themselves. As many as the consumers of a task queue on the
 /// most nodes that an arena may have.
 const OWN_CONNECTIONS: usize = 8;
+
+/// How long an extra server runs that nobody uses: starting one again takes a moment.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server that is needed only now and then.
+struct Spare<T> {
+    server: Arc<T>,
+    idle_since: Option<Instant>,
+}
+
+impl<T> Spare<T> {
+    fn new(server: &Arc<T>) -> Self {
+        Self {
+            server: server.clone(),
+            idle_since: None,
+        }
+    }
+
+    /// Whether nobody else has held it for so long.
+    fn is_idle(&mut self, limit: Duration) -> bool {
+        if Arc::strong_count(&self.server) > 1 {
+            self.idle_since = None;
+            return false;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= limit
+    }
+}
 
 /// A pool of one node. Its connections count against a bound of the process until this is dropped.
 pub struct OwnPool {
@@ -67,6 +95,7 @@ impl Servers {
             data_dir,
             nodes: Mutex::default(),
             zookeeper: Mutex::default(),
+            idle_limit: IDLE_LIMIT,
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
             own: Arc::new(Semaphore::new(OWN_CONNECTIONS)),
         }
@@ -80,6 +109,11 @@ impl Servers {
             own: Arc::new(Semaphore::new(most as usize)),
             ..self
         }
+    }
+
+    /// For tests, which do not wait that long.
+    pub fn with_idle_limit(self, idle_limit: Duration) -> Self {
+        Self { idle_limit, ..self }
     }
 
     /// For a Postgres that takes more connections.
@@ -112,11 +146,11 @@ impl Servers {
     }
 
     /// One more Redis, independent of all others, started when it is first needed. It keeps nothing over
-    /// a restart.
+    /// a restart. It is stopped some time after everybody has let go of it.
     pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
         let mut nodes = self.nodes.lock().await;
-        if let Some(server) = nodes.get(&number) {
-            return Ok(server.clone());
+        if let Some(spare) = nodes.get(&number) {
+            return Ok(spare.server.clone());
         }
         let data_dir = self
             .data_dir
@@ -132,15 +166,15 @@ impl Servers {
         let server = Arc::new(
             on_one_thread(async move || RedisServer::start(&folder, settings).await).await?,
         );
-        nodes.insert(number, server.clone());
+        nodes.insert(number, Spare::new(&server));
         Ok(server)
     }
 
-    /// The ZooKeeper of the lab, as its clients name it; started when it is first needed.
-    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+    /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
+    pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, Trouble> {
         let mut zookeeper = self.zookeeper.lock().await;
-        if let Some(server) = &*zookeeper {
-            return Ok(server.cluster());
+        if let Some(spare) = &*zookeeper {
+            return Ok(spare.server.clone());
         }
         let data_dir = self.data_dir.as_ref();
         let folder = data_dir.map(|folder| folder.join("zookeeper"));
@@ -149,15 +183,32 @@ impl Servers {
         let start =
             async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
         let server = Arc::new(on_one_thread(start).await?);
-        let cluster = server.cluster();
-        *zookeeper = Some(server);
-        Ok(cluster)
+        *zookeeper = Some(Spare::new(&server));
+        Ok(server)
+    }
+
+    /// Stops the servers that nobody has held for a while.
+    pub async fn stop_idle(&self) {
+        let mut nodes = self.nodes.lock().await;
+        let idle = nodes.extract_if(|_, spare| spare.is_idle(self.idle_limit));
+        for (_, spare) in idle.collect::<Vec<_>>() {
+            if let Some(server) = Arc::into_inner(spare.server) {
+                server.stop().await;
+            }
+        }
+        drop(nodes); // not before: a new one needs the folder
+        let mut zookeeper = self.zookeeper.lock().await;
+        if let Some(spare) = zookeeper.take_if(|spare| spare.is_idle(self.idle_limit))
+            && let Some(server) = Arc::into_inner(spare.server)
+        {
+            server.stop().await;
+        }
     }
 
     /// Removes a node, as ZooKeeper itself does at the end of the session that made it.
     pub async fn remove_zookeeper_node(&self, path: &str) -> Result<(), Trouble> {
-        let cluster = self.zookeeper().await?;
-        let client = zookeeper_client::Client::connect(&cluster).await;
+        let server = self.zookeeper().await?;
+        let client = zookeeper_client::Client::connect(&server.cluster()).await;
         let client = client.map_err(LockError::from)?;
         let removed = client.delete(path, None).await;
         Ok(removed.map_err(LockError::from)?)

@@ -24,6 +24,7 @@ use crate::{
 };
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
 use std::{
+    any::Any,
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
@@ -86,6 +87,8 @@ pub struct Ground {
     /// How often the crash point has been passed on the node that is to crash.
     passed: AtomicU64,
     notes: Mutex<BTreeMap<&'static str, u64>>,
+    /// Extra servers, which run for as long as an arena uses them.
+    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Ground {
@@ -101,6 +104,15 @@ impl Ground {
             redis_lost: AtomicBool::new(false),
             passed: AtomicU64::new(0),
             notes: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Has a server go on until the arena is gone.
+    fn keep(&self, server: Arc<dyn Any + Send + Sync>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|other| Arc::ptr_eq(other, &server)) {
+            kept.push(server);
         }
     }
 
@@ -213,9 +225,18 @@ impl Stand {
                 .of(&format!("node-{}", self.node))
                 .to(&format!("redis-{}", number + 1))
                 .counted_by(&self.ground.meter.wires);
+            self.ground.keep(server);
             lines.push(line);
         }
         Ok(lines)
+    }
+
+    /// The address of the lab's ZooKeeper.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        let server = self.ground.servers.zookeeper().await?;
+        let cluster = server.cluster();
+        self.ground.keep(server);
+        Ok(cluster)
     }
 
     /// The lab's pool, as locks take it.

@@ -1,6 +1,6 @@
 //! The server's own load: so many buyers, so many at once, some of whom click twice.
 
-use super::{LabError, arena::Arena, strategy::Buyer};
+use super::{LabError, arena::Arena, limits::Share, strategy::Buyer};
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{
@@ -55,12 +55,15 @@ impl StormState {
 }
 
 /// Marks the storm as over, however its task ends.
-struct Running(Arc<Arena>);
+struct Running {
+    arena: Arc<Arena>,
+    _share: Option<Share>,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.storm.ended.store(true, Relaxed);
-        self.0
+        self.arena.storm.ended.store(true, Relaxed);
+        self.arena
             .storm
             .running
             .store(false, std::sync::atomic::Ordering::Release);
@@ -99,7 +102,7 @@ impl Storm {
     }
 
     /// Starts it in the background; one at a time in each arena.
-    pub(super) fn start(self, arena: &Arc<Arena>) -> Result<(), LabError> {
+    pub(super) fn start(self, arena: &Arc<Arena>, share: Option<Share>) -> Result<(), LabError> {
         self.check()?;
         if arena.storm.running.swap(true, AcqRel) {
             return Err(LabError::StormIsRunning);
@@ -112,12 +115,16 @@ impl Storm {
             .stop
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(stop.clone());
-        let running = Running(arena.clone());
+        let running = Running {
+            arena: arena.clone(),
+            _share: share,
+        };
         tokio::spawn(async move {
             let next = Arc::new(AtomicU64::new(0));
             let mut workers = JoinSet::new();
             for _ in 0..self.concurrency.min(attempts.len() as u32) {
-                let (arena, attempts, next) = (running.0.clone(), attempts.clone(), next.clone());
+                let (arena, attempts, next) =
+                    (running.arena.clone(), attempts.clone(), next.clone());
                 workers.spawn(async move {
                     loop {
                         let attempt = next.fetch_add(1, Relaxed);

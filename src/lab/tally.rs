@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -161,8 +162,8 @@ pub struct Tally {
 #[derive(Default)]
 struct Inner {
     counts: Counts,
-    /// Orders that buyers were told of, by buyer.
-    sold_to: HashMap<String, u64>,
+    /// Orders that buyers were told of, by the hash of the buyer's name: names can be long.
+    sold_to: HashMap<u64, u32>,
     unsaved: Unsaved,
 }
 
@@ -262,7 +263,9 @@ impl Tally {
         }
         let Some(buyer) = buyer else { return };
         if matches!(ending, Ending::Sold(_)) {
-            *sold_to.entry(buyer.to_owned()).or_default() += 1;
+            let mut hasher = DefaultHasher::new();
+            buyer.hash(&mut hasher);
+            *sold_to.entry(hasher.finish()).or_default() += 1;
         }
         // Who only ever heard of a failure is nobody that this strategy could have sold to.
         if ending != Ending::Failed {
@@ -284,8 +287,19 @@ impl Tally {
         inner
             .sold_to
             .values()
-            .map(|orders| orders.saturating_sub(per_user_limit))
+            .map(|orders| u64::from(*orders).saturating_sub(per_user_limit))
             .sum()
+    }
+
+    /// How many buyers and orders wait to be saved.
+    pub fn unsaved(&self) -> usize {
+        let inner = self.lock();
+        inner.unsaved.buyers.len() + inner.unsaved.told.len()
+    }
+
+    /// How many attempts there were, those under way too.
+    pub fn attempts(&self) -> u64 {
+        self.lock().counts.attempts + self.in_flight()
     }
 
     pub fn take_unsaved(&self) -> Unsaved {

@@ -43,7 +43,7 @@ mod prelude;
 
 use super::{
     options::BadOption,
-    servers::Servers,
+    servers::{IDLE_LIMIT, Servers},
     strategy::{Language, Need, OptionKind, OptionSpec, Words},
 };
 use crate::{
@@ -57,11 +57,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stage::Stage;
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use timeline::{Act, Actor, Moment, Part, Timeline};
-use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use utoipa::ToSchema;
 
 /// All lessons, by number.
@@ -196,7 +196,7 @@ pub struct Ground {
     servers: Arc<Servers>,
     /// Servers of single plays.
     nodes: Nodes,
-    zookeeper: OnceCell<ZooKeeperServer>,
+    zookeeper: tokio::sync::Mutex<Option<ZooKeeperServer>>,
     /// The stage hand's own session with it.
     zoo: tokio::sync::Mutex<Option<zookeeper_client::Client>>,
 }
@@ -224,8 +224,12 @@ impl Ground {
                 .map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
             Ok::<_, Trouble>(started?)
         };
-        let server = self.zookeeper.get_or_try_init(starting).await?;
-        Ok(server.address().to_string())
+        let mut running = self.zookeeper.lock().await;
+        let server = match running.take() {
+            Some(server) => server,
+            None => starting().await?,
+        };
+        Ok(running.insert(server).address().to_string())
     }
 
     async fn zoo_client(&self) -> Result<zookeeper_client::Client, Trouble> {
@@ -266,6 +270,9 @@ impl Ground {
 pub struct Theatre {
     ground: Arc<Ground>,
     seats: Arc<Semaphore>,
+    most: usize,
+    /// Since when nothing is played, as far as that was noticed.
+    idle_since: Mutex<Option<Instant>>,
     patience: Duration,
 }
 
@@ -275,10 +282,12 @@ impl Theatre {
             ground: Arc::new(Ground {
                 nodes: Nodes::new(servers.data_dir.clone()),
                 servers,
-                zookeeper: OnceCell::new(),
+                zookeeper: tokio::sync::Mutex::default(),
                 zoo: tokio::sync::Mutex::default(),
             }),
             seats: Arc::new(Semaphore::new(MOST_PLAYS)),
+            most: MOST_PLAYS,
+            idle_since: Mutex::default(),
             patience: PLAY_AGAIN_WITHIN,
         }
     }
@@ -286,6 +295,7 @@ impl Theatre {
     /// For tests, which play many at once.
     pub fn with_seats(mut self, seats: usize) -> Self {
         self.seats = Arc::new(Semaphore::new(seats));
+        self.most = seats;
         self
     }
 
@@ -356,11 +366,34 @@ impl Theatre {
         Ok(outcome)
     }
 
+    /// Ends the servers that are kept for later plays if there was none for a while.
+    pub async fn stop_idle(&self) {
+        let is_due = {
+            let mut since = self
+                .idle_since
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if self.seats.available_permits() < self.most {
+                *since = None;
+            } else {
+                since.get_or_insert_with(Instant::now);
+            }
+            since.is_some_and(|since| since.elapsed() >= IDLE_LIMIT)
+        };
+        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
+        // Nobody plays meanwhile: all seats are taken.
+        if is_due && let Ok(_all) = self.seats.try_acquire_many(all) {
+            self.close().await;
+        }
+    }
+
     /// Ends the servers that are kept for later plays.
     pub async fn close(&self) {
         self.ground.nodes.close().await;
-        // The server itself ends when it is dropped.
         *self.ground.zoo.lock().await = None;
+        if let Some(server) = self.ground.zookeeper.lock().await.take() {
+            server.stop().await;
+        }
     }
 }
 

@@ -143,7 +143,7 @@ struct Node {
 fn open(stand: Stand) -> Opening {
     opening(async move {
         let servers = stand.servers().clone();
-        let zoo = Zoo::new(&servers.zookeeper().await?, SESSION_TIMEOUT);
+        let zoo = Zoo::new(&stand.zookeeper().await?, SESSION_TIMEOUT);
         let zoo = zoo
             .of(&format!("node-{}", stand.node()))
             .counted_by(&stand.meter().wires);

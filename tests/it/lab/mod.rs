@@ -6,12 +6,14 @@
 //! | [`http`] | the routes: arenas, purchases, storms, events, verdicts, refusals, LAB=off |
 //! | [`processes`] | two real server processes share an arena |
 //! | [`judging`] | what a verdict counts, on rows written by hand; what a crash takes with it |
+//! | [`limits`] | what visitors may have at a time, and that nothing stays behind |
 //! | [`command`] | `flash-sale lab` |
 
 mod command;
 mod conformance;
 mod http;
 mod judging;
+mod limits;
 mod processes;
 
 use crate::support::Servers;
@@ -23,6 +25,13 @@ use std::sync::Arc;
 
 /// The library's lab on the shared servers, with a database of its own.
 async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
+    lab_with(prefix, |servers| servers).await
+}
+
+async fn lab_with(
+    prefix: &str,
+    change: impl FnOnce(servers::Servers) -> servers::Servers,
+) -> (Lab, crate::support::Database) {
     let shared = Servers::shared().await;
     let database = shared.database().await;
     let redis = Redis::new(&shared.redis.url(), prefix).expect("redis url");
@@ -33,5 +42,5 @@ async fn lab(prefix: &str) -> (Lab, crate::support::Database) {
     );
     // This Postgres takes hundreds of connections.
     let servers = servers.with_connections(60).with_production_nodes(32);
-    (Lab::new(servers), database)
+    (Lab::new(change(servers)), database)
 }

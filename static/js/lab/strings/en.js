@@ -118,6 +118,7 @@ export default {
   'lab.noted.turned away by the lock': 'turned away by the lock',
   'error.arena_not_found': 'This stock of the lab is closed already. Run it again.',
   'error.too_many_arenas': 'Too many stocks of the lab are open at the moment. They close by themselves after a while: wait a little and try again.',
+  'error.too_many_storms': 'As many storms are going on as the lab allows. Wait a little and try again.',
   'error.storm_running': 'A storm is already going on there.',
   'error.strategy_unavailable': 'This cannot run here: {detail}',
   'error.lesson_not_found': 'There is no such lesson.',

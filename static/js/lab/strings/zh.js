@@ -117,6 +117,7 @@ export default {
   'lab.noted.turned away by the lock': '被锁挡下',
   'error.arena_not_found': '实验室里的这份库存已经关闭，请重新运行。',
   'error.too_many_arenas': '实验室里同时打开的库存太多了。它们过一会儿会自动关闭：请稍等再试。',
+  'error.too_many_storms': '实验室里同时进行的人潮已达上限。请稍等再试。',
   'error.storm_running': '那里已经有一波人潮了。',
   'error.strategy_unavailable': '在这里不能运行：{detail}',
   'error.lesson_not_found': '没有这一课。',
