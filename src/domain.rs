@@ -276,16 +276,24 @@ impl Door {
     }
 }
 
-/// How a waiting room is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the waiting room of a sale is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = WaitingRoom)]
 pub struct RoomSettings {
-    /// How long before the opening it can be joined, in seconds.
+    /// How long before the opening one can join. 600 if absent.
+    #[schema(minimum = 0, maximum = 86_400)]
     pub opens_before_secs: i32,
-    /// The most people whose turn begins in a second; what is measured and what is left may allow fewer.
+    /// The most people whose turn begins in a second; what is measured and what is left may allow
+    /// fewer. 1000 if absent.
+    #[schema(minimum = 1, maximum = 100_000)]
     pub per_second: i32,
-    /// How long a turn lasts, in seconds.
+    /// How long a turn lasts. 120 if absent.
+    #[schema(minimum = 1, maximum = 600)]
     pub turn_secs: i32,
-    /// How many more people than units may have their turn at once, in percent of the units.
+    /// How many more people than units may have their turn at once, in percent of the units. 20 if
+    /// absent.
+    #[schema(minimum = 0, maximum = 400)]
     pub overbooking_percent: i32,
 }
 
@@ -383,21 +391,32 @@ impl FromStr for OrderStatus {
 }
 
 /// An order as its owner sees it. Times are `None` until they happen.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow, Serialize, ToSchema)]
 pub struct Order {
+    #[serde(rename = "order_id")]
     pub id: OrderId,
     pub sale_id: SaleId,
     pub sale_title: String,
+    #[serde(skip)]
     pub user_id: UserId,
     pub status: OrderStatus,
+    /// In the currency's minor unit.
     pub price_cents: i64,
+    #[schema(example = "USD")]
     pub currency: String,
     /// When Redis admitted it.
+    #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// Until when it can be paid; `None` while queued or when rejected.
+    /// Until when it can be paid; null while queued or when rejected.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
     pub pay_by: Option<OffsetDateTime>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
     pub paid_at: Option<OffsetDateTime>,
     /// When it was cancelled, expired or rejected.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
     pub closed_at: Option<OffsetDateTime>,
 }
 

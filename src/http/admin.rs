@@ -7,12 +7,10 @@ use super::{
     error::Problem,
     extract::{Admin, Id, Params, page},
     openapi::refusals,
-    orders::OrderBody,
-    room::WaitingRoom,
     sales::SaleBody,
 };
 use crate::{
-    domain::{OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
+    domain::{Order, OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
     sale::{Audit, NewSale, SaleChange, orders::Wanted},
 };
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -55,7 +53,7 @@ pub struct CreateSale {
     #[schema(minimum = 1, maximum = 604_800)]
     payment_timeout_secs: Option<i64>,
     /// None if absent.
-    waiting_room: Option<WaitingRoom>,
+    waiting_room: Option<RoomSettings>,
     /// Whether a purchase needs a pass; false if absent.
     purchase_pass: Option<bool>,
     /// The proof of work that a purchase needs; 0 (none) if absent.
@@ -79,8 +77,8 @@ pub struct ChangeSale {
     payment_timeout_secs: Option<i64>,
     /// Null takes the waiting room away.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<WaitingRoom>)]
-    waiting_room: Option<Option<WaitingRoom>>,
+    #[schema(value_type = Option<RoomSettings>)]
+    waiting_room: Option<Option<RoomSettings>>,
     purchase_pass: Option<bool>,
     #[schema(minimum = 0, maximum = 24)]
     challenge_bits: Option<i64>,
@@ -118,16 +116,16 @@ pub struct SaleOrdersParams {
 
 /// An order, and whose it is.
 #[derive(Serialize, ToSchema)]
-pub struct OwnedOrder<'a> {
+pub struct OwnedOrder {
     #[serde(flatten)]
-    order: OrderBody<'a>,
+    order: Order,
     user_id: UserId,
 }
 
 /// Orders of a sale, newest first.
 #[derive(Serialize, ToSchema)]
-pub struct SaleOrders<'a> {
-    orders: Vec<OwnedOrder<'a>>,
+pub struct SaleOrders {
+    orders: Vec<OwnedOrder>,
 }
 
 // 404 is also what every admin route answers while no admin token is set.
@@ -171,7 +169,7 @@ pub async fn create(
         opens_at: in_utc("opens_at", wanted.opens_at)?,
         closes_at: in_utc("closes_at", wanted.closes_at)?,
         payment_timeout_secs: wanted.payment_timeout_secs,
-        waiting_room: wanted.waiting_room.map(RoomSettings::from),
+        waiting_room: wanted.waiting_room,
         purchase_pass: wanted.purchase_pass,
         challenge_bits: wanted.challenge_bits,
         seed_key: None,
@@ -198,9 +196,7 @@ pub async fn change(
         image_url: wanted.image_url,
         closes_at: in_utc("closes_at", wanted.closes_at)?,
         payment_timeout_secs: wanted.payment_timeout_secs,
-        waiting_room: wanted
-            .waiting_room
-            .map(|wanted| wanted.map(RoomSettings::from)),
+        waiting_room: wanted.waiting_room,
         purchase_pass: wanted.purchase_pass,
         challenge_bits: wanted.challenge_bits,
     };
@@ -309,10 +305,10 @@ pub async fn orders(
         .sale_orders(id, Wanted { status, user }, page(limit, after, 100, 1_000)?)
         .await?;
     let orders = found
-        .iter()
+        .into_iter()
         .map(|order| OwnedOrder {
-            order: order.into(),
             user_id: order.user_id,
+            order,
         })
         .collect();
     body::json(StatusCode::OK, &SaleOrders { orders })

@@ -320,23 +320,6 @@ pub struct ProblemBody<'a> {
     retry_after_ms: Option<u64>,
 }
 
-impl Problem {
-    /// The whole answer in HTTP/1.1, with the end of the connection: for a client that never got as far
-    /// as a request that could be handled.
-    pub fn on_the_wire(&self) -> Vec<u8> {
-        let body = self.body();
-        let retry_after = self.retry_after.map_or_else(String::new, |wait| {
-            format!("retry-after: {}\r\n", whole_seconds(wait))
-        });
-        let head = format!(
-            "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n{retry_after}connection: close\r\n\r\n",
-            self.kind.status,
-            body.len(),
-        );
-        [head.as_bytes(), &body].concat()
-    }
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.body()));

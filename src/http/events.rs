@@ -11,7 +11,6 @@ use super::{
     extract::{Caller, Id, Shopper},
     limits::Address,
     openapi::refusals,
-    orders::OrderBody,
     seats::{Seat, Seats},
 };
 use crate::{
@@ -94,7 +93,7 @@ pub async fn sale(
 #[utoipa::path(
     get, path = "/api/v1/orders/{id}/events", tag = "shopping", operation_id = "follow_order",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "Server-sent events", body = OrderBody, content_type = "text/event-stream"), OrderRefusals),
+    responses((status = 200, description = "Server-sent events", body = Order, content_type = "text/event-stream"), OrderRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn order(
@@ -107,9 +106,7 @@ pub async fn order(
     let place = app.streams.take_place(address, gauge)?;
     let states = app.shop.watch_order(shopper.user_id, order).await?;
     let ends = |order: &Order| order.status.is_terminal();
-    let events = follow(states, Duration::ZERO, ends, |order| {
-        event("order", &OrderBody::from(order))
-    });
+    let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
     Ok(respond(&app, events, place))
 }
 

@@ -19,57 +19,12 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use std::io::Write;
-use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
-
-/// An order as its owner sees it. Times are null until they happen.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Order)]
-pub struct OrderBody<'a> {
-    order_id: OrderId,
-    sale_id: SaleId,
-    sale_title: &'a str,
-    status: OrderStatus,
-    /// In the currency's minor unit.
-    price_cents: i64,
-    #[schema(example = "USD")]
-    currency: &'a str,
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-    /// Until when it can be paid.
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    pay_by: Option<OffsetDateTime>,
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    paid_at: Option<OffsetDateTime>,
-    /// When it was cancelled, expired or rejected.
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    closed_at: Option<OffsetDateTime>,
-}
-
-impl<'a> From<&'a Order> for OrderBody<'a> {
-    fn from(order: &'a Order) -> Self {
-        Self {
-            order_id: order.id,
-            sale_id: order.sale_id,
-            sale_title: &order.sale_title,
-            status: order.status,
-            price_cents: order.price_cents,
-            currency: &order.currency,
-            created_at: order.created_at,
-            pay_by: order.pay_by,
-            paid_at: order.paid_at,
-            closed_at: order.closed_at,
-        }
-    }
-}
 
 /// Orders, newest first.
 #[derive(Serialize, ToSchema)]
-pub struct Orders<'a> {
-    orders: Vec<OrderBody<'a>>,
+pub struct Orders {
+    orders: Vec<Order>,
 }
 
 /// A purchase that was accepted: it will become an order to pay, or an explicit `rejected`.
@@ -192,19 +147,14 @@ pub async fn list(
         .shop
         .orders(shopper.user_id, page(limit, after, 20, 100)?)
         .await?;
-    body::json(
-        StatusCode::OK,
-        &Orders {
-            orders: orders.iter().map(OrderBody::from).collect(),
-        },
-    )
+    body::json(StatusCode::OK, &Orders { orders })
 }
 
 /// One of my orders.
 #[utoipa::path(
     get, path = "/api/v1/orders/{id}", tag = "shopping", operation_id = "get_order",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The order", body = OrderBody), ReadRefusals),
+    responses((status = 200, description = "The order", body = Order), ReadRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn read(
@@ -213,14 +163,14 @@ pub async fn read(
     Id(order): Id<OrderId>,
 ) -> Result<Response, Problem> {
     let order = app.shop.order(shopper.user_id, order).await?;
-    body::json(StatusCode::OK, &OrderBody::from(&order))
+    body::json(StatusCode::OK, &order)
 }
 
 /// Pay an order. Paying a paid order again changes nothing and answers the same.
 #[utoipa::path(
     post, path = "/api/v1/orders/{id}/pay", tag = "shopping", operation_id = "pay_order",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The paid order", body = OrderBody), PayRefusals),
+    responses((status = 200, description = "The paid order", body = Order), PayRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn pay(
@@ -230,14 +180,14 @@ pub async fn pay(
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
     let order = app.shop.pay(user, order).await?;
-    body::json(StatusCode::OK, &OrderBody::from(&order))
+    body::json(StatusCode::OK, &order)
 }
 
 /// Cancel an order that is not paid; its unit can be bought again at once.
 #[utoipa::path(
     post, path = "/api/v1/orders/{id}/cancel", tag = "shopping", operation_id = "cancel_order",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The cancelled order", body = OrderBody), CancelRefusals),
+    responses((status = 200, description = "The cancelled order", body = Order), CancelRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn cancel(
@@ -247,7 +197,7 @@ pub async fn cancel(
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
     let order = app.shop.cancel(user, order).await?;
-    body::json(StatusCode::OK, &OrderBody::from(&order))
+    body::json(StatusCode::OK, &order)
 }
 
 #[cfg(test)]
@@ -320,9 +270,6 @@ mod tests {
             "price_cents": 19_900, "currency": "USD", "created_at": "2026-11-20T10:00:00.25Z",
             "pay_by": "2026-11-20T10:10:00Z", "paid_at": null, "closed_at": null,
         });
-        assert_eq!(
-            serde_json::to_value(OrderBody::from(&order)).expect("JSON"),
-            expected
-        );
+        assert_eq!(serde_json::to_value(&order).expect("JSON"), expected);
     }
 }

@@ -13,7 +13,7 @@ use super::{
     openapi::refusals,
 };
 use crate::{
-    domain::{RoomSettings, SaleId, SaleState, UserId},
+    domain::{SaleId, SaleState, UserId},
     room::{
         Place, RoomError,
         view::{Standing, View},
@@ -289,70 +289,5 @@ impl Following {
             || told.view.differs_for_all(&self.place.view)
             || (before != after && (is_near || at.elapsed() >= FAR_PACE))
             || at.elapsed() >= FAR_PACE
-    }
-}
-
-/// How the waiting room of a sale is run.
-#[derive(Debug, Clone, Copy, Serialize, serde::Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WaitingRoom {
-    /// How long before the opening one can join. 600 if absent.
-    #[serde(default = "defaults::opens_before_secs")]
-    #[schema(minimum = 0, maximum = 86_400)]
-    opens_before_secs: i32,
-    /// The most people whose turn begins in a second; what is measured and what is left may allow fewer. 1000 if
-    /// absent.
-    #[serde(default = "defaults::per_second")]
-    #[schema(minimum = 1, maximum = 100_000)]
-    per_second: i32,
-    /// How long a turn lasts. 120 if absent.
-    #[serde(default = "defaults::turn_secs")]
-    #[schema(minimum = 1, maximum = 600)]
-    turn_secs: i32,
-    /// How many more people than units may have their turn at once, in percent of the units. 20 if absent.
-    #[serde(default = "defaults::overbooking_percent")]
-    #[schema(minimum = 0, maximum = 400)]
-    overbooking_percent: i32,
-}
-
-mod defaults {
-    use crate::domain::RoomSettings;
-
-    pub fn opens_before_secs() -> i32 {
-        RoomSettings::default().opens_before_secs
-    }
-
-    pub fn per_second() -> i32 {
-        RoomSettings::default().per_second
-    }
-
-    pub fn turn_secs() -> i32 {
-        RoomSettings::default().turn_secs
-    }
-
-    pub fn overbooking_percent() -> i32 {
-        RoomSettings::default().overbooking_percent
-    }
-}
-
-impl From<RoomSettings> for WaitingRoom {
-    fn from(settings: RoomSettings) -> Self {
-        Self {
-            opens_before_secs: settings.opens_before_secs,
-            per_second: settings.per_second,
-            turn_secs: settings.turn_secs,
-            overbooking_percent: settings.overbooking_percent,
-        }
-    }
-}
-
-impl From<WaitingRoom> for RoomSettings {
-    fn from(wanted: WaitingRoom) -> Self {
-        Self {
-            opens_before_secs: wanted.opens_before_secs,
-            per_second: wanted.per_second,
-            turn_secs: wanted.turn_secs,
-            overbooking_percent: wanted.overbooking_percent,
-        }
     }
 }

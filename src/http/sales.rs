@@ -5,9 +5,8 @@ use super::{
     error::Problem,
     extract::{Id, Params},
     openapi::refusals,
-    room::WaitingRoom,
 };
-use crate::domain::{SaleId, SaleState, SaleView};
+use crate::domain::{RoomSettings, SaleId, SaleState, SaleView};
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -38,7 +37,7 @@ pub struct SaleBody<'a> {
     payment_timeout_secs: i32,
     /// Null: one buys without waiting.
     #[schema(required)]
-    waiting_room: Option<WaitingRoom>,
+    waiting_room: Option<RoomSettings>,
     /// Whether a purchase needs a `Purchase-Pass`.
     purchase_pass: bool,
     /// The proof of work that a purchase (or joining the waiting room) needs, at least; 0: none.
@@ -66,7 +65,7 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             opens_at: sale.opens_at,
             closes_at: sale.closes_at,
             payment_timeout_secs: sale.payment_timeout_secs,
-            waiting_room: sale.door.room().map(WaitingRoom::from),
+            waiting_room: sale.door.room(),
             purchase_pass: sale.door.purchase_pass,
             challenge_bits: sale.door.challenge_bits,
             state: view.state,
