@@ -10,86 +10,13 @@ use super::{
     sales::SaleBody,
 };
 use crate::{
-    domain::{Order, OrderId, OrderStatus, RoomSettings, SaleId, SaleView, UserId},
+    domain::{Order, OrderId, OrderStatus, SaleId, SaleView, UserId},
     sale::{Audit, NewSale, SaleChange, orders::Wanted},
 };
 use axum::{extract::State, http::StatusCode, response::Response};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use time::{OffsetDateTime, UtcOffset};
 use utoipa::{IntoParams, ToSchema};
-
-/// What is sold to whom and when; the shop checks that it makes sense.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CreateSale {
-    #[schema(min_length = 1, max_length = 200)]
-    title: String,
-    #[schema(max_length = 4_000)]
-    description: Option<String>,
-    /// A path on this site, or an http(s) URL.
-    #[schema(max_length = 500)]
-    image_url: Option<String>,
-    /// Three capital letters.
-    #[schema(example = "USD", pattern = "^[A-Z]{3}$")]
-    currency: Option<String>,
-    /// In the currency's minor unit.
-    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
-    price_cents: i64,
-    /// At least `price_cents`.
-    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
-    original_price_cents: Option<i64>,
-    #[schema(minimum = 1, maximum = 100_000_000)]
-    stock: i64,
-    /// 1 if absent.
-    #[schema(minimum = 1, maximum = 100)]
-    per_user_limit: Option<i64>,
-    /// Now if absent.
-    #[serde(default, with = "time::serde::rfc3339::option")]
-    opens_at: Option<OffsetDateTime>,
-    /// A day after the opening if absent.
-    #[serde(default, with = "time::serde::rfc3339::option")]
-    closes_at: Option<OffsetDateTime>,
-    /// 900 if absent.
-    #[schema(minimum = 1, maximum = 604_800)]
-    payment_timeout_secs: Option<i64>,
-    /// None if absent.
-    waiting_room: Option<RoomSettings>,
-    /// Whether a purchase needs a pass; false if absent.
-    purchase_pass: Option<bool>,
-    /// The proof of work that a purchase needs; 0 (none) if absent.
-    #[schema(minimum = 0, maximum = 24)]
-    challenge_bits: Option<i64>,
-}
-
-/// Only what is there changes.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ChangeSale {
-    #[schema(min_length = 1, max_length = 200)]
-    title: Option<String>,
-    #[schema(max_length = 4_000)]
-    description: Option<String>,
-    #[schema(max_length = 500)]
-    image_url: Option<String>,
-    #[serde(default, with = "time::serde::rfc3339::option")]
-    closes_at: Option<OffsetDateTime>,
-    #[schema(minimum = 1, maximum = 604_800)]
-    payment_timeout_secs: Option<i64>,
-    /// Null takes the waiting room away.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<RoomSettings>)]
-    waiting_room: Option<Option<RoomSettings>>,
-    purchase_pass: Option<bool>,
-    #[schema(minimum = 0, maximum = 24)]
-    challenge_bits: Option<i64>,
-}
-
-/// Tells a member that is null from one that is not there.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -148,39 +75,24 @@ refusals!(OrdersRefusals: UNAUTHENTICATED, NOT_FOUND, SALE_NOT_FOUND, INVALID, R
 /// Create a sale; it can be bought from as soon as this answers.
 #[utoipa::path(
     post, path = "/api/v1/admin/sales", tag = "operating", operation_id = "create_sale",
-    request_body = CreateSale,
+    request_body = NewSale,
     responses((status = 201, description = "The sale", body = SaleBody), CreateRefusals),
     security(("admin" = [])),
 )]
 pub async fn create(
     State(app): State<App>,
     _: Admin,
-    Json(wanted): Json<CreateSale>,
+    Json(mut new): Json<NewSale>,
 ) -> Result<Response, Problem> {
-    let new = NewSale {
-        title: wanted.title,
-        description: wanted.description,
-        image_url: wanted.image_url,
-        currency: wanted.currency,
-        price_cents: wanted.price_cents,
-        original_price_cents: wanted.original_price_cents,
-        stock: wanted.stock,
-        per_user_limit: wanted.per_user_limit,
-        opens_at: in_utc("opens_at", wanted.opens_at)?,
-        closes_at: in_utc("closes_at", wanted.closes_at)?,
-        payment_timeout_secs: wanted.payment_timeout_secs,
-        waiting_room: wanted.waiting_room,
-        purchase_pass: wanted.purchase_pass,
-        challenge_bits: wanted.challenge_bits,
-        seed_key: None,
-    };
+    new.opens_at = in_utc("opens_at", new.opens_at)?;
+    new.closes_at = in_utc("closes_at", new.closes_at)?;
     sale(StatusCode::CREATED, &app.shop.create_sale(new).await?)
 }
 
 /// Change a sale.
 #[utoipa::path(
     patch, path = "/api/v1/admin/sales/{id}", tag = "operating", operation_id = "change_sale",
-    params(("id" = SaleId, Path, description = "The sale")), request_body = ChangeSale,
+    params(("id" = SaleId, Path, description = "The sale")), request_body = SaleChange,
     responses((status = 200, description = "The sale as it is now", body = SaleBody), ChangeRefusals),
     security(("admin" = [])),
 )]
@@ -188,18 +100,9 @@ pub async fn change(
     State(app): State<App>,
     _: Admin,
     Id(id): Id<SaleId>,
-    Json(wanted): Json<ChangeSale>,
+    Json(mut change): Json<SaleChange>,
 ) -> Result<Response, Problem> {
-    let change = SaleChange {
-        title: wanted.title,
-        description: wanted.description,
-        image_url: wanted.image_url,
-        closes_at: in_utc("closes_at", wanted.closes_at)?,
-        payment_timeout_secs: wanted.payment_timeout_secs,
-        waiting_room: wanted.waiting_room,
-        purchase_pass: wanted.purchase_pass,
-        challenge_bits: wanted.challenge_bits,
-    };
+    change.closes_at = in_utc("closes_at", change.closes_at)?;
     sale(StatusCode::OK, &app.shop.change_sale(id, change).await?)
 }
 
@@ -347,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_new_sale_needs_three_members_and_takes_no_unknown_ones() {
-        let parse = serde_json::from_str::<CreateSale>;
+        let parse = serde_json::from_str::<NewSale>;
         assert!(parse(r#"{"title":"a","price_cents":1,"stock":1}"#).is_ok());
         assert!(parse(r#"{"title":"a","price_cents":1,"stock":1,"opens_at":null}"#).is_ok());
         assert!(parse(r#"{"title":"a","price_cents":1}"#).is_err());

@@ -249,14 +249,14 @@ mod tests {
 
     /// Reads these bytes as every type of body that the API takes. Whether any of them was content.
     fn read_as_everything(bytes: &[u8]) -> bool {
-        use crate::http::{
-            admin::{AddStock, ChangeSale, CreateSale},
-            session::NewSession,
+        use crate::{
+            http::{admin::AddStock, session::NewSession},
+            sale::{NewSale, SaleChange},
         };
         let found = [
             parse::<NewSession>(bytes).err(),
-            parse::<CreateSale>(bytes).err(),
-            parse::<ChangeSale>(bytes).err(),
+            parse::<NewSale>(bytes).err(),
+            parse::<SaleChange>(bytes).err(),
             parse::<AddStock>(bytes).err(),
         ];
         let all_said_why = found

@@ -137,42 +137,32 @@ fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
 }
 
 fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
-    let header = |name: HeaderName, value| {
-        SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value))
-    };
     router
-        .layer(of_all_but_parts(CONTENT_SECURITY_POLICY, policy))
-        .layer(header(REFERRER_POLICY, "same-origin"))
-        .layer(of_documents(OPENER_POLICY, "same-origin"))
-        .layer(of_documents(PERMISSIONS_POLICY, PERMISSIONS))
+        .layer(header_where(is_no_part, CONTENT_SECURITY_POLICY, policy))
+        .layer(header_where(|_| true, REFERRER_POLICY, "same-origin"))
+        .layer(header_where(is_page, OPENER_POLICY, "same-origin"))
+        .layer(header_where(is_page, PERMISSIONS_POLICY, PERMISSIONS))
 }
 
-/// A header that scripts and styles of a page do not need: the page's own counts for them.
-fn of_all_but_parts(
+/// The policy of a page counts for its scripts and styles.
+fn is_no_part(kind: &[u8]) -> bool {
+    !kind.starts_with(b"text/css") && !kind.starts_with(b"text/javascript")
+}
+
+fn is_page(kind: &[u8]) -> bool {
+    kind.starts_with(b"text/html")
+}
+
+/// Sets a header of answers whose content type fits.
+fn header_where(
+    fits: fn(&[u8]) -> bool,
     name: HeaderName,
     value: &'static str,
 ) -> SetResponseHeaderLayer<impl Fn(&Response) -> Option<HeaderValue> + Clone> {
     SetResponseHeaderLayer::overriding(name, move |response: &Response| {
-        let kind = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .map(HeaderValue::as_bytes);
-        let is_part = kind.is_some_and(|kind| {
-            kind.starts_with(b"text/css") || kind.starts_with(b"text/javascript")
-        });
-        (!is_part).then(|| HeaderValue::from_static(value))
-    })
-}
-
-/// A header that means something on a page only: on each of its twenty files it would be mere weight.
-fn of_documents(
-    name: HeaderName,
-    value: &'static str,
-) -> SetResponseHeaderLayer<impl Fn(&Response) -> Option<HeaderValue> + Clone> {
-    SetResponseHeaderLayer::overriding(name, move |response: &Response| {
-        let kind = response.headers().get(CONTENT_TYPE)?.as_bytes();
-        let is_page = kind.starts_with(b"text/html");
-        is_page.then(|| HeaderValue::from_static(value))
+        let kind = response.headers().get(CONTENT_TYPE);
+        let kind = kind.map_or(&b""[..], HeaderValue::as_bytes);
+        fits(kind).then(|| HeaderValue::from_static(value))
     })
 }
 

@@ -60,8 +60,7 @@ impl ConnectionLimits {
     /// What `descriptors` leave for connections: an eighth, and at least 256, are for everything else
     /// that a process opens.
     pub fn most_with(descriptors: usize) -> usize {
-        let reserved = (descriptors / 8).max(256);
-        let left = descriptors.saturating_sub(reserved);
+        let left = descriptors.saturating_sub((descriptors / 8).max(256));
         left.clamp(64, MOST_BY_DEFAULT)
     }
 }
@@ -70,9 +69,7 @@ impl ConnectionLimits {
 pub fn raise_descriptor_limit() -> usize {
     /// "Unlimited" is refused by some systems, and a child process may walk through all of them.
     const ENOUGH: u64 = 1 << 20;
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return 1_024;
-    };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
     let wanted = hard.min(ENOUGH).max(soft);
     let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
     usize::try_from(if raised { wanted } else { soft }).unwrap_or(usize::MAX)
@@ -135,7 +132,7 @@ pub async fn serve(
         open.spawn(async move {
             gauge.increment(1.0);
             // What ends a connection early was answered, or there is nobody left to answer.
-            let _ = connection.await;
+            drop(connection.await);
             gauge.decrement(1.0);
             drop((permit, seat));
         });

@@ -17,8 +17,10 @@ use crate::{
     },
     sale::{Shop, ShopError},
 };
+use serde::{Deserialize, Deserializer};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
+use utoipa::ToSchema;
 
 pub const MAX_STOCK: i64 = 100_000_000;
 const MAX_PRICE_CENTS: i64 = 1_000_000_000_000;
@@ -39,39 +41,82 @@ macro_rules! sale_columns {
 }
 pub(crate) use sale_columns;
 
-/// A sale to create; what is `None` gets a default. Validated by [`Shop::create_sale`].
-#[derive(Debug, Clone, Default)]
+/// What is sold to whom and when. Validated by [`Shop::create_sale`].
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CreateSale)]
 pub struct NewSale {
+    #[schema(min_length = 1, max_length = 200)]
     pub title: String,
+    #[schema(max_length = 4_000)]
     pub description: Option<String>,
+    /// A path on this site, or an http(s) URL.
+    #[schema(max_length = 500)]
     pub image_url: Option<String>,
+    /// Three capital letters.
+    #[schema(example = "USD", pattern = "^[A-Z]{3}$")]
     pub currency: Option<String>,
+    /// In the currency's minor unit.
+    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
     pub price_cents: i64,
+    /// At least `price_cents`.
+    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
     pub original_price_cents: Option<i64>,
+    #[schema(minimum = 1, maximum = 100_000_000)]
     pub stock: i64,
+    /// 1 if absent.
+    #[schema(minimum = 1, maximum = 100)]
     pub per_user_limit: Option<i64>,
+    /// Now if absent.
+    #[serde(default, with = "time::serde::rfc3339::option")]
     pub opens_at: Option<OffsetDateTime>,
+    /// A day after the opening if absent.
+    #[serde(default, with = "time::serde::rfc3339::option")]
     pub closes_at: Option<OffsetDateTime>,
+    /// 900 if absent.
+    #[schema(minimum = 1, maximum = 604_800)]
     pub payment_timeout_secs: Option<i64>,
+    /// None if absent.
     pub waiting_room: Option<RoomSettings>,
+    /// Whether a purchase needs a pass; false if absent.
     pub purchase_pass: Option<bool>,
+    /// The proof of work that a purchase needs; 0 (none) if absent.
+    #[schema(minimum = 0, maximum = 24)]
     pub challenge_bits: Option<i64>,
     /// Creating a second sale of the same name returns the first (the demo catalogue).
+    #[serde(skip)]
     pub seed_key: Option<&'static str>,
 }
 
-/// Changes of a sale; `None` leaves a member as it is.
-#[derive(Debug, Clone, Default)]
+/// Only what is there changes.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ChangeSale)]
 pub struct SaleChange {
+    #[schema(min_length = 1, max_length = 200)]
     pub title: Option<String>,
+    #[schema(max_length = 4_000)]
     pub description: Option<String>,
+    #[schema(max_length = 500)]
     pub image_url: Option<String>,
+    #[serde(default, with = "time::serde::rfc3339::option")]
     pub closes_at: Option<OffsetDateTime>,
+    #[schema(minimum = 1, maximum = 604_800)]
     pub payment_timeout_secs: Option<i64>,
-    /// `Some(None)` takes the waiting room away.
+    /// Null takes the waiting room away.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<RoomSettings>)]
     pub waiting_room: Option<Option<RoomSettings>>,
     pub purchase_pass: Option<bool>,
+    #[schema(minimum = 0, maximum = 24)]
     pub challenge_bits: Option<i64>,
+}
+
+/// Tells a member that is null from one that is not there.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 fn invalid(field: &'static str, why: impl Into<String>) -> ShopError {
