@@ -146,7 +146,7 @@ const CASES: [Case; 16] = [
     Case {
         title: "The outbox: a sale's units to return",
         words: &["SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1"],
-        arguments: "SALE, 0, 1000",
+        arguments: "SALE, 1000",
         uses: &[], // the same
     },
     Case {
