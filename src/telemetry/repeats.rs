@@ -13,7 +13,6 @@ use tracing::{
     callsite::Identifier,
     field::{Field, Visit},
     level_filters::LevelFilter,
-    subscriber::Interest,
 };
 use tracing_subscriber::layer::{Context, Filter};
 
@@ -95,10 +94,6 @@ impl<S> Filter<S> for Repeats {
         true
     }
 
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
     /// Without it the filter beside this one would lose its own hint.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
@@ -145,7 +140,9 @@ mod tests {
     fn a_storm_of_one_line_is_summed_up_and_others_pass() {
         let (written, repeats) = (Written::default(), Repeats::default());
         let writer = written.clone();
-        let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
         let log = tracing_subscriber::registry().with(lines.with_filter(repeats.clone()));
         let storm = |times: u32| {
             for time in 0..times {
