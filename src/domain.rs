@@ -224,8 +224,6 @@ pub struct Sale {
     pub epoch: i64,
     /// Increments with every operator's change; Redis takes only newer ones.
     pub version: i64,
-    /// Into how many small hashes Redis spreads the buyers of this epoch.
-    pub buyer_shards: i32,
     /// What else stands between a shopper and the purchase.
     #[sqlx(flatten)]
     pub door: Door,

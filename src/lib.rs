@@ -2,7 +2,7 @@
 //!
 //! The modules in reading order, which is also the order in which they may import: each only what
 //! stands below it (`scripts/check_imports.py` holds them to it). A purchase reads
-//! `http::orders` → `sale` → `sale::gate` → `redis/scripts/admit.lua` → `sale::log` →
+//! `http::orders` → `sale` → `sale::gate` → `redis/library/admit.lua` → `sale::log` →
 //! `worker::writer` → `migrations/`.
 
 /// The commands of the program.

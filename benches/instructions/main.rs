@@ -23,7 +23,7 @@ use flash_sale::{
     http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
     redis::{
         Keys, Redis,
-        scripts::{self, AdmitOptions, Buyer},
+        functions::{self, AdmitOptions, Buyer},
     },
     room::Rooms,
     sale::{
@@ -35,7 +35,7 @@ use flash_sale::{
         payment::SimulatedPayments,
     },
 };
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::Either};
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use std::{hint::black_box, net::SocketAddr, process::ExitCode, sync::Arc};
 use time::{OffsetDateTime, macros::datetime};
@@ -58,6 +58,7 @@ const PARTS: &[(&str, Part)] = &[
     ("answer-accepted", answer_accepted),
     ("answer-sold-out", answer_sold_out),
     ("request-sold-out", request_sold_out),
+    ("request-by-router", request_by_router),
     ("admit-batch-of-64", admit_batch),
     ("log-entry-of-64", log_entry),
 ];
@@ -183,7 +184,6 @@ fn sale() -> Sale {
         closed: false,
         epoch: 1,
         version: 1,
-        buyer_shards: 1,
         door: flash_sale::domain::Door::default(),
     }
 }
@@ -234,6 +234,15 @@ fn answer_sold_out(times: usize) {
 
 /// A whole request, from its parsed head to its answer: the frame, the token, the board.
 fn request_sold_out(times: usize) {
+    whole_request(times, false);
+}
+
+/// The same through the router, as every other route goes.
+fn request_by_router(times: usize) {
+    whole_request(times, true);
+}
+
+fn whole_request(times: usize, by_router: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -272,21 +281,30 @@ fn request_sold_out(times: usize) {
         trust_proxy: flash_sale::config::ProxyTrust::Nobody,
         lab: None,
     };
-    let mut router = flash_sale::http::router(state).with_state(());
+    let flash_sale::http::Site { router, express } = flash_sale::http::site(state);
+    let mut router = router.with_state(());
     let peer = ([127, 0, 0, 1], 1).into();
     let bearer = format!("Bearer {token}");
     for _ in 0..times {
-        let mut request = Request::post("/api/v1/sales/1/orders")
+        let request = Request::post("/api/v1/sales/1/orders")
             .header("host", "127.0.0.1:8080")
             .header("authorization", &bearer)
             .header("content-length", "0")
             .body(Body::empty())
             .expect("a request");
-        // As the server does for the router.
-        request
-            .extensions_mut()
-            .insert(ConnectInfo::<SocketAddr>(peer));
-        let answer = router.call(black_box(request)).now_or_never();
+        let answer = if by_router {
+            let mut request = black_box(request);
+            // As the server does for the router.
+            request
+                .extensions_mut()
+                .insert(ConnectInfo::<SocketAddr>(peer));
+            router.call(request).now_or_never()
+        } else {
+            match express.take(black_box(request), peer) {
+                Either::Left(answer) => answer.now_or_never(),
+                Either::Right(_) => None,
+            }
+        };
         let answer = answer.expect("it waits for nothing").expect("infallible");
         assert_eq!(black_box(answer).status(), 409);
     }
@@ -344,15 +362,14 @@ fn admit_batch(times: usize) {
     let options = AdmitOptions {
         high_water: 1_000_000,
         own_writer: true,
-        late: None,
+        readmitted: None,
     };
     for _ in 0..times {
-        let judged = scripts::admit(
+        let judged = functions::admit(
             &mut redis,
             &keys,
             SaleId::from_i64(1),
             1,
-            625,
             options,
             black_box(&buyers),
         );

@@ -10,7 +10,7 @@ use crate::{
     domain::UserId,
     redis::{
         Redis,
-        scripts::bots::{self, Quota, Taken},
+        functions::bots::{self, Quota, Taken},
     },
 };
 use dashmap::DashMap;
@@ -151,9 +151,7 @@ impl SharedLimits {
             Whose::User(user) => keys.limit("user", &user.to_string()),
             Whose::Address(address) => keys.limit("address", address),
         };
-        let Ok(mut connection) = self.redis.hot_for(&key).await else {
-            return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
-        };
+        let mut connection = self.redis.shared().await?;
         bots::take(&mut connection, &key, quota).await
     }
 

@@ -15,7 +15,7 @@ pub mod work;
 use self::work::BadSolution;
 use crate::{
     domain::{IdempotencyKey, SaleId, UserId},
-    redis::scripts::bots::{self as scripts, Spent},
+    redis::functions::bots::{self as scripts, Spent},
     sale::{Shop, ShopError},
     slip::{BadSlip, Purpose, Slips},
 };
@@ -109,7 +109,7 @@ impl Bots {
         let (salt, expires_at) = verified.map_err(refuse)?;
         let memory = Duration::try_from(expires_at - now).unwrap_or_default();
         let keys = &self.shop.redis.keys;
-        let connection = self.shop.redis.hot_for(&keys.spent(sale, &salt)).await;
+        let connection = self.shop.redis.shared().await;
         let mut connection = connection.map_err(|_| away())?;
         let mark = key.map_or(0, IdempotencyKey::get);
         let spent = scripts::spend(&mut connection, keys, sale, &salt, mark, memory).await;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     bots::{WorkError, work::BadSolution},
     domain::{Admission, Door, IdempotencyKey, SaleId, UserId},
-    redis::scripts::room::Wish,
+    redis::functions::room::Wish,
     room::{Place, RoomError, view::Standing},
     sale::board::Listing,
     slip::BadSlip,

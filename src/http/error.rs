@@ -444,7 +444,6 @@ fn is_passing_sqlstate(code: &str) -> bool {
 
 /// The same of Redis: unreachable, loading its data, not the primary (any more), or kept from its work.
 pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
-    use crate::redis::connection::UNREACHABLE;
     use redis::{ErrorKind, ServerErrorKind};
     error.is_io_error()
         || error.is_timeout()
@@ -465,7 +464,6 @@ pub(super) fn redis_is_away(error: &redis::RedisError) -> bool {
                         | ServerErrorKind::ReadOnly
                 )
         )
-        || error.code() == Some(UNREACHABLE)
         || refuses_everything(error)
 }
 

@@ -148,7 +148,6 @@ mod tests {
             closed: false,
             epoch: 1,
             version: 1,
-            buyer_shards: 1,
             door: crate::domain::Door::default(),
         };
         let server_time = datetime!(2026-11-20 12:00:00.5 UTC);

@@ -125,7 +125,7 @@ impl Server {
 
     async fn prepare(&self, stand: &Stand) -> Result<SaleId, Trouble> {
         let opened = async {
-            while self.shop.redis.hot().await.is_err() {
+            while self.shop.sells_something().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

@@ -252,12 +252,12 @@ impl Servers {
                 .arg(&pattern)
                 .arg("COUNT")
                 .arg(1_000)
-                .query_async(&mut *connection)
+                .query_async(&mut connection)
                 .await?;
             if !keys.is_empty() {
                 redis::cmd("UNLINK")
                     .arg(keys)
-                    .exec_async(&mut *connection)
+                    .exec_async(&mut connection)
                     .await?;
             }
             cursor = next;

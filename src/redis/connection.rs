@@ -1,97 +1,306 @@
-//! A connection that goes where the key is.
-//!
-//! To one server it is that server's connection and nothing more. To a cluster it sends every command to
-//! the owner of its key's slot, each part of a pipeline to its own, and follows what they answer:
-//!
-//! | answer | then |
-//! |---|---|
-//! | MOVED | the map is mended, and the command asked again at the new owner |
-//! | ASK | the same command behind ASKING, at the node that the slot is moving to |
-//! | TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN | an error: whoever asks decides whether to wait ([`is_passing`]) |
-//!
-//! A redirected command was not run where it was refused, so following it cannot run it twice. Commands of
-//! a pipeline for different servers run at the same time, in no order between them.
+//! Connections: the pools of `deadpool-redis`, and what they lend.
 
-use super::{
-    Topology,
-    node::{Node, pool_error},
-    slots::slot_of_command,
+use super::{CONNECT_TIMEOUT, PoolSize, RESPONSE_TIMEOUT};
+use deadpool_redis::{
+    Manager, PoolConfig, PoolError, Runtime, Timeouts,
+    sentinel::{self, SentinelNodeConnectionInfo, SentinelServerType, TlsMode},
 };
-use futures_util::future::join_all;
 use redis::{
-    Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ServerErrorKind, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
+    RedisFuture, Value,
+    aio::{ConnectionLike, MultiplexedConnection, PubSub},
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+    sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo},
 };
-use std::{
-    ops::{Deref, DerefMut},
-    sync::Arc,
+use std::time::Duration;
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::timeout,
 };
 
-/// How often a command is redirected before that is an error: a slot does not move faster than that.
-const REDIRECTIONS: usize = 5;
+/// The most connections of a pool.
+const POOLED: usize = 16;
 
-/// The code of the error that stands for a server of a cluster that could not be reached, beside the
-/// answers of others.
-pub const UNREACHABLE: &str = "UNREACHABLE";
+/// How long a node of a cluster may take: while the client looks for who has a slot, it asks one node
+/// after the other, and everybody waits.
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Lent for a while. Used as `&mut *connection`, like a connection of the pool.
-pub struct Connection(Way);
-
-/// The way that commands take.
-pub enum Way {
-    Pooled(deadpool_redis::Connection),
-    Hot(MultiplexedConnection),
-    Routed(Routed),
+/// What `REDIS_URL` names.
+pub(super) enum Servers {
+    One {
+        client: Client,
+        pool: deadpool_redis::Pool,
+    },
+    /// Two connections, each to every node, that mend themselves: one for purchases, and one for the
+    /// rest. A pool would be many times as many, and `deadpool-redis` gives those no time limits.
+    Cluster {
+        nodes: Vec<Client>,
+        client: Box<ClusterClient>,
+        purchases: OnceCell<ClusterConnection>,
+        others: OnceCell<ClusterConnection>,
+    },
+    Sentinel {
+        client: Box<Mutex<SentinelClient>>,
+        pool: sentinel::Pool,
+    },
 }
 
-impl Connection {
-    pub(super) fn pooled(connection: deadpool_redis::Connection) -> Self {
-        Self(Way::Pooled(connection))
+fn limits(size: usize) -> PoolConfig {
+    let mut limits = PoolConfig::new(size);
+    limits.timeouts = Timeouts {
+        wait: Some(2 * RESPONSE_TIMEOUT),
+        create: Some(CONNECT_TIMEOUT),
+        recycle: Some(RESPONSE_TIMEOUT),
+    };
+    limits
+}
+
+/// The members of a comma-separated list, as addresses that the `redis` crate takes: the scheme and
+/// the login of the first go for those that have none.
+fn members(list: &str) -> Vec<String> {
+    let first = list.split(',').next().unwrap_or_default();
+    let scheme_end = first.find("://").map_or(0, |at| at + 3);
+    let prefix = &first[..first.rfind('@').map_or(scheme_end, |at| at + 1)];
+    list.split(',')
+        .filter(|member| !member.is_empty())
+        .map(|member| match member.contains("://") {
+            true => member.to_owned(),
+            false => format!("{prefix}{member}"),
+        })
+        .collect()
+}
+
+fn invalid(why: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::InvalidClientConfig, why))
+}
+
+fn build_error(error: impl std::error::Error + Send + Sync + 'static) -> RedisError {
+    RedisError::from(std::io::Error::other(error))
+}
+
+/// A pool's error as the `redis` crate would have said it.
+fn pool_error(error: PoolError) -> RedisError {
+    match error {
+        PoolError::Backend(error) => error,
+        other => std::io::Error::new(std::io::ErrorKind::TimedOut, other.to_string()).into(),
+    }
+}
+
+impl Servers {
+    /// Prepares the pool; connects to nothing yet. An error repeats nothing of the address, which
+    /// may hold a password.
+    pub fn new(url: &str) -> Result<Self, RedisError> {
+        if let Some(rest) = url.strip_prefix("redis-sentinel://") {
+            return Self::sentinel("redis://", rest);
+        }
+        if let Some(rest) = url.strip_prefix("rediss-sentinel://") {
+            return Self::sentinel("rediss://", rest);
+        }
+        if url.contains(',') || url.contains("+cluster://") {
+            let nodes = members(&url.replacen("+cluster://", "://", 1));
+            // What is refused for a while is for the caller to retry, who knows until when.
+            let client = ClusterClientBuilder::new(nodes.clone())
+                .connection_timeout(NODE_TIMEOUT)
+                .response_timeout(NODE_TIMEOUT)
+                .retries(3)
+                .min_retry_wait(10)
+                .max_retry_wait(100)
+                .build()?;
+            return Ok(Self::Cluster {
+                nodes: nodes
+                    .into_iter()
+                    .map(Client::open)
+                    .collect::<Result<_, _>>()?,
+                client: Box::new(client),
+                purchases: OnceCell::new(),
+                others: OnceCell::new(),
+            });
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT));
+        Ok(Self::One {
+            client: Client::open(url)?,
+            pool: deadpool_redis::Pool::builder(Manager::new_with_config(url, config)?)
+                .config(limits(POOLED))
+                .runtime(Runtime::Tokio1)
+                .build()
+                .map_err(build_error)?,
+        })
     }
 
-    pub(super) fn hot(connection: MultiplexedConnection) -> Self {
-        Self(Way::Hot(connection))
+    /// `[user:password@]host:port,host:port/NAME[/DATABASE]`; the login is the primary's.
+    fn sentinel(scheme: &str, rest: &str) -> Result<Self, RedisError> {
+        let (hosts, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let (name, database) = name.split_once('/').unwrap_or((name, "0"));
+        if name.is_empty() {
+            return Err(invalid(
+                "a Sentinel address ends with the name of the primary: redis-sentinel://host,host/NAME",
+            ));
+        }
+        let (login, hosts) = match hosts.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), hosts),
+        };
+        let sentinels = members(&format!("{scheme}{hosts}"));
+        // Only for its login, database and TLS: the host is what the Sentinels name.
+        let primary = format!("{scheme}{login}primary/{database}").into_connection_info()?;
+        let tls = scheme == "rediss://";
+        let info = primary.redis_settings().clone();
+        let mut node = NodeInfo::default().set_redis_connection_info(info.clone());
+        if tls {
+            node = node.set_tls_mode(redis::TlsMode::Secure);
+        }
+        let pooled = SentinelNodeConnectionInfo {
+            tls_mode: tls.then_some(TlsMode::Secure),
+            redis_connection_info: Some(info.into()),
+        };
+        let (kind, name) = (redis::sentinel::SentinelServerType::Master, name.to_owned());
+        let client = SentinelClient::build(sentinels.clone(), name.clone(), Some(node), kind)?;
+        let manager =
+            sentinel::Manager::new(sentinels, name, Some(pooled), SentinelServerType::Master)?;
+        Ok(Self::Sentinel {
+            client: Box::new(Mutex::new(client)),
+            pool: sentinel::Pool::builder(manager)
+                .config(limits(POOLED))
+                .runtime(Runtime::Tokio1)
+                .build()
+                .map_err(build_error)?,
+        })
     }
 
-    /// Another one of the same kind, for a command beside those of this one.
-    pub fn another(&self) -> Self {
-        match &self.0 {
-            // A clone that outlives the loan: it is multiplexed, and nothing is left on it.
-            Way::Pooled(connection) => Self::hot(MultiplexedConnection::clone(connection)),
-            Way::Hot(connection) => Self::hot(connection.clone()),
-            Way::Routed(routed) => Self::routed(routed.topology.clone(), routed.lines),
+    /// A connection for ordinary work.
+    pub async fn pooled(&self) -> Result<Connection, RedisError> {
+        match self {
+            Self::One { pool, .. } => pool.get().await.map(Connection::Pooled).map_err(pool_error),
+            Self::Sentinel { pool, .. } => {
+                let connection = pool.get().await;
+                connection.map(Connection::PooledSentinel).map_err(pool_error)
+            }
+            Self::Cluster { client, others, .. } => connected(client, others).await,
         }
     }
 
-    pub(super) fn routed(topology: Arc<Topology>, lines: Lines) -> Self {
-        Self(Way::Routed(Routed {
-            topology,
-            lines,
-            lent: Vec::new(),
-        }))
+    /// A connection for everybody, of no pool.
+    pub async fn shared(&self) -> Result<Connection, RedisError> {
+        match self {
+            Self::Cluster {
+                client, purchases, ..
+            } => connected(client, purchases).await,
+            Self::One { .. } | Self::Sentinel { .. } => Ok(self.pooled().await?.detach()),
+        }
+    }
+
+    pub fn pool_size(&self) -> PoolSize {
+        let status = match self {
+            Self::One { pool, .. } => pool.status(),
+            Self::Sentinel { pool, .. } => pool.status(),
+            Self::Cluster { .. } => return PoolSize { size: 2, idle: 2 },
+        };
+        PoolSize {
+            size: status.size,
+            idle: status.available,
+        }
+    }
+
+    /// A connection of its own that receives what is published.
+    pub async fn subscriber(&self) -> Result<PubSub, RedisError> {
+        let timed_out = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        match self {
+            Self::One { client, .. } => timeout(CONNECT_TIMEOUT, client.get_async_pubsub())
+                .await
+                .map_err(timed_out)?,
+            Self::Sentinel { client, .. } => {
+                let connecting = async {
+                    let primary = client.lock().await.async_get_client().await?;
+                    primary.get_async_pubsub().await
+                };
+                timeout(2 * CONNECT_TIMEOUT, connecting)
+                    .await
+                    .map_err(timed_out)?
+            }
+            Self::Cluster { nodes, .. } => {
+                let mut failed = invalid("no nodes are given");
+                for node in nodes {
+                    match timeout(CONNECT_TIMEOUT, node.get_async_pubsub()).await {
+                        Ok(Ok(subscriber)) => return Ok(subscriber),
+                        Ok(Err(error)) => failed = error,
+                        Err(elapsed) => failed = timed_out(elapsed),
+                    }
+                }
+                Err(failed)
+            }
+        }
     }
 }
 
-impl Deref for Connection {
-    type Target = Way;
+async fn connected(
+    client: &ClusterClient,
+    connection: &OnceCell<ClusterConnection>,
+) -> Result<Connection, RedisError> {
+    let connecting = async || in_time(client.get_async_connection()).await;
+    let connection = connection.get_or_try_init(connecting).await?;
+    Ok(Connection::Cluster(connection.clone()))
+}
 
-    fn deref(&self) -> &Way {
-        &self.0
+/// A connection: lent by a pool until it is dropped, or shared.
+pub enum Connection {
+    Pooled(deadpool_redis::Connection),
+    PooledSentinel(sentinel::Connection),
+    Shared(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Connection {
+    /// The same line for another command beside those of this one; it returns to no pool.
+    pub fn another(&self) -> Self {
+        match self {
+            Self::Pooled(connection) => Self::Shared((**connection).clone()),
+            Self::PooledSentinel(connection) => Self::Shared((**connection).clone()),
+            Self::Shared(connection) => Self::Shared(connection.clone()),
+            Self::Cluster(connection) => Self::Cluster(connection.clone()),
+        }
+    }
+
+    /// The client of a cluster, if this is a connection to one.
+    pub(super) fn cluster(&mut self) -> Option<&mut ClusterConnection> {
+        match self {
+            Self::Cluster(connection) => Some(connection),
+            Self::Pooled(_) | Self::PooledSentinel(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// Takes it from its pool for good.
+    fn detach(self) -> Self {
+        match self {
+            Self::Pooled(connection) => Self::Shared(deadpool_redis::Connection::take(connection)),
+            Self::PooledSentinel(connection) => {
+                Self::Shared(sentinel::Connection::take(connection))
+            }
+            shared => shared,
+        }
     }
 }
 
-impl DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut Way {
-        &mut self.0
-    }
+/// What a cluster's client does before it has an answer is not bounded by its own limits.
+pub(super) fn in_time<'a, T: Send + 'a>(
+    asked: impl Future<Output = Result<T, RedisError>> + Send + 'a,
+) -> RedisFuture<'a, T> {
+    Box::pin(async {
+        timeout(RESPONSE_TIMEOUT, asked)
+            .await
+            .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+    })
 }
 
-impl ConnectionLike for Way {
+impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::Pooled(connection) => connection.req_packed_command(cmd),
-            Self::Hot(connection) => connection.req_packed_command(cmd),
-            Self::Routed(routed) => Box::pin(routed.command(cmd)),
+            Self::PooledSentinel(connection) => connection.req_packed_command(cmd),
+            Self::Shared(connection) => connection.req_packed_command(cmd),
+            Self::Cluster(connection) => in_time(connection.req_packed_command(cmd)),
         }
     }
 
@@ -103,282 +312,22 @@ impl ConnectionLike for Way {
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
             Self::Pooled(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Hot(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Routed(routed) => Box::pin(routed.pipeline(pipeline, offset, count)),
+            Self::PooledSentinel(connection) => {
+                connection.req_packed_commands(pipeline, offset, count)
+            }
+            Self::Shared(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => {
+                in_time(connection.req_packed_commands(pipeline, offset, count))
+            }
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
             Self::Pooled(connection) => connection.get_db(),
-            Self::Hot(connection) => connection.get_db(),
-            Self::Routed(_) => 0,
-        }
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        self.0.req_packed_command(cmd)
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.0.req_packed_commands(pipeline, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.0.get_db()
-    }
-}
-
-/// Which connections commands to a cluster take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lines {
-    /// Of the nodes' pools.
-    Pooled,
-    /// The nodes' hot ones: only to processes that are approved.
-    Hot,
-    /// To any process. Nobody may sell over them: for a bug that is planted.
-    Unchecked,
-}
-
-/// See the head of this file.
-pub struct Routed {
-    topology: Arc<Topology>,
-    lines: Lines,
-    /// What was borrowed so far, until this ends: a node's pool is asked once.
-    lent: Vec<(Arc<Node>, deadpool_redis::Connection)>,
-}
-
-impl Routed {
-    async fn command(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        let mut node = self.topology.find(slot_of_command(command)).await?;
-        let (mut asking, mut redirections) = (false, 0);
-        loop {
-            let refused = match self.send(&node, command, asking).await {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
-            };
-            redirections += 1;
-            let to = match refused.redirect_node() {
-                Some((to, slot)) if redirections <= REDIRECTIONS => {
-                    asking = refused.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-                    if asking {
-                        self.topology.asked_at(to, &node)?
-                    } else {
-                        self.topology.moved(slot, to, &node)?
-                    }
-                }
-                _ => return Err(refused),
-            };
-            if self.lines == Lines::Hot
-                && let Err(error) = to.hot().await
-            {
-                // Not a place to sell from (yet). The next attempt finds the gate there shut, or open.
-                tracing::debug!(%error, server = to.name(), "could not follow a redirection");
-                return Err(refused);
-            }
-            node = to;
-        }
-    }
-
-    async fn send(
-        &mut self,
-        node: &Arc<Node>,
-        command: &Cmd,
-        asking: bool,
-    ) -> Result<Value, RedisError> {
-        let mut hot;
-        let connection: &mut MultiplexedConnection = match self.lines {
-            Lines::Pooled => self.borrow(node).await?,
-            Lines::Hot => {
-                hot = node.hot().await.map_err(RedisError::from)?;
-                &mut hot
-            }
-            Lines::Unchecked => {
-                hot = node.hot_unchecked().await.map_err(RedisError::from)?;
-                &mut hot
-            }
-        };
-        if !asking {
-            // A refusal is a value until somebody looks at it.
-            let sent = connection.send_packed_command(command).await;
-            let sent = sent.and_then(Value::extract_error);
-            if let Err(error) = &sent {
-                node.note(error);
-            }
-            if sent.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-                self.lent.retain(|(lender, _)| !Arc::ptr_eq(lender, node));
-                if self.lines == Lines::Hot {
-                    node.drop_hot();
-                }
-            }
-            return sent;
-        }
-        // Both in one write, so that nobody else's command stands between them on a shared connection.
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").add_command(command.clone());
-        let mut answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
-        answer.extract_error()
-    }
-
-    async fn borrow(&mut self, node: &Arc<Node>) -> Result<&mut MultiplexedConnection, RedisError> {
-        let place = match self
-            .lent
-            .iter()
-            .position(|(lender, _)| Arc::ptr_eq(lender, node))
-        {
-            Some(place) => place,
-            None => {
-                self.lent
-                    .push((node.clone(), node.pooled_unless_silent().await?));
-                self.lent.len() - 1
-            }
-        };
-        Ok(&mut self.lent[place].1)
-    }
-
-    /// Like [`ConnectionLike::req_packed_commands`]. Where some servers answer and others do not, each command
-    /// of the others has an error of the code [`UNREACHABLE`].
-    async fn pipeline(
-        &mut self,
-        pipeline: &Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> Result<Vec<Value>, RedisError> {
-        let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
-        let slots: Vec<Option<u16>> = commands
-            .iter()
-            .map(|command| slot_of_command(command))
-            .collect();
-        let first = slots.iter().copied().flatten().next();
-        if pipeline.is_transaction() {
-            // All keys of one have one tag.
-            let node = self.topology.find(first).await?;
-            return self
-                .borrow(&node)
-                .await?
-                .send_packed_commands(pipeline, offset, count)
-                .await;
-        }
-        let mut parts: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
-        let mut values = vec![Value::Nil; commands.len()];
-        for (number, slot) in slots.iter().enumerate() {
-            // What has no key goes with the first that has one.
-            match self.topology.find(slot.or(first)).await {
-                Ok(node) => match parts
-                    .iter_mut()
-                    .find(|(known, _)| Arc::ptr_eq(known, &node))
-                {
-                    Some((_, numbers)) => numbers.push(number),
-                    None => parts.push((node, vec![number])),
-                },
-                Err(error) => values[number] = unreachable_value(&error)?,
-            }
-        }
-        let lines = self.lines;
-        let asked = parts.iter().map(|(node, numbers)| {
-            let mut part = Pipeline::with_capacity(numbers.len());
-            for number in numbers {
-                part.add_command(commands[*number].clone());
-            }
-            ask(node, lines, part)
-        });
-        let asked: Vec<Result<Vec<Value>, RedisError>> = join_all(asked).await;
-        let nobody_answered = asked.iter().all(Result::is_err);
-        for ((_, numbers), answered) in parts.iter().zip(asked) {
-            match answered {
-                Ok(answers) => {
-                    for (number, answer) in numbers.iter().zip(answers) {
-                        values[*number] = answer;
-                    }
-                }
-                Err(error) if nobody_answered => return Err(error),
-                Err(error) => {
-                    for number in numbers {
-                        values[*number] = unreachable_value(&error)?;
-                    }
-                }
-            }
-        }
-        for (command, value) in commands.iter().zip(&mut values) {
-            if !is_redirection(value) {
-                continue;
-            }
-            match self.command(command).await {
-                Ok(answer) => *value = answer,
-                Err(error) => tracing::debug!(%error, "could not follow a redirection"),
-            }
-        }
-        Ok(values)
-    }
-}
-
-/// Sends a pipeline whose commands are all for this node.
-async fn ask(node: &Node, lines: Lines, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
-    let mut connection = match lines {
-        Lines::Pooled => Way::Pooled(node.pooled_unless_silent().await?),
-        Lines::Hot => Way::Hot(node.hot().await.map_err(RedisError::from)?),
-        Lines::Unchecked => Way::Hot(node.hot_unchecked().await.map_err(RedisError::from)?),
-    };
-    let count = pipeline.cmd_iter().count();
-    let answered = connection.req_packed_commands(&pipeline, 0, count).await;
-    if let Err(error) = &answered {
-        node.note(error);
-        if lines == Lines::Hot && error.is_unrecoverable_error() {
-            node.drop_hot();
-        }
-    }
-    answered
-}
-
-fn is_redirection(value: &Value) -> bool {
-    let Value::ServerError(error) = value else {
-        return false;
-    };
-    matches!(
-        error.kind(),
-        Some(ServerErrorKind::Moved | ServerErrorKind::Ask)
-    )
-}
-
-/// An answer that says that there is none.
-fn unreachable_value(error: &RedisError) -> Result<Value, RedisError> {
-    let words = error.to_string().replace(['\r', '\n'], " ");
-    redis::parse_redis_value(format!("-{UNREACHABLE} {words}\r\n").as_bytes())
-}
-
-/// Whether a command was refused for a reason that goes by itself, and was certainly not run: its slot is on
-/// its way to another node, or somebody is still being elected or loading.
-pub fn is_passing(error: &RedisError) -> bool {
-    let ErrorKind::Server(kind) = error.kind() else {
-        return false;
-    };
-    matches!(
-        kind,
-        ServerErrorKind::Moved
-            | ServerErrorKind::Ask
-            | ServerErrorKind::TryAgain
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::BusyLoading
-            | ServerErrorKind::MasterDown
-    )
-}
-
-impl From<super::HotError> for RedisError {
-    fn from(error: super::HotError) -> Self {
-        match error {
-            super::HotError::Redis(error) => error,
-            super::HotError::Pool(error) => pool_error(error),
-            error @ super::HotError::NotApproved { .. } => {
-                Self::from((ErrorKind::Io, "the gate is shut", error.to_string()))
-            }
+            Self::PooledSentinel(connection) => connection.get_db(),
+            Self::Shared(connection) => connection.get_db(),
+            Self::Cluster(_) => 0,
         }
     }
 }

@@ -1,61 +1,47 @@
-//! Redis: the connections, the keys, and the scripts with their typed wrappers.
+//! Redis: connections, keys, and the function library with its typed wrappers.
 //!
-//! Two ways to talk to it. Ordinary work borrows from the deadpool-redis pool, which pings at every
-//! checkout ([`Redis::pooled`]). The purchase path holds one long-lived multiplexed connection to each
-//! server, taken out of its pool ([`Redis::hot_for`]): no ping, no waiting for a free one, and batches travel
-//! on one socket in order. It is handed out only to a process that Postgres has approved; see [`node`].
+//! `REDIS_URL` names one server, the nodes of a Redis Cluster (a comma-separated list), or Sentinels
+//! (`redis-sentinel://host,host/name`). Which server has a key, who is primary, and what a redirection
+//! means is the client library's business. Ordinary work borrows from the pool, which pings at every
+//! checkout; the purchase path shares one multiplexed connection, on which batches travel in order.
 //!
-//! `REDIS_URL` may name one server, a Redis Cluster, or Sentinels ([`address`]). Which server has which key
-//! is the [`topology`]'s to know, and a [`connection`] goes there by the key of each command. So nobody else
-//! has to care, but for what is about servers and not about keys: which of them are approved, and what has
-//! to be rebuilt when one is not ([`Redis::primaries`], `worker::rebuild`).
+//! Whether a process may be sold from is for Redis itself to say: `library/prelude.lua`.
 
-pub mod address;
-mod cluster;
-pub mod connection;
+mod connection;
+pub mod functions;
 pub mod keys;
-pub mod node;
+pub mod library;
 #[cfg(test)]
-pub mod parrot;
-pub mod scripts;
-mod sentinel;
-pub mod slots;
-pub mod topology;
+pub mod stub;
 
-use address::Address;
-use connection::Lines;
-use std::{sync::Arc, time::Duration};
+use arc_swap::ArcSwapOption;
+use connection::Servers;
+use library::LIBRARY;
+use redis::{
+    Cmd, ErrorKind, RedisError, ServerErrorKind, Value,
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
+};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::sync::Mutex;
 
-pub use connection::{Connection, is_passing};
+pub use connection::Connection;
 pub use keys::Keys;
-pub use node::{Kind, Node};
-pub use topology::Topology;
 
-/// How long one command on the hot connection or from the pool may take. A waiting buyer's answer is
-/// bounded by this.
+/// How long one command may take.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
-
-/// Why no hot connection could be had.
-#[derive(Debug, thiserror::Error)]
-pub enum HotError {
-    /// The live Redis process is not (yet) one that Postgres has approved.
-    #[error("redis {run_id} is not approved yet")]
-    NotApproved { run_id: String },
-    #[error("redis pool: {0}")]
-    Pool(#[from] deadpool_redis::PoolError),
-    #[error("redis: {0}")]
-    Redis(#[from] redis::RedisError),
-}
 
 /// All connections to Redis, be it one server or many.
 pub struct Redis {
     url: String,
-    topology: Arc<Topology>,
+    servers: Servers,
+    shared: ArcSwapOption<Connection>,
+    /// One reconnect at a time; the others wait for its result.
+    connecting: Mutex<()>,
     pub keys: Keys,
 }
 
-/// Connections of all pools.
+/// Connections of the pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolSize {
     pub size: usize,
@@ -63,11 +49,13 @@ pub struct PoolSize {
 }
 
 impl Redis {
-    /// Prepares the pools; connects to nothing yet.
-    pub fn new(url: &str, prefix: &str) -> Result<Self, redis::RedisError> {
+    /// Prepares the pool; connects to nothing yet.
+    pub fn new(url: &str, prefix: &str) -> Result<Self, RedisError> {
         Ok(Self {
             url: url.to_owned(),
-            topology: Arc::new(Topology::new(&Address::parse(url)?)?),
+            servers: Servers::new(url)?,
+            shared: ArcSwapOption::empty(),
+            connecting: Mutex::new(()),
             keys: Keys::new(prefix),
         })
     }
@@ -79,151 +67,114 @@ impl Redis {
 
     /// Whether this is one server, at an address that the `redis` crate takes.
     pub fn is_one_server(&self) -> bool {
-        self.topology.is_one()
+        matches!(self.servers, Servers::One { .. })
     }
 
     /// Whether keys are spread over several servers.
     pub fn is_cluster(&self) -> bool {
-        self.topology.is_cluster()
+        matches!(self.servers, Servers::Cluster { .. })
     }
 
-    /// Asks the cluster or the Sentinels who has what. Nothing to do where there is one server.
-    pub async fn look_around(&self) -> Result<(), redis::RedisError> {
-        self.topology.read().await
+    /// A pooled connection for ordinary work. In a cluster the keys of one command must have one
+    /// hash tag, and those of a pipeline too.
+    pub async fn pooled(&self) -> Result<Connection, RedisError> {
+        self.servers.pooled().await
     }
 
-    /// The primaries, as last heard: one, or those of the cluster.
-    pub fn primaries(&self) -> Vec<Arc<Node>> {
-        self.topology.primaries()
-    }
-
-    /// The primaries that have keys, as last heard: in a cluster there may be some that have no slots (yet).
-    pub fn owners(&self) -> Vec<Arc<Node>> {
-        self.topology.owners()
-    }
-
-    /// Who has this key, as last heard. Keys with one hash tag have one owner.
-    pub fn owner(&self, key: &str) -> Option<Arc<Node>> {
-        self.topology.owner(self.slot(key))
-    }
-
-    fn slot(&self, key: &str) -> Option<u16> {
-        (self.is_cluster()).then(|| slots::slot_of(key.as_bytes()))
-    }
-
-    /// A pooled connection for ordinary work. It goes where the keys are; in a cluster the keys of one
-    /// command must have one hash tag, those of a pipeline need not.
-    pub async fn pooled(&self) -> Result<Connection, redis::RedisError> {
-        if self.is_cluster() {
-            return Ok(Connection::routed(self.topology.clone(), Lines::Pooled));
-        }
-        let node = self.topology.find(None).await?;
-        Ok(Connection::pooled(node.pooled().await?))
-    }
-
-    /// Connections in the pools.
+    /// Connections in the pool.
     pub fn pool_size(&self) -> PoolSize {
-        let pools = self.primaries();
-        pools
-            .iter()
-            .map(|node| node.pool_status())
-            .fold(PoolSize::default(), |sum, pool| PoolSize {
-                size: sum.size + pool.size,
-                idle: sum.idle + pool.available,
-            })
+        self.servers.pool_size()
     }
 
-    /// A connection of its own that receives what is published on the channel of changes. In a cluster any
-    /// node passes on what any other was told.
-    pub async fn subscribe(&self) -> Result<redis::aio::PubSub, redis::RedisError> {
-        let node = self.topology.find(None).await?;
-        let mut subscriber = node.subscriber().await?;
+    /// The shared connection, reconnecting if there is none.
+    pub async fn shared(&self) -> Result<Connection, RedisError> {
+        if let Some(connection) = self.shared.load().as_deref() {
+            return Ok(connection.another());
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(connection) = self.shared.load().as_deref() {
+            return Ok(connection.another());
+        }
+        let connection = self.servers.shared().await?;
+        let another = connection.another();
+        self.shared.store(Some(Arc::new(connection)));
+        Ok(another)
+    }
+
+    /// Lets go of the shared connection after an error on it; the next use reconnects.
+    pub fn drop_shared(&self) {
+        self.shared.store(None);
+    }
+
+    /// Runs commands that have nothing to do with each other: on one server in one round trip, in a
+    /// cluster side by side. An error is one command's own, or that of all if nobody answered.
+    pub async fn query_all(
+        &self,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let mut connection = self.pooled().await?;
+        let mut answers = if self.is_cluster() {
+            side_by_side(&connection, &commands).await?
+        } else {
+            let mut pipeline = redis::Pipeline::with_capacity(commands.len());
+            pipeline.ignore_errors(); // a key of the wrong type is that command's trouble alone
+            for command in &commands {
+                pipeline.add_command(command.clone());
+            }
+            let answers: Vec<Value> = pipeline.query_async(&mut connection).await?;
+            answers.into_iter().map(Value::extract_error).collect()
+        };
+        for (answer, command) in answers.iter_mut().zip(&commands) {
+            if answer.as_ref().is_err_and(library::is_unknown_function) {
+                *answer = library::run(command, &mut connection).await;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The processes that hold the keys: the server, or the primaries of the cluster, by what they call
+    /// themselves (`library/prelude.lua`).
+    pub async fn processes(&self) -> Result<Vec<String>, RedisError> {
+        let call = LIBRARY.call_read_only("process", 0);
+        let mut connection = self.pooled().await?;
+        if connection.cluster().is_none() {
+            return Ok(vec![library::run(&call, &mut connection).await?]);
+        }
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        for may_load in [true, false] {
+            let Some(cluster) = connection.cluster() else {
+                break;
+            };
+            let asked = cluster.route_command(call.clone(), everywhere.clone());
+            match connection::in_time(asked)
+                .await
+                .and_then(Value::extract_error)
+            {
+                Err(error) if may_load && library::is_unknown_function(&error) => {
+                    LIBRARY.load(&mut connection).await?;
+                }
+                answered => {
+                    let by_node: HashMap<String, String> = redis::from_redis_value(answered?)?;
+                    return Ok(by_node.into_values().collect());
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// A connection of its own that receives what is published on the channel of changes. In a
+    /// cluster any node passes on what any other was told.
+    pub async fn subscribe(&self) -> Result<redis::aio::PubSub, RedisError> {
+        let mut subscriber = self.servers.subscriber().await?;
         subscriber.subscribe(self.keys.changes()).await?;
         Ok(subscriber)
     }
 
-    /// The hot connection of the server that has this key, reconnecting if there is none. Only to an approved
-    /// process. In a cluster it goes where each command's key is, to approved processes only.
-    pub async fn hot_for(&self, key: &str) -> Result<Connection, HotError> {
-        let connection = self.topology.hot(self.slot(key)).await?;
-        if self.is_cluster() {
-            return Ok(Connection::routed(self.topology.clone(), Lines::Hot));
-        }
-        Ok(Connection::hot(connection))
-    }
-
-    /// The hot connection, once every server that has keys is open.
-    pub async fn hot(&self) -> Result<Connection, HotError> {
-        self.topology.find(None).await?;
-        let mut last = None;
-        for node in self.topology.owners() {
-            last = Some(node.hot().await?);
-        }
-        match last {
-            Some(connection) if !self.is_cluster() => Ok(Connection::hot(connection)),
-            _ => Ok(Connection::routed(self.topology.clone(), Lines::Hot)),
-        }
-    }
-
-    /// A planted bug: a connection to whoever has the key now, approved or not.
-    pub async fn hot_unchecked(&self) -> Result<Connection, HotError> {
-        let node = self.topology.find(None).await?;
-        if self.is_cluster() {
-            return Ok(Connection::routed(self.topology.clone(), Lines::Unchecked));
-        }
-        Ok(Connection::hot(node.hot_unchecked().await?))
-    }
-
-    /// Whether purchases of every sale can be judged at this moment, as far as is known without asking.
-    pub fn gate_is_open(&self) -> bool {
-        let owners = self.topology.owners();
-        !owners.is_empty() && owners.iter().all(|node| node.gate_is_open())
-    }
-
-    /// Lets go of the hot connection to whoever has this key after an error on it; the next use reconnects.
-    pub fn drop_hot_for(&self, key: &str) {
-        if let Some(node) = self.owner(key) {
-            node.drop_hot();
-        }
-    }
-
-    /// Waits until at least one server answers.
-    pub async fn answers(&self) -> Result<(), redis::RedisError> {
-        self.topology.find(None).await?;
-        self.any(async |node| node.live_run_id().await.map(drop))
+    /// Whether any server answers.
+    pub async fn ping(&self) -> Result<(), RedisError> {
+        redis::cmd("PING")
+            .exec_async(&mut self.pooled().await?)
             .await
-    }
-
-    /// Waits until purchases of at least some sales can be judged.
-    pub async fn sells_something(&self) -> Result<(), HotError> {
-        self.topology.find(None).await?;
-        self.any(async |node| node.hot().await.map(drop)).await
-    }
-
-    /// Asks every server that has keys, one after the other, until one says yes.
-    async fn any<E>(&self, ask: impl AsyncFn(&Node) -> Result<(), E>) -> Result<(), E> {
-        let mut refused = None;
-        for node in self.topology.owners() {
-            match ask(&node).await {
-                Ok(()) => return Ok(()),
-                Err(error) => refused = Some(error),
-            }
-        }
-        refused.map_or(Ok(()), Err)
-    }
-
-    /// The incarnation of the process that has this key.
-    pub async fn run_id_for(&self, key: &str) -> Result<String, redis::RedisError> {
-        self.topology
-            .find(self.slot(key))
-            .await?
-            .live_run_id()
-            .await
-    }
-
-    /// The incarnation of the process that a fresh checkout reaches; of one of them, in a cluster.
-    pub async fn live_run_id(&self) -> Result<String, redis::RedisError> {
-        self.topology.find(None).await?.live_run_id().await
     }
 
     /// Tells every instance that a sale changed. Best effort: they also poll.
@@ -233,7 +184,7 @@ impl Redis {
             redis::cmd("PUBLISH")
                 .arg(self.keys.changes())
                 .arg(sale.get())
-                .exec_async(&mut *connection)
+                .exec_async(&mut connection)
                 .await
         };
         if let Err(error) = announced.await {
@@ -242,7 +193,44 @@ impl Redis {
     }
 }
 
-/// Whether a command or a script met a key of another type than the program ever writes there.
-pub fn is_wrong_type(error: &redis::RedisError) -> bool {
+async fn side_by_side(
+    connection: &Connection,
+    commands: &[Cmd],
+) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+    let asked = commands.iter().map(|command| {
+        let mut connection = connection.another();
+        async move { command.query_async(&mut connection).await }
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    let is_silent = |answer: &Result<Value, RedisError>| {
+        answer
+            .as_ref()
+            .is_err_and(|error| !matches!(error.kind(), ErrorKind::Server(_)))
+    };
+    if answers.iter().all(is_silent) {
+        return answers.into_iter().map(|answer| answer.map(Ok)).collect();
+    }
+    Ok(answers)
+}
+
+/// Whether a command or a function met a key of another type than the program ever writes there.
+pub fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
+}
+
+/// Whether a command was refused for a reason that goes by itself, and was certainly not run: its
+/// slot is on its way to another node, or somebody is still being elected or loading.
+pub fn is_passing(error: &RedisError) -> bool {
+    let ErrorKind::Server(kind) = error.kind() else {
+        return false;
+    };
+    matches!(
+        kind,
+        ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+            | ServerErrorKind::TryAgain
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::BusyLoading
+            | ServerErrorKind::MasterDown
+    )
 }

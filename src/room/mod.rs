@@ -32,8 +32,8 @@ use self::view::{Standing, View};
 use crate::{
     domain::{IdempotencyKey, RoomSettings, Sale, SaleId, SaleState, UserId},
     redis::{
-        HotError,
-        scripts::room::{self, Generation, Joined, Terms, Wish},
+        Connection,
+        functions::room::{self, Generation, Joined, Terms, Wish},
     },
     sale::{
         Shop, ShopError,
@@ -43,7 +43,6 @@ use crate::{
 };
 use dashmap::DashMap;
 use metrics::{Counter, Gauge, counter, gauge};
-use redis::aio::ConnectionLike;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -279,7 +278,7 @@ impl Rooms {
             forgotten_at: forgotten_at(&sale),
             most: MOST_PEOPLE,
         };
-        let mut connection = self.connection(sale.id).await?;
+        let mut connection = self.connection().await?;
         let mut generation = Generation([0; 8]);
         fill(&mut generation.0);
         let asked = Instant::now();
@@ -300,7 +299,7 @@ impl Rooms {
             generation,
         )
         .await;
-        let (now_ms, joined) = answer.map_err(|error| self.failed(sale.id, error))?;
+        let (now_ms, joined) = answer.map_err(|error| self.failed(error))?;
         let answered = Instant::now();
         self.shop.board.clock.read(now_ms, asked);
         let (number, crowd) = match joined {
@@ -338,27 +337,14 @@ impl Rooms {
         }))
     }
 
-    async fn connection(
-        &self,
-        sale: SaleId,
-    ) -> Result<impl ConnectionLike + Send + use<>, ShopError> {
-        let shut = "the waiting room is shut for a moment, while the stock is checked";
-        let redis = &self.shop.redis;
-        redis
-            .hot_for(&redis.keys.room(sale))
-            .await
-            .map_err(|error| match error {
-                HotError::NotApproved { .. } => unavailable(shut),
-                HotError::Redis(error) => ShopError::Redis(error),
-                HotError::Pool(_) => unavailable("redis could not be asked"),
-            })
+    async fn connection(&self) -> Result<Connection, ShopError> {
+        Ok(self.shop.redis.shared().await?)
     }
 
     /// After an error on the connection, the next one who asks makes a new one.
-    fn failed(&self, sale: SaleId, error: redis::RedisError) -> ShopError {
+    fn failed(&self, error: redis::RedisError) -> ShopError {
         if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
-            let redis = &self.shop.redis;
-            redis.drop_hot_for(&redis.keys.room(sale));
+            self.shop.redis.drop_shared();
         }
         ShopError::Redis(error)
     }

@@ -3,7 +3,7 @@
 use super::{Room, Rooms, draw::Draw, fill, forgotten_at, room_opens_at, view::View};
 use crate::{
     domain::SaleState,
-    redis::scripts::room::{self, Crowd, Steps},
+    redis::functions::room::{self, Crowd, Steps},
     sale::{
         ShopError,
         board::{Listing, from_ms},
@@ -144,7 +144,7 @@ impl Rooms {
     ) -> Result<Option<Arc<View>>, ShopError> {
         let sale = listing.sale();
         let settings = sale.door.room().unwrap_or_default();
-        let (seen, tally) = (listing.view(self.shop.now()), listing.tally());
+        let (seen, known) = (listing.view(self.shop.now()), listing.snapshot());
         let measured = self
             .pacer
             .rate(self.shop.capacity.reading(), Instant::now());
@@ -153,9 +153,9 @@ impl Rooms {
         let mut steps = Steps {
             seed: [0; 32],
             may_begin: seen.state == SaleState::Open,
-            epoch: tally.map_or(-1, |tally| tally.epoch),
-            change: tally.map_or(-1, |tally| tally.change),
-            remaining: tally.map_or(0, |tally| tally.remaining),
+            epoch: known.as_ref().map_or(-1, |known| known.epoch),
+            change: known.as_ref().map_or(-1, |known| known.change),
+            remaining: known.as_ref().map_or(0, |known| known.remaining),
             per_second,
             turn: Duration::from_secs(settings.turn_secs.unsigned_abs().into()),
             percent: 100 + i64::from(settings.overbooking_percent),
@@ -166,10 +166,10 @@ impl Rooms {
         if self.shop.fail_points.planted("bug.let_everybody_in") {
             steps.percent = i64::from(i32::MAX);
         }
-        let mut connection = self.connection(sale.id).await?;
+        let mut connection = self.connection().await?;
         let asked = Instant::now();
         let answer = room::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
-        let (now_ms, advanced) = answer.map_err(|error| self.failed(sale.id, error))?;
+        let (now_ms, advanced) = answer.map_err(|error| self.failed(error))?;
         self.shop.board.clock.read(now_ms, asked);
         let fail_points = &self.shop.fail_points;
         fail_points

@@ -4,7 +4,7 @@
 use super::draw::Draw;
 use crate::{
     domain::{RoomSettings, SaleState},
-    redis::scripts::room::{Generation, Turns},
+    redis::functions::room::{Generation, Turns},
     sale::board::from_ms,
 };
 use std::{sync::Arc, time::Duration};

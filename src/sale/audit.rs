@@ -9,7 +9,7 @@
 use crate::{
     domain::{OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction},
-    redis::scripts::record,
+    redis::functions::{self, Snapshot, record},
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns, log},
 };
 use futures_util::TryStreamExt;
@@ -59,7 +59,8 @@ pub struct RedisSide {
     /// Entries in the log (each holds the orders of one batch).
     pub stream: Option<i64>,
     pub epoch: Option<i64>,
-    /// Whether the live Redis process that has this sale is one that Postgres has approved.
+    /// Whether the live Redis process that has this sale is one that Postgres has approved, and the one
+    /// that it was installed in.
     pub run_id_approved: bool,
 }
 
@@ -71,15 +72,12 @@ pub struct PostgresSide {
 }
 
 /// One look at Redis.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct RedisLook {
-    /// epoch, stock, remaining, pending, change, shards
-    state: Option<[i64; 6]>,
+    state: Option<Snapshot>,
     stream: i64,
     /// Orders in those entries.
     logged: i64,
-    /// The process that it was read from.
-    run_id: String,
 }
 
 /// One snapshot of Postgres.
@@ -89,9 +87,12 @@ struct PostgresLook {
     counts: HashMap<OrderStatus, i64>,
     duplicate_users: i64,
     outbox: i64,
-    approved_run_ids: Vec<String>,
+    approved: Vec<String>,
     live: HashMap<OrderId, UserId>,
 }
+
+/// Buyers that Redis is asked for at a time.
+const SCAN: usize = 2_000;
 
 /// The most problems of one kind that are told apart; the rest is counted.
 const EXAMPLES: usize = 3;
@@ -104,7 +105,7 @@ impl Shop {
             .look_at_postgres(id)
             .await?
             .ok_or(ShopError::SaleNotFound)?;
-        let buyers = self.look_at_buyers(&postgres.sale, before.state).await?;
+        let buyers = self.look_at_buyers(id, &before).await?;
         let after = self.look_at_redis(id).await?;
         let quiet = before == after;
         let retired = self.board.clock.now() > postgres.sale.closes_at + RETIREMENT;
@@ -113,28 +114,25 @@ impl Shop {
 
     async fn look_at_redis(&self, id: SaleId) -> Result<RedisLook, ShopError> {
         let keys = &self.redis.keys;
-        let mut connection = self.redis.pooled().await?;
-        let (fields, stream): (Vec<Option<Vec<u8>>>, i64) = redis::pipe()
-            .cmd("HMGET")
-            .arg(keys.state(id))
-            .arg(&["epoch", "stock", "remaining", "pending", "change", "shards"])
-            .cmd("XLEN")
-            .arg(keys.log(id))
-            .query_async(&mut *connection)
+        let mut xlen = redis::cmd("XLEN");
+        xlen.arg(keys.log(id));
+        let replies = self
+            .redis
+            .query_all(vec![functions::snapshot(keys, id), xlen])
             .await?;
-        drop(connection); // what follows takes another
-        let number = |field: Option<Vec<u8>>| str::from_utf8(&field?).ok()?.parse().ok();
-        let state: Option<Vec<i64>> = fields.into_iter().map(number).collect();
+        let [state, stream] = <[_; 2]>::try_from(replies).unwrap_or_else(|_| {
+            [Ok(redis::Value::Nil), Ok(redis::Value::Nil)] // as many answers as questions
+        });
+        let stream: i64 = redis::from_redis_value(stream?).map_err(redis::RedisError::from)?;
         let logged = if stream == 0 {
             0
         } else {
             self.count_logged(id).await?
         };
         Ok(RedisLook {
-            state: state.and_then(|fields| fields.try_into().ok()),
+            state: Snapshot::from_reply(state?),
             stream,
             logged,
-            run_id: self.redis.run_id_for(&keys.state(id)).await?,
         })
     }
 
@@ -143,7 +141,7 @@ impl Shop {
         let (mut logged, mut after) = (0, String::new());
         loop {
             let mut connection = self.redis.pooled().await?;
-            let entries = log::read(&mut *connection, &self.redis.keys, id, &after, 256).await?;
+            let entries = log::read(&mut connection, &self.redis.keys, id, &after, 256).await?;
             match entries.last() {
                 Some(Ok(batch)) => after.clone_from(&batch.entry),
                 Some(Err(unreadable)) => after.clone_from(&unreadable.entry),
@@ -157,31 +155,48 @@ impl Shop {
     /// Every user's live orders in Redis.
     async fn look_at_buyers(
         &self,
-        sale: &Sale,
-        state: Option<[i64; 6]>,
+        id: SaleId,
+        look: &RedisLook,
     ) -> Result<Vec<(UserId, OrderId)>, ShopError> {
-        let Some([epoch, .., shards]) = state else {
-            return Ok(Vec::new());
-        };
-        let mut connection = self.redis.pooled().await?;
-        let shards: Vec<i32> = (0..i32::try_from(shards).unwrap_or(0)).collect();
         let mut buyers = Vec::new();
-        for some in shards.chunks(256) {
-            let mut pipeline = redis::Pipeline::with_capacity(some.len());
-            for shard in some {
-                pipeline.hgetall(self.redis.keys.shard(sale.id, epoch, *shard));
-            }
-            let hashes: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
-                pipeline.query_async(&mut *connection).await?;
-            for (user, orders) in hashes.into_iter().flatten() {
-                let Ok(user) = <[u8; 16]>::try_from(user) else {
-                    continue;
-                };
+        if let Some(state) = &look.state {
+            let collect = |(user, orders): (UserId, Vec<u8>)| {
                 let live = record::decode(&orders).filter(|held| !held.returned);
-                buyers.extend(live.map(|held| (UserId::from_bytes(user), held.order_id)));
-            }
+                buyers.extend(live.map(|held| (user, held.order_id)));
+            };
+            self.each_buyer(id, state.epoch, SCAN, collect).await?;
+            // A scan may tell of somebody twice.
+            buyers.sort_unstable();
+            buyers.dedup();
         }
         Ok(buyers)
+    }
+
+    /// Reads the buyers of a sale, `count` or so at a time; some perhaps more than once.
+    pub async fn each_buyer(
+        &self,
+        id: SaleId,
+        epoch: i64,
+        count: usize,
+        mut tell: impl FnMut((UserId, Vec<u8>)),
+    ) -> Result<(), ShopError> {
+        let (key, mut cursor) = (self.redis.keys.buyers(id, epoch), 0);
+        let mut connection = self.redis.pooled().await?;
+        loop {
+            let mut scan = redis::cmd("HSCAN");
+            scan.arg(&key).arg(cursor).arg("COUNT").arg(count);
+            let (next, some): (u64, Vec<(Vec<u8>, Vec<u8>)>) =
+                scan.query_async(&mut connection).await?;
+            for (user, orders) in some {
+                if let Ok(user) = <[u8; 16]>::try_from(user) {
+                    tell((UserId::from_bytes(user), orders));
+                }
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// All of Postgres' side in one snapshot.
@@ -222,7 +237,7 @@ impl Shop {
             .bind(id)
             .fetch_one(&mut *snapshot)
             .await?;
-        let approved_run_ids = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
+        let approved = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
             .fetch_all(&mut *snapshot)
             .await?;
         let live = sqlx::query_as::<_, (OrderId, UserId)>(AssertSqlSafe(format!(
@@ -239,7 +254,7 @@ impl Shop {
             counts: counts.into_iter().collect(),
             duplicate_users,
             outbox,
-            approved_run_ids,
+            approved,
             live,
         }))
     }
@@ -257,13 +272,18 @@ fn judge(
     let (pending_payment, paid) = (count(OrderStatus::PendingPayment), count(OrderStatus::Paid));
     let live = pending_payment + paid;
     let stock = i64::from(postgres.sale.stock);
-    let backlog = redis.state.map_or(0, |[_, _, _, pending, ..]| pending);
-    let remaining = redis
-        .state
-        .map_or(stock - postgres.taken, |[_, _, remaining, ..]| remaining);
-    let approved = postgres.approved_run_ids.contains(&redis.run_id);
+    let state = redis.state.as_ref();
+    let backlog = state.map_or(0, |state| state.pending);
+    let remaining = state.map_or(stock - postgres.taken, |state| state.remaining);
+    let approved = state.is_some_and(|state| {
+        let process = postgres
+            .approved
+            .iter()
+            .any(|approved| **approved == *state.process);
+        process && state.is_approved()
+    });
     // Without its Redis state a sale that should have one is being rebuilt: nothing to compare with.
-    let comparable = redis.state.is_some() || retired;
+    let comparable = state.is_some() || retired;
     let quiescent =
         quiet && comparable && backlog == 0 && redis.stream == 0 && postgres.outbox == 0;
 
@@ -291,7 +311,8 @@ fn judge(
             postgres.taken
         ),
     );
-    if let Some([_, _, remaining, pending, ..]) = redis.state {
+    if let Some(state) = state {
+        let (remaining, pending) = (state.remaining, state.pending);
         problem(
             remaining < 0,
             format!("I1 broken in redis: {remaining} units remain"),
@@ -309,7 +330,8 @@ fn judge(
     if quiescent {
         let in_postgres = postgres.taken == live;
         let mut in_redis = true;
-        if let Some([epoch, redis_stock, remaining, ..]) = redis.state {
+        if let Some(state) = state {
+            let (epoch, redis_stock, remaining) = (state.epoch, state.stock, state.remaining);
             let held = i64::try_from(buyers.len()).unwrap_or(i64::MAX);
             in_redis = redis_stock == remaining + held
                 && redis_stock == stock
@@ -359,13 +381,13 @@ fn judge(
         duplicate_users: postgres.duplicate_users,
         conserved,
         redis: RedisSide {
-            remaining: redis.state.map(|[_, _, remaining, ..]| remaining),
-            buyers: redis.state.map(|_| {
+            remaining: state.map(|state| state.remaining),
+            buyers: state.map(|_| {
                 let users: HashSet<&UserId> = buyers.iter().map(|(user, _)| user).collect();
                 i64::try_from(users.len()).unwrap_or(i64::MAX)
             }),
-            stream: redis.state.map(|_| redis.stream),
-            epoch: redis.state.map(|[epoch, ..]| epoch),
+            stream: state.map(|_| redis.stream),
+            epoch: state.map(|state| state.epoch),
             run_id_approved: approved,
         },
         postgres: PostgresSide {

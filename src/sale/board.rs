@@ -17,9 +17,10 @@
 //!
 //! On a crash nothing is lost: a new process starts empty and asks.
 
+use super::gate::Waiting;
 use crate::{
     domain::{Admission, IdempotencyKey, Sale, SaleId, SaleState, SaleView, UserId},
-    sale::gate::Waiting,
+    redis::functions::Snapshot,
 };
 use arc_swap::ArcSwap;
 use dashmap::{DashMap, DashSet};
@@ -37,7 +38,7 @@ use tokio::sync::{mpsc, watch};
 /// A sale that was used this recently is polled often.
 const WARM: Duration = Duration::from_secs(5);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing under these locks can leave the value half-changed, so a poisoned one is still good.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,21 +128,6 @@ pub struct SalePulse {
     pub remaining: i64,
     pub state: SaleState,
     pub server_time: OffsetDateTime,
-}
-
-/// A reading of a sale's Redis state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    pub epoch: i64,
-    pub version: i64,
-    pub stock: i64,
-    pub remaining: i64,
-    /// Orders admitted in this epoch.
-    pub admitted: i64,
-    /// Orders waiting in the log.
-    pub pending: i64,
-    /// Orders readings of one epoch.
-    pub change: i64,
 }
 
 /// Which users have bought, as far as this process has seen.
@@ -301,22 +287,23 @@ impl KnownBuyers {
 pub struct Listing {
     pub id: SaleId,
     sale: ArcSwap<Sale>,
-    tally: Mutex<Option<Tally>>,
-    /// Copies of the tally for the purchase path, which must not wait for a lock.
+    snapshot: Mutex<Option<Snapshot>>,
+    /// Copies of the snapshot for the purchase path, which must not wait for a lock.
     remaining: AtomicI64,
-    present: AtomicBool,
-    admitted: AtomicI64,
     epoch: AtomicI64,
+    admitted: AtomicI64,
+    present: AtomicBool,
+    pub buyers: KnownBuyers,
+    /// Where its buyers wait.
+    pub(super) queue: OnceLock<mpsc::Sender<Waiting>>,
     /// The epoch whose Redis state was found to be damaged; 0 for none.
     suspect_epoch: AtomicI64,
-    /// Whether Redis answered for it when last asked.
+    /// Whether Redis answered when last asked.
     was_read: AtomicBool,
     /// Milliseconds since `born` when a client last asked for it.
     used: AtomicI64,
     born: Instant,
-    pub buyers: KnownBuyers,
     pulse: watch::Sender<SalePulse>,
-    pub(super) gate: OnceLock<mpsc::Sender<Waiting>>,
 }
 
 impl Listing {
@@ -328,19 +315,19 @@ impl Listing {
         };
         Self {
             id: sale.id,
+            snapshot: Mutex::default(),
             remaining: AtomicI64::new(i64::from(sale.stock)),
-            sale: ArcSwap::from_pointee(sale),
-            tally: Mutex::new(None),
-            present: AtomicBool::new(false),
-            admitted: AtomicI64::new(0),
             epoch: AtomicI64::new(0),
+            admitted: AtomicI64::new(0),
+            present: AtomicBool::new(false),
+            buyers: KnownBuyers::new(),
+            queue: OnceLock::new(),
+            sale: ArcSwap::from_pointee(sale),
             suspect_epoch: AtomicI64::new(0),
             was_read: AtomicBool::new(false),
             used: AtomicI64::new(i64::MIN),
             born: Instant::now(),
-            buyers: KnownBuyers::new(),
             pulse: watch::channel(pulse).0,
-            gate: OnceLock::new(),
         }
     }
 
@@ -365,37 +352,41 @@ impl Listing {
         });
     }
 
-    /// Takes in a reading of the Redis state; `None`: there is none. Older readings are ignored.
-    pub fn tell(&self, reading: Option<Tally>) {
-        let mut tally = lock(&self.tally);
-        if let (Some(new), Some(known)) = (reading, *tally)
+    /// Takes in a snapshot of its Redis state; `None`: there is none. Older ones are ignored.
+    pub fn tell(&self, new: Option<Snapshot>) {
+        let mut known = lock(&self.snapshot);
+        if let (Some(new), Some(known)) = (&new, &*known)
             && (new.epoch, new.change) < (known.epoch, known.change)
         {
             return;
         }
-        *tally = reading;
-        if let Some(new) = reading {
-            self.epoch.store(new.epoch, Relaxed);
-            self.admitted.store(new.admitted, Relaxed);
-            self.remaining.store(new.remaining, Relaxed);
-        }
-        self.present.store(reading.is_some(), Relaxed);
+        self.store(&mut known, new);
     }
 
-    /// Takes in what an admission or a release saw, which is less than a full reading.
+    /// Takes in what an admission or a release saw, which is less than a full snapshot.
     pub fn tell_remaining(&self, epoch: i64, change: i64, remaining: i64, admitted: Option<i64>) {
-        let mut tally = lock(&self.tally);
-        let Some(known) = tally.as_mut() else { return };
-        if known.epoch != epoch || change < known.change {
+        let mut known = lock(&self.snapshot);
+        let Some(before) = known.take_if(|known| known.epoch == epoch && known.change <= change)
+        else {
             return;
+        };
+        let new = Snapshot {
+            change,
+            remaining,
+            admitted: admitted.unwrap_or(before.admitted),
+            ..before
+        };
+        self.store(&mut known, Some(new));
+    }
+
+    fn store(&self, known: &mut Option<Snapshot>, new: Option<Snapshot>) {
+        self.present.store(new.is_some(), Relaxed);
+        if let Some(new) = &new {
+            self.remaining.store(new.remaining, Relaxed);
+            self.epoch.store(new.epoch, Relaxed);
+            self.admitted.store(new.admitted, Relaxed);
         }
-        known.change = change;
-        known.remaining = remaining;
-        self.remaining.store(remaining, Relaxed);
-        if let Some(admitted) = admitted {
-            known.admitted = admitted;
-            self.admitted.store(admitted, Relaxed);
-        }
+        *known = new;
     }
 
     /// Notes that Redis holds something for the live epoch that the program never writes. The rebuild
@@ -408,24 +399,43 @@ impl Listing {
         self.suspect_epoch.load(Relaxed) == self.sale.load().epoch
     }
 
-    /// Notes whether the last look at Redis reached it.
+    /// Notes whether the last look at Redis got an answer.
     pub fn set_read(&self, reached: bool) {
         self.was_read.store(reached, Relaxed);
     }
 
-    /// Whether what the board knows of its Redis state is what the last look found.
+    /// Whether what is known of its Redis state is what the last look found.
     pub fn was_read(&self) -> bool {
         self.was_read.load(Relaxed)
     }
 
-    /// What Redis holds of it, as last heard.
-    pub fn tally(&self) -> Option<Tally> {
-        *lock(&self.tally)
+    /// What Redis held of it when last looked.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        lock(&self.snapshot).clone()
     }
 
     /// Whether Redis had this sale when last looked.
     pub fn is_present(&self) -> bool {
         self.present.load(Relaxed)
+    }
+
+    /// Whether Redis may sell it, as last heard: in the epoch of Postgres, and in the process that has it.
+    pub fn is_sellable(&self) -> bool {
+        let known = lock(&self.snapshot);
+        known.as_ref().is_some_and(|known| {
+            known.epoch == self.sale.load().epoch && known.is_approved() && !self.is_suspect()
+        })
+    }
+
+    /// Whether nothing is left, as last heard.
+    pub fn seems_sold_out(&self) -> bool {
+        self.remaining.load(Relaxed) <= 0
+    }
+
+    /// Whether this user is known not to have bought.
+    pub fn has_not_bought(&self, user: UserId) -> bool {
+        let (epoch, admitted) = (self.epoch.load(Relaxed), self.admitted.load(Relaxed));
+        self.buyers.had_bought_nothing(user, epoch, admitted)
     }
 
     pub fn view(&self, now: OffsetDateTime) -> SaleView {
@@ -499,7 +509,7 @@ impl Listing {
             Admission::Ended
         } else if sale.paused {
             Admission::Paused
-        } else if self.remaining.load(Relaxed) <= 0 {
+        } else if self.seems_sold_out() {
             Admission::SoldOut
         } else {
             return None;
@@ -510,18 +520,7 @@ impl Listing {
             return (refusal == Admission::Ended && self.is_retired(clock.now()))
                 .then_some(refusal);
         }
-        self.is_stranger(user).then_some(refusal)
-    }
-
-    /// Whether this user is known not to have bought.
-    fn is_stranger(&self, user: UserId) -> bool {
-        let (epoch, admitted) = (self.epoch.load(Relaxed), self.admitted.load(Relaxed));
-        self.buyers.had_bought_nothing(user, epoch, admitted)
-    }
-
-    /// Whether Redis will probably tell this user "sold out".
-    pub(super) fn seems_sold_out_to(&self, user: UserId) -> bool {
-        self.is_present() && self.remaining.load(Relaxed) <= 0 && self.is_stranger(user)
+        self.has_not_bought(user).then_some(refusal)
     }
 }
 
@@ -610,13 +609,12 @@ mod tests {
             closed: false,
             epoch: 1,
             version: 1,
-            buyer_shards: 1,
             door: crate::domain::Door::default(),
         }
     }
 
-    fn tally(remaining: i64, admitted: i64, change: i64) -> Option<Tally> {
-        Some(Tally {
+    fn snapshot(remaining: i64, admitted: i64, change: i64) -> Option<Snapshot> {
+        Some(Snapshot {
             epoch: 1,
             version: 1,
             stock: 10,
@@ -624,6 +622,8 @@ mod tests {
             admitted,
             pending: 0,
             change,
+            approved: "process".into(),
+            process: "process".into(),
         })
     }
 
@@ -634,7 +634,7 @@ mod tests {
     #[test]
     fn an_open_sale_is_never_refused_locally() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
-        listing.tell(tally(1, 9, 9));
+        listing.tell(snapshot(1, 9, 9));
         assert_eq!(refusal(&listing, &clock, UserId::random()), None);
     }
 
@@ -642,7 +642,7 @@ mod tests {
     fn sold_out_is_only_said_to_strangers_once_every_buyer_is_known() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let winners: Vec<UserId> = (0..10).map(|_| UserId::random()).collect();
-        listing.tell(tally(0, 10, 10));
+        listing.tell(snapshot(0, 10, 10));
         assert_eq!(
             refusal(&listing, &clock, UserId::random()),
             None,
@@ -670,7 +670,7 @@ mod tests {
     fn a_gap_in_the_admissions_seen_is_not_covered_until_the_list_is_loaded() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (theirs, ours) = (UserId::random(), UserId::random());
-        listing.tell(tally(0, 2, 2));
+        listing.tell(snapshot(0, 2, 2));
         listing.buyers.saw(1, 2, [ours].into_iter());
         assert_eq!(refusal(&listing, &clock, theirs), None);
         listing.buyers.loaded(1, 2, [ours, theirs].into_iter());
@@ -685,7 +685,7 @@ mod tests {
     fn forgotten_buyers_are_strangers_to_nobody() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (one, other) = (UserId::random(), UserId::random());
-        listing.tell(tally(0, 2, 2));
+        listing.tell(snapshot(0, 2, 2));
         listing.buyers.saw(1, 1, [one].into_iter());
         listing.buyers.saw(1, 2, [other].into_iter());
         assert!(refusal(&listing, &clock, UserId::random()).is_some());
@@ -695,7 +695,7 @@ mod tests {
             assert_eq!(refusal(&listing, &clock, user), None, "Redis knows");
         }
         // What is seen later does not make up for what is forgotten.
-        listing.tell(tally(0, 3, 3));
+        listing.tell(snapshot(0, 3, 3));
         listing.buyers.saw(1, 3, [UserId::random()].into_iter());
         assert_eq!(refusal(&listing, &clock, one), None);
     }
@@ -704,7 +704,7 @@ mod tests {
     fn who_adds_users_while_they_are_forgotten_covers_nothing() {
         let (listing, clock) = (Listing::new(sale()), RedisClock::new());
         let (ours, theirs) = (UserId::random(), UserId::random());
-        listing.tell(tally(0, 2, 2));
+        listing.tell(snapshot(0, 2, 2));
         let users = [ours, theirs].into_iter().inspect(|user| {
             if *user == theirs {
                 listing.buyers.forget(); // the first one is in the set by now
@@ -717,10 +717,11 @@ mod tests {
     #[test]
     fn an_older_reading_does_not_undo_a_newer_one() {
         let listing = Listing::new(sale());
-        listing.tell(tally(0, 10, 10));
-        listing.tell_remaining(1, 11, 1, None); // a unit came back
-        listing.tell_remaining(1, 10, 0, Some(10)); // the answer of the batch before, arriving late
-        assert_eq!(listing.tally().map(|tally| tally.remaining), Some(1));
+        listing.tell(snapshot(0, 10, 10));
+        let told = |change, remaining| listing.tell_remaining(1, change, remaining, None);
+        told(11, 1); // a unit came back
+        told(10, 0); // the answer of the batch before, arriving late
+        assert_eq!(listing.snapshot().map(|tally| tally.remaining), Some(1));
     }
 
     proptest! {

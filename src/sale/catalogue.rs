@@ -1,20 +1,16 @@
 //! The operator's side of a sale: creating it, changing it, pausing, closing, restocking.
 //!
-//! Postgres is written first with a new `version`, then the change is projected into Redis, whose
-//! script takes only newer versions. So it does not matter who projects, how often, or in which
-//! order. Pausing and closing take effect on every instance with the projection, since no instance
-//! can sell without the script.
+//! Postgres is written first with a new `version`, then the change is applied to Redis, which
+//! takes only newer versions. So it does not matter who applies it, how often, or in which order.
+//! Pausing and closing take effect on every instance with that, since only Redis sells.
 //!
 //! On a crash between the two, Redis is a version behind; every instance's refresh notices and
-//! projects again. Taking units away is the one change that Redis decides first: see
+//! applies it again. Taking units away is the one change that Redis decides first: see
 //! [`Shop::take_stock`].
 
 use crate::{
     domain::{RoomSettings, Sale, SaleId, SaleView},
-    redis::{
-        keys::shards_for,
-        scripts::{self, Fenced, Installed, Projected},
-    },
+    redis::functions::{self, Fenced, Installed, VersionApplied},
     sale::{Shop, ShopError},
 };
 use serde::{Deserialize, Deserializer};
@@ -35,7 +31,7 @@ const DEFAULT_DURATION: time::Duration = time::Duration::DAY;
 macro_rules! sale_columns {
     () => {
         "id, title, description, image_url, currency, price_cents, original_price_cents, stock,
-         per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version, buyer_shards,
+         per_user_limit, opens_at, closes_at, payment_timeout_secs, paused, closed, epoch, version,
          room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking, purchase_pass, challenge_bits"
     };
 }
@@ -259,10 +255,10 @@ impl Shop {
 
         let sale: Option<Sale> = sqlx::query_as(concat!(
             "INSERT INTO sales (title, description, image_url, currency, price_cents, original_price_cents, stock,
-                                per_user_limit, opens_at, closes_at, payment_timeout_secs, buyer_shards, seed_key,
+                                per_user_limit, opens_at, closes_at, payment_timeout_secs, seed_key,
                                 room_opens_before_secs, room_per_second, room_turn_secs, room_overbooking,
                                 purchase_pass, challenge_bits)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
              ON CONFLICT ON CONSTRAINT sales_seed_key_unique DO NOTHING
              RETURNING ",
             sale_columns!()
@@ -278,7 +274,6 @@ impl Shop {
         .bind(opens_at)
         .bind(closes_at)
         .bind(narrow::<i32>("payment_timeout_secs", timeout)?)
-        .bind(shards_for(new.stock))
         .bind(new.seed_key)
         .bind(new.waiting_room.map(|room| room.opens_before_secs))
         .bind(room.per_second)
@@ -305,20 +300,21 @@ impl Shop {
             .at("sale.stored")
             .await
             .map_err(sqlx::Error::Io)?;
-        let mut connection = self.redis.pooled().await?;
-        let keys = &self.redis.keys;
-        scripts::seal(&mut *connection, keys, id, sale.epoch, sale.buyer_shards).await?;
-        let stock = i64::from(sale.stock);
-        match scripts::install(&mut *connection, keys, &sale, stock, 0).await? {
+        match self.install_new(&sale).await? {
             Installed::Open => {}
             // Somebody was quicker to rebuild it; or the id was used before, in a database that this
             // Redis has outlived, and a rebuild has to sort that out.
             Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => self.suspect(id),
         }
-        drop(connection); // the refresh takes another
         let listing = self.refresh(id).await?;
         self.redis.announce(id).await;
         Ok(listing.view(self.now()))
+    }
+
+    async fn install_new(&self, sale: &Sale) -> Result<Installed, redis::RedisError> {
+        let (mut connection, keys) = (self.redis.pooled().await?, &self.redis.keys);
+        functions::seal(&mut connection, keys, sale.id, sale.epoch).await?;
+        functions::install(&mut connection, keys, sale, i64::from(sale.stock), 0, 0).await
     }
 
     pub async fn change_sale(&self, id: SaleId, change: SaleChange) -> Result<SaleView, ShopError> {
@@ -488,14 +484,15 @@ impl Shop {
                     .map_or(0, |listing| listing.view(self.now()).remaining);
                 ShopError::NotEnoughRemaining { remaining }
             })?;
-        match self.project(&sale).await? {
-            Projected::Applied => {}
-            Projected::Short { remaining } => {
-                self.project(&unchanged).await?; // Redis learns of the claimed version
+        match self.apply_version(&sale).await? {
+            VersionApplied::Applied => {}
+            VersionApplied::Short { remaining } => {
+                // Redis learns of the claimed version.
+                self.apply_version(&unchanged).await?;
                 return Err(ShopError::NotEnoughRemaining { remaining });
             }
-            Projected::Unchanged => return Err(conflict()),
-            Projected::Fenced(_) => {
+            VersionApplied::Unchanged => return Err(conflict()),
+            VersionApplied::Fenced(_) => {
                 self.rebuild_bell.notify_one();
                 return Err(ShopError::Unavailable {
                     what: "nothing was changed: redis is being rebuilt",
@@ -519,7 +516,7 @@ impl Shop {
         .fetch_optional(&self.postgres)
         .await?;
         if lowered.is_none() {
-            // Somebody changed the sale in between; their projection has already restored the units.
+            // Somebody changed the sale in between; their change has already restored the units.
             return Err(conflict());
         }
         self.publish(lowered).await
@@ -534,12 +531,12 @@ impl Shop {
             .at("sale.changed")
             .await
             .map_err(sqlx::Error::Io)?;
-        match self.project(&sale).await? {
-            Projected::Applied | Projected::Unchanged => {}
+        match self.apply_version(&sale).await? {
+            VersionApplied::Applied | VersionApplied::Unchanged => {}
             // A sale that is over and gone from Redis has nothing left to stop.
-            Projected::Fenced(Fenced::Absent) if listing.is_retired(self.now()) => {}
-            Projected::Fenced(_) => return Err(self.state_missing()),
-            Projected::Short { .. } => {
+            VersionApplied::Fenced(Fenced::Absent) if listing.is_retired(self.now()) => {}
+            VersionApplied::Fenced(_) => return Err(self.state_missing()),
+            VersionApplied::Short { .. } => {
                 // Only possible if the stock was lowered behind Redis' back.
                 tracing::error!(sale = %id, "postgres has less stock than redis has sold");
                 return Err(conflict());
@@ -550,9 +547,9 @@ impl Shop {
         Ok(listing.view(self.now()))
     }
 
-    async fn project(&self, sale: &Sale) -> Result<Projected, ShopError> {
+    async fn apply_version(&self, sale: &Sale) -> Result<VersionApplied, redis::RedisError> {
         let mut connection = self.redis.pooled().await?;
-        Ok(scripts::project(&mut *connection, &self.redis.keys, sale).await?)
+        functions::apply_version(&mut connection, &self.redis.keys, sale).await
     }
 
     fn state_missing(&self) -> ShopError {
@@ -566,12 +563,11 @@ impl Shop {
     async fn redis_time(&self) -> Result<OffsetDateTime, ShopError> {
         let mut connection = self.redis.pooled().await?;
         let asked = Instant::now();
-        let (seconds, micros): (i64, i64) =
-            redis::cmd("TIME").query_async(&mut *connection).await?;
+        let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
         self.board
             .clock
             .read(seconds * 1_000 + micros / 1_000, asked);
-        // Whole milliseconds, as the script compares them: "opens now" must not lie ahead of it.
+        // Whole milliseconds, as Redis compares them: "opens now" must not lie ahead of it.
         Ok(crate::sale::board::from_ms(
             seconds * 1_000 + micros / 1_000,
         ))
@@ -580,26 +576,6 @@ impl Shop {
 
 fn closed_for_good() -> ShopError {
     invalid("closes_at", "the sale was closed, which is final")
-}
-
-/// Deletes the buyers of one epoch of a sale.
-pub async fn unlink_buyers(
-    shop: &Shop,
-    sale: SaleId,
-    epoch: i64,
-    shards: i32,
-) -> Result<(), ShopError> {
-    let shards: Vec<i32> = (0..shards).collect();
-    for some in shards.chunks(1_024) {
-        let key = |shard: &i32| shop.redis.keys.shard(sale, epoch, *shard);
-        let keys: Vec<String> = some.iter().map(key).collect();
-        let mut connection = shop.redis.pooled().await?;
-        redis::cmd("UNLINK")
-            .arg(keys)
-            .exec_async(&mut *connection)
-            .await?;
-    }
-    Ok(())
 }
 
 fn conflict() -> ShopError {

@@ -1,6 +1,6 @@
 //! The admission gate: one task per sale that carries everybody who waits at this moment to Redis in
-//! one script call, and their verdicts back. It is group commit for a stock counter: the more people
-//! wait, the more share one round trip, one log append and one fsync.
+//! one call, and their verdicts back. It is group commit for a stock counter: the more people wait, the
+//! more share one round trip, one log append and one fsync.
 //!
 //! ```text
 //! handler ─▶ bounded queue ─▶ batch (≤ batch_limit) ─▶ admit.lua ─▶ verdicts ─▶ handlers
@@ -11,7 +11,7 @@
 //! which they joined the queue.
 //!
 //! **When something fails.** A batch whose reply is lost is asked again with the same order ids, and
-//! the script recognises an attempt that it has accepted already. When that does not succeed within
+//! Redis recognises an attempt that it has accepted already. When that does not succeed within
 //! [`PATIENCE`], everybody in it gets 503. Whether such an order exists is then not known here and
 //! not guessed: if it does, the log has it, and the buyer's retry names it.
 //!
@@ -20,8 +20,8 @@
 use crate::{
     domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
     redis::{
-        HotError, is_passing, is_wrong_type,
-        scripts::{self, AdmitOptions, Admitted, Buyer, Fenced, Judged},
+        functions::{self, AdmitOptions, Admitted, Buyer, Fenced, Verdict},
+        is_passing, is_wrong_type,
     },
     sale::{
         Shop, ShopError,
@@ -42,7 +42,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-/// The most buyers of one sale that may wait for a batch; beyond it they get 503 at once.
+/// The most buyers of a sale that may wait for a batch; beyond it they get 503 at once.
 const QUEUE: usize = 65_536;
 
 /// How long a batch is retried, and how long a buyer may wait for their batch to begin.
@@ -78,15 +78,15 @@ pub async fn ask(
     user: UserId,
     key: Option<IdempotencyKey>,
 ) -> Result<Admission, ShopError> {
-    let queue = listing.gate.get_or_init(|| open(shop, listing));
     let (answer, verdict) = oneshot::channel();
-    let joined = queue.try_send(Waiting {
+    let waiting = Waiting {
         user,
         key,
         since: Instant::now(),
         trace: traces::here(),
         answer,
-    });
+    };
+    let joined = join(shop, listing, waiting);
     let answered = match joined {
         Ok(()) => {
             let verdict = verdict.instrument(traces::below_here("admission"));
@@ -101,6 +101,12 @@ pub async fn ask(
         what,
         retry_after: RETRY_AFTER,
     })
+}
+
+/// Joins the sale's queue. The error: there is no room.
+fn join(shop: &Arc<Shop>, listing: &Arc<Listing>, waiting: Waiting) -> Result<(), Waiting> {
+    let queue = listing.queue.get_or_init(|| open(shop, listing));
+    queue.try_send(waiting).map_err(|full| full.into_inner())
 }
 
 /// Starts the task of a sale's gate; it ends with the shop.
@@ -163,14 +169,12 @@ async fn serve(
     let span = traces::shared("admission batch", requests);
     let judging = judge_crowd(shop, listing, &waiting, spare).instrument(span);
     let judged = AssertUnwindSafe(judging).catch_unwind().await;
-    let answered = match &judged {
-        Ok(Ok(answers)) => answers.len(),
-        _ => 0,
-    };
-    shop.capacity.note(answered, began.elapsed());
     // A panic is a bug, and must not end the sale: whether the batch was accepted is then not
     // known here, as after any other failure.
-    match judged.unwrap_or(Err(NO_ANSWER)) {
+    let judged = judged.unwrap_or(Err(NO_ANSWER));
+    shop.capacity
+        .note(judged.as_ref().map_or(0, Vec::len), began.elapsed());
+    match judged {
         Ok(answers) => {
             for (buyer, answer) in waiting.into_iter().zip(answers) {
                 count(shop, &answer);
@@ -224,65 +228,65 @@ impl SpareIds {
     }
 }
 
-/// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that
-/// answer goes for the others.
+/// Asks Redis about a batch; of a sale that seems to be sold out only about its first buyer, if that answer
+/// goes for the others.
 ///
-/// A buyer with an `Idempotency-Key` cannot be refused from memory: another instance may have sold to
-/// this very key a moment ago, after a unit came back. When Redis tells the first one "sold out", and
-/// everybody whom it had admitted by then is known here by name, it would have told the same to
-/// everybody else who waits and is not among them. Nobody is overtaken: if it says anything else, the
-/// others are judged in their order.
+/// A buyer with an `Idempotency-Key` cannot be refused from memory: another instance may have sold to this very
+/// key a moment ago, after a unit came back. But they need not be asked about one by one. When Redis tells the
+/// first "sold out", and everybody whom it had admitted by then is known here by name, it would have told the
+/// same to everybody else who was waiting then and is not among them. So the crowd that came too late costs Redis one
+/// buyer a batch.
+///
+/// Nobody is overtaken: if it says anything else, the others are judged in their order.
 async fn judge_crowd(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
     waiting: &[Waiting],
     spare: &mut SpareIds,
 ) -> Result<Vec<Answer>, &'static str> {
-    let [first, others @ ..] = waiting else {
-        return Ok(Vec::new());
-    };
-    if others.is_empty() || !listing.seems_sold_out_to(first.user) {
-        return Ok(judge(shop, listing, waiting, spare).await?.answers);
+    let (first, others) = waiting.split_at(waiting.len().min(1));
+    let one_may_do = !others.is_empty()
+        && listing.is_present()
+        && listing.seems_sold_out()
+        && listing.has_not_bought(first[0].user);
+    if !one_may_do {
+        let (answers, _) = judge(shop, listing, waiting, spare).await?;
+        return Ok(answers);
     }
-    let judged = judge(shop, listing, std::slice::from_ref(first), spare).await?;
-    let goes_for_all = judged.answers == [Ok(Admission::SoldOut)];
-    // Looked at once: a purchase elsewhere may add to the buyers.
-    let is_asked = |buyer: &Waiting| {
-        let buyers = &listing.buyers;
-        !goes_for_all || !buyers.had_bought_nothing(buyer.user, judged.epoch, judged.admitted)
+    let (mut answers, (epoch, admitted)) = judge(shop, listing, first, spare).await?;
+    let is_sold_out = answers[..] == [Ok(Admission::SoldOut)];
+    // Whom the first answer does not go for. Looked at once: a purchase elsewhere may add to the buyers.
+    let asks = |buyer: &&Waiting| {
+        !is_sold_out
+            || !listing
+                .buyers
+                .had_bought_nothing(buyer.user, epoch, admitted)
     };
-    let (places, asked): (Vec<usize>, Vec<&Waiting>) = (waiting.iter().enumerate().skip(1))
-        .filter(|(_, buyer)| is_asked(buyer))
-        .unzip();
-    let mut answers = judged.answers;
-    answers.resize(waiting.len(), Ok(Admission::SoldOut));
-    if !asked.is_empty() {
+    let to_ask: Vec<&Waiting> = others.iter().filter(asks).collect();
+    let asked = match judge(shop, listing, &to_ask, spare).await {
+        Ok((answers, _)) => answers,
         // The first buyer's answer stands whatever becomes of these.
-        let told = judge(shop, listing, &asked, spare).await;
-        let told = told.map_or_else(|why| vec![Err(why); asked.len()], |told| told.answers);
-        for (place, answer) in places.into_iter().zip(told) {
-            answers[place] = answer;
-        }
-    }
+        Err(why) => vec![Err(why); to_ask.len()],
+    };
+    let mut asked = to_ask.iter().zip(asked).peekable();
+    answers.extend(others.iter().map(|buyer| {
+        let own = asked.next_if(|(next, _)| std::ptr::eq(**next, buyer));
+        own.map_or(Ok(Admission::SoldOut), |(_, answer)| answer)
+    }));
     Ok(answers)
 }
 
-/// What a batch was told, and what Redis had admitted by then.
-struct Verdicts {
-    /// One for each buyer, in order.
-    answers: Vec<Answer>,
-    epoch: i64,
-    /// In this epoch.
-    admitted: i64,
-}
-
-/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. The error is for everybody in it.
+/// Asks Redis about a batch until it answers, or for [`PATIENCE`]. Answers for each buyer, in order; and
+/// the epoch, and how many Redis had admitted in it by then.
 async fn judge<W: Borrow<Waiting>>(
     shop: &Arc<Shop>,
     listing: &Arc<Listing>,
     waiting: &[W],
     spare: &mut SpareIds,
-) -> Result<Verdicts, &'static str> {
+) -> Result<(Vec<Answer>, (i64, i64)), &'static str> {
+    if waiting.is_empty() {
+        return Ok((Vec::new(), (0, 0)));
+    }
     let fail_points = &shop.fail_points;
     if fail_points.at("gate.batched").await.is_err() {
         return Err(NO_ANSWER);
@@ -312,23 +316,25 @@ async fn judge<W: Borrow<Waiting>>(
                         .filter_map(|(verdict, id)| {
                             let used = matches!(
                                 verdict,
-                                Judged::Accepted { .. } | Judged::AcceptedBefore { .. }
+                                Verdict::Accepted { .. } | Verdict::AcceptedBefore { .. }
                             );
                             (!used).then_some(*id)
                         });
                     spare.give_back(unused);
                 }
-                return Ok(Verdicts {
-                    epoch: sale.epoch,
-                    admitted: admitted.admitted,
-                    answers: conclude(shop, listing, &sale, waiting, &ids, admitted, began_ms),
-                });
+                let counted = (sale.epoch, admitted.admitted);
+                let answers = conclude(shop, listing, &sale, waiting, &ids, admitted, began_ms);
+                return Ok((answers, counted));
             }
             // Another instance may have rebuilt this sale, or created it a moment ago: look again,
             // once, before calling for a rebuild.
             Err(Failure::Fenced(_)) if !reloaded => {
                 reloaded = true;
-                let refreshed = tokio::time::timeout_at(deadline, shop.refresh(listing.id)).await;
+                let refreshed = async {
+                    let listing = shop.refresh(listing.id).await?;
+                    shop.adopt(&listing).await
+                };
+                let refreshed = tokio::time::timeout_at(deadline, refreshed).await;
                 if !matches!(refreshed, Ok(Ok(_))) {
                     return Err(SHUT);
                 }
@@ -341,13 +347,9 @@ async fn judge<W: Borrow<Waiting>>(
                 shop.rebuild_bell.notify_one();
                 return Err(SHUT);
             }
-            Err(Failure::Shut) => {
-                shop.rebuild_bell.notify_one();
-                return Err(SHUT);
-            }
             Err(Failure::Refused(error)) => {
                 // Asking again in 20 ms would change nothing; but it may be another process by then.
-                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
+                shop.redis.drop_shared();
                 if is_wrong_type(&error) {
                     listing.suspect();
                     shop.rebuild_bell.notify_one();
@@ -370,7 +372,7 @@ async fn judge<W: Borrow<Waiting>>(
             }
             Err(Failure::Broken(error)) => {
                 unanswered = true;
-                shop.redis.drop_hot_for(&shop.redis.keys.state(listing.id));
+                shop.redis.drop_shared();
                 if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "no answer for a batch");
                     return Err(NO_ANSWER);
@@ -384,14 +386,12 @@ async fn judge<W: Borrow<Waiting>>(
 
 /// Why one attempt of a batch brought no verdicts.
 enum Failure {
-    /// Redis does not hold the epoch that this process believes in.
+    /// Redis may not sell the sale in the epoch that this process believes in.
     Fenced(Fenced),
-    /// The live Redis process is not approved.
-    Shut,
     /// Redis did not judge anybody, for a reason that goes by itself: the sale is on its way to another
     /// node of a cluster, or a node is being elected or loading.
     Later(redis::RedisError),
-    /// Redis answered with an error (out of memory, read-only, a key of another type): the script
+    /// Redis answered with an error (out of memory, read-only, a key of another type): the function
     /// reads everything that can fail before it writes, so nobody was judged.
     Refused(redis::RedisError),
     /// No connection, no reply, or no ids. The batch may or may not have been judged.
@@ -416,20 +416,10 @@ async fn attempt<W: Borrow<Waiting>>(
     waiting: &[W],
     ids: &mut Vec<OrderId>,
 ) -> Result<(Instant, Admitted), Failure> {
-    let key = shop.redis.keys.state(sale.id);
-    let connection = if shop.fail_points.planted("bug.sell_from_anybody") {
-        shop.redis.hot_unchecked().await
-    } else {
-        shop.redis.hot_for(&key).await
-    };
-    let mut connection = match connection {
-        Ok(connection) => connection,
-        Err(HotError::NotApproved { .. }) => return Err(Failure::Shut),
-        Err(error) => return Err(Failure::Broken(error.to_string())),
-    };
+    let mut connection = shop.redis.shared().await?;
     let missing = waiting.len() - ids.len();
     shop.ids
-        .take_beside(&key, &mut connection, missing, ids)
+        .take(&mut connection, missing, ids)
         .await
         .map_err(|error| match error {
             IdError::Redis(error) => Failure::from(error),
@@ -446,35 +436,20 @@ async fn attempt<W: Borrow<Waiting>>(
         })
         .collect();
     let options = AdmitOptions {
-        high_water: shop.settings.high_water,
+        high_water: shop.settings.high_water.max(1),
         own_writer: shop.settings.own_writer,
-        late: (shop.fail_points.planted("bug.ignore_the_window"))
-            .then(|| (shop.now().unix_timestamp_nanos() / 1_000_000) as i64),
+        readmitted: None,
     };
-    let mut shards = sale.buyer_shards;
-    if shop.fail_points.planted("bug.sell_twice_to_a_user") {
-        shards = i32::from(buyers.first().map_or(1, |buyer| buyer.order_id.get() as u8)) + 1;
-    }
-    if shop.fail_points.planted("bug.sell_beyond_stock") {
-        scripts::invent_a_unit(&mut connection, &shop.redis.keys, sale.id).await?;
-    }
     shop.fail_points
         .at("gate.asking")
         .await
         .map_err(redis::RedisError::from)?;
     let asked = Instant::now();
     shop.round_trips.redis.fetch_add(1, Relaxed);
-    let judged = scripts::admit(
-        &mut connection,
-        &shop.redis.keys,
-        sale.id,
-        sale.epoch,
-        shards,
-        options,
-        &buyers,
-    )
-    .instrument(traces::below_here("redis admit.lua"))
-    .await?;
+    let keys = &shop.redis.keys;
+    let judged = functions::admit(&mut connection, keys, sale.id, sale.epoch, options, &buyers)
+        .instrument(traces::below_here("redis admit"))
+        .await?;
     shop.fail_points
         .at("gate.admitted")
         .await
@@ -505,7 +480,7 @@ fn conclude<W: Borrow<Waiting>>(
         .zip(&admitted.verdicts)
         .map(|((buyer, id), verdict)| {
             Ok(match *verdict {
-                Judged::Accepted { slot } => {
+                Verdict::Accepted { slot } => {
                     traced.extend(buyer.trace.as_deref().map(|request| (*id, request.clone())));
                     accepted.push(AcceptedOrder {
                         id: *id,
@@ -518,7 +493,7 @@ fn conclude<W: Borrow<Waiting>>(
                         replayed: false,
                     }
                 }
-                Judged::AcceptedBefore { slot } => {
+                Verdict::AcceptedBefore { slot } => {
                     before.extend(slot.map(|slot| AcceptedOrder {
                         id: *id,
                         user: buyer.user,
@@ -530,32 +505,25 @@ fn conclude<W: Borrow<Waiting>>(
                         replayed: false,
                     }
                 }
-                Judged::Replay(order_id) => Admission::Accepted {
+                Verdict::Replay(order_id) => Admission::Accepted {
                     order_id,
                     replayed: true,
                 },
-                Judged::AlreadyOrdered(order_id) => Admission::AlreadyOrdered { order_id },
-                Judged::SoldOut => Admission::SoldOut,
-                Judged::NotOpen => Admission::NotOpen {
+                Verdict::AlreadyOrdered(order_id) => Admission::AlreadyOrdered { order_id },
+                Verdict::SoldOut => Admission::SoldOut,
+                Verdict::NotOpen => Admission::NotOpen {
                     opens_at: sale.opens_at,
                 },
-                Judged::Paused => Admission::Paused,
-                Judged::Ended => Admission::Ended,
-                Judged::BacklogFull => return Err(BACKLOG_FULL),
+                Verdict::Paused => Admission::Paused,
+                Verdict::Ended => Admission::Ended,
+                Verdict::BacklogFull => return Err(BACKLOG_FULL),
             })
         })
         .collect();
-    listing.buyers.saw(
-        epoch,
-        admitted.admitted,
-        accepted.iter().map(|order| order.user),
-    );
-    listing.tell_remaining(
-        epoch,
-        admitted.change,
-        admitted.remaining,
-        Some(admitted.admitted),
-    );
+    let users = accepted.iter().map(|order: &AcceptedOrder| order.user);
+    listing.buyers.saw(epoch, admitted.admitted, users);
+    let (change, remaining) = (admitted.change, admitted.remaining);
+    listing.tell_remaining(epoch, change, remaining, Some(admitted.admitted));
     let hand_off = |entry: String, created_ms: i64, orders: Vec<AcceptedOrder>, traced| {
         let batch = AcceptedBatch {
             sale: sale.id,
@@ -587,7 +555,7 @@ fn conclude<W: Borrow<Waiting>>(
 /// What became of orders that asked again.
 pub struct Readmitted {
     /// One for each order, in order.
-    pub verdicts: Vec<Judged>,
+    pub verdicts: Vec<Verdict>,
     /// Those that are live in this epoch: accepted by this call, with their log entry, and accepted by
     /// an earlier one, whose entry is not known.
     pub live: Vec<AcceptedBatch>,
@@ -611,32 +579,25 @@ pub async fn readmit(
         })
         .collect();
     let options = AdmitOptions {
-        high_water: shop.settings.high_water,
+        high_water: shop.settings.high_water.max(1),
         own_writer: true,
-        late: Some(created_ms.max(1)),
+        readmitted: Some(created_ms.max(1)),
     };
     let asked = Instant::now();
     shop.round_trips.redis.fetch_add(1, Relaxed);
-    let admitted = match scripts::admit(
-        &mut *connection,
-        &shop.redis.keys,
-        sale.id,
-        sale.epoch,
-        sale.buyer_shards,
-        options,
-        &buyers,
-    )
-    .await?
-    {
-        Ok(admitted) => admitted,
-        Err(fenced) => return Ok(Err(fenced)),
-    };
+    let keys = &shop.redis.keys;
+    let admitted =
+        match functions::admit(&mut connection, keys, sale.id, sale.epoch, options, &buyers).await?
+        {
+            Ok(admitted) => admitted,
+            Err(fenced) => return Ok(Err(fenced)),
+        };
     shop.board.clock.read(admitted.now_ms, asked);
     let (mut accepted, mut before) = (Vec::new(), Vec::new());
     for (order, verdict) in orders.iter().zip(&admitted.verdicts) {
         match *verdict {
-            Judged::Accepted { slot } => accepted.push(AcceptedOrder { slot, ..*order }),
-            Judged::AcceptedBefore { slot: Some(slot) } => {
+            Verdict::Accepted { slot } => accepted.push(AcceptedOrder { slot, ..*order }),
+            Verdict::AcceptedBefore { slot: Some(slot) } => {
                 before.push(AcceptedOrder { slot, ..*order });
             }
             _ => {}

@@ -10,12 +10,10 @@
 //! - Seconds and day come from one reading of Redis' clock, in the script that leases, and a lease is
 //!   used for a second at most, with the second of that reading. So a number is only ever paired
 //!   with a second of the day whose counter it came from.
-//! - A lost or rolled back counter would hand out the day's numbers again. The lease script notices
-//!   that the counter or the clock's floor is gone and gives nothing out until Postgres has set a
-//!   floor; and before a Redis process is approved after a restart or a failover, a floor is set in
-//!   any case. A floor is a second later than any given before, than Redis' clock now, and than any
-//!   stored order, so ids after a loss carry later seconds than ids before it.
-//!
+//! - A lost or rolled back counter would hand out the day's numbers again. So a process of Redis that
+//!   was restarted or promoted, or that lost the counter or its floor, leases nothing until Postgres
+//!   has set a floor. A floor is a second later than any given before, than Redis' clock now, and than
+//!   any stored order, so ids after a loss carry later seconds than ids before it.
 //! - In a cluster the numbers of a day are split into lanes ([`IdLane`]), each with a counter and a floor of
 //!   its own: ids of different lanes have different numbers, and within a lane all of the above holds.
 //!
@@ -26,15 +24,17 @@ use crate::{
     fail_point::FailPoints,
     postgres::Pool,
     redis::{
-        Node, Redis,
+        Redis,
+        functions::{self, Leased},
         keys::IdLane,
-        scripts::{self, Leased},
-        slots::slot_of,
     },
 };
 use redis::aio::ConnectionLike;
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 use time::{Date, OffsetDateTime, macros::datetime};
@@ -90,12 +90,14 @@ struct Lease {
     taken: Instant,
 }
 
-/// Hands out ids to all gates of the process.
+/// Hands out ids to all admission queues of the process.
 pub struct IdGenerator {
     redis: Arc<Redis>,
     postgres: Pool,
     /// One for a single server.
     lanes: Vec<Lane>,
+    /// The lane that answered last.
+    answering: AtomicUsize,
     fail_points: FailPoints,
 }
 
@@ -115,47 +117,32 @@ impl IdGenerator {
             redis,
             postgres,
             lanes: lanes.into_iter().map(lane).collect(),
+            answering: AtomicUsize::new(0),
             fail_points,
         }
     }
 
-    /// Appends `count` fresh ids to `ids`; asks Redis over `connection` when the lease is over.
+    /// Appends `count` fresh ids to `ids`; asks Redis over `connection` when the lease is over. A lane
+    /// whose server does not answer is left for the next one.
     pub async fn take(
         &self,
         connection: &mut impl ConnectionLike,
         count: usize,
         ids: &mut Vec<OrderId>,
     ) -> Result<(), IdError> {
-        self.take_from(&self.lanes[0], connection, count, ids).await
-    }
-
-    /// The same from a lane that is on the server of this key, if there is one: then its ids can be had
-    /// whenever the key can.
-    pub async fn take_beside(
-        &self,
-        key: &str,
-        connection: &mut impl ConnectionLike,
-        count: usize,
-        ids: &mut Vec<OrderId>,
-    ) -> Result<(), IdError> {
-        let lane = match self.lanes.as_slice() {
-            [whole] => whole,
-            lanes => self.lane_beside(lanes, key),
-        };
-        self.take_from(lane, connection, count, ids).await
-    }
-
-    fn lane_beside<'a>(&self, lanes: &'a [Lane], key: &str) -> &'a Lane {
-        let nearest = &lanes[IdLane::nearest_to(slot_of(key.as_bytes()))];
-        let Some(home) = self.redis.owner(key) else {
-            return nearest;
-        };
-        let is_at_home = |lane: &&Lane| {
-            let owner = self.redis.owner(&self.redis.keys.id_clock_of(lane.lane));
-            owner.is_some_and(|owner| Arc::ptr_eq(&owner, &home))
-        };
-        let at_home = std::iter::once(nearest).chain(lanes).find(is_at_home);
-        at_home.unwrap_or(nearest)
+        let first = self.answering.load(Relaxed);
+        let mut failed = None;
+        for number in (first..).take(self.lanes.len()) {
+            let lane = &self.lanes[number % self.lanes.len()];
+            match self.take_from(lane, connection, count, ids).await {
+                Err(IdError::Redis(error)) => {
+                    self.answering.store(number + 1, Relaxed);
+                    failed = Some(error);
+                }
+                other => return other,
+            }
+        }
+        Err(failed.map_or(IdError::Unsettled, IdError::Redis))
     }
 
     async fn take_from(
@@ -197,46 +184,8 @@ impl IdGenerator {
         Ok(())
     }
 
-    /// Makes sure that no id repeats one from before a restart, a failover or a loss: forgets the leases and
-    /// raises the floors in Redis.
-    pub async fn start_over(&self) -> Result<(), IdError> {
-        self.redis.look_around().await?;
-        self.start_over_on(&self.redis.primaries()).await
-    }
-
-    /// The same for what is on these servers.
-    pub async fn start_over_on(&self, servers: &[Arc<Node>]) -> Result<(), IdError> {
-        let mut now = 0;
-        for server in servers {
-            let mut connection = server.pooled().await?;
-            let (second, _micros): (i64, i64) =
-                redis::cmd("TIME").query_async(&mut *connection).await?;
-            now = now.max(second);
-        }
-        let mut floor = None;
-        for lane in &self.lanes {
-            let owner = self.redis.owner(&self.redis.keys.id_clock_of(lane.lane));
-            let is_theirs =
-                |owner: Arc<Node>| servers.iter().any(|server| Arc::ptr_eq(server, &owner));
-            if !owner.is_some_and(is_theirs) {
-                continue;
-            }
-            let mut held = lane.lease.lock().await;
-            *held = None;
-            // One floor will do for all of them: they share no numbers.
-            let floor = match floor {
-                Some(floor) => floor,
-                None => *floor.insert(self.raise_floor(now).await?),
-            };
-            let mut connection = self.redis.pooled().await?;
-            let (keys, day) = (&self.redis.keys, day_of(floor)?);
-            scripts::floor_ids(&mut *connection, keys, lane.lane, day, floor).await?;
-        }
-        Ok(())
-    }
-
-    /// Forgets the leases; called when Redis turned out to be another process than before.
-    pub async fn discard_lease(&self) {
+    /// Forgets the leases; called when Redis may be another process than before.
+    pub async fn discard_leases(&self) {
         for lane in &self.lanes {
             *lane.lease.lock().await = None;
         }
@@ -254,7 +203,7 @@ impl IdGenerator {
         // deleted as fast as it is restored.
         for _ in 0..8 {
             let taken = Instant::now();
-            match scripts::lease_ids(connection, &self.redis.keys, lane, day, size).await? {
+            match functions::lease_ids(connection, &self.redis.keys, lane, day, size).await? {
                 Leased::Block { second, first } => {
                     let next = lane.sequence(first).ok_or(IdError::DayExhausted)?;
                     lane.sequence(first + i64::from(size) - 1)
@@ -271,7 +220,7 @@ impl IdGenerator {
                 Leased::FloorMissing { second } => {
                     let floor = self.raise_floor(second).await?;
                     let (keys, day) = (&self.redis.keys, day_of(floor)?);
-                    scripts::floor_ids(connection, keys, lane, day, floor).await?;
+                    functions::floor_ids(connection, keys, lane, day, floor).await?;
                 }
             }
         }

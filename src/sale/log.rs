@@ -1,6 +1,6 @@
 //! The sale's order log: a Redis stream with one entry for every batch that had winners.
 //!
-//! An entry is appended by the admission script in the same atomic step that takes the stock, and
+//! An entry is appended by the admission function in the same atomic step that takes the stock, and
 //! deleted after its orders are committed in Postgres. Between the two it is the only durable copy
 //! of what was promised. Fields: `m` = "epoch created_ms own_writer", `o` = the orders, 33 bytes
 //! each: user (16), order id (8), idempotency key (8), slot (1).
@@ -142,23 +142,18 @@ pub async fn read(
     Ok(entries(sale, &reply).collect())
 }
 
-/// The oldest entry of each of these logs, if it has any, in one round trip.
-pub async fn oldest(
-    connection: &mut impl ConnectionLike,
-    keys: &Keys,
-    sales: &[SaleId],
-) -> Result<Vec<Result<Option<Result<AcceptedBatch, Unreadable>>, RedisError>>, RedisError> {
-    let mut pipeline = redis::Pipeline::with_capacity(sales.len());
-    pipeline.ignore_errors(); // a key of the wrong type, or a server that is away, is that log's trouble alone
-    for sale in sales {
-        pipeline.add_command(range(keys, *sale, "-", 1));
-    }
-    let replies: Vec<redis::Value> = pipeline.query_async(connection).await?;
-    let read = |(sale, reply): (&SaleId, redis::Value)| {
-        let reply: StreamRangeReply = redis::from_redis_value(reply.extract_error()?)?;
-        Ok(entries(*sale, &reply).next())
-    };
-    Ok(sales.iter().zip(replies).map(read).collect())
+/// Asks for the oldest entry of a log; [`read_oldest`] reads the reply.
+pub fn ask_oldest(keys: &Keys, sale: SaleId) -> redis::Cmd {
+    range(keys, sale, "-", 1)
+}
+
+/// The oldest entry, if there is one.
+pub fn read_oldest(
+    sale: SaleId,
+    reply: redis::Value,
+) -> Result<Option<Result<AcceptedBatch, Unreadable>>, RedisError> {
+    let reply: StreamRangeReply = redis::from_redis_value(reply)?;
+    Ok(entries(sale, &reply).next())
 }
 
 fn range(keys: &Keys, sale: SaleId, start: &str, count: usize) -> redis::Cmd {
@@ -189,7 +184,7 @@ pub async fn is_of_another_type(shop: &super::Shop, sale: SaleId) -> Result<bool
     let mut connection = shop.redis.pooled().await?;
     let kind: String = redis::cmd("TYPE")
         .arg(shop.redis.keys.log(sale))
-        .query_async(&mut *connection)
+        .query_async(&mut connection)
         .await?;
     Ok(!matches!(kind.as_str(), "none" | "stream"))
 }
@@ -229,7 +224,7 @@ pub async fn set_aside(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::parrot::{Parrot, any_value};
+    use crate::redis::stub::{StubConnection, any_value};
     use futures_util::FutureExt;
     use proptest::prelude::*;
     use redis::Value;
@@ -267,7 +262,7 @@ mod tests {
         #[test]
         fn any_reply_is_a_list_of_entries_or_an_error(reply in any_value()) {
             let sale = SaleId::from_i64(1);
-            let found = read(&mut Parrot(reply), &Keys::new(""), sale, "", 10).now_or_never();
+            let found = read(&mut StubConnection(reply), &Keys::new(""), sale, "", 10).now_or_never();
             prop_assert!(found.is_some());
         }
 
@@ -277,7 +272,7 @@ mod tests {
             let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
             let fields = fields.iter().flat_map(|(name, value)| [bulk(name.as_bytes()), bulk(value)]);
             let entry = Value::Array(vec![bulk(b"7-1"), Value::Array(fields.collect())]);
-            let found = read(&mut Parrot(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1), "", 10).now_or_never();
+            let found = read(&mut StubConnection(Value::Array(vec![entry])), &Keys::new(""), SaleId::from_i64(1), "", 10).now_or_never();
             for entry in found.expect("it waits for nothing")? {
                 match entry {
                     Ok(batch) => prop_assert_eq!(batch.entry, "7-1"),

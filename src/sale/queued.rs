@@ -1,7 +1,7 @@
 //! Finding orders that Redis has accepted and Postgres does not have yet.
 //!
 //! An order id does not name its sale, so each sale that is known here is asked whether this user
-//! holds it: two pipelined reads a sale, only after Postgres has said no. An id does name its second, and
+//! holds it: one read a sale, only after Postgres has said no. An id does name its second, and
 //! a sale that opened later than that cannot have it.
 //!
 //! "There is no such order" is only said when it is certain. While Redis is away, not approved, or
@@ -10,8 +10,8 @@
 //! opened by then it would belong to, nothing tells. (An end says nothing either, since operators move it.)
 
 use crate::{
-    domain::{Order, OrderId, OrderStatus, UserId},
-    redis::{keys::shard_of, scripts::record},
+    domain::{Order, OrderId, OrderStatus, Sale, UserId},
+    redis::functions,
     sale::{Shop, ShopError, board::Listing, gate::RETRY_AFTER, ids},
 };
 use std::sync::Arc;
@@ -52,12 +52,8 @@ impl Shop {
         if let Some(order) = held.orders.into_iter().find(|order| order.id == id) {
             return Ok(Some(order));
         }
-        // A process that is not approved may have lost it.
-        if let Err(error) = self.redis.hot().await {
-            return Err(unknown(error.to_string()));
-        }
         if !held.conclusive {
-            return Err(unknown("a sale is in another epoch".to_owned()));
+            return Err(unknown("a sale is in another epoch or process".to_owned()));
         }
         Ok(None)
     }
@@ -66,7 +62,7 @@ impl Shop {
     /// written already.
     pub(super) async fn queued_orders(&self, user: UserId) -> Result<Vec<Order>, ShopError> {
         let waits = |listing: &Arc<Listing>| {
-            listing.is_warm() || listing.tally().is_some_and(|tally| tally.pending > 0)
+            listing.is_warm() || listing.snapshot().is_some_and(|known| known.pending > 0)
         };
         let candidates: Vec<_> = self.board.listings().into_iter().filter(waits).collect();
         if candidates.is_empty() {
@@ -78,16 +74,6 @@ impl Shop {
 
     async fn held(&self, user: UserId, listings: Vec<Arc<Listing>>) -> Result<Held, ShopError> {
         let sales: Vec<_> = listings.iter().map(|listing| listing.sale()).collect();
-        let mut pipeline = redis::Pipeline::with_capacity(2 * sales.len());
-        for sale in &sales {
-            let shard = shard_of(user, sale.buyer_shards);
-            pipeline.hget(
-                self.redis.keys.shard(sale.id, sale.epoch, shard),
-                user.as_bytes(),
-            );
-            // Afterwards: if it is still this epoch, the record was read while it was live.
-            pipeline.hget(self.redis.keys.state(sale.id), "epoch");
-        }
         let mut held_orders = Held {
             conclusive: true,
             orders: Vec::new(),
@@ -95,22 +81,19 @@ impl Shop {
         if sales.is_empty() {
             return Ok(held_orders);
         }
-        let mut connection = self.redis.pooled().await?;
-        // A server that does not answer hides its own sales, not those of the others.
-        pipeline.ignore_errors();
-        let replies: Vec<redis::Value> = pipeline.query_async(&mut *connection).await?;
-        let read = |reply: redis::Value| {
-            let value = reply.extract_error().ok()?;
-            redis::from_redis_value::<Option<Vec<u8>>>(value).ok()
-        };
-        let mut replies = replies.into_iter().map(read);
-        for sale in &sales {
-            let (Some(Some(record)), Some(Some(epoch))) = (replies.next(), replies.next()) else {
+        let ask =
+            |sale: &Arc<Sale>| functions::ask_record(&self.redis.keys, sale.id, sale.epoch, user);
+        let replies = self
+            .redis
+            .query_all(sales.iter().map(ask).collect())
+            .await?;
+        for (sale, reply) in sales.iter().zip(replies) {
+            // A server that does not answer hides its own sales, not those of the others.
+            let Some(record) = reply.ok().and_then(functions::read_record) else {
                 held_orders.conclusive = false;
                 continue;
             };
-            held_orders.conclusive &= epoch.as_deref() == Some(sale.epoch.to_string().as_bytes());
-            for held in record::decode(record.as_deref().unwrap_or_default()) {
+            for held in record {
                 if held.returned {
                     continue; // only Postgres returns units, so it is a row
                 }
@@ -137,6 +120,6 @@ impl Shop {
 #[derive(Default)]
 struct Held {
     orders: Vec<Order>,
-    /// Whether every sale that was asked is in the epoch that this process believes in.
+    /// Whether every sale that was asked is approved, in the epoch that this process believes in.
     conclusive: bool,
 }

@@ -1,13 +1,13 @@
-//! Returning units to Redis: the outbox table `releases`, emptied by an idempotent script.
+//! Returning units to Redis: the outbox table `releases`, emptied by an idempotent function.
 //!
 //! A row appears in the transaction that closes an order and disappears after Redis has the unit. On
-//! a crash between the two the script runs again and finds nothing to return.
+//! a crash between the two it is called again and finds nothing to return.
 
 use crate::{
     domain::{OrderId, SaleId, UserId},
     redis::{
+        functions::{self, Fenced},
         is_wrong_type,
-        scripts::{self, Fenced},
     },
     sale::{Shop, ShopError, board::Listing},
 };
@@ -47,9 +47,6 @@ impl Shop {
         .bind(STEP)
         .fetch_all(&self.postgres)
         .await?;
-        if rows.is_empty() {
-            return Ok(0);
-        }
         let orders: Vec<(UserId, OrderId)> = rows
             .iter()
             .map(|(user, order, _)| (*user, *order))
@@ -94,8 +91,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Whether the rows of these orders may go: Redis has the units, or the sale is so long over that it
-    /// no longer keeps any.
+    /// Whether the rows of these orders may go: Redis has the units, or the sale is so long over that
+    /// it no longer keeps any.
     async fn return_units(
         &self,
         id: SaleId,
@@ -103,50 +100,43 @@ impl Shop {
     ) -> Result<bool, ShopError> {
         let mut listing = self.listing(id).await?;
         for reloaded in [false, true] {
-            match self.release(&listing, orders).await? {
-                Ok(()) => return Ok(true),
-                Err(Fenced::Absent) if listing.is_retired(self.now()) => return Ok(true),
-                Err(Fenced::Corrupt) if reloaded => listing.suspect(),
-                Err(_) if !reloaded => listing = self.refresh_row(id).await?,
-                Err(_) => {}
+            let Some(fenced) = self.return_to_redis(&listing, orders).await? else {
+                return Ok(true);
+            };
+            match fenced {
+                Fenced::Absent if listing.is_retired(self.now()) => return Ok(true),
+                Fenced::Corrupt if reloaded => listing.suspect(),
+                _ if !reloaded => listing = self.refresh_row(id).await?,
+                _ => {}
             }
         }
         Ok(false)
     }
 
-    async fn release(
+    /// Answers what Redis has against it, if it does not take them.
+    async fn return_to_redis(
         &self,
         listing: &Listing,
         orders: &[(UserId, OrderId)],
-    ) -> Result<Result<(), Fenced>, ShopError> {
-        let sale = listing.sale();
-        let mut connection = self.redis.pooled().await?;
-        let outcome = scripts::release(
-            &mut *connection,
-            &self.redis.keys,
-            sale.id,
-            sale.epoch,
-            sale.buyer_shards,
-            orders,
-        )
-        .await;
-        drop(connection); // announcing takes another
-        if let Err(error) = &outcome
-            && is_wrong_type(error)
-        {
+    ) -> Result<Option<Fenced>, ShopError> {
+        let (sale, keys) = (listing.sale(), &self.redis.keys);
+        let outcome = {
+            let mut connection = self.redis.pooled().await?;
+            functions::release(&mut connection, keys, sale.id, sale.epoch, orders).await
+        };
+        if outcome.as_ref().is_err_and(is_wrong_type) {
             self.suspect(sale.id);
         }
         let released = match outcome? {
             Ok(released) => released,
-            Err(fenced) => return Ok(Err(fenced)),
+            Err(fenced) => return Ok(Some(fenced)),
         };
-        let was_empty = released.remaining == released.returned;
         listing.tell_remaining(sale.epoch, released.change, released.remaining, None);
         listing.pulsate(self.now());
-        if released.returned > 0 && was_empty {
+        if released.returned > 0 && released.remaining == released.returned {
             // Elsewhere the sale may still be refused as sold out.
             self.redis.announce(sale.id).await;
         }
-        Ok(Ok(()))
+        Ok(None)
     }
 }

@@ -1,13 +1,12 @@
-//! What the board is told: rows from Postgres, readings from Redis; and what is repaired when the two differ.
+//! What the board is told: rows from Postgres, snapshots from Redis; and what is repaired when the two differ.
 
-use super::{
-    Shop, ShopError,
-    board::{Listing, Tally},
-    catalogue::sale_columns,
-};
+use super::{Shop, ShopError, board::Listing, catalogue::sale_columns};
 use crate::{
     domain::{Sale, SaleId},
-    redis::is_wrong_type,
+    redis::{
+        functions::{self, Snapshot},
+        is_wrong_type,
+    },
 };
 use std::{sync::Arc, time::Instant};
 
@@ -23,7 +22,7 @@ impl Shop {
     /// Loads one sale from Postgres and Redis onto the board.
     pub async fn refresh(&self, id: SaleId) -> Result<Arc<Listing>, ShopError> {
         let listing = self.refresh_row(id).await?;
-        self.read_tallies(std::slice::from_ref(&listing)).await?;
+        self.read_snapshots(std::slice::from_ref(&listing)).await?;
         Ok(listing)
     }
 
@@ -51,51 +50,73 @@ impl Shop {
         Ok(())
     }
 
-    /// Reads the Redis state of these sales in one round trip, and tells their subscribers. Where one server
-    /// of several does not answer, what the others said is told, and then the error returned.
-    pub async fn read_tallies(&self, listings: &[Arc<Listing>]) -> Result<(), ShopError> {
-        let mut pipeline = redis::Pipeline::with_capacity(listings.len() + 1);
-        // A key of the wrong type is that sale's trouble alone.
-        pipeline.ignore_errors().cmd("TIME");
-        for listing in listings {
-            pipeline
-                .cmd("HMGET")
-                .arg(self.redis.keys.state(listing.id))
-                .arg(&TALLY_FIELDS);
-        }
-        let (asked, answered) = (Instant::now(), async {
-            let mut connection = self.redis.pooled().await?;
-            pipeline.query_async(&mut *connection).await
-        });
-        let replies: Result<Vec<redis::Value>, redis::RedisError> = answered.await;
+    /// Reads the Redis state of these sales, and tells their subscribers. Where one server of several
+    /// does not answer, what the others said is told, and then the error returned.
+    pub async fn read_snapshots(&self, listings: &[Arc<Listing>]) -> Result<(), ShopError> {
+        let keys = &self.redis.keys;
+        let mut commands = vec![redis::cmd("TIME")];
+        commands.extend(
+            listings
+                .iter()
+                .map(|listing| functions::snapshot(keys, listing.id)),
+        );
+        let asked = Instant::now();
+        let replies = self.redis.query_all(commands).await;
         if replies.is_err() {
             for listing in listings {
                 listing.set_read(false);
             }
         }
         let mut replies = replies?.into_iter();
-        let clock = clock_ms(replies.next().unwrap_or(redis::Value::Nil));
+        let clock = replies
+            .next()
+            .unwrap_or(Ok(redis::Value::Nil))
+            .and_then(clock_ms);
         if let Ok(now_ms) = clock {
             self.board.clock.read(now_ms, asked);
         }
         let now = self.now();
         let mut failed = clock.map(drop);
-        for listing in listings {
-            let reply = replies.next().unwrap_or(redis::Value::Nil);
-            let answered = match reply.extract_error() {
-                Ok(reply) => Ok(Tally::from_reply(reply)),
+        for (listing, reply) in listings.iter().zip(replies) {
+            let reply = match reply {
+                Ok(reply) => Ok(Snapshot::from_reply(reply)),
+                // A key of the wrong type is that sale's trouble alone.
                 Err(error) if is_wrong_type(&error) => Ok(None),
+                // It was not looked at, so nothing is known: neither that it is there nor that it is not.
                 Err(error) => Err(error),
             };
-            listing.set_read(answered.is_ok());
-            match answered {
-                Ok(tally) => listing.tell(tally),
-                // Nothing is known: neither that it is there nor that it is not.
+            listing.set_read(reply.is_ok());
+            match reply {
+                Ok(snapshot) => listing.tell(snapshot),
                 Err(error) => failed = failed.and(Err(error)),
             }
             listing.pulsate(now);
         }
         Ok(failed?)
+    }
+
+    /// A slot that moves between approved processes takes its sales along, which need no rebuild.
+    /// Answers whether this is such a sale, and may be sold again.
+    pub async fn adopt(&self, listing: &Listing) -> Result<bool, ShopError> {
+        let Some(known) = listing.snapshot().filter(|_| self.redis.is_cluster()) else {
+            return Ok(false);
+        };
+        let approved = self.approved_processes().await?;
+        let moved = !listing.is_suspect()
+            && known.epoch == listing.sale().epoch
+            && approved.contains(&*known.approved)
+            && approved.contains(&*known.process);
+        if !moved {
+            return Ok(false);
+        }
+        let keys = &self.redis.keys;
+        let mut connection = self.redis.pooled().await?;
+        if !functions::adopt(&mut connection, keys, listing.id, &known).await? {
+            return Ok(false);
+        }
+        tracing::debug!(sale = %listing.id, "follows its slot to another process");
+        self.refresh(listing.id).await?;
+        Ok(true)
     }
 
     /// Repairs Redis where it is behind Postgres (a projection that did not arrive) or has units
@@ -109,14 +130,14 @@ impl Shop {
             if !listing.was_read() {
                 continue;
             }
-            let (sale, Some(tally)) = (listing.sale(), listing.tally()) else {
+            let (sale, Some(known)) = (listing.sale(), listing.snapshot()) else {
                 continue;
             };
-            if tally.epoch != sale.epoch {
+            if known.epoch != sale.epoch {
                 continue; // the rebuild's business
             }
-            let behind = tally.version < sale.version;
-            let short = tally.version == sale.version && tally.stock != i64::from(sale.stock);
+            let behind = known.version < sale.version;
+            let short = known.version == sale.version && known.stock != i64::from(sale.stock);
             if !(behind || short) {
                 continue;
             }
@@ -144,47 +165,16 @@ impl Shop {
     }
 }
 
-const TALLY_FIELDS: [&str; 7] = [
-    "epoch",
-    "version",
-    "stock",
-    "remaining",
-    "admitted",
-    "pending",
-    "change",
-];
-
 /// Redis' TIME in Unix ms. Total over any reply.
 fn clock_ms(reply: redis::Value) -> Result<i64, redis::RedisError> {
     let (seconds, micros): (i64, i64) = redis::from_redis_value(reply)?;
     Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
 }
 
-impl Tally {
-    /// From the reply to HMGET of `TALLY_FIELDS`. `None`: there is no state, or none that can be read.
-    /// Total over any reply.
-    pub(super) fn from_reply(reply: redis::Value) -> Option<Self> {
-        let fields: Vec<Option<i64>> = redis::from_redis_value(reply).ok()?;
-        let fields: Option<Vec<i64>> = fields.into_iter().collect();
-        let [epoch, version, stock, remaining, admitted, pending, change] = fields?[..] else {
-            return None;
-        };
-        Some(Self {
-            epoch,
-            version,
-            stock,
-            remaining,
-            admitted,
-            pending,
-            change,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::parrot::any_value;
+    use crate::redis::stub::any_value;
     use proptest::prelude::*;
     use redis::Value;
 
@@ -192,24 +182,13 @@ mod tests {
         #[test]
         fn any_reply_is_a_reading_or_none(reply in any_value()) {
             let _ = clock_ms(reply.clone());
-            Tally::from_reply(reply);
+            Snapshot::from_reply(reply);
         }
 
         #[test]
         fn any_numbers_are_a_time_or_an_error(seconds: i64, micros: i64) {
             let text = |number: i64| Value::BulkString(number.to_string().into_bytes());
             prop_assert!(clock_ms(Value::Array(vec![text(seconds), text(micros)])).is_ok());
-        }
-
-        #[test]
-        fn a_tally_needs_all_of_its_fields(numbers in prop::collection::vec(any::<Option<i64>>(), 0..9)) {
-            let reply = numbers.iter().map(|number| match number {
-                Some(number) => Value::BulkString(number.to_string().into_bytes()),
-                None => Value::Nil,
-            });
-            let complete = numbers.len() == TALLY_FIELDS.len() && numbers.iter().all(Option::is_some);
-            let tally = Tally::from_reply(Value::Array(reply.collect()));
-            prop_assert_eq!(tally.map(|tally| Some(tally.epoch)), complete.then(|| numbers[0]));
         }
     }
 }

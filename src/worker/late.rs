@@ -10,7 +10,7 @@ use super::writer;
 use crate::{
     domain::SaleId,
     postgres::timed_out,
-    redis::scripts::{Fenced, Judged},
+    redis::functions::{Fenced, Verdict},
     sale::{
         Shop, ShopError,
         board::Listing,
@@ -21,7 +21,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The most orders that ask in one script call.
+/// The most orders that ask in one call.
 const CALL: usize = 512;
 
 /// How long it may take to see which of them are rows.
@@ -81,10 +81,11 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
         .at("writer.readmitting")
         .await
         .map_err(sqlx::Error::Io)?;
-    let orders: Vec<AcceptedOrder> = late.iter().map(|(order, _)| *order).collect();
     // One time for all, and not now: the window was open when they were admitted.
     let created_ms = late.iter().map(|(_, created)| *created).min().unwrap_or(0);
-    let readmitted = match gate::readmit(shop, &listing.sale(), created_ms, &orders).await? {
+    let orders: Vec<AcceptedOrder> = late.iter().map(|(order, _)| *order).collect();
+    let live = listing.sale();
+    let readmitted = match gate::readmit(shop, &live, created_ms, &orders).await? {
         Ok(readmitted) => readmitted,
         Err(Fenced::Absent) if listing.is_retired(shop.now()) => {
             // Nobody rebuilds it any more, so nobody could ever admit them.
@@ -112,8 +113,8 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
     let mut full = false;
     for (order, verdict) in orders.iter().zip(&readmitted.verdicts) {
         match verdict {
-            Judged::Accepted { .. } | Judged::AcceptedBefore { .. } => {}
-            Judged::BacklogFull => full = true,
+            Verdict::Accepted { .. } | Verdict::AcceptedBefore { .. } => {}
+            Verdict::BacklogFull => full = true,
             _ => {
                 let single = alone(&listing, created_ms, *order);
                 let why = "redis lost it, and its unit or its place was given away since";
@@ -133,9 +134,10 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
 
 /// A batch of this one order.
 fn alone(listing: &Listing, created_ms: i64, order: AcceptedOrder) -> AcceptedBatch {
+    let sale = listing.sale();
     AcceptedBatch {
         sale: listing.id,
-        epoch: listing.sale().epoch,
+        epoch: sale.epoch,
         entry: String::new(),
         created_ms,
         own_writer: true,

@@ -7,7 +7,7 @@
 //! | [`writer`] | accepted orders from the channel into Postgres |
 //! | [`recovery`] | accepted orders that a dead, slow or writerless process left in the log |
 //! | [`expiry`] | orders whose time to pay is over |
-//! | [`refresh`] | the board: rows from Postgres, tallies from Redis, subscribers |
+//! | [`refresh`] | the board: rows from Postgres, snapshots from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
 //! | `late` | orders of an epoch that has ended ask again, for the writer |
 //! | [`retire`] | sales that have long been over, out of Redis |

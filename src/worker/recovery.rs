@@ -38,12 +38,12 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let mut logs = Vec::new();
     for listing in shop.board.listings() {
         // Known before the log is read, so an entry of an older epoch was not left by a rebuild under way.
-        if let Some(tally) = listing.tally()
-            && tally.pending != 0
+        if let Some(known) = listing.snapshot()
+            && known.pending != 0
         {
             logs.push(Log {
-                live: tally.epoch,
                 listing,
+                live: known.epoch,
                 after: String::new(),
             });
         }
@@ -138,11 +138,9 @@ impl<'a> Pass<'a> {
     /// Those of the logs that may have something due. Almost always the oldest entry is young, and then so are all:
     /// one is enough to see that.
     async fn look(&mut self, logs: Vec<Log>) -> Vec<Log> {
-        let sales: Vec<SaleId> = logs.iter().map(|log| log.listing.id).collect();
-        let asked = async {
-            let mut connection = self.shop.redis.pooled().await?;
-            log::oldest(&mut *connection, &self.shop.redis.keys, &sales).await
-        };
+        let keys = &self.shop.redis.keys;
+        let ask = |log: &Log| log::ask_oldest(keys, log.listing.id);
+        let asked = self.shop.redis.query_all(logs.iter().map(ask).collect());
         let mut with_due = Vec::new();
         let oldest = match asked.await {
             Ok(oldest) => oldest,
@@ -152,7 +150,7 @@ impl<'a> Pass<'a> {
             }
         };
         for (log, oldest) in logs.into_iter().zip(oldest) {
-            match oldest {
+            match oldest.and_then(|reply| log::read_oldest(log.listing.id, reply)) {
                 Ok(None) => {}
                 Ok(Some(Ok(entry))) if self.is_young(&entry) => {}
                 // Also what cannot be read: that is the reader's to judge.
@@ -170,7 +168,7 @@ impl<'a> Pass<'a> {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
             let keys = &shop.redis.keys;
-            log::read(&mut *connection, keys, log.listing.id, &log.after, CHUNK).await?
+            log::read(&mut connection, keys, log.listing.id, &log.after, CHUNK).await?
         };
         shop.fail_points
             .at("recovery.read")
@@ -186,7 +184,7 @@ impl<'a> Pass<'a> {
                     if batch.epoch < log.live {
                         // No epoch begins before the log of the one before it is empty, so this
                         // program did not leave it here; nor would it acknowledge it. The rebuild drains.
-                        tracing::error!(sale = %batch.sale, entry = batch.entry, "a log entry of an epoch that has ended");
+                        tracing::error!(sale = %log.listing.id, entry = batch.entry, "a log entry of an epoch that has ended");
                         log.listing.suspect();
                     }
                     if self.is_young(&batch) {

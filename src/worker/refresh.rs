@@ -1,11 +1,12 @@
-//! Keeps the board fresh: tallies from Redis, rows from Postgres, published changes.
+//! Keeps the board fresh: snapshots from Redis, rows from Postgres, published changes.
 //!
 //! Sales that somebody looks at or buys from are read every [`WARM_PAUSE`], all in one round trip, so
 //! that the cost of a subscriber is a write and not a query; the others every [`COLD_PAUSE`].
 
 use crate::{
-    domain::SaleId,
+    domain::{SaleId, UserId},
     postgres::timed_out,
+    redis::functions::Snapshot,
     sale::{Shop, ShopError, board::Listing},
     worker::{Pace, STEP_LIMIT, supervise::supervise},
 };
@@ -19,8 +20,8 @@ const WARM_PAUSE: Duration = Duration::from_millis(200);
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
 pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
-    supervise(shop, tasks, "warm tallies", stop, |shop, stop| async move {
-        let mut pace = Pace::new(&shop, "warm tallies", WARM_PAUSE, None, &stop);
+    supervise(shop, tasks, "warm sales", stop, |shop, stop| async move {
+        let mut pace = Pace::new(&shop, "warm sales", WARM_PAUSE, None, &stop);
         while pace.rest(read_warm(&shop)).await {}
     });
     supervise(shop, tasks, "catalogue", stop, |shop, stop| async move {
@@ -38,13 +39,13 @@ pub fn spawn(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
 
 async fn read_all(shop: &Arc<Shop>, suspects: &mut Vec<(SaleId, i64)>) -> Result<(), ShopError> {
     // Redis is read, and what is known reported, even while one of the two is away: above all then.
-    let tallies = shop.read_tallies(&shop.board.listings()).await;
+    let snapshots = shop.read_snapshots(&shop.board.listings()).await;
     forget_old_buyers(shop);
     report(shop);
     shop.refresh_catalogue().await?;
     // What could be read can be repaired, whoever else is silent.
     let repaired = shop.reconcile(suspects).await;
-    tallies.and(repaired)
+    snapshots.and(repaired)
 }
 
 async fn read_warm(shop: &Arc<Shop>) -> Result<(), ShopError> {
@@ -57,7 +58,7 @@ async fn read_warm(shop: &Arc<Shop>) -> Result<(), ShopError> {
     if warm.is_empty() {
         return Ok(());
     }
-    shop.read_tallies(&warm).await?;
+    shop.read_snapshots(&warm).await?;
     for listing in warm {
         load_buyers_if_over(shop, &listing);
     }
@@ -76,50 +77,40 @@ fn forget_old_buyers(shop: &Shop) {
 
 /// Once nobody new can buy, learns who has bought, so that the others can be refused here.
 fn load_buyers_if_over(shop: &Arc<Shop>, listing: &Arc<Listing>) {
-    let Some(tally) = listing.tally() else { return };
     let now = shop.now();
     let selling = listing.view(now).state == crate::domain::SaleState::Open;
-    if selling
-        || listing.is_retired(now)
-        || !listing.buyers.begin_loading(tally.epoch, tally.admitted)
-    {
+    if !listing.is_present() || selling || listing.is_retired(now) {
+        return;
+    }
+    let Some(known) = listing.snapshot() else {
+        return;
+    };
+    if !listing.buyers.begin_loading(known.epoch, known.admitted) {
         return;
     }
     let (shop, listing) = (shop.clone(), listing.clone());
     tokio::spawn(async move {
-        if let Err(error) = load_buyers(&shop, &listing, tally.epoch, tally.admitted).await {
+        if let Err(error) = load_buyers(&shop, &listing, &known).await {
             tracing::debug!(%error, sale = %listing.id, "could not load the buyers");
         }
         listing.buyers.end_loading();
     });
 }
 
-async fn load_buyers(
-    shop: &Shop,
-    listing: &Listing,
-    epoch: i64,
-    admitted: i64,
-) -> Result<(), ShopError> {
-    let sale = listing.sale();
-    if sale.epoch != epoch {
+/// How many fields Redis is asked to look at a time: about a millisecond of its time.
+const SCAN: usize = 2_000;
+
+async fn load_buyers(shop: &Shop, listing: &Listing, known: &Snapshot) -> Result<(), ShopError> {
+    if listing.sale().epoch != known.epoch {
         return Ok(());
     }
-    let shards: Vec<i32> = (0..sale.buyer_shards).collect();
     let mut users = Vec::new();
-    for some in shards.chunks(256) {
-        let mut pipeline = redis::Pipeline::with_capacity(some.len());
-        for shard in some {
-            pipeline.hkeys(shop.redis.keys.shard(sale.id, epoch, *shard));
-        }
-        let mut connection = shop.redis.pooled().await?;
-        let found: Vec<Vec<Vec<u8>>> = pipeline.query_async(&mut *connection).await?;
-        users.extend(found.into_iter().flatten().filter_map(|user| {
-            <[u8; 16]>::try_from(user)
-                .ok()
-                .map(crate::domain::UserId::from_bytes)
-        }));
-    }
-    listing.buyers.loaded(epoch, admitted, users.into_iter());
+    let record = |(user, _): (UserId, Vec<u8>)| users.push(user);
+    shop.each_buyer(listing.id, known.epoch, SCAN, record)
+        .await?;
+    listing
+        .buyers
+        .loaded(known.epoch, known.admitted, users.into_iter());
     Ok(())
 }
 
@@ -170,8 +161,8 @@ fn report(shop: &Shop) {
         .board
         .listings()
         .iter()
-        .filter_map(|listing| listing.tally())
-        .map(|tally| tally.pending)
+        .filter_map(|listing| listing.snapshot())
+        .map(|known| known.pending)
         .sum();
     let metrics = &shop.metrics;
     metrics.backlog_orders.set(pending as f64);
@@ -181,6 +172,6 @@ fn report(shop: &Shop) {
     let postgres = &metrics.postgres_connections;
     postgres.size.set(f64::from(shop.postgres.size()));
     postgres.idle.set(shop.postgres.num_idle() as f64);
-    let gate_is_open = shop.redis.gate_is_open();
+    let gate_is_open = shop.gate_is_open();
     metrics.gate_open.set(f64::from(u8::from(gate_is_open)));
 }

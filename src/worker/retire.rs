@@ -1,14 +1,12 @@
 //! Takes ended sales out of Redis, whose memory is the dearest place to keep them.
 //!
 //! [`RETIREMENT`] after its end a sale has no more retries to expect; units that still come back are
-//! only counted in Postgres. Its state goes first, by a script that judges whether it may, and its
-//! buyers after it: an operator may extend the sale at the same moment, and then it needs them. On a
-//! crash in between, keys stay that nobody reads. From then on the board answers `ended` by itself;
-//! Postgres keeps everything.
+//! only counted in Postgres. From then on the cache answers `ended` by itself; Postgres keeps
+//! everything.
 
 use crate::{
-    redis::scripts,
-    sale::{Shop, ShopError, board::Listing, board::RETIREMENT, catalogue::unlink_buyers},
+    redis::functions,
+    sale::{Shop, ShopError, board::Listing, board::RETIREMENT},
 };
 use std::sync::Arc;
 
@@ -17,9 +15,11 @@ pub async fn step(shop: &Arc<Shop>) -> Result<usize, ShopError> {
     let now = shop.now();
     let mut removed = 0;
     for listing in shop.board.listings() {
-        let over = listing.is_retired(now) && listing.is_present();
-        let settled = listing.tally().is_some_and(|tally| tally.pending == 0);
-        if over && settled && remove(shop, &listing).await? {
+        if !listing.is_retired(now) {
+            continue;
+        }
+        let settled = listing.snapshot().is_some_and(|known| known.pending == 0);
+        if settled && remove(shop, &listing).await? {
             removed += 1;
         }
     }
@@ -39,13 +39,10 @@ async fn remove(shop: &Arc<Shop>, listing: &Arc<Listing>) -> Result<bool, ShopEr
         .at("retire.judging")
         .await
         .map_err(sqlx::Error::Io)?;
-    let mut connection = shop.redis.pooled().await?;
-    let keys = &shop.redis.keys;
-    let gone = scripts::retire(&mut *connection, keys, sale.id, sale.epoch, RETIREMENT).await?;
-    drop(connection);
-    if gone {
-        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
-    }
-    shop.read_tallies(std::slice::from_ref(listing)).await?;
+    let gone = {
+        let (mut connection, keys) = (shop.redis.pooled().await?, &shop.redis.keys);
+        functions::evict(&mut connection, keys, sale.id, sale.epoch, RETIREMENT).await?
+    };
+    shop.read_snapshots(std::slice::from_ref(listing)).await?;
     Ok(gone)
 }

@@ -113,8 +113,8 @@ impl Running {
     /// Waits until purchases can be judged, or `patience` is over. Answers whether they can.
     pub async fn gate_opened(&self, patience: Duration) -> bool {
         let opened = async {
-            while !(self.shop.redis.hot().await.is_ok()
-                && self.shop.refresh_catalogue().await.is_ok())
+            while !(self.shop.refresh_catalogue().await.is_ok()
+                && self.shop.sells_something().await.is_ok())
             {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -1,7 +1,7 @@
 //! The order writer: drains the channel into Postgres in batches, then deletes the log entries.
 //!
 //! ```text
-//! channel ─▶ up to BATCH orders ─▶ one transaction ─▶ COMMIT ─▶ ack.lua deletes the entries
+//! channel ─▶ up to BATCH orders ─▶ one transaction ─▶ COMMIT ─▶ `ack` deletes the entries
 //! ```
 //!
 //! **Order of failure does not matter.** The insert is idempotent by order id and an entry is deleted
@@ -16,8 +16,8 @@ use crate::{
     domain::{OrderStatus, SaleId},
     postgres::timed_out,
     redis::{
+        functions::{self, Settled},
         is_wrong_type,
-        scripts::{self, Settled},
     },
     sale::{
         Shop, ShopError,
@@ -293,7 +293,7 @@ pub(super) async fn acknowledge(
 ) -> Result<(), ShopError> {
     let mut by_log: BTreeMap<_, Vec<(&str, usize)>> = BTreeMap::new();
     for batch in batches.iter().filter(|batch| !batch.entry.is_empty()) {
-        // An id from a log that is lost may be another entry's by now; see `ack.lua`.
+        // An id from a log that is lost may be another entry's by now; see `ack` in `redis/library/orders.lua`.
         by_log
             .entry((batch.sale, batch.epoch))
             .or_default()
@@ -307,17 +307,14 @@ pub(super) async fn acknowledge(
             entries,
         })
         .collect();
-    if settled.is_empty() {
-        return Ok(());
-    }
-    let mut connection = shop.redis.pooled().await?;
     let mut failed = None;
     for some in settled.chunks(LOGS) {
         shop.round_trips.redis.fetch_add(1, Relaxed);
-        let acknowledged = match scripts::ack(&mut *connection, &shop.redis.keys, some).await {
+        let calls = some.iter().map(|log| functions::ack(&shop.redis.keys, log));
+        let acknowledged = match shop.redis.query_all(calls.collect()).await {
             Ok(acknowledged) => acknowledged,
             Err(error) => {
-                failed = Some(error); // others may be on another server
+                failed = Some(error);
                 continue;
             }
         };
@@ -412,7 +409,7 @@ pub(super) async fn reject(
 /// it is kept for somebody to look at, and a rebuild of the sale returns its unit.
 async fn put_aside(shop: &Arc<Shop>, single: &AcceptedBatch, why: &str) -> Result<(), ShopError> {
     let mut connection = shop.redis.pooled().await?;
-    let key = log::put_aside(&mut *connection, &shop.redis.keys, single).await?;
+    let key = log::put_aside(&mut connection, &shop.redis.keys, single).await?;
     tracing::error!(sale = %single.sale, why, key, "a log entry that cannot be written was put aside");
     shop.metrics.unwritable_orders.increment(1);
     shop.suspect(single.sale);

@@ -266,7 +266,9 @@ pub async fn dump_postgres(
     Ok((sales, rows, outbox))
 }
 
-async fn redis_connection(cluster: &Cluster) -> Result<redis::aio::MultiplexedConnection, Error> {
+pub async fn redis_connection(
+    cluster: &Cluster,
+) -> Result<redis::aio::MultiplexedConnection, Error> {
     let client = redis::Client::open(cluster.redis()?.url())?;
     let connected = client.get_multiplexed_async_connection();
     Ok(tokio::time::timeout(Duration::from_secs(5), connected).await??)
@@ -290,25 +292,20 @@ pub async fn dump_redis(cluster: &Cluster, world: &World) -> Result<Vec<RedisSal
         let [Some(stock), Some(remaining), Some(pending), Some(epoch)] = state[..] else {
             continue; // the checker says that it is missing
         };
-        let keys = keys_like(&mut connection, &format!("{key}:{epoch}:buyers:*")).await?;
+        let buyers: Vec<(Vec<u8>, Vec<u8>)> = redis::cmd("HGETALL")
+            .arg(format!("{key}:{epoch}:buyers"))
+            .query_async(&mut connection)
+            .await?;
         let mut live = Vec::new();
-        for some in keys.chunks(512) {
-            let mut pipeline = redis::Pipeline::with_capacity(some.len());
-            for shard in some {
-                pipeline.cmd("HGETALL").arg(shard);
-            }
-            let shards: Vec<Vec<(Vec<u8>, Vec<u8>)>> =
-                pipeline.query_async(&mut connection).await?;
-            for (user, orders) in shards.into_iter().flatten() {
-                let user = user
-                    .as_slice()
-                    .try_into()
-                    .map_err(|_| "a buyer without 16 bytes")?;
-                // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
-                for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
-                    let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
-                    live.push((u128::from_be_bytes(user), i64::from_be_bytes(id)));
-                }
+        for (user, orders) in buyers {
+            let user = user
+                .as_slice()
+                .try_into()
+                .map_err(|_| "a buyer without 16 bytes")?;
+            // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
+            for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
+                let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
+                live.push((u128::from_be_bytes(user), i64::from_be_bytes(id)));
             }
         }
         found.push(RedisSale {

@@ -272,8 +272,8 @@ async fn rebuild_of_a_catalogue(seed: u64) -> Result<Vec<Measure>, Error> {
     let first: i64 = world.sales[0].id;
     let mut connection = cluster.direct().await?;
     sqlx::query(
-        "INSERT INTO sales (title, price_cents, stock, opens_at, closes_at, payment_timeout_secs, buyer_shards)
-         SELECT 'sale ' || n, 100, 2000, now(), now() + interval '1 day', 2, 125 FROM generate_series(1, 999) AS n",
+        "INSERT INTO sales (title, price_cents, stock, opens_at, closes_at, payment_timeout_secs)
+         SELECT 'sale ' || n, 100, 2000, now(), now() + interval '1 day', 2 FROM generate_series(1, 999) AS n",
     )
     .execute(&mut connection)
     .await?;

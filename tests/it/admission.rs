@@ -8,7 +8,7 @@ use flash_sale::{
     domain::{Admission, Door, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     redis::{
         Keys,
-        scripts::{self, AdmitOptions, Buyer, Installed, Judged},
+        functions::{self, AdmitOptions, Buyer, Installed, Verdict},
     },
     sale::ShopError,
 };
@@ -414,11 +414,11 @@ async fn a_full_backlog_refuses_before_stock_is_taken() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_stops_the_script_before_it_writes_anything() {
+async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
     let bench = ScriptBench::new("corrupt:", 10, 1).await;
     let mut connection = bench.connection.clone();
     let user = UserId::random();
-    let shard = bench.keys.shard(bench.sale.id, 1, 0);
+    let shard = bench.keys.buyers(bench.sale.id, 1);
     let _: () = redis::cmd("SET")
         .arg(&shard)
         .arg("not a hash")
@@ -447,7 +447,7 @@ async fn a_key_of_another_type_stops_the_script_before_it_writes_anything() {
         .await
         .expect("SET");
     let outcome = bench.try_admit(&buyers).await.expect("an answer");
-    assert_eq!(outcome.expect_err("refused"), scripts::Fenced::Corrupt);
+    assert_eq!(outcome.expect_err("refused"), functions::Fenced::Corrupt);
     assert_eq!(bench.state().await, before, "no unit was taken");
 }
 
@@ -461,11 +461,11 @@ async fn the_same_attempt_asked_twice_is_accepted_once() {
     }];
     assert_eq!(
         bench.admit(&buyers).await,
-        vec![Judged::Accepted { slot: 0 }]
+        vec![Verdict::Accepted { slot: 0 }]
     );
     assert_eq!(
         bench.admit(&buyers).await,
-        vec![Judged::AcceptedBefore { slot: Some(0) }]
+        vec![Verdict::AcceptedBefore { slot: Some(0) }]
     );
     assert_eq!(bench.state().await["remaining"], 9);
     assert_eq!(bench.state().await["pending"], 1);
@@ -504,13 +504,12 @@ impl ScriptBench {
             closed: false,
             epoch: 1,
             version: 1,
-            buyer_shards: 1,
             door: Door::default(),
         };
-        scripts::seal(&mut connection, &keys, sale.id, sale.epoch, 1)
+        functions::seal(&mut connection, &keys, sale.id, sale.epoch)
             .await
             .expect("seal");
-        let installed = scripts::install(&mut connection, &keys, &sale, i64::from(stock), 0)
+        let installed = functions::install(&mut connection, &keys, &sale, i64::from(stock), 0, 0)
             .await
             .expect("install");
         assert_eq!(installed, Installed::Open);
@@ -524,18 +523,17 @@ impl ScriptBench {
     async fn try_admit(
         &self,
         buyers: &[Buyer],
-    ) -> Result<Result<scripts::Admitted, scripts::Fenced>, redis::RedisError> {
+    ) -> Result<Result<functions::Admitted, functions::Fenced>, redis::RedisError> {
         let options = AdmitOptions {
             high_water: 1_000_000,
             own_writer: true,
-            late: None,
+            readmitted: None,
         };
         let mut connection = self.connection.clone();
-        scripts::admit(
+        functions::admit(
             &mut connection,
             &self.keys,
             self.sale.id,
-            1,
             1,
             options,
             buyers,
@@ -543,7 +541,7 @@ impl ScriptBench {
         .await
     }
 
-    async fn admit(&self, buyers: &[Buyer]) -> Vec<Judged> {
+    async fn admit(&self, buyers: &[Buyer]) -> Vec<Verdict> {
         self.try_admit(buyers)
             .await
             .expect("an answer")
@@ -553,7 +551,7 @@ impl ScriptBench {
 
     async fn release(&self, orders: &[(UserId, OrderId)]) -> i64 {
         let mut connection = self.connection.clone();
-        scripts::release(&mut connection, &self.keys, self.sale.id, 1, 1, orders)
+        functions::release(&mut connection, &self.keys, self.sale.id, 1, orders)
             .await
             .expect("an answer")
             .expect("released")
@@ -562,15 +560,20 @@ impl ScriptBench {
 
     async fn state(&self) -> HashMap<String, i64> {
         let mut connection = self.connection.clone();
-        redis::cmd("HGETALL")
+        let mut state: HashMap<String, String> = redis::cmd("HGETALL")
             .arg(self.keys.state(self.sale.id))
             .query_async(&mut connection)
             .await
-            .expect("HGETALL")
+            .expect("HGETALL");
+        state.remove("approved");
+        let numbers = state.into_iter();
+        numbers
+            .map(|(field, value)| (field, value.parse().expect("a number")))
+            .collect()
     }
 }
 
-/// What admit.lua and release.lua should do, written the obvious way.
+/// What `admit` and `release` should do, written the obvious way.
 struct Model {
     remaining: i64,
     limit: usize,
@@ -579,24 +582,24 @@ struct Model {
 }
 
 impl Model {
-    fn admit(&mut self, user: u8, order: i64, key: u64) -> Judged {
+    fn admit(&mut self, user: u8, order: i64, key: u64) -> Verdict {
         let held = self.held.entry(user).or_default();
         if let Some(replayed) = held
             .iter()
             .find(|(_, stored, _)| key != 0 && *stored == key)
         {
-            return Judged::Replay(OrderId::from_i64(replayed.0));
+            return Verdict::Replay(OrderId::from_i64(replayed.0));
         }
         let live: Vec<_> = held.iter().filter(|(_, _, live)| *live).collect();
         if live.len() >= self.limit {
-            return Judged::AlreadyOrdered(OrderId::from_i64(live[live.len() - 1].0));
+            return Verdict::AlreadyOrdered(OrderId::from_i64(live[live.len() - 1].0));
         }
         if self.remaining == 0 {
-            return Judged::SoldOut;
+            return Verdict::SoldOut;
         }
         self.remaining -= 1;
         held.push((order, key, true));
-        Judged::Accepted { slot: 0 } // slots are compared apart
+        Verdict::Accepted { slot: 0 } // slots are compared apart
     }
 
     fn release(&mut self, user: u8, order: i64) -> i64 {
@@ -682,11 +685,11 @@ async fn agree(
                 for ((verdict, buyer), (user, key)) in verdicts.iter().zip(&buyers).zip(&clicks) {
                     let expected = model.admit(*user, buyer.order_id.get(), u64::from(*key));
                     let seen = match verdict {
-                        Judged::Accepted { .. } => Judged::Accepted { slot: 0 },
+                        Verdict::Accepted { .. } => Verdict::Accepted { slot: 0 },
                         other => *other,
                     };
                     prop_assert_eq!(seen, expected);
-                    if seen == (Judged::Accepted { slot: 0 }) {
+                    if seen == (Verdict::Accepted { slot: 0 }) {
                         accepted.push((*user, buyer.order_id.get()));
                     }
                 }
@@ -715,14 +718,14 @@ async fn agree(
         );
     }
     let mut connection = bench.connection.clone();
-    let shard = bench.keys.shard(bench.sale.id, 1, 0);
+    let shard = bench.keys.buyers(bench.sale.id, 1);
     let records: HashMap<Vec<u8>, Vec<u8>> = redis::cmd("HGETALL")
         .arg(shard)
         .query_async(&mut connection)
         .await
         .expect("HGETALL");
     for record in records.values() {
-        let slots: Vec<u8> = scripts::record::decode(record)
+        let slots: Vec<u8> = functions::record::decode(record)
             .filter(|held| !held.returned)
             .map(|held| held.slot)
             .collect();

@@ -5,7 +5,7 @@
 use crate::support::app::{Options, Shopper, TestApp, eventually};
 use flash_sale::{
     domain::{SaleId, UserId},
-    redis::{Keys, keys::shard_of},
+    redis::Keys,
     sale::Audit,
 };
 use futures_util::future::join_all;
@@ -36,14 +36,14 @@ impl SaleKeys {
         self.keys.log(self.id)
     }
 
-    async fn shard(&self, connection: &mut MultiplexedConnection, user: UserId) -> String {
-        let (epoch, shards): (i64, i32) = redis::cmd("HMGET")
+    async fn buyers(&self, connection: &mut MultiplexedConnection) -> String {
+        let epoch: i64 = redis::cmd("HGET")
             .arg(self.state())
-            .arg(&["epoch", "shards"])
+            .arg("epoch")
             .query_async(connection)
             .await
             .expect("the sale's state");
-        self.keys.shard(self.id, epoch, shard_of(user, shards))
+        self.keys.buyers(self.id, epoch)
     }
 }
 
@@ -440,11 +440,9 @@ async fn a_buyer_whose_record_is_gone_is_named() {
     let (sale, orders) = sale_with_orders(&app, 10, 3).await;
     let (shopper, id) = &orders[2];
     let mut connection = app.redis().await;
-    let shard = SaleKeys::of(&app, &sale)
-        .shard(&mut connection, shopper.user)
-        .await;
+    let buyers = SaleKeys::of(&app, &sale).buyers(&mut connection).await;
     let removed: i64 = redis::cmd("HDEL")
-        .arg(shard)
+        .arg(buyers)
         .arg(&shopper.user.as_bytes()[..])
         .query_async(&mut connection)
         .await

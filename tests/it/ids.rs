@@ -4,7 +4,7 @@ use crate::support::Servers;
 use flash_sale::{
     domain::OrderId,
     fail_point::FailPoints,
-    redis::Redis,
+    redis::{Redis, keys::IdLane},
     sale::ids::{IdGenerator, decode},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -41,7 +41,7 @@ impl Bench {
         let mut connection = self.redis.pooled().await.expect("redis");
         let mut ids = Vec::new();
         generator
-            .take(&mut *connection, count, &mut ids)
+            .take(&mut connection, count, &mut ids)
             .await
             .expect("ids");
         assert_eq!(ids.len(), count);
@@ -50,7 +50,7 @@ impl Bench {
 
     async fn command(&self, command: &mut redis::Cmd) {
         let mut connection = self.redis.pooled().await.expect("redis");
-        command.exec_async(&mut *connection).await.expect("a reply");
+        command.exec_async(&mut connection).await.expect("a reply");
     }
 
     async fn finish(self) {
@@ -91,8 +91,8 @@ async fn many_instances_never_make_the_same_id() {
     let day = OffsetDateTime::now_utc().date();
     let mut connection = bench.redis.pooled().await.expect("redis");
     let leased: usize = redis::cmd("GET")
-        .arg(bench.redis.keys.id_counter(day))
-        .query_async(&mut *connection)
+        .arg(bench.redis.keys.id_counter(IdLane::Whole, day))
+        .query_async(&mut connection)
         .await
         .expect("GET");
     assert!(leased >= all.len(), "{leased} leased, {} used", all.len());
@@ -114,8 +114,8 @@ async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
         // Lose the counter, the clock, or both, several times within one second.
         let day = OffsetDateTime::now_utc().date();
         let (counter, clock) = (
-            bench.redis.keys.id_counter(day),
-            bench.redis.keys.id_clock(),
+            bench.redis.keys.id_counter(IdLane::Whole, day),
+            bench.redis.keys.id_clock(IdLane::Whole),
         );
         match round % 3 {
             0 => bench.command(redis::cmd("DEL").arg(counter)).await,
@@ -138,7 +138,7 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     bench
         .command(
             redis::cmd("HSET")
-                .arg(bench.redis.keys.id_clock())
+                .arg(bench.redis.keys.id_clock(IdLane::Whole))
                 .arg("floor")
                 .arg(ahead)
                 .arg("day")
@@ -160,7 +160,7 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     .await
     .expect("an order");
     bench
-        .command(redis::cmd("DEL").arg(bench.redis.keys.id_clock()))
+        .command(redis::cmd("DEL").arg(bench.redis.keys.id_clock(IdLane::Whole)))
         .await;
     let late = bench.take(&bench.generator(), 50).await;
     assert!(
@@ -182,12 +182,12 @@ async fn a_lease_of_yesterday_is_not_used_today() {
     bench
         .command(
             redis::cmd("HSET")
-                .arg(bench.redis.keys.id_clock())
+                .arg(bench.redis.keys.id_clock(IdLane::Whole))
                 .arg("floor")
                 .arg(tomorrow),
         )
         .await;
-    generator.discard_lease().await; // what a second does: a lease lives no longer
+    generator.discard_leases().await; // what a second does: a lease lives no longer
     let next = bench.take(&generator, 10).await;
     assert!(next.iter().all(|id| decode(*id).0 == tomorrow));
     assert_eq!(decode(next[0]).1, 1, "a new day counts from the start");

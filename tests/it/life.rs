@@ -690,7 +690,7 @@ async fn keys_of(app: &TestApp, sale: &str) -> Vec<String> {
     let mut connection = app.shop.redis.pooled().await.expect("redis");
     redis::cmd("KEYS")
         .arg(format!("{}{{sale:{sale}}}*", app.prefix))
-        .query_async(&mut *connection)
+        .query_async(&mut connection)
         .await
         .expect("KEYS")
 }

@@ -2,6 +2,7 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 mod admission;
+mod approval;
 mod audit;
 mod bots;
 mod checkers;

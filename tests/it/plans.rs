@@ -202,8 +202,8 @@ const NOT_UNDER_LOAD: [&str; 1] = [
 /// 20 sales of 3,000 orders each, of 15,000 users, in every state. They ended long ago, so that
 /// nobody takes them for sales that Redis has lost.
 const FILL: &str = "
-    INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at, buyer_shards)
-    SELECT 'sale ' || n, 100, 5000, 2000, now() - interval '9 days', now() - interval '8 days', 78
+    INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at)
+    SELECT 'sale ' || n, 100, 5000, 2000, now() - interval '9 days', now() - interval '8 days'
     FROM generate_series(1, 20) AS n;
     INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash, created_at, pay_by,
                         paid_at, closed_at)

@@ -146,7 +146,7 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
         assert!(matches!(admission, Admission::Accepted { .. }));
     }
     let listings = shop.board.listings();
-    shop.read_tallies(&listings).await.expect("tallies");
+    shop.read_snapshots(&listings).await.expect("snapshots");
     let last = Instant::now();
     shop.set_oldest_in_hand(1); // since 1970
     eventually("all are older than the grace", async || {

@@ -274,8 +274,8 @@ async fn a_sale_that_is_divided_and_not_over_keeps_the_schema_as_it_was() {
     let mut connection = database.connect().await;
     connection
         .execute(
-            "DELETE FROM _sqlx_migrations WHERE version = 16;
-             ALTER TABLE sales ADD COLUMN buckets smallint NOT NULL DEFAULT 1,
+            "DELETE FROM _sqlx_migrations WHERE version >= 16;
+             ALTER TABLE sales ADD COLUMN buyer_shards integer, ADD COLUMN buckets smallint NOT NULL DEFAULT 1,
                  ADD COLUMN former_buckets smallint NOT NULL DEFAULT 1;
              INSERT INTO sales (id, title, price_cents, stock, opens_at, closes_at, buyer_shards, buckets)
              OVERRIDING SYSTEM VALUE

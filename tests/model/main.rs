@@ -4,7 +4,7 @@
 //! **The rules of the protocol**, and where the program keeps them:
 //!
 //! 1. *Admission is one atomic step*: the unit is taken, the buyer remembered and the order appended to the
-//!    log together, or nothing is (`src/redis/scripts/admit.lua`).
+//!    log together, or nothing is (`src/redis/library/admit.lua`).
 //! 2. *A process sells only to the Redis process that it knows to be approved*, and under the epoch that it
 //!    believes in; the script refuses every other epoch (`src/redis/mod.rs`, `admit.lua`).
 //! 3. *A batch without a reply is asked again under the same ids*, so an attempt that did run is recognised

@@ -12,6 +12,7 @@ pub mod history;
 pub mod load;
 pub mod network;
 pub mod pgbouncer;
+pub mod plant;
 pub mod proxy;
 pub mod random;
 pub mod redis_servers;

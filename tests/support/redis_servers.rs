@@ -7,7 +7,6 @@ use super::{
     network::{Network, Ports, Side},
     proxy::free_port,
 };
-use flash_sale::redis::slots::slot_of;
 use nix::sys::signal::Signal;
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 use std::{
@@ -20,6 +19,21 @@ use std::{
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
 const SILENCE_MS: &str = "1000";
+
+/// The slot of a key, as Redis Cluster computes it: CRC16 (XMODEM) of its hash tag.
+pub fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    let crc = tag.unwrap_or(key).iter().fold(0u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            (crc << 1) ^ (0x1021 & (crc >> 15).wrapping_neg())
+        })
+    });
+    crc % 16_384
+}
 
 /// One `redis-server`.
 pub struct RedisProcess {

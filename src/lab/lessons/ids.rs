@@ -7,10 +7,14 @@ use crate::{
     domain::OrderId,
     fail_point::FailPoints,
     lab::strategy::{Language, Words},
-    redis::{Redis, keys::IdLane, scripts},
+    redis::{
+        Redis, functions,
+        keys::IdLane,
+        library::{LIBRARY, Library},
+    },
     sale::ids::{IdError, IdGenerator, decode, made_at},
 };
-use redis::{Arg, Cmd, Pipeline, RedisFuture, Script, Value, aio::ConnectionLike};
+use redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use sqlx::PgPool;
@@ -73,7 +77,7 @@ impl Bench {
     async fn take(&self, generator: &IdGenerator, count: usize) -> Result<Vec<OrderId>, Trouble> {
         let mut ids = Vec::with_capacity(count);
         let mut connection = self.redis.pooled().await?;
-        generator.take(&mut *connection, count, &mut ids).await?;
+        generator.take(&mut connection, count, &mut ids).await?;
         Ok(ids)
     }
 
@@ -81,7 +85,7 @@ impl Bench {
         let mut connection = self.redis.pooled().await?;
         redis::cmd("DEL")
             .arg(keys)
-            .exec_async(&mut *connection)
+            .exec_async(&mut connection)
             .await?;
         Ok(())
     }
@@ -93,8 +97,10 @@ impl Bench {
         let counters = days
             .into_iter()
             .flatten()
-            .map(|day| self.redis.keys.id_counter(day));
-        counters.chain([self.redis.keys.id_clock()]).collect()
+            .map(|day| self.redis.keys.id_counter(IdLane::Whole, day));
+        counters
+            .chain([self.redis.keys.id_clock(IdLane::Whole)])
+            .collect()
     }
 }
 
@@ -172,12 +178,12 @@ async fn measured(
 ) -> Result<SectionBody, Trouble> {
     // One INCR an id, as the course notes have it.
     let mut connection = bench.redis.pooled().await?;
-    let counter = format!("{}incr", bench.redis.keys.id_clock());
+    let counter = format!("{}incr", bench.redis.keys.id_clock(IdLane::Whole));
     let began = Instant::now();
     for _ in 0..MEASURED {
         let _: i64 = redis::cmd("INCR")
             .arg(&counter)
-            .query_async(&mut *connection)
+            .query_async(&mut connection)
             .await?;
     }
     let each = began.elapsed();
@@ -186,7 +192,7 @@ async fn measured(
     let began = Instant::now();
     let mut ids = Vec::with_capacity(MEASURED);
     while ids.len() < MEASURED {
-        generator.take(&mut *connection, BATCH, &mut ids).await?;
+        generator.take(&mut connection, BATCH, &mut ids).await?;
     }
     let leased = began.elapsed();
     let per =
@@ -262,7 +268,7 @@ async fn lost_counter(
     let generator = bench.generator();
     let before = bench.take(&generator, 3).await?;
     bench.delete(&bench.keys()).await?;
-    generator.discard_lease().await;
+    generator.discard_leases().await;
     let after = bench.take(&generator, 3).await?;
     let rows = |when: &'static str, ids: &[OrderId]| -> Vec<Vec<Json>> {
         let row = |id: &OrderId| {
@@ -280,8 +286,8 @@ async fn lost_counter(
     table.extend(rows(say("after", "丢失后"), &after));
     let repeated = after.iter().filter(|id| before.contains(id)).count();
     let text = say(
-        "The counter was deleted just now, as a Redis does that lost its data. It counts from one again, so the numbers of the day repeat. The ids do not: the lease script sees that the counter is gone and gives nothing out until Postgres has named a floor, a second later than any that was ever given. Repeated ids: {repeated}.",
-        "刚刚删掉了计数器，就像 Redis 丢了数据。它会从 1 重新计数，于是当天的序号会重复。但订单号不会：租号脚本发现计数器没了，就不发号，直到 Postgres 给出一个下限，即比以往任何一秒都晚的一秒。重复的订单号：{repeated} 个。",
+        "The counter was deleted just now, as a Redis does that lost its data. It counts from one again, so the numbers of the day repeat. The ids do not: the function that leases sees that the counter is gone and gives nothing out until Postgres has named a floor, a second later than any that was ever given. Repeated ids: {repeated}.",
+        "刚刚删掉了计数器，就像 Redis 丢了数据。它会从 1 重新计数，于是当天的序号会重复。但订单号不会：租号函数发现计数器没了，就不发号，直到 Postgres 给出一个下限，即比以往任何一秒都晚的一秒。重复的订单号：{repeated} 个。",
     );
     Ok(SectionBody {
         title: say("A lost counter", "计数器丢失"),
@@ -305,10 +311,10 @@ async fn clock_step(
     let mut connection = bench.redis.pooled().await?;
     // As in a Redis that has run for a while: the floor is where it was when that one was approved.
     let floor = OffsetDateTime::now_utc() - RUNNING_FOR;
-    scripts::floor_ids(
-        &mut *connection,
+    functions::floor_ids(
+        &mut connection,
         keys,
-        IdLane::WHOLE,
+        IdLane::Whole,
         floor.date(),
         floor.unix_timestamp(),
     )
@@ -319,13 +325,11 @@ async fn clock_step(
     let mut count = 0;
     let mut take = async |back: i64, after: &str| {
         // A lease keeps its second for as long as it is used, a second at most.
-        generator.discard_lease().await;
+        generator.discard_leases().await;
         let mut ids = Vec::new();
-        let mut turned = Turned {
-            connection: &mut *connection,
-            back,
-        };
+        let mut turned = Turned::load(&mut connection, back).await?;
         generator.take(&mut turned, 2, &mut ids).await?;
+        turned.unload().await?;
         for id in &ids {
             let (second, number) = decode(*id);
             rows.push(vec![
@@ -342,11 +346,16 @@ async fn clock_step(
     for back in [0, 1, 60, 3_600] {
         take(back, "").await?;
     }
-    generator.start_over().await?;
+    // What a restart makes of it: the process is not the one that was given the floor.
+    redis::cmd("HDEL")
+        .arg(keys.id_clock(IdLane::Whole))
+        .arg("approved")
+        .exec_async(&mut bench.redis.pooled().await?)
+        .await?;
     take(3_600, say(", after a restart", "，重启之后")).await?;
     let text = say(
-        "Run just now with the clock put back before each lease: the generator and its script are the real ones, only what the script reads as Redis' time is wrong. Generators that take a time and a counter which starts anew every millisecond repeat themselves then. Here the counter goes on for the whole day, whatever the second: an earlier second meets a number that no id of the day has. Only the order suffers. And the clock never goes back behind the floor that Postgres gives out for every new Redis process: in the last rows, after a restart, the same wrong clock changes nothing. Of {count} ids, {distinct} were different.",
-        "刚刚实跑：每次租号之前把时钟往回拨；生成器和脚本都是真的，只有脚本读到的 Redis 时间是错的。有的生成器用“时间 + 每毫秒清零的计数”，这时就会重号。这里的计数器整天不清零，与秒无关：更早的秒配上的是当天从未用过的序号。受影响的只是先后顺序。而且时钟不会退到下限之前：每个新的 Redis 进程都会从 Postgres 得到一个下限；最后几行是重启之后，同样的错误时钟不再有任何影响。{count} 个订单号中，不同的有 {distinct} 个。",
+        "Run just now with the clock put back before each lease: the generator and its Lua function are the real ones, only what the function reads as Redis' time is wrong. Generators that take a time and a counter which starts anew every millisecond repeat themselves then. Here the counter goes on for the whole day, whatever the second: an earlier second meets a number that no id of the day has. Only the order suffers. And the clock never goes back behind the floor that Postgres gives out for every new Redis process: in the last rows, after a restart, the same wrong clock changes nothing. Of {count} ids, {distinct} were different.",
+        "刚刚实跑：每次租号之前把时钟往回拨；生成器和 Lua 函数都是真的，只有函数读到的 Redis 时间是错的。有的生成器用“时间 + 每毫秒清零的计数”，这时就会重号。这里的计数器整天不清零，与秒无关：更早的秒配上的是当天从未用过的序号。受影响的只是先后顺序。而且时钟不会退到下限之前：每个新的 Redis 进程都会从 Postgres 得到一个下限；最后几行是重启之后，同样的错误时钟不再有任何影响。{count} 个订单号中，不同的有 {distinct} 个。",
     );
     Ok(SectionBody {
         title: say("A clock that is put back", "时钟回拨"),
@@ -364,16 +373,34 @@ async fn clock_step(
     })
 }
 
-/// A connection to a Redis whose clock was put back: the script that leases reads the time so many seconds
-/// earlier, and everything else is as it is. (The clock of a server cannot be set from here.)
+/// A connection to a Redis whose clock was put back: the function that leases reads the time so many
+/// seconds earlier, and everything else is as it is. (The clock of a server cannot be set from here.)
 struct Turned<'c, C> {
     connection: &'c mut C,
-    back: i64,
+    library: Library,
 }
 
-/// How that script reads the clock.
-const READS_THE_CLOCK: &str = "redis.call('TIME')[1]";
-const LEASE_IDS: &str = include_str!("../../redis/scripts/lease_ids.lua");
+/// How that function reads the clock.
+const READS_THE_CLOCK: &str = "tonumber(redis.call('TIME')[1])";
+
+impl<'c, C: ConnectionLike> Turned<'c, C> {
+    async fn load(connection: &'c mut C, back: i64) -> Result<Self, redis::RedisError> {
+        let reads = format!("({READS_THE_CLOCK} - {back})");
+        let name = format!("back_{}", uuid::Uuid::new_v4().simple());
+        let library = Library::variant(&name, READS_THE_CLOCK, &reads);
+        library.load(connection).await?;
+        Ok(Self {
+            connection,
+            library,
+        })
+    }
+
+    async fn unload(self) -> Result<(), redis::RedisError> {
+        let mut delete = redis::cmd("FUNCTION");
+        delete.arg("DELETE").arg(self.library.name());
+        delete.exec_async(self.connection).await
+    }
+}
 
 impl<C> Turned<'_, C> {
     /// The same call with the clock as it was turned; `None`: this one does not read it.
@@ -382,17 +409,16 @@ impl<C> Turned<'_, C> {
             Arg::Simple(bytes) => Some(bytes),
             _ => None,
         });
-        let hash = Script::new(LEASE_IDS).get_hash().to_owned();
-        if arguments.next() != Some(b"EVALSHA") || arguments.next() != Some(hash.as_bytes()) {
+        let lease = LIBRARY.name_of("lease_ids");
+        if arguments.next() != Some(b"FCALL") || arguments.next() != Some(lease.as_bytes()) {
             return None;
         }
-        let reads = format!("({READS_THE_CLOCK} - {})", self.back);
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(LEASE_IDS.replace(READS_THE_CLOCK, &reads));
+        let mut call = redis::cmd("FCALL");
+        call.arg(self.library.name_of("lease_ids"));
         arguments.for_each(|argument| {
-            eval.arg(argument);
+            call.arg(argument);
         });
-        Some(eval)
+        Some(call)
     }
 }
 
@@ -454,8 +480,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_that_leases_reads_the_clock_where_it_is_turned() {
-        assert_eq!(LEASE_IDS.matches(READS_THE_CLOCK).count(), 1);
-        assert_eq!(LEASE_IDS.matches("'TIME'").count(), 1);
+    fn the_function_that_leases_reads_the_clock_where_it_is_turned() {
+        let source = include_str!("../../redis/library/ids.lua");
+        assert_eq!(source.matches(READS_THE_CLOCK).count(), 1);
+        assert_eq!(source.matches("'TIME'").count(), 1);
     }
 }

@@ -3,17 +3,12 @@
 use crate::{
     domain::{Sale, SaleId},
     postgres::unless_silent,
-    redis::{
-        Connection, Node,
-        keys::BUYERS_PER_SHARD,
-        scripts::{self, Ended, Sealed},
-    },
+    redis::functions::{self, Ended, Sealed},
     sale::{Shop, ShopError, board::RETIREMENT, catalogue::sale_columns},
 };
-use redis::ErrorKind;
+use futures_util::{StreamExt, stream};
 use std::{
     collections::HashMap,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,6 +17,9 @@ use std::{
 /// own writer has something to write).
 const WRITERS_LEAST: Duration = Duration::from_millis(100);
 const WRITERS_MOST: Duration = Duration::from_secs(2);
+
+/// Sales that are sealed at the same time: one server of a cluster may not answer.
+const CONCURRENCY: usize = 32;
 
 /// A sealed sale: the epoch to build, and what ended with the seal.
 #[derive(Debug, Clone, Copy)]
@@ -33,18 +31,12 @@ pub(super) struct Sealing {
 /// What step 1 came to.
 #[derive(Default)]
 pub(super) struct Seals {
-    /// The sales that are sealed everywhere.
     pub sealed: HashMap<SaleId, Sealing>,
-    /// The servers on which something could not be sealed. The sales concerned are not rebuilt now, but no part of them
-    /// that could be sealed sells either.
-    pub unsealed: Vec<Arc<Node>>,
-    /// Those of them that did not answer at all, and were not asked again.
-    away: Vec<Arc<Node>>,
-    /// The last sale concerned, and what was in the way.
+    /// The last sale that could not be sealed, and what was in the way.
     pub failed: Option<(SaleId, ShopError)>,
 }
 
-/// Step 1. One server that does not answer keeps only the sales that have something on it from being rebuilt.
+/// Step 1. A server that does not answer keeps only its own sales from being rebuilt.
 pub(super) async fn seal(
     shop: &Shop,
     only: Option<&[SaleId]>,
@@ -52,55 +44,36 @@ pub(super) async fn seal(
 ) -> Result<Seals, ShopError> {
     let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
     let sales = sqlx::query_as(
-        "SELECT id, epoch, buyer_shards FROM sales
-         WHERE ($2 OR closes_at > now() - make_interval(secs => $3)) AND ($1::bigint[] IS NULL OR id = ANY($1))
+        "SELECT id, epoch FROM sales
+         WHERE ($2 OR closes_at > now() - make_interval(secs => $3))
+           AND ($1::bigint[] IS NULL OR id = ANY($1))
          ORDER BY id",
     )
     .bind(ids)
     .bind(retired)
     .bind(RETIREMENT.as_seconds_f64());
-    let sales: Vec<(SaleId, i64, i32)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
+    let sales: Vec<(SaleId, i64)> = unless_silent(sales.fetch_all(&shop.postgres)).await?;
+    let mut sealing = stream::iter(sales)
+        .map(async |(id, epoch)| (id, seal_sale(shop, id, epoch).await))
+        .buffer_unordered(CONCURRENCY);
     let mut seals = Seals::default();
-    let mut connection = shop.redis.pooled().await?;
-    for (id, epoch, shards) in sales {
-        if let Some(sealing) =
-            seal_sale(shop, &mut connection, id, epoch, shards, &mut seals).await?
-        {
-            seals.sealed.insert(id, sealing);
+    while let Some((id, outcome)) = sealing.next().await {
+        match outcome {
+            Ok(Some(sealing)) => drop(seals.sealed.insert(id, sealing)),
+            Ok(None) => {} // another instance is further with it
+            Err(error) => seals.failed = Some((id, error)),
         }
     }
     Ok(seals)
 }
 
-/// `None`: it could not be sealed, which `seals` is told, or somebody else is rebuilding this sale, and
-/// further on.
-async fn seal_sale(
-    shop: &Shop,
-    connection: &mut Connection,
-    id: SaleId,
-    epoch: i64,
-    shards: i32,
-    seals: &mut Seals,
-) -> Result<Option<Sealing>, ShopError> {
-    let keys = &shop.redis.keys;
+async fn seal_sale(shop: &Shop, id: SaleId, epoch: i64) -> Result<Option<Sealing>, ShopError> {
     let mut new_epoch = epoch + 1;
     loop {
-        // As it is now: whoever takes over from a server that fails was not asked.
-        let owner = shop.redis.owner(&keys.state(id));
-        if (owner.as_ref()).is_some_and(|owner| is_among(&seals.away, owner)) {
-            return Ok(None); // one wait for a server is enough
-        }
-        match scripts::seal(&mut **connection, keys, id, new_epoch, shards).await {
-            Ok(Sealed::Ended(ended)) => return Ok(Some(Sealing { new_epoch, ended })),
-            Err(error) => {
-                seals.unsealed.extend(owner.clone());
-                if !matches!(error.kind(), ErrorKind::Server(_)) {
-                    seals.away.extend(owner); // it says nothing at all
-                }
-                seals.failed = Some((id, error.into()));
-                return Ok(None);
-            }
-            Ok(Sealed::Newer { epoch: live }) => {
+        let mut connection = shop.redis.pooled().await?;
+        match functions::seal(&mut connection, &shop.redis.keys, id, new_epoch).await? {
+            Sealed::Ended(ended) => return Ok(Some(Sealing { new_epoch, ended })),
+            Sealed::Newer { epoch: live } => {
                 let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
                 let now: i64 = unless_silent(epoch.fetch_one(&shop.postgres)).await?;
                 if now >= live {
@@ -111,10 +84,6 @@ async fn seal_sale(
             }
         }
     }
-}
-
-pub(super) fn is_among(nodes: &[Arc<Node>], node: &Arc<Node>) -> bool {
-    nodes.iter().any(|other| Arc::ptr_eq(other, node))
 }
 
 /// Step 2. See the module's text.
@@ -145,12 +114,10 @@ pub(super) async fn fence(
              JOIN sales s ON s.id = d.id AND s.epoch < d.epoch
              ORDER BY s.id FOR NO KEY UPDATE OF s
          )
-         UPDATE sales SET epoch = target_epoch, buyer_shards = GREATEST(1, stock / $3)
-         FROM target WHERE id = target_id RETURNING ",
+         UPDATE sales SET epoch = target_epoch FROM target WHERE id = target_id RETURNING ",
         sale_columns!()
     ))
     .bind(ids)
-    .bind(epochs)
-    .bind(i32::try_from(BUYERS_PER_SHARD).unwrap_or(i32::MAX));
+    .bind(epochs);
     Ok(unless_silent(fenced.fetch_all(&shop.postgres)).await?)
 }

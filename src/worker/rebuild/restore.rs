@@ -8,13 +8,9 @@ use super::{Outcome, PAUSE, bounded, epochs::Sealing};
 use crate::{
     domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId},
     postgres::{SNAPSHOT, Transaction, unless_silent},
-    redis::{
-        keys::shard_of,
-        scripts::{self, Ended, Installed, record::Held},
-    },
+    redis::functions::{self, Ended, Installed, record::Held},
     sale::{
         Shop, ShopError,
-        catalogue::unlink_buyers,
         log::{self, AcceptedBatch},
         orders::Expect,
     },
@@ -23,7 +19,7 @@ use crate::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{collections::HashMap, sync::Arc};
 
-/// How many returned orders of a user are kept for replays, the newest, as in `release.lua`.
+/// How many returned orders of a user are kept for replays, the newest, as in `library/orders.lua`.
 const RETURNED_KEPT: i64 = 8;
 /// Sales that are drained, or filled, at the same time.
 const CONCURRENCY: usize = 4;
@@ -108,8 +104,11 @@ pub(super) async fn restore(
     let mut filling = stream::iter(drained)
         .map(|sale| (live.remove(&sale.id).unwrap_or_default(), sale))
         .map(async |(live, sale)| {
-            let old = sealed.get(&sale.id).map(|sealing| sealing.ended);
-            (sale.id, open(shop, &sale, live, old).await)
+            let opened = open(shop, &sale, live).await;
+            if let (Ok(_), Some(sealing)) = (&opened, sealed.get(&sale.id)) {
+                unlink_shards(shop, sale.id, sealing.ended).await;
+            }
+            (sale.id, opened)
         })
         .buffer_unordered(CONCURRENCY);
     while let Some((id, opened)) = filling.next().await {
@@ -121,42 +120,25 @@ pub(super) async fn restore(
 }
 
 /// Writes a sale's buyers under the new epoch and opens it. Answers how many orders it restored.
-async fn open(
-    shop: &Arc<Shop>,
-    sale: &Sale,
-    live: LiveOrders,
-    old: Option<Ended>,
-) -> Result<usize, ShopError> {
-    let keys = &shop.redis.keys;
+async fn open(shop: &Arc<Shop>, sale: &Sale, live: LiveOrders) -> Result<usize, ShopError> {
     let fail_points = &shop.fail_points;
     let LiveOrders { taken, held } = live;
     fail_points
         .at("rebuild.recomputed")
         .await
         .map_err(sqlx::Error::Io)?;
-    if let Some(old) = old
-        && old.half_done > 0
-    {
-        // Before this rebuild adds its own: whatever becomes of it, no more than its own are left.
-        unlink_buyers(shop, sale.id, old.half_done, old.half_done_shards).await?;
-    }
-    let mut connection = shop.redis.pooled().await?;
-    let still_ours = scripts::begin_writing(&mut *connection, keys, sale).await?;
-    drop(connection);
-    if !went_well(still_ours)? {
-        return Ok(0);
-    }
     write_buyers(shop, sale, &held).await?;
     fail_points
         .at("rebuild.buyers_written")
         .await
         .map_err(sqlx::Error::Io)?;
-    let remaining = i64::from(sale.stock) - taken;
-    let mut connection = shop.redis.pooled().await?;
-    let installed = scripts::install(&mut *connection, keys, sale, remaining, taken).await?;
-    drop(connection);
+    let installed = {
+        let remaining = i64::from(sale.stock) - taken;
+        let (mut connection, keys) = (shop.redis.pooled().await?, &shop.redis.keys);
+        functions::install(&mut connection, keys, sale, remaining, taken, held.len()).await?
+    };
     if !went_well(installed)? {
-        if let Err(error) = remove_own_if_overtaken(shop, sale).await {
+        if let Err(error) = unlink_if_overtaken(shop, sale).await {
             tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an overtaken rebuild");
         }
         return Ok(0);
@@ -165,21 +147,32 @@ async fn open(
         .at("rebuild.installed")
         .await
         .map_err(sqlx::Error::Io)?;
-    if let Some(old) = old
-        && old.epoch > 0
-        && let Err(error) = unlink_buyers(shop, sale.id, old.epoch, old.shards).await
-    {
-        // Keys that nobody reads any more: a waste, not a fault.
-        tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
-    }
     // An operator may have changed the sale since it was fenced, and been told that the change takes
     // effect with the rebuild.
     let now = bounded(shop.refresh(sale.id)).await?.sale();
     if now.epoch == sale.epoch && now.version > sale.version {
         let mut connection = shop.redis.pooled().await?;
-        scripts::project(&mut *connection, keys, &now).await?;
+        functions::apply_version(&mut connection, &shop.redis.keys, &now).await?;
     }
     Ok(held.values().map(Vec::len).sum())
+}
+
+/// Removes what a version before the function library kept: buyers in many small hashes.
+async fn unlink_shards(shop: &Shop, sale: SaleId, old: Ended) {
+    let keys = &shop.redis.keys;
+    let shards: Vec<i32> = (0..old.shards).collect();
+    for some in shards.chunks(1_000) {
+        let mut unlink = redis::cmd("UNLINK");
+        for shard in some {
+            unlink.arg(keys.buyers_shard(sale, old.epoch, *shard));
+        }
+        let unlinked = async { unlink.exec_async(&mut shop.redis.pooled().await?).await };
+        if let Err(error) = unlinked.await {
+            // Keys that nobody reads any more: a waste, not a fault.
+            tracing::warn!(%sale, %error, "could not remove the buyers of an older epoch");
+            return;
+        }
+    }
 }
 
 /// What draining a log came to.
@@ -208,7 +201,7 @@ async fn drain(shop: &Arc<Shop>, sale: &Sale) -> Result<bool, ShopError> {
             // somebody to look at.
             let mut connection = shop.redis.pooled().await?;
             let aside =
-                log::set_aside(&mut *connection, &shop.redis.keys, sale.id, sale.epoch).await?;
+                log::set_aside(&mut connection, &shop.redis.keys, sale.id, sale.epoch).await?;
             tracing::error!(sale = %sale.id, key = aside, "unreadable log entries were put aside");
             Ok(true)
         }
@@ -221,7 +214,7 @@ async fn drain_readable(shop: &Arc<Shop>, sale: &Sale) -> Result<Drained, ShopEr
     loop {
         let entries = {
             let mut connection = shop.redis.pooled().await?;
-            log::read(&mut *connection, &shop.redis.keys, sale.id, &after, 256).await?
+            log::read(&mut connection, &shop.redis.keys, sale.id, &after, 256).await?
         };
         if entries.is_empty() {
             return Ok(drained);
@@ -312,34 +305,32 @@ async fn live_orders(
     Ok(live)
 }
 
+/// Users whose records go into one command, and commands of one round trip.
+const USERS: usize = 500;
+const COMMANDS: usize = 8;
+
+/// Buyers that are being written are gone after so long if nobody installs or removes them.
+const UNINSTALLED_SECS: i64 = 600;
+
 async fn write_buyers(
     shop: &Shop,
     sale: &Sale,
     held: &HashMap<UserId, Vec<Held>>,
 ) -> Result<(), ShopError> {
-    let keys = &shop.redis.keys;
-    let mut shards: HashMap<i32, Vec<(&UserId, &Vec<Held>)>> = HashMap::new();
-    for (user, orders) in held {
-        shards
-            .entry(shard_of(*user, sale.buyer_shards))
-            .or_default()
-            .push((user, orders));
-    }
-    let shards: Vec<_> = shards.into_iter().collect();
-    for some in shards.chunks(128) {
-        let mut pipeline = redis::Pipeline::with_capacity(some.len());
-        for (shard, users) in some {
-            let command = pipeline
-                .cmd("HSET")
-                .arg(keys.shard(sale.id, sale.epoch, *shard));
+    let key = shop.redis.keys.buyers(sale.id, sale.epoch);
+    let users: Vec<_> = held.iter().collect();
+    for some in users.chunks(USERS * COMMANDS) {
+        let mut pipeline = redis::pipe();
+        for users in some.chunks(USERS) {
+            let command = pipeline.cmd("HSET").arg(&key);
             for (user, orders) in users {
                 let record: Vec<u8> = orders.iter().flat_map(Held::encode).collect();
                 command.arg(&user.as_bytes()[..]).arg(record);
             }
             command.ignore();
         }
-        let mut connection = shop.redis.pooled().await?;
-        pipeline.exec_async(&mut *connection).await?;
+        pipeline.expire(&key, UNINSTALLED_SECS).ignore();
+        pipeline.exec_async(&mut shop.redis.pooled().await?).await?;
     }
     Ok(())
 }
@@ -360,10 +351,13 @@ fn went_well(step: Installed) -> Result<bool, ShopError> {
 
 /// Deletes the buyers that this rebuild has just written, if another one has fenced its epoch: the
 /// other one may have looked for them too early.
-async fn remove_own_if_overtaken(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
-    let now = bounded(shop.refresh(sale.id)).await?.sale();
-    if now.epoch > sale.epoch {
-        unlink_buyers(shop, sale.id, sale.epoch, sale.buyer_shards).await?;
+async fn unlink_if_overtaken(shop: &Arc<Shop>, sale: &Sale) -> Result<(), ShopError> {
+    if bounded(shop.refresh(sale.id)).await?.sale().epoch > sale.epoch {
+        let key = shop.redis.keys.buyers(sale.id, sale.epoch);
+        redis::cmd("UNLINK")
+            .arg(key)
+            .exec_async(&mut shop.redis.pooled().await?)
+            .await?;
     }
     Ok(())
 }

@@ -11,7 +11,6 @@ use crate::support::{
     redis_servers::KeyHolder,
 };
 use flash_sale::domain::OrderStatus;
-use redis::Pipeline;
 use reqwest::Method;
 use sqlx::Connection;
 use std::{
@@ -280,20 +279,11 @@ async fn dump_redis(servers: &impl KeyHolder, world: &World) -> Vec<RedisSale> {
             continue; // the checker says that it is missing
         };
         let server = servers.holder(&key).await;
-        let shards: Vec<String> = server
-            .command(&["KEYS", &format!("{key}:{epoch}:buyers:*")])
+        let buyers: Vec<(Vec<u8>, Vec<u8>)> = server
+            .command(&["HGETALL", &format!("{key}:{epoch}:buyers")])
             .await;
-        let mut pipeline = Pipeline::new();
-        for shard in &shards {
-            pipeline.hgetall(shard);
-        }
-        let mut connection = server.connection().await.expect("it answers");
-        let shards: Vec<Vec<(Vec<u8>, Vec<u8>)>> = pipeline
-            .query_async(&mut connection)
-            .await
-            .expect("the buyers");
         let mut live = Vec::new();
-        for (user, orders) in shards.into_iter().flatten() {
+        for (user, orders) in buyers {
             let user = u128::from_be_bytes(user.try_into().expect("16 bytes"));
             // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
             for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {

@@ -25,7 +25,6 @@ use crate::support::{
     app::{Options, TestApp},
     redis_servers::RedisCluster,
 };
-use flash_sale::redis::slots::slot_of;
 use serde_json::json;
 
 /// A cluster, and two instances that sell from it.
@@ -75,5 +74,5 @@ fn key_of(sale: &str) -> String {
 }
 
 fn slot_of_sale(sale: &str) -> u16 {
-    slot_of(key_of(sale).as_bytes())
+    crate::support::redis_servers::slot_of(key_of(sale).as_bytes())
 }

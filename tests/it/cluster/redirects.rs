@@ -35,7 +35,7 @@ async fn sales_are_spread_and_a_moved_slot_is_followed() {
         );
         sales.push(sale);
     }
-    let open = |app: &TestApp| app.shop.redis.gate_is_open();
+    let open = |app: &TestApp| app.shop.gate_is_open();
     assert!(open(first) && open(second));
     assert_eq!(
         first.number("SELECT count(*) FROM redis_incarnation").await,
@@ -69,7 +69,7 @@ async fn sales_are_spread_and_a_moved_slot_is_followed() {
 async fn a_slot_on_its_way_sells_where_its_keys_are() {
     let deployment = Deployment::start().await;
     let [app, other] = &deployment.apps;
-    // So few units that all buyers are in one hash: with the first of them, every key is there.
+    // With the first buyer, every key is there.
     let sale = deployment.sale_on(0, 20).await;
     let winner = crowd(app, &sale, 1).await.remove(0);
     app.assert_sound(&sale).await;

@@ -6,7 +6,7 @@ use crate::support::{
 };
 use flash_sale::{
     domain::{Admission, OrderId, SaleId, UserId},
-    redis::{Keys, keys::shard_of},
+    redis::Keys,
     sale::{
         ShopError,
         log::{AcceptedBatch, AcceptedOrder},
@@ -57,13 +57,13 @@ impl Planted {
     }
 }
 
-/// What the admission script does for a batch, in one step, without asking whether it may.
+/// What the admission function does for a batch, in one step, without asking whether it may.
 async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[Planted]) {
     let (keys, id): (_, SaleId) = (Keys::new(&app.prefix), sale.parse().expect("an id"));
     let mut redis = app.redis().await;
-    let (epoch, shards): (i64, i32) = redis::cmd("HMGET")
+    let epoch: i64 = redis::cmd("HGET")
         .arg(keys.state(id))
-        .arg(&["epoch", "shards"])
+        .arg("epoch")
         .query_async(&mut redis)
         .await
         .expect("the state");
@@ -80,16 +80,16 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[Planted]) {
         .arg(orders.iter().flat_map(Planted::logged).collect::<Vec<u8>>())
         .ignore();
     for order in orders {
-        let shard = keys.shard(id, epoch, shard_of(order.user, shards));
+        let buyers = keys.buyers(id, epoch);
         let user = &order.user.as_bytes()[..];
         let before: Option<Vec<u8>> = redis::cmd("HGET")
-            .arg(&shard)
+            .arg(&buyers)
             .arg(user)
             .query_async(&mut redis)
             .await
             .expect("the record");
         let record = [before.unwrap_or_default(), order.record()].concat();
-        pipeline.hset(shard, user, record).ignore();
+        pipeline.hset(buyers, user, record).ignore();
     }
     for (field, add) in [
         ("pending", count),

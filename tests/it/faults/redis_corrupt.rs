@@ -10,10 +10,9 @@ use redis::{Pipeline, aio::MultiplexedConnection};
 use reqwest::StatusCode;
 use serde_json::json;
 
-/// What is done to the keys of one sale: its state, its log, and its buyers (one shard).
+/// What is done to the keys of one sale: its state, its log, and its buyers.
 type Corruption = fn(&mut Pipeline, &str, &str, &str);
 
-/// The stock is so small that all buyers are in one shard.
 const STOCK: i64 = 16;
 
 fn set(pipeline: &mut Pipeline, state: &str, field: &str, nonsense: &str) {
@@ -58,8 +57,8 @@ const CORRUPTIONS: &[(&str, Corruption)] = &[
         another_type(p, state)
     }),
     ("a log of another type", |p, _, log, _| another_type(p, log)),
-    ("buyers of another type", |p, _, _, shard| {
-        another_type(p, shard)
+    ("buyers of another type", |p, _, _, buyers| {
+        another_type(p, buyers)
     }),
     ("an entry with a header of noise", |p, state, log, _| {
         unreadable(p, state, log, b"\xff\xfe", &[1; 99]);
@@ -81,7 +80,7 @@ async fn corrupt(app: &TestApp, redis: &mut MultiplexedConnection, sale: &str, h
         &mut pipeline,
         &keys.state(id),
         &keys.log(id),
-        &keys.shard(id, epoch, 0),
+        &keys.buyers(id, epoch),
     );
     pipeline.exec_async(redis).await.expect("corrupted");
 }

@@ -5,6 +5,7 @@
 use crate::support::{
     Servers,
     app::{Options, Shopper, TestApp, all_at_once},
+    plant::{IGNORE_THE_WINDOW, plant},
     proxy::{Address, Fault, Proxy},
 };
 use reqwest::{Method, StatusCode};
@@ -38,9 +39,8 @@ struct Stage {
 }
 
 impl Stage {
-    async fn start(fail_points_of_the_deaf: &str) -> Self {
-        let servers = Servers::shared().await;
-        let app = TestApp::start().await;
+    async fn start(servers: &Servers) -> Self {
+        let app = TestApp::start_on(servers, Options::default()).await;
         let socket = &servers.postgres.address().socket_dir;
         let postgres = Address::Unix(socket.join(".s.PGSQL.5432"));
         let redis = Address::Unix(servers.redis.socket());
@@ -48,21 +48,17 @@ impl Stage {
         for target in [postgres.clone(), postgres, redis] {
             networks.push(Proxy::start(target).await);
         }
-        let options = |fail_points: &str| Options {
-            fail_points: fail_points.to_owned(),
-            ..Options::without_writer()
-        };
         let deaf = TestApp::launch(
             app.database.clone().through(port(&networks[0])),
             app.redis_url.clone(),
             app.prefix.clone(),
-            options(fail_points_of_the_deaf),
+            Options::without_writer(),
         );
         let cut_off = TestApp::launch(
             app.database.clone().through(port(&networks[1])),
             format!("redis://{}", networks[2].address()),
             app.prefix.clone(),
-            options(""),
+            Options::without_writer(),
         );
         let (deaf, cut_off) = tokio::join!(deaf, cut_off);
         Self {
@@ -151,7 +147,7 @@ async fn shown(app: &TestApp, sale: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_hears_nothing_accepts_nothing_after_the_operators_answer() {
-    let stage = Stage::start("").await;
+    let stage = Stage::start(Servers::shared().await).await;
     let (paused, closed) = (stage.sale().await, stage.sale().await);
     stage.hear_nothing().await;
     for (sale, action, refusal) in [(&paused, "pause", "paused"), (&closed, "close", "ended")] {
@@ -167,10 +163,12 @@ async fn an_instance_that_hears_nothing_accepts_nothing_after_the_operators_answ
     stage.finish().await;
 }
 
-/// The same with a script that does not look at the flags: then the deaf instance sells on, and this test sees it.
+/// The same with a function that does not look at the flags: then the deaf instance sells on, and this test sees it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_sells_on_is_noticed() {
-    let stage = Stage::start("bug.ignore_the_window=on*always").await;
+    let servers = Servers::own().await;
+    let stage = Stage::start(&servers).await;
+    plant(&mut stage.app.redis().await, IGNORE_THE_WINDOW).await;
     let sale = stage.sale().await;
     stage.hear_nothing().await;
     let (accepted, _) = accepted_after(&stage, &sale, "pause").await;

@@ -5,7 +5,7 @@ use flash_sale::{
     domain::{SaleId, UserId},
     redis::{
         Keys,
-        scripts::room::{self, Advanced, Crowd, Generation, Joined, Steps, Terms, Wish},
+        functions::room::{self, Advanced, Crowd, Generation, Joined, Steps, Terms, Wish},
     },
 };
 use redis::aio::MultiplexedConnection;

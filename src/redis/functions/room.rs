@@ -1,16 +1,16 @@
-//! The scripts of the waiting room. All keys of a room share the hash tag `{room:ID}`.
+//! The functions of the waiting room. All keys of a room share the hash tag `{room:ID}`.
 
-use super::{Lua, evalsha, milliseconds, run, unexpected};
+use super::{milliseconds, unexpected};
 use crate::{
     domain::{SaleId, UserId},
-    redis::keys::Keys,
+    redis::{
+        keys::Keys,
+        library::{LIBRARY, run},
+    },
 };
 use redis::{RedisError, aio::ConnectionLike};
-use std::{sync::LazyLock, time::Duration};
+use std::time::Duration;
 use time::OffsetDateTime;
-
-static JOIN: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("room_join.lua")));
-static ADVANCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("room_advance.lua")));
 
 /// Tells one life of a room from another: Redis may lose it, and then it begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,7 +58,8 @@ pub enum Wish {
     Look,
     /// A place; the one that they have, if they have one.
     Join,
-    /// A new place behind everybody, unless they have got another one than this meanwhile: its turn is over.
+    /// A new place behind everybody, unless they have got another one than this meanwhile: its turn
+    /// is over.
     JoinAnew { instead_of: u64 },
 }
 
@@ -90,8 +91,8 @@ pub enum Joined {
 /// outcome, time in ms, generation, number, joined, early, seed
 type JoinReply = (String, i64, Vec<u8>, i64, i64, i64, Vec<u8>);
 
-/// See `room_join.lua`. `generation` is for a room that begins with this call. Answers with Redis' time in
-/// Unix ms as well.
+/// See `library/room.lua`. `generation` is for a room that begins with this call. Answers with
+/// Redis' time in Unix ms as well.
 pub async fn join(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
@@ -101,7 +102,7 @@ pub async fn join(
     terms: &Terms,
     generation: Generation,
 ) -> Result<(i64, Joined), RedisError> {
-    let mut command = evalsha(&JOIN, 2);
+    let mut command = LIBRARY.call("room_join", 2);
     command
         .arg(keys.room(sale))
         .arg(keys.room_shard(sale, user))
@@ -118,7 +119,7 @@ pub async fn join(
         .arg(&generation.0[..])
         .arg(terms.most);
     let (outcome, now_ms, generation, number, joined, early, seed): JoinReply =
-        run(&JOIN, &command, connection).await?;
+        run(&command, connection).await?;
     let joined = match outcome.as_str() {
         "ok" => Joined::Here {
             number: count(number)?,
@@ -176,14 +177,14 @@ pub struct Advanced {
 /// outcome, time in ms, generation, draw_at, joined, early, seed, frontier, turns
 type AdvanceReply = (String, i64, Vec<u8>, i64, i64, i64, Vec<u8>, i64, Vec<i64>);
 
-/// See `room_advance.lua`. Answers with Redis' time in Unix ms as well; `None`: nobody has joined.
+/// See `library/room.lua`. Answers with Redis' time in Unix ms as well; `None`: nobody has joined.
 pub async fn advance(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
     steps: &Steps<'_>,
 ) -> Result<(i64, Option<Advanced>), RedisError> {
-    let mut command = evalsha(&ADVANCE, 2);
+    let mut command = LIBRARY.call("room_advance", 2);
     command
         .arg(keys.room(sale))
         .arg(keys.room_turns(sale))
@@ -200,7 +201,7 @@ pub async fn advance(
         command.arg(second).arg(count);
     }
     let (outcome, now_ms, generation, draw_at_ms, joined, early, seed, frontier, turns): AdvanceReply =
-        run(&ADVANCE, &command, connection).await?;
+        run(&command, connection).await?;
     match outcome.as_str() {
         "ok" => {}
         "absent" => return Ok((now_ms, None)),
@@ -226,7 +227,7 @@ pub async fn advance(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::parrot::{Parrot, any_value};
+    use crate::redis::stub::{StubConnection, any_value};
     use proptest::prelude::*;
     use redis::Value;
 
@@ -240,21 +241,12 @@ mod tests {
     }
 
     fn ask(reply: Value) {
-        let mut parrot = Parrot(reply);
+        let mut stub = StubConnection(reply);
         let (keys, sale, user) = (Keys::new(""), SaleId::from_i64(1), UserId::random());
         let generation = Generation([0; 8]);
         futures_util::FutureExt::now_or_never(async {
             let terms = terms();
-            let _ = join(
-                &mut parrot,
-                &keys,
-                sale,
-                user,
-                Wish::Join,
-                &terms,
-                generation,
-            )
-            .await;
+            let _ = join(&mut stub, &keys, sale, user, Wish::Join, &terms, generation).await;
             let steps = Steps {
                 seed: [0; 32],
                 may_begin: true,
@@ -267,7 +259,7 @@ mod tests {
                 forgotten_at: OffsetDateTime::UNIX_EPOCH,
                 used: &[],
             };
-            let _ = advance(&mut parrot, &keys, sale, &steps).await;
+            let _ = advance(&mut stub, &keys, sale, &steps).await;
         });
     }
 

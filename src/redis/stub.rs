@@ -1,11 +1,11 @@
-//! For tests of what reads replies: a Redis that gives the same answer to everything.
+//! For tests of what reads replies: a connection that gives the same answer to everything.
 
 use proptest::prelude::*;
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
-pub struct Parrot(pub Value);
+pub struct StubConnection(pub Value);
 
-impl ConnectionLike for Parrot {
+impl ConnectionLike for StubConnection {
     fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
@@ -24,9 +24,9 @@ impl ConnectionLike for Parrot {
     }
 }
 
-/// Any tree of values that the protocol can carry, the outcomes of the scripts among them.
+/// Any tree of values that the protocol can carry, the outcomes of the functions among them.
 pub fn any_value() -> impl Strategy<Value = Value> {
-    let outcome = "ok|absent|epoch|corrupt|unchanged|short|newer|log|day|floor|[0-9]{1,20}|.{0,8}";
+    let outcome = "ok|absent|epoch|not_approved|corrupt|unchanged|short|newer|log|day|floor|[0-9]{1,20}|.{0,8}";
     let leaf = prop_oneof![
         Just(Value::Nil),
         Just(Value::Okay),
@@ -46,9 +46,9 @@ pub fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The reply of a script: an outcome, numbers, and then whatever it may be.
+/// The reply of a function: an outcome, numbers, and then whatever it may be.
 pub fn any_reply() -> impl Strategy<Value = Value> {
-    let outcome = "ok|absent|epoch|corrupt|unchanged|short|newer|log|day|floor";
+    let outcome = "ok|absent|epoch|not_approved|corrupt|unchanged|short|newer|log|day|floor";
     let bytes = || prop::collection::vec(any::<u8>(), 0..20).prop_map(Value::BulkString);
     let letters = "[AaRDSNPEB]{0,4}".prop_map(|text| Value::BulkString(text.into_bytes()));
     let numbers = prop::collection::vec(any::<i64>().prop_map(Value::Int), 1..5);

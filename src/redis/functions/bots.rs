@@ -1,11 +1,14 @@
 //! What the defence against bots keeps in Redis. Each limit is one key, which stands on a slot of its own.
 
-use super::{Lua, evalsha, run};
-use crate::{domain::SaleId, redis::keys::Keys};
+use crate::{
+    domain::SaleId,
+    redis::{
+        keys::Keys,
+        library::{LIBRARY, run},
+    },
+};
 use redis::{RedisError, aio::ConnectionLike, cmd};
-use std::{sync::LazyLock, time::Duration};
-
-static LIMIT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("limit.lua")));
+use std::time::Duration;
 
 /// So many requests at once, and one more after every interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +33,18 @@ fn micros(number: i64) -> Duration {
     Duration::from_micros(u64::try_from(number).unwrap_or(0))
 }
 
-/// See `limit.lua`. `key` is one of [`Keys::limit`].
+/// See `library/limit.lua`. `key` is one of [`Keys::limit`].
 pub async fn take(
     connection: &mut impl ConnectionLike,
     key: &str,
     quota: Quota,
 ) -> Result<Taken, RedisError> {
-    let mut command = evalsha(&LIMIT, 1);
+    let mut command = LIBRARY.call("limit", 1);
     command
         .arg(key)
         .arg(u64::try_from(quota.interval.as_micros()).unwrap_or(u64::MAX))
         .arg(quota.burst);
-    let (allowed, left, wait, full): (i64, i64, i64, i64) =
-        run(&LIMIT, &command, connection).await?;
+    let (allowed, left, wait, full): (i64, i64, i64, i64) = run(&command, connection).await?;
     Ok(Taken {
         allowed: allowed == 1,
         left: u64::try_from(left).unwrap_or(0),
@@ -61,7 +63,8 @@ pub enum Spent {
     },
 }
 
-/// Notes the use of a solution for `memory`; `mark` tells the attempts of one purchase from those of another.
+/// Notes the use of a solution for `memory`; `mark` tells the attempts of one purchase from those
+/// of another.
 pub async fn spend(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
@@ -88,7 +91,7 @@ pub async fn spend(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::parrot::{Parrot, any_value};
+    use crate::redis::stub::{StubConnection, any_value};
     use proptest::prelude::*;
     use redis::Value;
 
@@ -97,12 +100,12 @@ mod tests {
         fn any_reply_is_read_or_refused(reply in any_value(), numbers in prop::collection::vec(any::<i64>(), 0..6)) {
             let numbers = Value::Array(numbers.into_iter().map(Value::Int).collect());
             for reply in [reply, numbers] {
-                let mut parrot = Parrot(reply);
+                let mut stub = StubConnection(reply);
                 let (keys, sale) = (Keys::new(""), SaleId::from_i64(1));
                 let quota = Quota { interval: Duration::from_millis(100), burst: 20 };
                 futures_util::FutureExt::now_or_never(async {
-                    let _ = take(&mut parrot, "key", quota).await;
-                    let _ = spend(&mut parrot, &keys, sale, b"1", 7, Duration::from_secs(1)).await;
+                    let _ = take(&mut stub, "key", quota).await;
+                    let _ = spend(&mut stub, &keys, sale, b"1", 7, Duration::from_secs(1)).await;
                 });
             }
         }

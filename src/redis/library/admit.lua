@@ -1,0 +1,102 @@
+-- Decides on every waiting buyer of one sale, in arrival order, in one atomic step.
+--
+-- KEYS  the sale's state (hash), its order log (stream), its buyers (hash: user → their orders)
+-- ARGV  epoch · the most orders that may wait in the log (high-water mark) · who writes them to
+--       Postgres: '1' this instance, '0' any worker · '0', or for readmitted orders (the window was
+--       checked when they were first admitted) the time of that in ms · the buyers, 32 bytes each:
+--       user id (16) .. order id (8, big endian) .. idempotency key (8, zeros: none)
+--
+-- Returns { outcome, time in ms, remaining, admitted, change, stream id or '', verdicts, ids, slots
+--   } outcome   'ok', or why nobody was decided on: 'absent', 'epoch', 'not_approved', 'corrupt'
+--   verdicts  one letter a buyer: A accepted, a accepted earlier by this very attempt, R replay of
+--   an idempotency key, D already
+--             ordered, S sold out, N not open yet, P paused, E ended, B backlog full ids       8
+--   bytes for every R and D, in order: the order that stands in the way slots     1 byte for every
+--   A and a, in order: which of the user's places the order takes (+128: its unit was returned
+--   since)
+--
+-- A buyer's record is 17 bytes an order: slot (1; +128 once the unit was returned, then it only serves replays) .. order id (8) ..
+-- idempotency key (8). Lua does not roll back: all that can fail (a key of another type, a value that is no number) is read
+-- before the first write.
+
+local NONE = {}
+
+-- The user's order that settles this attempt, if there is one: its verdict and id, or slot.
+-- Otherwise the places that are taken.
+local function look_up(record, order, key)
+  if record == '' then return nil, nil, nil, 0, NONE end
+  local held, taken, standing = 0, {}, nil
+  for at = 1, #record, RECORD do
+    local slot, id = string.byte(record, at), string.sub(record, at + 1, at + 8)
+    if id == order then return 'a', nil, string.char(slot) end
+    if key ~= NO_KEY and string.sub(record, at + 9, at + 16) == key then return 'R', id end
+    if slot < 128 then
+      held, standing, taken[slot] = held + 1, id, true
+    end
+  end
+  return nil, standing, nil, held, taken
+end
+
+local function closed(created, now, opens, closes, paused)
+  if created ~= '0' then return nil end
+  if now >= closes then return 'E' end
+  if paused == 1 then return 'P' end
+  if now < opens then return 'N' end
+end
+
+register('admit', function(keys, args)
+  local now = unix_ms()
+  local state, why = open_state(keys[1], args[1], 'remaining', 'admitted', 'change', 'pending', 'opens', 'closes', 'paused', 'limit')
+  local log = redis.call('TYPE', keys[2]).ok
+  if state and log ~= 'stream' and log ~= 'none' then why = 'corrupt' end
+  if why then return { why, now, 0, 0, 0, '', '', '', '' } end
+  local remaining, admitted, change, pending, opens, closes, paused, limit = unpack(state)
+  -- A retry of an accepted purchase is answered as the first time, even when the sale is over: so
+  -- this comes after replays.
+  local refusal = closed(args[4], now, opens, closes, paused)
+  local room = tonumber(args[2]) - pending
+
+  local buyers, users = args[5], {}
+  local count = #buyers / 32
+  for i = 1, count do users[i] = string.sub(buyers, i * 32 - 31, i * 32 - 16) end
+  local found = redis.call('HMGET', keys[3], unpack(users))
+  local records, written = {}, {}
+  local verdicts, ids, slots, accepted = {}, {}, {}, {}
+  for i = 1, count do
+    local user = users[i]
+    local record = records[user] or found[i] or ''
+    local order, key = string.sub(buyers, i * 32 - 15, i * 32 - 8), string.sub(buyers, i * 32 - 7, i * 32)
+    local verdict, standing, slot, held, taken = look_up(record, order, key)
+    if not verdict then
+      if refusal then verdict = refusal
+      elseif held >= limit then verdict = 'D'
+      elseif remaining <= 0 then verdict = 'S'
+      elseif room <= 0 then verdict = 'B'
+      else
+        verdict, slot = 'A', 0
+        while taken[slot] do slot = slot + 1 end
+        slot = string.char(slot)
+        remaining, room = remaining - 1, room - 1
+        if not records[user] then written[#written + 1] = user end
+        records[user] = record .. slot .. order .. key
+        accepted[#accepted + 1] = user .. order .. key .. slot
+      end
+    end
+    if slot then slots[#slots + 1] = slot end
+    if verdict == 'R' or verdict == 'D' then ids[#ids + 1] = standing end
+    verdicts[i] = verdict
+  end
+
+  local entry = ''
+  if #accepted > 0 then
+    local created = args[4] == '0' and string.format('%d', now) or args[4]
+    -- The log first: it is the one write that could still be refused.
+    entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o', table.concat(accepted))
+    local pairs_of = {}
+    for i, user in ipairs(written) do pairs_of[2 * i - 1], pairs_of[2 * i] = user, records[user] end
+    redis.call('HSET', keys[3], unpack(pairs_of))
+    admitted, change = admitted + #accepted, change + 1
+    redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change, 'pending', pending + #accepted)
+  end
+  return { 'ok', now, remaining, admitted, change, entry, table.concat(verdicts), table.concat(ids), table.concat(slots) }
+end)

@@ -1,0 +1,46 @@
+-- What every function of the library shares. `VERSION` is a hash of the library's source, set by
+-- its loader: two versions of the program keep their functions side by side on one Redis.
+
+local RECORD, KEPT = 17, 8
+local NO_KEY = '\0\0\0\0\0\0\0\0' -- while a library is loaded there is no string.rep
+
+local function register(name, callback, flags)
+  redis.register_function{ function_name = name .. '_' .. VERSION, callback = callback, flags = flags or {} }
+end
+
+local function unix_ms()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+-- The approval token: which process this is, and since which promotion. It is made of what only this
+-- process knows: the run id is drawn anew at every start, and the offset changes when a replica
+-- becomes the primary. The state of a sale names the process that it was installed in; data that a
+-- restart, a promotion or another server brings along names another one.
+local run_id
+local function token()
+  run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local promoted = string.match(redis.call('INFO', 'replication'), 'second_repl_offset:(%d+)')
+  return promoted and run_id .. '+' .. promoted or run_id
+end
+
+register('process', function() return token() end, { 'no-writes' })
+
+-- The fields of a sale that may be sold from: this process is approved for it, in this epoch.
+-- Otherwise nil and why not.
+local function open_state(key, epoch, ...)
+  local state = redis.call('HMGET', key, 'epoch', 'approved', ...)
+  if not state[1] then return nil, 'absent' end
+  if state[1] ~= epoch then return nil, 'epoch' end
+  if state[2] ~= token() then return nil, 'not_approved' end
+  for i = 3, #state do
+    state[i] = tonumber(state[i])
+    if not state[i] then return nil, 'corrupt' end
+  end
+  return { unpack(state, 3) }
+end
+
+-- The buyers of another epoch. On a cluster they are where the state is: the name has its hash tag.
+local function buyers_of(key, epoch)
+  return string.format('%s:%d:buyers', key, epoch)
+end
