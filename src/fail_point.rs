@@ -4,7 +4,7 @@
 //! nothing. With it, `FAIL_POINTS` or [`FailPoints::set`] arms points of one shop:
 //!
 //! ```text
-//! FAIL_POINTS="writer.committed=exit;gate.admitted=error*3;rebuild.sealed=pause:500;bug.unpay=on"
+//! FAIL_POINTS="writer.committed=exit;gate.admitted=error*3;rebuild.sealed=pause:500"
 //!              point            action             times               milliseconds
 //! ```
 //!
@@ -14,10 +14,8 @@
 //! | `pause:MS` | the step stands still for so long, and then goes on |
 //! | `panic` | the task panics |
 //! | `exit` | the process kills itself (SIGKILL): nothing is flushed, no destructor runs |
-//! | `on` | only for `bug.*`: the planted bug is there |
 //!
-//! An action happens once unless `*N` or `*always` says otherwise. Points named `bug.…` break one
-//! invariant on purpose, so that the checkers of the tests can be seen to notice.
+//! An action happens once unless `*N` or `*always` says otherwise.
 
 /// Every point, in the order of an order's way. [`FailPoints::set`] knows no other.
 pub const POINTS: &[&str] = &[
@@ -71,22 +69,6 @@ pub const POINTS: &[&str] = &[
     "rebuild.approved",
 ];
 
-/// Bugs that can be planted, each breaking one promise.
-pub const BUGS: &[&str] = &[
-    "bug.acknowledge_unwritten",
-    "bug.invent_an_order",
-    "bug.forget_a_release",
-    "bug.sold_out_too_early",
-    "bug.repeat_ids",
-    "bug.unpay",
-    "bug.write_nothing",
-    "bug.forget_idempotency_keys",
-    "bug.show_to_anybody",
-    "bug.draw_by_arrival",
-    "bug.let_everybody_in",
-    "bug.reuse_admissions",
-];
-
 pub use imp::FailPoints;
 
 /// What is wrong with a text for [`FailPoints::set`].
@@ -118,17 +100,12 @@ mod imp {
         pub async fn at(&self, _point: &'static str) -> std::io::Result<()> {
             Ok(())
         }
-
-        #[inline(always)]
-        pub fn planted(&self, _bug: &'static str) -> bool {
-            false
-        }
     }
 }
 
 #[cfg(feature = "fault-injection")]
 mod imp {
-    use super::{BUGS, POINTS, Unknown};
+    use super::{POINTS, Unknown};
     use std::{
         collections::HashMap,
         sync::{
@@ -167,7 +144,6 @@ mod imp {
         Pause(Duration),
         Panic,
         Exit,
-        On,
     }
 
     fn parse(text: &str) -> Result<(String, Armed), Unknown> {
@@ -175,8 +151,7 @@ mod imp {
         let (point, rest) = text
             .split_once('=')
             .ok_or_else(|| unknown("write point=action"))?;
-        let is_bug = BUGS.contains(&point);
-        if !is_bug && !POINTS.contains(&point) {
+        if !POINTS.contains(&point) {
             return Err(unknown("there is no such point"));
         }
         let (action, times) = rest.split_once('*').unwrap_or((rest, "1"));
@@ -187,16 +162,15 @@ mod imp {
                 .map_err(|_| unknown("write *N or *always behind the action"))?,
         };
         let (name, value) = action.split_once(':').unwrap_or((action, ""));
-        let action = match (name, value, is_bug) {
-            ("error", "", false) => Action::Error,
-            ("panic", "", false) => Action::Panic,
-            ("exit", "", false) => Action::Exit,
-            ("pause", ms, false) => Action::Pause(Duration::from_millis(
+        let action = match (name, value) {
+            ("error", "") => Action::Error,
+            ("panic", "") => Action::Panic,
+            ("exit", "") => Action::Exit,
+            ("pause", ms) => Action::Pause(Duration::from_millis(
                 ms.parse()
                     .map_err(|_| unknown("write pause:MILLISECONDS"))?,
             )),
-            ("on", "", true) => Action::On,
-            _ => return Err(unknown("error, pause:MS, panic or exit; on for a bug")),
+            _ => return Err(unknown("error, pause:MS, panic or exit")),
         };
         Ok((point.to_owned(), Armed { action, left }))
     }
@@ -228,7 +202,7 @@ mod imp {
         pub async fn at(&self, point: &'static str) -> std::io::Result<()> {
             debug_assert!(POINTS.contains(&point), "{point} is not in the list");
             match self.fire(point) {
-                None | Some(Action::On) => Ok(()),
+                None => Ok(()),
                 Some(Action::Error) => Err(std::io::Error::other(format!("injected at {point}"))),
                 Some(Action::Pause(time)) => {
                     tokio::time::sleep(time).await;
@@ -240,12 +214,6 @@ mod imp {
                     unreachable!("SIGKILL does not return")
                 }
             }
-        }
-
-        /// Whether this bug is there.
-        pub fn planted(&self, bug: &'static str) -> bool {
-            debug_assert!(BUGS.contains(&bug), "{bug} is not in the list");
-            self.fire(bug).is_some()
         }
 
         fn fire(&self, point: &'static str) -> Option<Action> {
@@ -299,7 +267,6 @@ mod imp {
                 "nowhere=error",
                 "gate.admitted=explode",
                 "gate.admitted=on",
-                "bug.unpay=error",
                 "gate.admitted=pause:soon",
                 "gate.admitted=error*often",
             ] {
@@ -310,7 +277,7 @@ mod imp {
         proptest! {
             #[test]
             fn any_text_arms_something_or_is_refused(
-                point in prop::sample::select([POINTS, BUGS].concat()),
+                point in prop::sample::select(POINTS),
                 text in "[a-z.=*:;0-9 ]{0,40}|.{0,40}",
                 action in "error|panic|exit|on|pause:[0-9]{0,30}|[a-z:]{0,9}",
                 times in "|[*][0-9]{0,30}|[*]always|[*].{0,5}",
@@ -359,12 +326,6 @@ mod imp {
                 assert!(
                     ways.iter().any(|way| text.contains(way)),
                     "{point} is nowhere"
-                );
-            }
-            for bug in BUGS {
-                assert!(
-                    text.contains(&format!(".planted(\"{bug}\")")),
-                    "{bug} is nowhere"
                 );
             }
         }

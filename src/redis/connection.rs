@@ -176,7 +176,9 @@ impl Servers {
             Self::One { pool, .. } => pool.get().await.map(Connection::Pooled).map_err(pool_error),
             Self::Sentinel { pool, .. } => {
                 let connection = pool.get().await;
-                connection.map(Connection::PooledSentinel).map_err(pool_error)
+                connection
+                    .map(Connection::PooledSentinel)
+                    .map_err(pool_error)
             }
             Self::Cluster { client, others, .. } => connected(client, others).await,
         }

@@ -35,15 +35,6 @@ impl Draw {
         Self { seed, places }
     }
 
-    /// A planted unfairness: first come, first drawn.
-    pub fn by_arrival(seed: Seed, people: u64) -> Self {
-        let people = u32::try_from(people).unwrap_or(u32::MAX);
-        Self {
-            seed,
-            places: (0..people).collect(),
-        }
-    }
-
     /// How many took part.
     pub fn people(&self) -> u64 {
         self.places.len() as u64

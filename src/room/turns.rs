@@ -163,9 +163,6 @@ impl Rooms {
             used,
         };
         fill(&mut steps.seed);
-        if self.shop.fail_points.planted("bug.let_everybody_in") {
-            steps.percent = i64::from(i32::MAX);
-        }
         let mut connection = self.connection().await?;
         let asked = Instant::now();
         let answer = room::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
@@ -213,15 +210,8 @@ impl Rooms {
             return Ok(known);
         }
         let people = people.min(super::MOST_PEOPLE);
-        let by_arrival = self.shop.fail_points.planted("bug.draw_by_arrival");
         // Some 30 ms for a million: other tasks go on meanwhile.
-        let drawn = tokio::task::spawn_blocking(move || {
-            if by_arrival {
-                Draw::by_arrival(seed, people)
-            } else {
-                Draw::new(seed, people)
-            }
-        });
+        let drawn = tokio::task::spawn_blocking(move || Draw::new(seed, people));
         let drawn = drawn.await;
         drawn
             .map(|draw| Some(Arc::new(draw)))

@@ -189,7 +189,7 @@ mod tests {
             generation: Generation([1; 8]),
             joined: 1_000,
             draw_at: datetime!(2026-11-20 10:00 UTC),
-            draw: Some(Arc::new(Draw::by_arrival([0; 32], 0))),
+            draw: Some(Arc::new(Draw::new([0; 32], 0))),
             frontier,
             turns,
             settings: RoomSettings {

@@ -175,9 +175,6 @@ impl IdGenerator {
             ids.push(
                 encode(lease.second, lease.next).ok_or(IdError::ClockOutOfRange(lease.second))?,
             );
-            if self.fail_points.planted("bug.repeat_ids") {
-                continue;
-            }
             lease.next = lease.next.wrapping_add(1); // past the last number nothing is left
             lease.left -= 1;
         }

@@ -54,9 +54,6 @@ impl Shop {
             .at("pay.marked")
             .await
             .map_err(sqlx::Error::Io)?;
-        if fail_points.planted("bug.unpay") {
-            orders::unpay(&self.postgres, order.id).await?;
-        }
         if won {
             self.metrics.orders(OrderStatus::Paid).increment(1);
         } else {

@@ -269,11 +269,6 @@ async fn fill(
     };
     fail_points.at("writer.rows_added").await?;
     sent(shop, 1);
-    if let Some((order, _)) = rows.first()
-        && fail_points.planted("bug.invent_an_order")
-    {
-        invent(transaction, order.id).await?;
-    }
     if !count_taken(transaction, &new, batches).await? {
         return Ok(Written::StaleEpoch);
     }
@@ -621,28 +616,6 @@ pub async fn mark_paid(
     .execute(postgres)
     .await?;
     Ok(paid.rows_affected() == 1)
-}
-
-/// A planted bug: a paid order becomes unpaid.
-pub async fn unpay(postgres: &Pool, id: OrderId) -> Result<(), sqlx::Error> {
-    sqlx::query("UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = $1")
-        .bind(id)
-        .execute(postgres)
-        .await?;
-    Ok(())
-}
-
-/// A planted bug: a copy of an order, for somebody who never asked.
-async fn invent(connection: &mut PgConnection, model: OrderId) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-         SELECT id | (1::bigint << 62), sale_id, gen_random_uuid(), slot, status, price_cents, created_at, pay_by
-         FROM orders WHERE id = $1",
-    )
-    .bind(model)
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 /// The end of the statements that close orders: `closed` names rows (id, sale_id, user_id) that were

@@ -56,8 +56,7 @@ impl Shop {
             .at("release.found")
             .await
             .map_err(sqlx::Error::Io)?;
-        if !fail_points.planted("bug.forget_a_release") && !self.return_units(sale, &orders).await?
-        {
+        if !self.return_units(sale, &orders).await? {
             return Ok(0);
         }
         fail_points

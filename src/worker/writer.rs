@@ -261,12 +261,6 @@ async fn write(
     batches: &[AcceptedBatch],
     expect: Expect,
 ) -> Result<Written, sqlx::Error> {
-    if shop.fail_points.planted("bug.write_nothing") {
-        return Err(sqlx::Error::PoolTimedOut);
-    }
-    if shop.fail_points.planted("bug.acknowledge_unwritten") {
-        return Ok(Written::All { new: 0 });
-    }
     tokio::time::timeout(WRITE_TIMEOUT, orders::write_accepted(shop, batches, expect))
         .await
         .unwrap_or_else(|_| Err(timed_out()))

@@ -173,6 +173,7 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     };
     let length = seconds.map_or(plan.length, Duration::from_secs);
     let plan = Plan {
+        swaps_tokens: false,
         length: length.max(fault.least_length()),
         terminal_within: fault.terminal_within(),
         ..plan
@@ -221,6 +222,7 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
         SHORT.to_vec()
     };
     let plan = Plan {
+        swaps_tokens: false,
         seed,
         length: Duration::from_secs(arguments.seconds),
         clients: arguments.clients,

@@ -6,100 +6,106 @@ use crate::{
     cluster::Cluster,
     faults::Fault,
     look,
-    support::{
-        checkers::Checker,
-        plant::{IGNORE_THE_WINDOW, Mutation, SELL_BEYOND_STOCK, SELL_TWICE_TO_A_USER, plant},
-    },
+    support::{checkers::Checker, plant::*},
     trial::{self, Plan},
 };
-use flash_sale::fail_point::BUGS;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use sqlx::Executor;
 use std::time::Duration;
 
+/// Where a bug is planted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// In what Redis decides.
+    Library(Mutation),
+    /// In Postgres.
+    Sql(&'static str),
+    /// On the way to the program: somebody who looks at another one's order is taken for that one.
+    SwappedTokens,
+}
+
 /// A bug, and who must notice.
 struct Planted {
     bug: &'static str,
     checker: Checker,
+    how: How,
     /// The constraint that would stop it: Postgres guards some promises by itself.
     without: &'static str,
-    /// How it is planted from outside; `None`: it is one of the program's own.
-    library: Option<Mutation>,
 }
 
 const PLANTED: &[Planted] = &[
     Planted {
-        bug: "bug.sell_beyond_stock",
+        bug: "sell_beyond_stock",
         checker: Checker::NoOversell,
+        how: How::Library(SELL_BEYOND_STOCK),
         without: "ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock",
-        library: Some(SELL_BEYOND_STOCK),
     },
     Planted {
-        bug: "bug.sell_twice_to_a_user",
+        bug: "sell_twice_to_a_user",
         checker: Checker::NoDuplicate,
+        how: How::Library(SELL_TWICE_TO_A_USER),
         without: "DROP INDEX orders_one_live_per_user_slot",
-        library: Some(SELL_TWICE_TO_A_USER),
     },
     Planted {
-        bug: "bug.acknowledge_unwritten",
+        bug: "swallow_rows",
         checker: Checker::AcceptedIsOneRow,
+        how: How::Sql(SWALLOW_ROWS),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.invent_an_order",
+        bug: "invent_an_order",
         checker: Checker::NoRowWithoutAttempt,
+        how: How::Sql(INVENT_AN_ORDER),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.forget_a_release",
+        bug: "forget_a_release",
         checker: Checker::Conservation,
+        how: How::Library(FORGET_A_RELEASE),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.sold_out_too_early",
+        bug: "sold_out_too_early",
         checker: Checker::NoUndersell,
+        how: How::Library(SOLD_OUT_TOO_EARLY),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.repeat_ids",
+        bug: "repeat_ids",
         checker: Checker::UniqueIds,
+        how: How::Library(REPEAT_IDS),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.unpay",
+        bug: "unpay",
         checker: Checker::NothingReverts,
+        how: How::Sql(UNPAY),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.write_nothing",
+        bug: "write_nothing",
         checker: Checker::TerminalInTime,
+        how: How::Sql(WRITE_NOTHING),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.forget_idempotency_keys",
+        bug: "forget_idempotency_keys",
         checker: Checker::SameKeySameOrder,
+        how: How::Library(FORGET_IDEMPOTENCY_KEYS),
         without: "",
-        library: None,
     },
     Planted {
-        bug: "bug.ignore_the_window",
+        bug: "ignore_the_window",
         checker: Checker::OnlyWhileOpen,
+        how: How::Library(IGNORE_THE_WINDOW),
         without: "",
-        library: Some(IGNORE_THE_WINDOW),
     },
     Planted {
-        bug: "bug.show_to_anybody",
+        bug: "swap_tokens",
         checker: Checker::OrdersArePrivate,
+        how: How::SwappedTokens,
         without: "",
-        library: None,
     },
 ];
 
@@ -141,19 +147,8 @@ const NO_BUG: &str = "no bug";
 /// How many at once: each is mostly waiting for orders to lapse.
 const AT_ONCE: usize = 6;
 
-/// Bugs that do not show in this load, and where they are planted instead.
-const ELSEWHERE: [&str; 3] = [
-    "bug.draw_by_arrival", // need a waiting room: tests/it/room
-    "bug.let_everybody_in",
-    "bug.reuse_admissions",
-];
-
-/// Plants every bug of the program, one deployment each.
+/// Plants every bug, one deployment each.
 pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
-    let unknown = BUGS.iter().filter(|bug| {
-        !ELSEWHERE.contains(bug) && !PLANTED.iter().any(|planted| planted.bug == **bug)
-    });
-    assert_eq!(unknown.count(), 0, "a bug without a checker here");
     let here = PLANTED.iter().map(|planted| planted.bug);
     let all = std::iter::once(None).chain(here.map(Some));
     let chosen = all.filter(|bug| {
@@ -178,24 +173,26 @@ async fn deploy(seed: u64, bug: Option<&'static str>) -> Result<PlantedReport, E
         None => None,
         Some(bug) => {
             let known = PLANTED.iter().find(|planted| planted.bug == bug);
-            Some(known.ok_or_else(|| format!("{bug} has no checker in tests/chaos/planted.rs"))?)
+            Some(known.ok_or_else(|| format!("{bug} has no checker "))?)
         }
     };
-    let points = match planted {
-        Some(Planted {
-            bug, library: None, ..
-        }) => format!("{bug}=on*always"),
-        _ => String::new(),
-    };
     let fault = Fault::Calm;
-    let mut cluster = Cluster::start(fault.shape(), &[("FAIL_POINTS", &points)]).await?;
+    let mut cluster = Cluster::start(fault.shape(), &[]).await?;
     if let Some(planted) = planted
         && !planted.without.is_empty()
     {
         cluster.direct().await?.execute(planted.without).await?;
     }
-    if let Some(mutation) = planted.and_then(|planted| planted.library) {
-        plant(&mut look::redis_connection(&cluster).await?, mutation).await;
+    match planted.map(|planted| planted.how) {
+        Some(How::Library(mutation)) => {
+            plant(&mut look::redis_connection(&cluster).await?, mutation).await;
+        }
+        Some(How::Sql(statements)) => {
+            sqlx::raw_sql(statements)
+                .execute(&mut cluster.direct().await?)
+                .await?;
+        }
+        Some(How::SwappedTokens) | None => {}
     }
     let plan = Plan {
         seed,
@@ -207,6 +204,7 @@ async fn deploy(seed: u64, bug: Option<&'static str>) -> Result<PlantedReport, E
             _ => fault.terminal_within(),
         },
         least_accepted: 150,
+        swaps_tokens: planted.is_some_and(|planted| planted.how == How::SwappedTokens),
     };
     let judged = trial::conduct(fault, plan, seed, &mut cluster).await?;
     let mut noticed: Vec<Checker> = judged.violations.iter().map(|one| one.checker).collect();

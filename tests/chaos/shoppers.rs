@@ -261,12 +261,16 @@ impl Client {
 
     async fn pry(&mut self, shopper: &Shopper) {
         let dice = self.random.next();
-        let Some((order, sale)) = self.world.order_of_another(shopper.user, dice) else {
+        let Some((order, sale, owner)) = self.world.order_of_another(shopper.user, dice) else {
             return;
+        };
+        let token = match self.world.swaps_tokens {
+            true => self.world.token(owner),
+            false => shopper.token.clone(),
         };
         let prying = Shopper {
             sale,
-            token: shopper.token.clone(),
+            token,
             ..*shopper
         };
         let instance = self.random.index(self.connections.len());

@@ -37,6 +37,8 @@ pub struct Plan {
     /// Strikes also go on until so many purchases were accepted: on a slow machine a short time may
     /// be too little.
     pub least_accepted: u64,
+    /// A planted bug; see `planted.rs`.
+    pub swaps_tokens: bool,
 }
 
 /// Within this time after healing every instance sells again.
@@ -101,7 +103,9 @@ pub async fn conduct(
 ) -> Result<Judged, Error> {
     let phase = |what: &str| crate::progress(fault.name(), what);
     phase("starting the load");
-    let world = Arc::new(World::create(cluster, seed, &sales_of(plan), plan.length).await?);
+    let mut world = World::create(cluster, seed, &sales_of(plan), plan.length).await?;
+    world.swaps_tokens = plan.swaps_tokens;
+    let world = Arc::new(world);
     let mut load: JoinSet<Vec<Operation>> = JoinSet::new();
     for number in 0..plan.clients {
         load.spawn(Client::new(&world, number).run());

@@ -113,6 +113,8 @@ pub struct World {
     pub accepted: Vec<AtomicU64>,
     /// Clients end their session and stop.
     pub stop: AtomicBool,
+    /// A planted bug; see `planted.rs`.
+    pub swaps_tokens: bool,
     tokens: TokenSigner,
     next_user: AtomicU32,
     next_key: AtomicU32,
@@ -173,6 +175,7 @@ impl World {
             addresses,
             sales,
             stop: AtomicBool::new(false),
+            swaps_tokens: false,
             tokens: token_signer(),
             next_user: AtomicU32::new(1),
             next_key: AtomicU32::new(1),
@@ -210,12 +213,12 @@ impl World {
         seen.push_back((order, sale, owner));
     }
 
-    /// An order that belongs to somebody else: order, sale.
-    pub fn order_of_another(&self, user: u32, dice: u64) -> Option<(i64, u8)> {
+    /// An order that belongs to somebody else: order, sale, owner.
+    pub fn order_of_another(&self, user: u32, dice: u64) -> Option<(i64, u8, u32)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let at = usize::try_from(dice).unwrap_or(0).checked_rem(seen.len())?;
         let (order, sale, owner) = *seen.get(at)?;
-        (owner != user).then_some((order, sale))
+        (owner != user).then_some((order, sale, owner))
     }
 }
 

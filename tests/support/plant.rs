@@ -1,5 +1,6 @@
-//! Bugs, planted from outside of the program: what Redis decides is a function library, and a mutated one
-//! under the same name takes its place. It goes for everybody on that server, so the server is the test's own.
+//! Bugs, planted from outside of the program: in the function library, which is loaded anew with one
+//! expression changed, and in Postgres, by triggers. Either goes for everybody on that server or in that
+//! database, so those are the test's own.
 
 use flash_sale::redis::library::LIBRARY;
 use redis::aio::ConnectionLike;
@@ -12,17 +13,36 @@ pub const SELL_BEYOND_STOCK: Mutation = (
     "remaining, room = math.max(remaining - 1, 1), room - 1",
 );
 pub const SELL_TWICE_TO_A_USER: Mutation = ("elseif held >= limit then", "elseif false then");
+pub const SOLD_OUT_TOO_EARLY: Mutation = (
+    "elseif remaining <= 0 then",
+    "elseif remaining * 2 <= tonumber(redis.call('HGET', keys[1], 'stock')) then",
+);
+pub const FORGET_IDEMPOTENCY_KEYS: Mutation = ("if key ~= NO_KEY and", "if false and");
 pub const IGNORE_THE_WINDOW: Mutation = (
     "if created ~= '0' then return nil end",
     "if created then return nil end",
 );
-/// Every process says that it is the same one.
+pub const FORGET_A_RELEASE: Mutation = (
+    "remaining, change = remaining + returned, change + 1",
+    "change = change + 1",
+);
+pub const REPEAT_IDS: Mutation = (
+    "local top = redis.call('INCRBY', keys[2], args[2])",
+    "local top = tonumber(args[2])",
+);
+/// Every process says that it may sell.
 pub const SELL_FROM_ANY_PROCESS: Mutation = ("if state[2] ~= token() then", "if not state[2] then");
+/// Nobody takes part in the draw: all are queued as they came.
+pub const DRAW_BY_ARRIVAL: Mutation = ("early = joined\n", "early = 0\n");
+pub const LET_EVERYBODY_IN: Mutation = (
+    "local room_left = math.ceil(remaining * tonumber(args[8]) / 100) - open",
+    "local room_left = joined",
+);
 
 /// Puts the mutated library in the place of the program's own.
 pub async fn plant(connection: &mut impl ConnectionLike, (from, to): Mutation) {
     let source = LIBRARY.source();
-    assert_eq!(source.matches(from).count(), 1, "{from}");
+    assert!(source.contains(from), "not in the library: {from}");
     redis::cmd("FUNCTION")
         .arg("LOAD")
         .arg("REPLACE")
@@ -31,3 +51,42 @@ pub async fn plant(connection: &mut impl ConnectionLike, (from, to): Mutation) {
         .await
         .expect("a function library");
 }
+
+/// One order in seven.
+macro_rules! trigger {
+    ($when:literal, $condition:literal, $body:literal) => {
+        concat!(
+            "CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ",
+            $body,
+            " END $$; CREATE TRIGGER planted ",
+            $when,
+            " ON orders FOR EACH ROW WHEN (",
+            $condition,
+            ") EXECUTE FUNCTION planted()"
+        )
+    };
+}
+
+/// Rows that the writer has inserted are not there.
+pub const SWALLOW_ROWS: &str = trigger!("BEFORE INSERT", "NEW.id % 7 = 0", "RETURN NULL;");
+/// Nothing can be written.
+pub const WRITE_NOTHING: &str = trigger!(
+    "BEFORE INSERT",
+    "true",
+    "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';"
+);
+/// A copy of an order, for somebody who never asked.
+pub const INVENT_AN_ORDER: &str = trigger!(
+    "AFTER INSERT",
+    "NEW.id % 7 = 0 AND NEW.id < 1::bigint << 61",
+    "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+     VALUES (NEW.id | (1::bigint << 62), NEW.sale_id, gen_random_uuid(), NEW.slot, NEW.status, NEW.price_cents,
+             NEW.created_at, NEW.pay_by);
+     RETURN NULL;"
+);
+/// What was paid waits to be paid.
+pub const UNPAY: &str = trigger!(
+    "AFTER UPDATE",
+    "OLD.status = 'pending_payment' AND NEW.status = 'paid'",
+    "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
+);

@@ -2,6 +2,10 @@
 
 use super::{admission, join, look, path, sale, turns::buy, until, written};
 use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once};
+use crate::support::{
+    Servers,
+    plant::{FORGET_IDEMPOTENCY_KEYS, plant},
+};
 use flash_sale::{
     domain::{Admission, UserId},
     sale::ShopError,
@@ -138,12 +142,10 @@ async fn one_order_comes_of_an_admission() {
 /// The test above would notice a purchase that does not use its turn up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_admission_that_can_be_reused_is_noticed() {
-    let options = || Options {
-        fail_points: "bug.reuse_admissions=on*always".to_owned(),
-        ..Options::default()
-    };
-    let app = TestApp::start_with(options()).await;
-    let second = app.another(options()).await;
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::default()).await;
+    let second = app.another(Options::default()).await;
+    plant(&mut app.redis().await, FORGET_IDEMPOTENCY_KEYS).await;
     let (_, _, _, replies) = a_hundred_uses(&app, &second).await;
     assert_eq!(orders_of(&replies).len(), 5);
     second.stop().await;

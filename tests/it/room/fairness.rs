@@ -2,6 +2,10 @@
 
 use super::{draw_now, join, judge, look, path, sale, until};
 use crate::support::app::{Options, Shopper, TestApp, all_at_once, eventually};
+use crate::support::{
+    Servers,
+    plant::{DRAW_BY_ARRIVAL, plant},
+};
 use reqwest::StatusCode;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -36,13 +40,8 @@ async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> (Vec<Shopper>, V
     (people, places)
 }
 
-async fn openings(count: usize, fail_points: &str) -> Option<String> {
-    let options = || Options {
-        fail_points: fail_points.to_owned(),
-        ..Options::default()
-    };
-    let app = TestApp::start_with(options()).await;
-    let other = app.another(options()).await;
+async fn openings(app: TestApp, count: usize) -> Option<String> {
+    let other = app.another(Options::default()).await;
     let mut sales = Vec::new();
     for _ in 0..count {
         sales.push(sale(&app, 10, Duration::HOUR, json!({})).await);
@@ -57,13 +56,16 @@ async fn openings(count: usize, fail_points: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn arrival_within_the_draw_gives_no_advantage() {
-    assert_eq!(openings(4, "").await, None);
+    assert_eq!(openings(TestApp::start().await, 4).await, None);
 }
 
 /// The test above would notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draw_by_arrival_is_noticed() {
-    let found = openings(1, "bug.draw_by_arrival=on*always").await;
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::default()).await;
+    plant(&mut app.redis().await, DRAW_BY_ARRIVAL).await;
+    let found = openings(app, 1).await;
     assert!(found.is_some_and(|found| found.contains("correlate")));
 }
 

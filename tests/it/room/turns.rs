@@ -3,6 +3,10 @@
 
 use super::{admission, join, look, path, pause, sale, until};
 use crate::support::app::{Options, PATIENCE, Shopper, TestApp, all_at_once, eventually};
+use crate::support::{
+    Servers,
+    plant::{LET_EVERYBODY_IN, plant},
+};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -92,11 +96,9 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
 /// The test above would notice turns that nobody counted: everybody's begins at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_beyond_the_stock_are_noticed() {
-    let app = TestApp::start_with(Options {
-        fail_points: "bug.let_everybody_in=on*always".to_owned(),
-        ..Options::default()
-    })
-    .await;
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::default()).await;
+    plant(&mut app.redis().await, LET_EVERYBODY_IN).await;
     let sale = sale(&app, 5, soon(), json!({"overbooking_percent": 0})).await;
     let people: Vec<Shopper> = (0..12).map(|_| app.shopper()).collect();
     for shopper in &people {
