@@ -7,6 +7,7 @@
 //! | [`writer`] | accepted orders from the channel into Postgres |
 //! | [`recovery`] | accepted orders that a dead, slow or writerless process left in the log |
 //! | [`expiry`] | orders whose time to pay is over |
+//! | [`scrub`] | compares Redis with Postgres, and has a sale rebuilt that they disagree about |
 //! | [`refresh`] | the board: rows from Postgres, snapshots from Redis, subscribers |
 //! | [`rebuild`] | Redis from Postgres, after a loss, a restart or a failover |
 //! | `late` | orders of an epoch that has ended ask again, for the writer |
@@ -25,6 +26,7 @@ pub mod recovery;
 pub mod refresh;
 pub mod retire;
 pub mod running;
+pub mod scrub;
 pub mod supervise;
 pub mod writer;
 
@@ -155,7 +157,7 @@ pub fn spawn_views(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationTok
 
 const QUARTER_SECOND: Duration = Duration::from_millis(250);
 
-/// Starts the loops that write: recovery, expiry, releases and retirement.
+/// Starts the loops that write or mend: recovery, scrubber, expiry, releases and retirement.
 pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationToken) {
     supervise(shop, tasks, "recovery", stop, |shop, stop| async move {
         let pause = Duration::from_millis(100);
@@ -171,6 +173,11 @@ pub fn spawn_writers(shop: &Arc<Shop>, tasks: &TaskTracker, stop: &CancellationT
     supervise(shop, tasks, "retirement", stop, |shop, stop| async move {
         let mut pace = Pace::new(&shop, "retirement", Duration::from_secs(60), None, &stop);
         while pace.rest(retire::step(&shop)).await {}
+    });
+    supervise(shop, tasks, "scrubber", stop, |shop, stop| async move {
+        let mut scrubber = scrub::Scrubber::default();
+        let mut pace = Pace::new(&shop, "scrubber", scrub::PAUSE, None, &stop);
+        while pace.rest(scrubber.step(&shop)).await {}
     });
     supervise(shop, tasks, "releases", stop, |shop, stop| async move {
         let bell = Some(&shop.release_bell);

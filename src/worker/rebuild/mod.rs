@@ -69,7 +69,7 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
     // One node of a cluster that does not answer keeps nobody from looking at the sales of the others.
     let (live, silent) = match shop.redis.processes().await {
         Ok(live) => (live, None),
-        Err(error) => (Vec::new(), Some(error)),
+        Err(error) => (answering(shop), Some(error)),
     };
     let mut doubtful = live;
     doubtful.retain(|process| !approved.contains(process));
@@ -96,6 +96,18 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
         Box::pin(elect_and_rebuild(shop, Scope::Sales(due))).await?;
     }
     silent.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// The processes that answered for a sale when it was last read.
+fn answering(shop: &Shop) -> Vec<String> {
+    let listings = shop.board.listings();
+    let read = listings.iter().filter(|listing| listing.was_read());
+    let processes = read.filter_map(|listing| listing.snapshot());
+    let processes: HashSet<_> = processes.map(|known| known.process).collect();
+    processes
+        .iter()
+        .map(|process| process.to_string())
+        .collect()
 }
 
 /// Sales that Redis should sell, and as far as the cache knows may not.

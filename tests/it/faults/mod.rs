@@ -26,6 +26,7 @@ mod rebuild;
 mod redis_corrupt;
 mod redis_loss;
 mod refusals;
+mod scrub;
 
 use crate::support::{
     Servers,
