@@ -1,23 +1,22 @@
 //! Connections: the pools of `deadpool-redis`, and what they lend.
 
 use super::{CONNECT_TIMEOUT, PoolSize, RESPONSE_TIMEOUT};
+use arc_swap::ArcSwapOption;
 use deadpool_redis::{
     Manager, PoolConfig, PoolError, Runtime, Timeouts,
     sentinel::{self, SentinelNodeConnectionInfo, SentinelServerType, TlsMode},
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
-    RedisFuture, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, InfoDict, IntoConnectionInfo, Pipeline,
+    RedisError, RedisFuture, Value,
     aio::{ConnectionLike, MultiplexedConnection, PubSub},
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
     sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo},
 };
-use std::time::Duration;
-use tokio::{
-    sync::{Mutex, OnceCell},
-    time::timeout,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::{sync::Mutex, time::timeout};
 
 /// The most connections of a pool.
 const POOLED: usize = 16;
@@ -32,13 +31,12 @@ pub(super) enum Servers {
         client: Client,
         pool: deadpool_redis::Pool,
     },
-    /// Two connections, each to every node, that mend themselves: one for purchases, and one for the
-    /// rest. A pool would be many times as many, and `deadpool-redis` gives those no time limits.
+    /// Two connections, each to every node: one for purchases, and one for the rest. A pool would be
+    /// many times as many, and `deadpool-redis` gives those no time limits.
     Cluster {
         nodes: Vec<Client>,
-        client: Box<ClusterClient>,
-        purchases: OnceCell<ClusterConnection>,
-        others: OnceCell<ClusterConnection>,
+        purchases: Nodes,
+        others: Nodes,
     },
     Sentinel {
         client: Box<Mutex<SentinelClient>>,
@@ -103,18 +101,17 @@ impl Servers {
             let client = ClusterClientBuilder::new(nodes.clone())
                 .connection_timeout(NODE_TIMEOUT)
                 .response_timeout(NODE_TIMEOUT)
-                .retries(3)
+                .retries(6)
                 .min_retry_wait(10)
-                .max_retry_wait(100)
+                .max_retry_wait(30)
                 .build()?;
             return Ok(Self::Cluster {
                 nodes: nodes
                     .into_iter()
                     .map(Client::open)
                     .collect::<Result<_, _>>()?,
-                client: Box::new(client),
-                purchases: OnceCell::new(),
-                others: OnceCell::new(),
+                purchases: Nodes::new(client.clone()),
+                others: Nodes::new(client),
             });
         }
         let config = AsyncConnectionConfig::new()
@@ -180,16 +177,14 @@ impl Servers {
                     .map(Connection::PooledSentinel)
                     .map_err(pool_error)
             }
-            Self::Cluster { client, others, .. } => connected(client, others).await,
+            Self::Cluster { others, .. } => others.connected().await.map(Connection::Cluster),
         }
     }
 
     /// A connection for everybody, of no pool.
     pub async fn shared(&self) -> Result<Connection, RedisError> {
         match self {
-            Self::Cluster {
-                client, purchases, ..
-            } => connected(client, purchases).await,
+            Self::Cluster { purchases, .. } => purchases.connected().await.map(Connection::Cluster),
             Self::One { .. } | Self::Sentinel { .. } => Ok(self.pooled().await?.detach()),
         }
     }
@@ -237,13 +232,81 @@ impl Servers {
     }
 }
 
-async fn connected(
-    client: &ClusterClient,
-    connection: &OnceCell<ClusterConnection>,
-) -> Result<Connection, RedisError> {
-    let connecting = async || in_time(client.get_async_connection()).await;
-    let connection = connection.get_or_try_init(connecting).await?;
-    Ok(Connection::Cluster(connection.clone()))
+/// A connection to every node of a cluster. The client looks for who has a slot when a node says that
+/// it has moved; a node that stands still says nothing. So after silence a second connection is made
+/// beside the first, and takes over when every primary answers on it.
+#[derive(Clone)]
+pub struct Nodes(Arc<NodesInner>);
+
+struct NodesInner {
+    client: ClusterClient,
+    current: ArcSwapOption<ClusterConnection>,
+    connecting: Mutex<()>,
+    renewing: Arc<Mutex<()>>,
+}
+
+impl Nodes {
+    fn new(client: ClusterClient) -> Self {
+        Self(Arc::new(NodesInner {
+            client,
+            current: ArcSwapOption::empty(),
+            connecting: Mutex::new(()),
+            renewing: Arc::default(),
+        }))
+    }
+
+    /// Connects, unless that was done before.
+    async fn connected(&self) -> Result<Self, RedisError> {
+        let _one_at_a_time = self.0.connecting.lock().await;
+        if self.0.current.load().is_none() {
+            let connection = in_time(self.0.client.get_async_connection()).await?;
+            self.0.current.store(Some(Arc::new(connection)));
+        }
+        Ok(self.clone())
+    }
+
+    fn current(&self) -> Result<ClusterConnection, RedisError> {
+        let current = self.0.current.load();
+        let current = current.as_deref().cloned();
+        current.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected).into())
+    }
+
+    /// Passes an answer on, and looks for the nodes again if there was none.
+    fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
+        if answer.as_ref().is_err_and(RedisError::is_io_error)
+            && let Ok(turn) = self.0.renewing.clone().try_lock_owned()
+        {
+            let nodes = self.0.clone();
+            tokio::spawn(async move {
+                match timeout(4 * NODE_TIMEOUT, complete(&nodes.client)).await {
+                    Ok(Ok(connection)) => nodes.current.store(Some(Arc::new(connection))),
+                    Ok(Err(error)) => tracing::debug!(%error, "some primaries do not answer"),
+                    Err(_) => tracing::debug!("no connection to all primaries in time"),
+                }
+                tokio::time::sleep(NODE_TIMEOUT / 2).await;
+                drop(turn);
+            });
+        }
+        answer
+    }
+}
+
+/// A connection on which all primaries answer; the client alone would leave out who does not.
+async fn complete(client: &ClusterClient) -> Result<ClusterConnection, RedisError> {
+    let mut connection = client.get_async_connection().await?;
+    let info = redis::cmd("CLUSTER").arg("INFO").to_owned();
+    let info: InfoDict = connection
+        .route_command(info, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random))
+        .await
+        .and_then(|said| Ok(redis::from_redis_value(said)?))?;
+    let answers = connection
+        .route_command(redis::cmd("PING"), every_primary())
+        .await?;
+    let answers: HashMap<String, Value> = redis::from_redis_value(answers)?;
+    match info.get::<usize>("cluster_size") {
+        Some(size) if answers.len() >= size => Ok(connection),
+        _ => Err(invalid("a primary does not answer")),
+    }
 }
 
 /// A connection: lent by a pool until it is dropped, or shared.
@@ -251,7 +314,7 @@ pub enum Connection {
     Pooled(deadpool_redis::Connection),
     PooledSentinel(sentinel::Connection),
     Shared(MultiplexedConnection),
-    Cluster(ClusterConnection),
+    Cluster(Nodes),
 }
 
 impl Connection {
@@ -261,16 +324,18 @@ impl Connection {
             Self::Pooled(connection) => Self::Shared((**connection).clone()),
             Self::PooledSentinel(connection) => Self::Shared((**connection).clone()),
             Self::Shared(connection) => Self::Shared(connection.clone()),
-            Self::Cluster(connection) => Self::Cluster(connection.clone()),
+            Self::Cluster(nodes) => Self::Cluster(nodes.clone()),
         }
     }
 
-    /// The client of a cluster, if this is a connection to one.
-    pub(super) fn cluster(&mut self) -> Option<&mut ClusterConnection> {
-        match self {
-            Self::Cluster(connection) => Some(connection),
-            Self::Pooled(_) | Self::PooledSentinel(_) | Self::Shared(_) => None,
-        }
+    /// Sends a command to every primary of a cluster. The reply is a map by address.
+    pub(super) async fn ask_primaries(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let Self::Cluster(nodes) = self else {
+            return Err(invalid("this is no cluster"));
+        };
+        let mut connection = nodes.current()?;
+        let asked = connection.route_command(command.clone(), every_primary());
+        nodes.heard(in_time(asked).await)?.extract_error()
     }
 
     /// Takes it from its pool for good.
@@ -285,8 +350,12 @@ impl Connection {
     }
 }
 
+fn every_primary() -> RoutingInfo {
+    RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None))
+}
+
 /// What a cluster's client does before it has an answer is not bounded by its own limits.
-pub(super) fn in_time<'a, T: Send + 'a>(
+fn in_time<'a, T: Send + 'a>(
     asked: impl Future<Output = Result<T, RedisError>> + Send + 'a,
 ) -> RedisFuture<'a, T> {
     Box::pin(async {
@@ -302,7 +371,10 @@ impl ConnectionLike for Connection {
             Self::Pooled(connection) => connection.req_packed_command(cmd),
             Self::PooledSentinel(connection) => connection.req_packed_command(cmd),
             Self::Shared(connection) => connection.req_packed_command(cmd),
-            Self::Cluster(connection) => in_time(connection.req_packed_command(cmd)),
+            Self::Cluster(nodes) => Box::pin(async {
+                let mut connection = nodes.current()?;
+                nodes.heard(in_time(connection.req_packed_command(cmd)).await)
+            }),
         }
     }
 
@@ -318,9 +390,11 @@ impl ConnectionLike for Connection {
                 connection.req_packed_commands(pipeline, offset, count)
             }
             Self::Shared(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Cluster(connection) => {
-                in_time(connection.req_packed_commands(pipeline, offset, count))
-            }
+            Self::Cluster(nodes) => Box::pin(async move {
+                let mut connection = nodes.current()?;
+                let asked = connection.req_packed_commands(pipeline, offset, count);
+                nodes.heard(in_time(asked).await)
+            }),
         }
     }
 

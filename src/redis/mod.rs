@@ -17,10 +17,7 @@ pub mod stub;
 use arc_swap::ArcSwapOption;
 use connection::Servers;
 use library::LIBRARY;
-use redis::{
-    Cmd, ErrorKind, RedisError, ServerErrorKind, Value,
-    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
-};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
@@ -137,29 +134,19 @@ impl Redis {
     pub async fn processes(&self) -> Result<Vec<String>, RedisError> {
         let call = LIBRARY.call_read_only("process", 0);
         let mut connection = self.pooled().await?;
-        if connection.cluster().is_none() {
+        if !self.is_cluster() {
             return Ok(vec![library::run(&call, &mut connection).await?]);
         }
-        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        for may_load in [true, false] {
-            let Some(cluster) = connection.cluster() else {
-                break;
-            };
-            let asked = cluster.route_command(call.clone(), everywhere.clone());
-            match connection::in_time(asked)
-                .await
-                .and_then(Value::extract_error)
-            {
-                Err(error) if may_load && library::is_unknown_function(&error) => {
-                    LIBRARY.load(&mut connection).await?;
-                }
-                answered => {
-                    let by_node: HashMap<String, String> = redis::from_redis_value(answered?)?;
-                    return Ok(by_node.into_values().collect());
-                }
+        let answered = connection.ask_primaries(&call).await;
+        let answered = match answered {
+            Err(error) if library::is_unknown_function(&error) => {
+                LIBRARY.load(&mut connection).await?;
+                connection.ask_primaries(&call).await
             }
-        }
-        Ok(Vec::new())
+            answered => answered,
+        };
+        let by_node: HashMap<String, String> = redis::from_redis_value(answered?)?;
+        Ok(by_node.into_values().collect())
     }
 
     /// A connection of its own that receives what is published on the channel of changes. In a

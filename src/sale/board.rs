@@ -352,10 +352,12 @@ impl Listing {
         });
     }
 
-    /// Takes in a snapshot of its Redis state; `None`: there is none. Older ones are ignored.
+    /// Takes in a snapshot of its Redis state; `None`: there is none. Older ones are ignored, except
+    /// from another process, which may have lost changes.
     pub fn tell(&self, new: Option<Snapshot>) {
         let mut known = lock(&self.snapshot);
         if let (Some(new), Some(known)) = (&new, &*known)
+            && new.process == known.process
             && (new.epoch, new.change) < (known.epoch, known.change)
         {
             return;

@@ -297,6 +297,7 @@ async fn judge<W: Borrow<Waiting>>(
     let (mut reloaded, mut unanswered) = (false, false);
     loop {
         let sale = listing.sale();
+        let attempt_began = tokio::time::Instant::now();
         let attempted = tokio::time::timeout_at(deadline, attempt(shop, &sale, waiting, &mut ids));
         match attempted
             .await
@@ -358,7 +359,9 @@ async fn judge<W: Borrow<Waiting>>(
                 return Err(NO_ANSWER);
             }
             Err(Failure::Later(error)) => {
-                if tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
+                // Nobody was judged; an attempt that the deadline cuts short would leave that open.
+                let next = RETRY_PAUSE + 2 * attempt_began.elapsed();
+                if tokio::time::Instant::now() + next >= deadline {
                     tracing::warn!(sale = %listing.id, %error, buyers = waiting.len(), "redis cannot judge a batch now");
                     return Err(
                         if error.redirect_node().is_some() || error.code() == Some("TRYAGAIN") {

@@ -38,12 +38,14 @@ use std::{
     time::{Duration, Instant},
 };
 use time::{Date, OffsetDateTime, macros::datetime};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 const EPOCH: i64 = datetime!(2025-01-01 00:00 UTC).unix_timestamp();
 
 /// How long a lease may be used: an id's second is at most this much behind Redis' clock.
 const LEASE_LIFE: Duration = Duration::from_secs(1);
+/// How long one lane of many is waited for.
+const LANE_TIMEOUT: Duration = Duration::from_millis(200);
 const SMALLEST_LEASE: u32 = 64;
 const LARGEST_LEASE: u32 = 65_536;
 
@@ -131,10 +133,11 @@ impl IdGenerator {
         ids: &mut Vec<OrderId>,
     ) -> Result<(), IdError> {
         let first = self.answering.load(Relaxed);
+        let wanted = ids.len() + count;
         let mut failed = None;
         for number in (first..).take(self.lanes.len()) {
             let lane = &self.lanes[number % self.lanes.len()];
-            match self.take_from(lane, connection, count, ids).await {
+            match self.take_from(lane, connection, wanted, ids).await {
                 Err(IdError::Redis(error)) => {
                     self.answering.store(number + 1, Relaxed);
                     failed = Some(error);
@@ -149,11 +152,10 @@ impl IdGenerator {
         &self,
         lane: &Lane,
         connection: &mut impl ConnectionLike,
-        count: usize,
+        wanted: usize,
         ids: &mut Vec<OrderId>,
     ) -> Result<(), IdError> {
         let mut held = lane.lease.lock().await;
-        let wanted = ids.len() + count;
         while ids.len() < wanted {
             let usable = held
                 .as_mut()
@@ -188,6 +190,27 @@ impl IdGenerator {
         }
     }
 
+    /// Gives the lanes of a cluster a floor, so that each can be leased from when Postgres is away. One
+    /// that does not answer gets its floor when it is first leased from.
+    pub async fn settle(&self) -> Result<(), IdError> {
+        if self.lanes.len() == 1 {
+            return Ok(());
+        }
+        let floor = self.raise_floor(OffsetDateTime::now_utc().unix_timestamp());
+        let (floor, keys) = (floor.await?, &self.redis.keys);
+        let day = day_of(floor)?;
+        let connection = self.redis.pooled().await?;
+        let settling = self.lanes.iter().map(async |lane| {
+            functions::floor_ids(&mut connection.another(), keys, lane.lane, day, floor).await
+        });
+        for settled in futures_util::future::join_all(settling).await {
+            if let Err(error) = settled {
+                tracing::debug!(%error, "a lane of the order numbers has no floor yet");
+            }
+        }
+        Ok(())
+    }
+
     async fn lease(
         &self,
         connection: &mut impl ConnectionLike,
@@ -200,7 +223,14 @@ impl IdGenerator {
         // deleted as fast as it is restored.
         for _ in 0..8 {
             let taken = Instant::now();
-            match functions::lease_ids(connection, &self.redis.keys, lane, day, size).await? {
+            let asked = functions::lease_ids(connection, &self.redis.keys, lane, day, size);
+            let leased = match lane {
+                IdLane::Whole => asked.await,
+                IdLane::Part(_) => timeout(LANE_TIMEOUT, asked).await.unwrap_or_else(|_| {
+                    Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+                }),
+            };
+            match leased? {
                 Leased::Block { second, first } => {
                     let next = lane.sequence(first).ok_or(IdError::DayExhausted)?;
                     lane.sequence(first + i64::from(size) - 1)

@@ -96,7 +96,8 @@ impl Shop {
     }
 
     /// A slot that moves between approved processes takes its sales along, which need no rebuild.
-    /// Answers whether this is such a sale, and may be sold again.
+    /// Answers whether this is such a sale. Both must be primaries now: a replica that took its
+    /// primary's place may lack what that one had acknowledged.
     pub async fn adopt(&self, listing: &Listing) -> Result<bool, ShopError> {
         let Some(known) = listing.snapshot().filter(|_| self.redis.is_cluster()) else {
             return Ok(false);
@@ -109,12 +110,17 @@ impl Shop {
         if !moved {
             return Ok(false);
         }
-        let keys = &self.redis.keys;
-        let mut connection = self.redis.pooled().await?;
-        if !functions::adopt(&mut connection, keys, listing.id, &known).await? {
+        let primaries = self.redis.processes().await?;
+        let is_primary = |process: &str| primaries.iter().any(|one| one == process);
+        if !is_primary(&known.approved) || !is_primary(&known.process) {
             return Ok(false);
         }
-        tracing::debug!(sale = %listing.id, "follows its slot to another process");
+        let keys = &self.redis.keys;
+        let mut connection = self.redis.pooled().await?;
+        // Otherwise somebody else was faster, or it has moved on: the next look tells.
+        if functions::adopt(&mut connection, keys, listing.id, &known).await? {
+            tracing::debug!(sale = %listing.id, "follows its slot to another process");
+        }
         self.refresh(listing.id).await?;
         Ok(true)
     }

@@ -155,13 +155,13 @@ async fn disagreement(shop: &Shop, listing: &Listing) -> Result<Option<&'static 
 }
 
 const NEWEST: &str = "SELECT sale_id, id, user_id FROM
-    (SELECT * FROM orders ORDER BY id DESC LIMIT $1) AS some
+    (SELECT * FROM orders ORDER BY id DESC LIMIT $1) AS picked
     WHERE status IN ('pending_payment', 'paid')";
 /// The orders that follow a random id.
 const ANYWHERE: &str = "SELECT sale_id, id, user_id FROM
     (SELECT * FROM orders
      WHERE id >= (SELECT (min(id) + random() * (max(id) - min(id)))::bigint FROM orders)
-     ORDER BY id LIMIT $1) AS some
+     ORDER BY id LIMIT $1) AS picked
     WHERE status IN ('pending_payment', 'paid')";
 
 /// Looks up some live orders of Postgres in Redis. Answers the sales of those that are not there.

@@ -24,7 +24,10 @@ local function token()
   return promoted and run_id .. '+' .. promoted or run_id
 end
 
-register('process', function() return token() end, { 'no-writes' })
+register('process', function()
+  local is_replica = string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true)
+  return is_replica and redis.error_reply('READONLY this is a replica') or token()
+end, { 'no-writes' })
 
 -- The fields of a sale that may be sold from: this process is approved for it, in this epoch.
 -- Otherwise nil and why not.

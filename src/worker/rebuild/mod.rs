@@ -35,6 +35,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
+use time::OffsetDateTime;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// "flash-sale rebuild", so that no other program picks the same number by accident. Mixed with the name of
@@ -82,7 +83,9 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
     }
     let mut due = Vec::new();
     let mut missing = HashSet::new();
-    for listing in unsellable(shop) {
+    let (mut unsellable, now) = (shop.board.listings(), shop.now());
+    unsellable.retain(|listing| is_unsellable(listing, now));
+    for listing in unsellable {
         match listing.snapshot() {
             None if !listing.is_suspect() && !absent.contains(&listing.id) => {
                 missing.insert(listing.id);
@@ -110,16 +113,11 @@ fn answering(shop: &Shop) -> Vec<String> {
         .collect()
 }
 
-/// Sales that Redis should sell, and as far as the cache knows may not.
-fn unsellable(shop: &Shop) -> Vec<Arc<Listing>> {
-    let now = shop.now();
-    let mut listings = shop.board.listings();
-    listings.retain(|listing| {
-        !listing.is_retired(now)
-            && (listing.is_suspect() || listing.was_read())
-            && !listing.is_sellable()
-    });
-    listings
+/// Whether Redis should sell this sale, and as far as the cache knows may not.
+fn is_unsellable(listing: &Listing, now: OffsetDateTime) -> bool {
+    !listing.is_retired(now)
+        && (listing.is_suspect() || listing.was_read())
+        && !listing.is_sellable()
 }
 
 /// Work on few rows, which takes long only if a server has fallen silent.
@@ -157,12 +155,14 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
         }
         Scope::Sales(ids) => {
             // A fresh look under the lock: the other instance may have rebuilt them meanwhile.
-            for id in &ids {
-                bounded(shop.refresh(*id)).await?;
+            let mut only = Vec::new();
+            for id in ids {
+                let listing = bounded(shop.refresh(id)).await?;
+                let is_due = is_unsellable(&listing, shop.now());
+                if is_due && !bounded(shop.adopt(&listing)).await? {
+                    only.push(id);
+                }
             }
-            let still: HashSet<SaleId> =
-                unsellable(shop).iter().map(|listing| listing.id).collect();
-            let only: Vec<SaleId> = ids.into_iter().filter(|id| still.contains(id)).collect();
             if only.is_empty() {
                 return Ok(());
             }
@@ -172,6 +172,7 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false)).await?;
     // A process in which something old may still sell is not approved.
     if !doubtful.is_empty() && !outcome.unsealed {
+        bounded(async { Ok(shop.ids.settle().await?) }).await?;
         bounded(approve(shop, &doubtful)).await?;
     }
     if let Some((_, error)) = outcome.failed {
