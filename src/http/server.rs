@@ -29,6 +29,8 @@ const HEAD_LIMIT: usize = 32 * 1024;
 /// How long a client may leave answers unread before the system ends its connection.
 #[cfg(target_os = "linux")]
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long after the port is closed a request may still arrive.
+const LAST_REQUESTS: Duration = Duration::from_millis(250);
 /// Beyond this many connections it is memory that counts, and that is an operator's decision.
 const MOST_BY_DEFAULT: usize = 50_000;
 /// Longer than the usual 128, which is full at once when a sale opens: clients that find it full
@@ -111,8 +113,9 @@ pub async fn serve(
             (permit, Listener::accept(&mut listener).await)
         };
         let (permit, (stream, peer)) = tokio::select! {
-            () = draining.cancelled() => break,
+            biased; // who has connected already is taken in: closing the port would reset them
             accepted = accepted => accepted,
+            () = draining.cancelled() => break,
         };
         while open.try_join_next().is_some() {}
         let Some(seat) = seats.take(Address::from(peer.ip())) else {
@@ -138,6 +141,9 @@ pub async fn serve(
         });
     }
     drop(listener);
+    // hyper hangs up on whom it has not read from yet; a proxy's last request may be on its way.
+    let ended = async { while open.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LAST_REQUESTS, ended).await;
     if tokio::time::timeout(grace, graceful.shutdown())
         .await
         .is_err()
