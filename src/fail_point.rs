@@ -10,7 +10,7 @@
 //!
 //! | action | at the point |
 //! |---|---|
-//! | `error` | the step fails as if its server had gone |
+//! | `error` | the step fails with [`Injected`], which callers take for a server that has gone |
 //! | `pause:MS` | the step stands still for so long, and then goes on |
 //! | `panic` | the task panics |
 //! | `exit` | the process kills itself (SIGKILL): nothing is flushed, no destructor runs |
@@ -71,6 +71,22 @@ pub const POINTS: &[&str] = &[
 
 pub use imp::FailPoints;
 
+/// A step that a test made fail. Without the feature there is no such value.
+#[derive(Debug, thiserror::Error)]
+#[cfg(feature = "fault-injection")]
+#[error("injected at {0}")]
+pub struct Injected(&'static str);
+#[derive(Debug, thiserror::Error)]
+#[cfg(not(feature = "fault-injection"))]
+pub enum Injected {}
+
+/// For steps that can fail only as Postgres does.
+impl From<Injected> for sqlx::Error {
+    fn from(error: Injected) -> Self {
+        Self::AnyDriverError(Box::new(error))
+    }
+}
+
 /// What is wrong with a text for [`FailPoints::set`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fail point {0}")]
@@ -78,7 +94,7 @@ pub struct Unknown(pub String);
 
 #[cfg(not(feature = "fault-injection"))]
 mod imp {
-    use super::Unknown;
+    use super::{Injected, Unknown};
 
     /// Nothing: this build has no fail points. Made and cloned as the other one, so that nobody who uses it
     /// has to know which build this is.
@@ -97,7 +113,7 @@ mod imp {
         }
 
         #[inline(always)]
-        pub async fn at(&self, _point: &'static str) -> std::io::Result<()> {
+        pub async fn at(&self, _point: &'static str) -> Result<(), Injected> {
             Ok(())
         }
     }
@@ -105,7 +121,7 @@ mod imp {
 
 #[cfg(feature = "fault-injection")]
 mod imp {
-    use super::{POINTS, Unknown};
+    use super::{Injected, POINTS, Unknown};
     use std::{
         collections::HashMap,
         sync::{
@@ -199,11 +215,11 @@ mod imp {
         }
 
         /// Fails here, if that is what the test wants.
-        pub async fn at(&self, point: &'static str) -> std::io::Result<()> {
+        pub async fn at(&self, point: &'static str) -> Result<(), Injected> {
             debug_assert!(POINTS.contains(&point), "{point} is not in the list");
             match self.fire(point) {
                 None => Ok(()),
-                Some(Action::Error) => Err(std::io::Error::other(format!("injected at {point}"))),
+                Some(Action::Error) => Err(Injected(point)),
                 Some(Action::Pause(time)) => {
                     tokio::time::sleep(time).await;
                     Ok(())

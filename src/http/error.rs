@@ -371,6 +371,7 @@ impl From<ShopError> for Problem {
             },
             ShopError::Postgres(error) if postgres_is_away(&error) => away("postgres", &error),
             ShopError::Redis(error) if redis_is_away(&error) => away("redis", &error),
+            ShopError::Injected(error) => away("a fail point", &error),
             ShopError::Postgres(error) => internal("postgres", &error),
             ShopError::Redis(error) => internal("redis", &error),
             ShopError::Ids(error) => internal("ids", &error),

@@ -282,12 +282,8 @@ impl Rooms {
         let mut generation = Generation([0; 8]);
         fill(&mut generation.0);
         let asked = Instant::now();
-        let fail_points = &self.shop.fail_points;
-        fail_points
-            .at("room.joining")
-            .await
-            .map_err(redis::RedisError::from)
-            .map_err(ShopError::Redis)?;
+        let points = &self.shop.fail_points;
+        points.at("room.joining").await.map_err(ShopError::from)?;
         let keys = &self.shop.redis.keys;
         let answer = room::join(
             &mut connection,

@@ -169,10 +169,7 @@ impl Rooms {
         let (now_ms, advanced) = answer.map_err(|error| self.failed(error))?;
         self.shop.board.clock.read(now_ms, asked);
         let fail_points = &self.shop.fail_points;
-        fail_points
-            .at("room.advanced")
-            .await
-            .map_err(redis::RedisError::from)?;
+        fail_points.at("room.advanced").await?;
         let Some(advanced) = advanced else {
             return Ok(None);
         };

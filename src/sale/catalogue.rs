@@ -296,10 +296,7 @@ impl Shop {
         };
         let id = sale.id;
         self.board.learn(sale.clone());
-        self.fail_points
-            .at("sale.stored")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        self.fail_points.at("sale.stored").await?;
         match self.install_new(&sale).await? {
             Installed::Open => {}
             // Somebody was quicker to rebuild it; or the id was used before, in a database that this
@@ -469,10 +466,7 @@ impl Shop {
         let mut sale = claimed.ok_or(ShopError::SaleNotFound)?;
         let unchanged = sale.clone();
         let fail_points = &self.fail_points;
-        fail_points
-            .at("stock.claimed")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("stock.claimed").await?;
         let left = i64::from(sale.stock) - take;
         sale.stock = i32::try_from(left)
             .ok()
@@ -500,10 +494,7 @@ impl Shop {
                 });
             }
         }
-        fail_points
-            .at("stock.taken")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("stock.taken").await?;
         let lowered: Option<Sale> = sqlx::query_as(concat!(
             "UPDATE sales SET stock = $3, version = version + 1
              WHERE id = $1 AND version = $2 AND epoch = $4 RETURNING ",
@@ -527,10 +518,7 @@ impl Shop {
         let sale = sale.ok_or(ShopError::SaleNotFound)?;
         let id = sale.id;
         let listing = self.board.learn(sale.clone());
-        self.fail_points
-            .at("sale.changed")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        self.fail_points.at("sale.changed").await?;
         match self.apply_version(&sale).await? {
             VersionApplied::Applied | VersionApplied::Unchanged => {}
             // A sale that is over and gone from Redis has nothing left to stop.

@@ -19,6 +19,7 @@
 
 use crate::{
     domain::{Admission, IdempotencyKey, OrderId, Sale, UserId},
+    fail_point::Injected,
     redis::{
         functions::{self, AdmitOptions, Admitted, Buyer, Fenced, Verdict},
         is_passing, is_wrong_type,
@@ -296,6 +297,10 @@ async fn judge<W: Borrow<Waiting>>(
     let mut ids = spare.take(waiting.len());
     let (mut reloaded, mut unanswered) = (false, false);
     loop {
+        if listing.is_suspect() {
+            shop.rebuild_bell.notify_one();
+            return Err(SHUT);
+        }
         let sale = listing.sale();
         let attempt_began = tokio::time::Instant::now();
         let attempted = tokio::time::timeout_at(deadline, attempt(shop, &sale, waiting, &mut ids));
@@ -413,6 +418,12 @@ impl From<redis::RedisError> for Failure {
     }
 }
 
+impl From<Injected> for Failure {
+    fn from(error: Injected) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
 async fn attempt<W: Borrow<Waiting>>(
     shop: &Shop,
     sale: &Sale,
@@ -443,20 +454,14 @@ async fn attempt<W: Borrow<Waiting>>(
         own_writer: shop.settings.own_writer,
         readmitted: None,
     };
-    shop.fail_points
-        .at("gate.asking")
-        .await
-        .map_err(redis::RedisError::from)?;
+    shop.fail_points.at("gate.asking").await?;
     let asked = Instant::now();
     shop.round_trips.redis.fetch_add(1, Relaxed);
     let keys = &shop.redis.keys;
     let judged = functions::admit(&mut connection, keys, sale.id, sale.epoch, options, &buyers)
-        .instrument(traces::below_here("redis admit"))
+        .instrument(traces::below_here("redis admit.lua"))
         .await?;
-    shop.fail_points
-        .at("gate.admitted")
-        .await
-        .map_err(redis::RedisError::from)?;
+    shop.fail_points.at("gate.admitted").await?;
     judged
         .map(|admitted| (asked, admitted))
         .map_err(Failure::Fenced)

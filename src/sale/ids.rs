@@ -21,7 +21,7 @@
 
 use crate::{
     domain::OrderId,
-    fail_point::FailPoints,
+    fail_point::{FailPoints, Injected},
     postgres::Pool,
     redis::{
         Redis,
@@ -60,6 +60,8 @@ pub enum IdError {
     DayExhausted,
     #[error("the clock reads {0} Unix seconds, which an id cannot carry (2025 to 2093)")]
     ClockOutOfRange(i64),
+    #[error(transparent)]
+    Injected(#[from] Injected),
     #[error("redis kept losing the id counter while it was being restored")]
     Unsettled,
 }
@@ -163,15 +165,9 @@ impl IdGenerator {
             let Some(lease) = usable else {
                 let size = next_size(held.as_ref())
                     .max(u32::try_from(wanted - ids.len()).unwrap_or(u32::MAX));
-                self.fail_points
-                    .at("ids.leasing")
-                    .await
-                    .map_err(redis::RedisError::from)?;
+                self.fail_points.at("ids.leasing").await?;
                 *held = Some(self.lease(connection, lane.lane, size).await?);
-                self.fail_points
-                    .at("ids.leased")
-                    .await
-                    .map_err(redis::RedisError::from)?;
+                self.fail_points.at("ids.leased").await?;
                 continue;
             };
             ids.push(
@@ -190,12 +186,10 @@ impl IdGenerator {
         }
     }
 
-    /// Gives the lanes of a cluster a floor, so that each can be leased from when Postgres is away. One
-    /// that does not answer gets its floor when it is first leased from.
+    /// Raises the floor of every lane, before a process is approved: another one may have given out
+    /// numbers above the floor that this one knows. A lane that does not answer has one set when it is
+    /// first leased from.
     pub async fn settle(&self) -> Result<(), IdError> {
-        if self.lanes.len() == 1 {
-            return Ok(());
-        }
         let floor = self.raise_floor(OffsetDateTime::now_utc().unix_timestamp());
         let (floor, keys) = (floor.await?, &self.redis.keys);
         let day = day_of(floor)?;

@@ -28,7 +28,7 @@ use crate::{
     domain::{
         Admission, IdempotencyKey, Order, OrderId, OrderStatus, SaleId, SaleState, SaleView, UserId,
     },
-    fail_point::FailPoints,
+    fail_point::{FailPoints, Injected},
     postgres::{self, Pool, unless_silent},
     redis::Redis,
 };
@@ -89,6 +89,8 @@ pub enum ShopError {
     Redis(#[from] redis::RedisError),
     #[error("ids: {0}")]
     Ids(#[source] ids::IdError),
+    #[error(transparent)]
+    Injected(#[from] Injected),
 }
 
 impl From<ids::IdError> for ShopError {
@@ -96,6 +98,7 @@ impl From<ids::IdError> for ShopError {
         match error {
             ids::IdError::Redis(error) => Self::Redis(error),
             ids::IdError::Postgres(error) => Self::Postgres(error),
+            ids::IdError::Injected(error) => Self::Injected(error),
             other => Self::Ids(other),
         }
     }
@@ -425,10 +428,12 @@ impl Shop {
         let now = self.now();
         let mut listings = self.board.listings();
         listings.retain(|listing| !listing.is_retired(now));
-        self.redis_is_approved.load(Relaxed)
-            && listings
-                .iter()
-                .all(|listing| listing.was_read() && listing.is_sellable())
+        // A sale that was never looked at is a new one, which shuts nothing.
+        let is_shut = |listing: &Arc<board::Listing>| match listing.was_read() {
+            true => !listing.is_sellable(),
+            false => listing.snapshot().is_some(),
+        };
+        self.redis_is_approved.load(Relaxed) && !listings.iter().any(is_shut)
     }
 
     /// Asks Redis whether it may sell any of the sales that it should; an error if none of them.

@@ -52,17 +52,11 @@ impl Shop {
             .map(|(user, order, _)| (*user, *order))
             .collect();
         let fail_points = &self.fail_points;
-        fail_points
-            .at("release.found")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("release.found").await?;
         if !self.return_units(sale, &orders).await? {
             return Ok(0);
         }
-        fail_points
-            .at("release.returned")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("release.returned").await?;
         // A row that came back meanwhile (the order was accepted again, see `orders::write_accepted`)
         // has another time, and stays for the next step.
         let (settled, times): (Vec<i64>, Vec<OffsetDateTime>) = rows
@@ -77,10 +71,7 @@ impl Shop {
         .bind(&times)
         .execute(&self.postgres)
         .await?;
-        fail_points
-            .at("release.settled")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("release.settled").await?;
         Ok(settled.len())
     }
 

@@ -19,18 +19,12 @@ pub async fn step(shop: &Arc<Shop>) -> Result<u64, ShopError> {
     let mut total = 0;
     loop {
         let fail_points = &shop.fail_points;
-        fail_points
-            .at("expiry.due")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("expiry.due").await?;
         let expired = match bounded(orders::expire_due(&shop.postgres, None, BATCH)).await {
             Err(error) if writer::is_refusal(&error) => return expire_each_sale(shop).await,
             expired => expired?,
         };
-        fail_points
-            .at("expiry.expired")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        fail_points.at("expiry.expired").await?;
         total += expired;
         if expired > 0 {
             shop.metrics.orders(OrderStatus::Expired).increment(expired);

@@ -77,10 +77,7 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
         Err(error) => return Err(error),
     };
     let fail_points = &shop.fail_points;
-    fail_points
-        .at("writer.readmitting")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.readmitting").await?;
     // One time for all, and not now: the window was open when they were admitted.
     let created_ms = late.iter().map(|(_, created)| *created).min().unwrap_or(0);
     let orders: Vec<AcceptedOrder> = late.iter().map(|(order, _)| *order).collect();
@@ -103,10 +100,7 @@ async fn ask_again(shop: &Arc<Shop>, sale: SaleId, late: &[Late]) -> Result<(), 
             return Err(wait("late orders wait until the sale is rebuilt"));
         }
     };
-    fail_points
-        .at("writer.readmitted")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.readmitted").await?;
     for batch in &readmitted.live {
         writer::settle_live(shop, batch, Expect::PerhapsWritten).await?;
     }

@@ -170,10 +170,7 @@ impl<'a> Pass<'a> {
             let keys = &shop.redis.keys;
             log::read(&mut connection, keys, log.listing.id, &log.after, CHUNK).await?
         };
-        shop.fail_points
-            .at("recovery.read")
-            .await
-            .map_err(sqlx::Error::Io)?;
+        shop.fail_points.at("recovery.read").await?;
         let full = entries.len() == CHUNK;
         let mut due: Vec<AcceptedBatch> = Vec::new();
         let mut young = false;
@@ -243,7 +240,9 @@ impl<'a> Pass<'a> {
                     ShopError::Postgres(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed) => {
                         self.is_over = true;
                     }
-                    ShopError::Postgres(sqlx::Error::Io(_)) => self.silences += 1,
+                    ShopError::Postgres(sqlx::Error::Io(_)) | ShopError::Injected(_) => {
+                        self.silences += 1;
+                    }
                     _ => {}
                 }
                 self.is_over |= self.silences >= SILENCES;

@@ -35,10 +35,7 @@ async fn remove(shop: &Arc<Shop>, listing: &Arc<Listing>) -> Result<bool, ShopEr
     if !listing.is_retired(shop.now()) {
         return Ok(false);
     }
-    shop.fail_points
-        .at("retire.judging")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    shop.fail_points.at("retire.judging").await?;
     let gone = {
         let (mut connection, keys) = (shop.redis.pooled().await?, &shop.redis.keys);
         functions::evict(&mut connection, keys, sale.id, sale.epoch, RETIREMENT).await?

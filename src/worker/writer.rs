@@ -100,10 +100,7 @@ async fn persist_traced(
     let mut give_up_at = None;
     loop {
         let written = async {
-            shop.fail_points
-                .at("writer.received")
-                .await
-                .map_err(sqlx::Error::Io)?;
+            shop.fail_points.at("writer.received").await?;
             let step = traces::below_here("postgres transaction");
             settle(shop, batches, Expect::New).instrument(step).await
         };
@@ -240,15 +237,9 @@ fn rebuilt_again() -> ShopError {
 
 async fn acknowledge_settled(shop: &Arc<Shop>, batches: &[AcceptedBatch]) -> Result<(), ShopError> {
     let fail_points = &shop.fail_points;
-    fail_points
-        .at("writer.committed")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.committed").await?;
     acknowledge(shop, batches).await?;
-    fail_points
-        .at("writer.acknowledged")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.acknowledged").await?;
     Ok(())
 }
 
@@ -375,10 +366,7 @@ pub(super) async fn reject(
     why: &str,
 ) -> Result<(), ShopError> {
     let fail_points = &shop.fail_points;
-    fail_points
-        .at("writer.rejecting")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.rejecting").await?;
     match orders::write_rejected(&shop.postgres, single, &order).await {
         Ok(Rejected::New) => {
             tracing::warn!(order = %order.id, sale = %single.sale, why, "an accepted order is rejected");
@@ -392,10 +380,7 @@ pub(super) async fn reject(
         Err(error) if is_refusal(&error) => put_aside(shop, single, &error.to_string()).await?,
         Err(error) => return Err(error.into()),
     }
-    fail_points
-        .at("writer.rejected")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("writer.rejected").await?;
     Ok(())
 }
 

@@ -94,7 +94,7 @@ struct Case {
 /// The first so many are what shoppers do.
 const SHOPPERS: usize = 5;
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 18] = [
     Case {
         title: "A shopper's order, looked up alone",
         words: &["FROM orders o", "WHERE o.id = $1 AND o.user_id = $2"],
@@ -123,6 +123,18 @@ const CASES: [Case; 16] = [
         title: "Cancelling",
         words: &["SET status = 'cancelled'"],
         arguments: "ORDER, USER",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "The scrubber: the newest orders",
+        words: &["ORDER BY id DESC LIMIT $1) AS picked"],
+        arguments: "64",
+        uses: &["orders_pkey"],
+    },
+    Case {
+        title: "The scrubber: orders that follow a random id",
+        words: &["random()", "ORDER BY id LIMIT $1) AS picked"],
+        arguments: "64",
         uses: &["orders_pkey"],
     },
     Case {
@@ -264,6 +276,10 @@ async fn statements_under_load_use_their_indexes() {
         .await
         .expect("a rebuild");
     app.shop.release_all().await.expect("releases");
+    let mut scrubber = worker::scrub::Scrubber::default();
+    for _ in 0..2 {
+        scrubber.step(&app.shop).await.expect("a look");
+    }
     app.shop
         .order(UserId::random(), OrderId::from_i64(1))
         .await

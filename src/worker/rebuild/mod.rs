@@ -79,6 +79,14 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
     if !doubtful.is_empty() {
         bounded(shop.refresh_catalogue()).await?;
         bounded(shop.read_snapshots(&shop.board.listings())).await?;
+        // Postgres may have approved another process instead, which sells by now: sell nothing more here.
+        for listing in shop.board.listings() {
+            if let Some(known) = listing.snapshot()
+                && doubtful.iter().any(|process| **process == *known.process)
+            {
+                listing.suspect();
+            }
+        }
         return Box::pin(elect_and_rebuild(shop, Scope::Processes(doubtful))).await;
     }
     let mut due = Vec::new();
@@ -172,7 +180,6 @@ async fn rebuild(shop: &Arc<Shop>, scope: Scope) -> Result<(), ShopError> {
     let outcome = Box::pin(rebuild_sales(shop, only.as_deref(), false)).await?;
     // A process in which something old may still sell is not approved.
     if !doubtful.is_empty() && !outcome.unsealed {
-        bounded(async { Ok(shop.ids.settle().await?) }).await?;
         bounded(approve(shop, &doubtful)).await?;
     }
     if let Some((_, error)) = outcome.failed {
@@ -229,23 +236,14 @@ async fn rebuild_sales(
     retired: bool,
 ) -> Result<Outcome, ShopError> {
     let fail_points = &shop.fail_points;
-    fail_points
-        .at("rebuild.elected")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.elected").await?;
     // Leased from a process that is perhaps not there any more.
     shop.ids.discard_leases().await;
     let Seals { sealed, failed } = seal(shop, only, retired).await?;
-    fail_points
-        .at("rebuild.sealed")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.sealed").await?;
     let_writers_finish(shop).await;
     let sales = fence(shop, &sealed).await?;
-    fail_points
-        .at("rebuild.fenced")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.fenced").await?;
     let taken: Vec<(SaleId, i64)> = unless_silent(
         sqlx::query_as("SELECT id, taken::bigint FROM sales").fetch_all(&shop.postgres),
     )
@@ -315,6 +313,7 @@ async fn try_lock(election: &mut Transaction) -> Result<bool, sqlx::Error> {
 /// the ones that hold keys still. One that does not answer may only be slow: it is not replaced before
 /// another one answers for its sales.
 async fn approve(shop: &Shop, rebuilt: &[String]) -> Result<(), ShopError> {
+    shop.ids.settle().await?;
     let timeline = postgres::timeline(&shop.postgres).await?;
     let mut standing = shop.redis.processes().await.unwrap_or_default();
     standing.extend(rebuilt.iter().cloned());
@@ -332,10 +331,7 @@ async fn approve(shop: &Shop, rebuilt: &[String]) -> Result<(), ShopError> {
     .bind(&standing)
     .execute(&shop.postgres)
     .await?;
-    shop.fail_points
-        .at("rebuild.approved")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    shop.fail_points.at("rebuild.approved").await?;
     Ok(())
 }
 

@@ -76,12 +76,11 @@ pub(super) async fn restore(
         }
     }
     drop(draining);
-    let drained_point = shop.fail_points.at("rebuild.drained").await;
-    let together = match drained_point.map_err(sqlx::Error::Io) {
-        Ok(()) => live_orders(shop, &drained).await,
-        Err(error) => Err(error.into()),
+    let together = async {
+        shop.fail_points.at("rebuild.drained").await?;
+        live_orders(shop, &drained).await
     };
-    let mut live = match together {
+    let mut live = match together.await {
         Ok(live) => live,
         Err(error) => {
             // One of them may be too large to be read in time: the others must not wait for it.
@@ -123,15 +122,9 @@ pub(super) async fn restore(
 async fn open(shop: &Arc<Shop>, sale: &Sale, live: LiveOrders) -> Result<usize, ShopError> {
     let fail_points = &shop.fail_points;
     let LiveOrders { taken, held } = live;
-    fail_points
-        .at("rebuild.recomputed")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.recomputed").await?;
     write_buyers(shop, sale, &held).await?;
-    fail_points
-        .at("rebuild.buyers_written")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.buyers_written").await?;
     let installed = {
         let remaining = i64::from(sale.stock) - taken;
         let (mut connection, keys) = (shop.redis.pooled().await?, &shop.redis.keys);
@@ -143,10 +136,7 @@ async fn open(shop: &Arc<Shop>, sale: &Sale, live: LiveOrders) -> Result<usize, 
         }
         return Ok(0);
     }
-    fail_points
-        .at("rebuild.installed")
-        .await
-        .map_err(sqlx::Error::Io)?;
+    fail_points.at("rebuild.installed").await?;
     // An operator may have changed the sale since it was fenced, and been told that the change takes
     // effect with the rebuild.
     let now = bounded(shop.refresh(sale.id)).await?.sale();
