@@ -105,7 +105,7 @@ pub(super) async fn restore(
         .map(async |(live, sale)| {
             let opened = open(shop, &sale, live).await;
             if let (Ok(_), Some(sealing)) = (&opened, sealed.get(&sale.id)) {
-                unlink_shards(shop, sale.id, sealing.ended).await;
+                unlink_shards(shop, &sale, sealing.ended).await;
             }
             (sale.id, opened)
         })
@@ -147,19 +147,21 @@ async fn open(shop: &Arc<Shop>, sale: &Sale, live: LiveOrders) -> Result<usize, 
     Ok(held.values().map(Vec::len).sum())
 }
 
-/// Removes what a version before the function library kept: buyers in many small hashes.
-async fn unlink_shards(shop: &Shop, sale: SaleId, old: Ended) {
+/// Removes what a version before the function library kept: buyers in many small hashes, also those
+/// of a rebuild that did not come to its end.
+async fn unlink_shards(shop: &Shop, sale: &Sale, old: Ended) {
     let keys = &shop.redis.keys;
-    let shards: Vec<i32> = (0..old.shards).collect();
+    let of_epoch = |epoch| (0..old.shards).map(move |shard| (epoch, shard));
+    let shards: Vec<(i64, i32)> = (old.epoch..sale.epoch).flat_map(of_epoch).collect();
     for some in shards.chunks(1_000) {
         let mut unlink = redis::cmd("UNLINK");
-        for shard in some {
-            unlink.arg(keys.buyers_shard(sale, old.epoch, *shard));
+        for (epoch, shard) in some {
+            unlink.arg(keys.buyers_shard(sale.id, *epoch, *shard));
         }
         let unlinked = async { unlink.exec_async(&mut shop.redis.pooled().await?).await };
         if let Err(error) = unlinked.await {
             // Keys that nobody reads any more: a waste, not a fault.
-            tracing::warn!(%sale, %error, "could not remove the buyers of an older epoch");
+            tracing::warn!(sale = %sale.id, %error, "could not remove the buyers of an older epoch");
             return;
         }
     }
