@@ -392,7 +392,7 @@ async fn weigh(stores: &Stores, sale: &str) -> Result<Weight, Error> {
             .arg(format!("{{sale:{sale}}}*"))
             .arg("COUNT")
             .arg(1_000)
-            .query_async(&mut *connection)
+            .query_async(&mut connection)
             .await?;
         keys.extend(some);
         cursor = next;
@@ -414,12 +414,12 @@ async fn weigh(stores: &Stores, sale: &str) -> Result<Weight, Error> {
                 .arg("SAMPLES")
                 .arg(0);
         }
-        let weights: Vec<u64> = pipeline.query_async(&mut *connection).await?;
+        let weights: Vec<u64> = pipeline.query_async(&mut connection).await?;
         bytes += weights.iter().sum::<u64>();
     }
     let log_entries = redis::cmd("XLEN")
         .arg(format!("{{sale:{sale}}}:log"))
-        .query_async(&mut *connection)
+        .query_async(&mut connection)
         .await?;
     Ok(Weight {
         bytes,

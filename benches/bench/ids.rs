@@ -38,12 +38,12 @@ async fn take(stores: &Stores, count: usize) -> Result<(f64, bool), Error> {
     let mut connection = stores.redis.pooled().await?;
     let mut all = Vec::with_capacity(count + BATCH);
     // The first lease asks Postgres for a floor.
-    generator.take(&mut *connection, BATCH, &mut all).await?;
+    generator.take(&mut connection, BATCH, &mut all).await?;
     let mut batch = Vec::with_capacity(BATCH);
     let began = Instant::now();
     while all.len() < count {
         batch.clear();
-        generator.take(&mut *connection, BATCH, &mut batch).await?;
+        generator.take(&mut connection, BATCH, &mut batch).await?;
         all.extend_from_slice(&batch);
     }
     let per_second = count as f64 / began.elapsed().as_secs_f64();

@@ -23,19 +23,15 @@ use flash_sale::{
     http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
     redis::{
         Keys, Redis,
-        functions::{self, AdmitOptions, Buyer},
+        functions::{self, AdmitOptions, Buyer, Snapshot},
     },
     room::Rooms,
     sale::{
-        Shop, ShopSettings,
-        board::{Board, Tally},
-        ids,
-        log::AcceptedBatch,
-        metrics::Metrics,
+        Shop, ShopSettings, board::Board, ids, log::AcceptedBatch, metrics::Metrics,
         payment::SimulatedPayments,
     },
 };
-use futures_util::{FutureExt, future::Either};
+use futures_util::FutureExt;
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use std::{hint::black_box, net::SocketAddr, process::ExitCode, sync::Arc};
 use time::{OffsetDateTime, macros::datetime};
@@ -58,7 +54,6 @@ const PARTS: &[(&str, Part)] = &[
     ("answer-accepted", answer_accepted),
     ("answer-sold-out", answer_sold_out),
     ("request-sold-out", request_sold_out),
-    ("request-by-router", request_by_router),
     ("admit-batch-of-64", admit_batch),
     ("log-entry-of-64", log_entry),
 ];
@@ -206,7 +201,7 @@ fn sell_out(board: &Board) {
     let buyers: Vec<UserId> = (0..10)
         .map(|number| UserId::from_bytes([number; 16]))
         .collect();
-    listing.tell(Some(Tally {
+    listing.tell(Some(Snapshot {
         epoch: 1,
         version: 1,
         stock: 10,
@@ -214,6 +209,8 @@ fn sell_out(board: &Board) {
         admitted: 10,
         pending: 0,
         change: 10,
+        approved: "this".into(),
+        process: "this".into(),
     }));
     listing.buyers.saw(1, 10, buyers.iter().copied());
 }
@@ -234,15 +231,6 @@ fn answer_sold_out(times: usize) {
 
 /// A whole request, from its parsed head to its answer: the frame, the token, the board.
 fn request_sold_out(times: usize) {
-    whole_request(times, false);
-}
-
-/// The same through the router, as every other route goes.
-fn request_by_router(times: usize) {
-    whole_request(times, true);
-}
-
-fn whole_request(times: usize, by_router: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -281,30 +269,21 @@ fn whole_request(times: usize, by_router: bool) {
         trust_proxy: flash_sale::config::ProxyTrust::Nobody,
         lab: None,
     };
-    let flash_sale::http::Site { router, express } = flash_sale::http::site(state);
-    let mut router = router.with_state(());
+    let mut router = flash_sale::http::router(state).with_state(());
     let peer = ([127, 0, 0, 1], 1).into();
     let bearer = format!("Bearer {token}");
     for _ in 0..times {
-        let request = Request::post("/api/v1/sales/1/orders")
+        let mut request = Request::post("/api/v1/sales/1/orders")
             .header("host", "127.0.0.1:8080")
             .header("authorization", &bearer)
             .header("content-length", "0")
             .body(Body::empty())
             .expect("a request");
-        let answer = if by_router {
-            let mut request = black_box(request);
-            // As the server does for the router.
-            request
-                .extensions_mut()
-                .insert(ConnectInfo::<SocketAddr>(peer));
-            router.call(request).now_or_never()
-        } else {
-            match express.take(black_box(request), peer) {
-                Either::Left(answer) => answer.now_or_never(),
-                Either::Right(_) => None,
-            }
-        };
+        // As the server does for the router.
+        request
+            .extensions_mut()
+            .insert(ConnectInfo::<SocketAddr>(peer));
+        let answer = router.call(black_box(request)).now_or_never();
         let answer = answer.expect("it waits for nothing").expect("infallible");
         assert_eq!(black_box(answer).status(), 409);
     }

@@ -320,18 +320,6 @@ pub async fn dump_redis(cluster: &Cluster, world: &World) -> Result<Vec<RedisSal
     Ok(found)
 }
 
-async fn keys_like(
-    connection: &mut redis::aio::MultiplexedConnection,
-    pattern: &str,
-) -> Result<Vec<Vec<u8>>, Error> {
-    // KEYS blocks Redis, which nobody uses any more when this is asked.
-    let keys = redis::cmd("KEYS")
-        .arg(pattern)
-        .query_async(connection)
-        .await;
-    keys.map_err(|error| format!("KEYS {pattern}: {error}").into())
-}
-
 /// What the program's own audit says of each sale that Postgres knows.
 pub async fn audits(cluster: &Cluster) -> Result<Vec<AuditSaid>, Error> {
     let mut postgres = cluster.direct().await?;
