@@ -28,7 +28,7 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What `REDIS_URL` names.
 pub(super) enum Servers {
     One {
-        client: Client,
+        client: Box<Client>,
         pool: deadpool_redis::Pool,
     },
     /// Two connections, each to every node: one for purchases, and one for the rest. A pool would be
@@ -118,7 +118,7 @@ impl Servers {
             .set_response_timeout(Some(RESPONSE_TIMEOUT))
             .set_connection_timeout(Some(CONNECT_TIMEOUT));
         Ok(Self::One {
-            client: Client::open(url)?,
+            client: Box::new(Client::open(url)?),
             pool: deadpool_redis::Pool::builder(Manager::new_with_config(url, config)?)
                 .config(limits(POOLED))
                 .runtime(Runtime::Tokio1)

@@ -97,6 +97,9 @@ const SCAN: usize = 2_000;
 /// The most problems of one kind that are told apart; the rest is counted.
 const EXAMPLES: usize = 3;
 
+/// A user and their orders, as Redis has them.
+type Entry = (Vec<u8>, Vec<u8>);
+
 impl Shop {
     /// Audits one sale. Reads all its live orders and buyers: seconds for a million.
     pub async fn audit(&self, id: SaleId) -> Result<Audit, ShopError> {
@@ -185,8 +188,8 @@ impl Shop {
         loop {
             let mut scan = redis::cmd("HSCAN");
             scan.arg(&key).arg(cursor).arg("COUNT").arg(count);
-            let (next, some): (u64, Vec<(Vec<u8>, Vec<u8>)>) =
-                scan.query_async(&mut connection).await?;
+            let found = scan.query_async(&mut connection);
+            let (next, some): (u64, Vec<Entry>) = found.await?;
             for (user, orders) in some {
                 if let Ok(user) = <[u8; 16]>::try_from(user) {
                     tell((UserId::from_bytes(user), orders));
