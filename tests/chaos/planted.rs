@@ -62,7 +62,7 @@ const PLANTED: &[Planted] = &[
     Planted {
         bug: "forget_a_release",
         checker: Checker::Conservation,
-        how: How::Library(FORGET_A_RELEASE),
+        how: How::Sql(FORGET_A_RELEASE),
         without: "",
     },
     Planted {

@@ -22,10 +22,6 @@ pub const IGNORE_THE_WINDOW: Mutation = (
     "if created ~= '0' then return nil end",
     "if created then return nil end",
 );
-pub const FORGET_A_RELEASE: Mutation = (
-    "remaining, change = remaining + returned, change + 1",
-    "change = change + 1",
-);
 pub const REPEAT_IDS: Mutation = (
     "local top = redis.call('INCRBY', keys[2], args[2])",
     "local top = tonumber(args[2])",
@@ -90,3 +86,12 @@ pub const UNPAY: &str = trigger!(
     "OLD.status = 'pending_payment' AND NEW.status = 'paid'",
     "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
 );
+
+/// Units that came back stay counted as taken. (Units that Redis alone has lost come back: the scrubber
+/// has the sale rebuilt.)
+pub const FORGET_A_RELEASE: &str = "
+    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.taken := OLD.taken; RETURN NEW;
+    END $$;
+    CREATE TRIGGER planted BEFORE UPDATE ON sales FOR EACH ROW WHEN (NEW.taken < OLD.taken)
+    EXECUTE FUNCTION planted()";
