@@ -15,7 +15,7 @@ use redis::{
     cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
     sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::timeout};
 
 /// The most connections of a pool.
@@ -169,24 +169,32 @@ impl Servers {
 
     /// A connection for ordinary work.
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
-        match self {
-            Self::One { pool, .. } => pool.get().await.map(Connection::Pooled).map_err(pool_error),
-            Self::Sentinel { pool, .. } => {
-                let connection = pool.get().await;
-                connection
-                    .map(Connection::PooledSentinel)
-                    .map_err(pool_error)
+        Ok(match self {
+            Self::One { pool, .. } => {
+                let lent = pool.get().await.map_err(pool_error)?;
+                Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
-            Self::Cluster { others, .. } => others.connected().await.map(Connection::Cluster),
-        }
+            Self::Sentinel { pool, .. } => {
+                let lent = pool.get().await.map_err(pool_error)?;
+                Connection::Server(lent.clone(), Some(Box::new(lent)))
+            }
+            Self::Cluster { others, .. } => Connection::Cluster(others.connected().await?),
+        })
     }
 
     /// A connection for everybody, of no pool.
     pub async fn shared(&self) -> Result<Connection, RedisError> {
-        match self {
-            Self::Cluster { purchases, .. } => purchases.connected().await.map(Connection::Cluster),
-            Self::One { .. } | Self::Sentinel { .. } => Ok(self.pooled().await?.detach()),
-        }
+        Ok(match self {
+            Self::One { pool, .. } => {
+                let lent = pool.get().await.map_err(pool_error)?;
+                Connection::Server(deadpool_redis::Connection::take(lent), None)
+            }
+            Self::Sentinel { pool, .. } => {
+                let lent = pool.get().await.map_err(pool_error)?;
+                Connection::Server(sentinel::Connection::take(lent), None)
+            }
+            Self::Cluster { purchases, .. } => Connection::Cluster(purchases.connected().await?),
+        })
     }
 
     pub fn pool_size(&self) -> PoolSize {
@@ -203,32 +211,24 @@ impl Servers {
 
     /// A connection of its own that receives what is published.
     pub async fn subscriber(&self) -> Result<PubSub, RedisError> {
-        let timed_out = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        match self {
-            Self::One { client, .. } => timeout(CONNECT_TIMEOUT, client.get_async_pubsub())
-                .await
-                .map_err(timed_out)?,
+        let nodes = match self {
+            Self::One { client, .. } => std::slice::from_ref(&**client),
             Self::Sentinel { client, .. } => {
-                let connecting = async {
-                    let primary = client.lock().await.async_get_client().await?;
-                    primary.get_async_pubsub().await
-                };
-                timeout(2 * CONNECT_TIMEOUT, connecting)
-                    .await
-                    .map_err(timed_out)?
+                let mut client = client.lock().await;
+                let primary = timeout(CONNECT_TIMEOUT, client.async_get_client()).await;
+                &[primary.unwrap_or_else(|_| Err(timed_out()))?]
             }
-            Self::Cluster { nodes, .. } => {
-                let mut failed = invalid("no nodes are given");
-                for node in nodes {
-                    match timeout(CONNECT_TIMEOUT, node.get_async_pubsub()).await {
-                        Ok(Ok(subscriber)) => return Ok(subscriber),
-                        Ok(Err(error)) => failed = error,
-                        Err(elapsed) => failed = timed_out(elapsed),
-                    }
-                }
-                Err(failed)
+            Self::Cluster { nodes, .. } => nodes,
+        };
+        let mut failed = invalid("no nodes are given");
+        for node in nodes {
+            let connected = timeout(CONNECT_TIMEOUT, node.get_async_pubsub()).await;
+            match connected.unwrap_or_else(|_| Err(timed_out())) {
+                Ok(subscriber) => return Ok(subscriber),
+                Err(error) => failed = error,
             }
         }
+        Err(failed)
     }
 }
 
@@ -309,11 +309,9 @@ async fn complete(client: &ClusterClient) -> Result<ClusterConnection, RedisErro
     }
 }
 
-/// A connection: lent by a pool until it is dropped, or shared.
+/// A connection, returned to the pool that has lent it when it is dropped.
 pub enum Connection {
-    Pooled(deadpool_redis::Connection),
-    PooledSentinel(sentinel::Connection),
-    Shared(MultiplexedConnection),
+    Server(MultiplexedConnection, Option<Box<dyn Any + Send + Sync>>),
     Cluster(Nodes),
 }
 
@@ -321,9 +319,7 @@ impl Connection {
     /// The same line for another command beside those of this one; it returns to no pool.
     pub fn another(&self) -> Self {
         match self {
-            Self::Pooled(connection) => Self::Shared((**connection).clone()),
-            Self::PooledSentinel(connection) => Self::Shared((**connection).clone()),
-            Self::Shared(connection) => Self::Shared(connection.clone()),
+            Self::Server(connection, _) => Self::Server(connection.clone(), None),
             Self::Cluster(nodes) => Self::Cluster(nodes.clone()),
         }
     }
@@ -337,17 +333,6 @@ impl Connection {
         let asked = connection.route_command(command.clone(), every_primary());
         nodes.heard(in_time(asked).await)?.extract_error()
     }
-
-    /// Takes it from its pool for good.
-    fn detach(self) -> Self {
-        match self {
-            Self::Pooled(connection) => Self::Shared(deadpool_redis::Connection::take(connection)),
-            Self::PooledSentinel(connection) => {
-                Self::Shared(sentinel::Connection::take(connection))
-            }
-            shared => shared,
-        }
-    }
 }
 
 fn every_primary() -> RoutingInfo {
@@ -355,22 +340,19 @@ fn every_primary() -> RoutingInfo {
 }
 
 /// What a cluster's client does before it has an answer is not bounded by its own limits.
-fn in_time<'a, T: Send + 'a>(
-    asked: impl Future<Output = Result<T, RedisError>> + Send + 'a,
-) -> RedisFuture<'a, T> {
-    Box::pin(async {
-        timeout(RESPONSE_TIMEOUT, asked)
-            .await
-            .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
-    })
+async fn in_time<T>(asked: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    let answer = timeout(RESPONSE_TIMEOUT, asked).await;
+    answer.unwrap_or_else(|_| Err(timed_out()))
+}
+
+fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Pooled(connection) => connection.req_packed_command(cmd),
-            Self::PooledSentinel(connection) => connection.req_packed_command(cmd),
-            Self::Shared(connection) => connection.req_packed_command(cmd),
+            Self::Server(connection, _) => connection.req_packed_command(cmd),
             Self::Cluster(nodes) => Box::pin(async {
                 let mut connection = nodes.current()?;
                 nodes.heard(in_time(connection.req_packed_command(cmd)).await)
@@ -385,11 +367,7 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Pooled(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::PooledSentinel(connection) => {
-                connection.req_packed_commands(pipeline, offset, count)
-            }
-            Self::Shared(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Server(connection, _) => connection.req_packed_commands(pipeline, offset, count),
             Self::Cluster(nodes) => Box::pin(async move {
                 let mut connection = nodes.current()?;
                 let asked = connection.req_packed_commands(pipeline, offset, count);
@@ -400,9 +378,7 @@ impl ConnectionLike for Connection {
 
     fn get_db(&self) -> i64 {
         match self {
-            Self::Pooled(connection) => connection.get_db(),
-            Self::PooledSentinel(connection) => connection.get_db(),
-            Self::Shared(connection) => connection.get_db(),
+            Self::Server(connection, _) => connection.get_db(),
             Self::Cluster(_) => 0,
         }
     }
