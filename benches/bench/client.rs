@@ -47,25 +47,12 @@ impl Client {
 
     /// A sale that is open; units are held long enough that none comes back during the session.
     pub async fn create_sale(&self, title: &str, stock: usize) -> Result<String, Error> {
-        self.create_sale_that_opens(title, stock, None).await
-    }
-
-    /// The same, opening at this moment (RFC 3339).
-    pub async fn create_sale_that_opens(
-        &self,
-        title: &str,
-        stock: usize,
-        opens_at: Option<&str>,
-    ) -> Result<String, Error> {
-        let mut sale = json!({
+        let sale = json!({
             "title": title,
             "price_cents": 100,
             "stock": stock,
             "payment_timeout_secs": 86_400,
         });
-        if let Some(opens_at) = opens_at {
-            sale["opens_at"] = json!(opens_at);
-        }
         let request = self
             .http
             .post(format!("{}/api/v1/admin/sales", self.base))

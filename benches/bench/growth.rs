@@ -6,7 +6,6 @@
 
 use crate::{
     Error, Options,
-    client::Client,
     cpu::Usage,
     load::Requests,
     process::{self, Process, Workspace},
@@ -218,7 +217,7 @@ pub async fn sales(options: &Options, workspace: &Workspace) -> Result<Section, 
 const INSTANCES: [usize; 2] = [1, 4];
 
 /// More servers on the stores that the server of `name` runs.
-pub fn join(
+fn join(
     stage: &Stage<'_>,
     workspace: &Workspace,
     name: &str,
@@ -426,12 +425,4 @@ async fn weigh(stores: &Stores, sale: &str) -> Result<Weight, Error> {
         keys: keys.len(),
         log_entries,
     })
-}
-
-/// Whether an instance knows a sale; used before a run, so that none has to look it up in it.
-pub async fn all_know(clients: &[&Client], sale: &str) -> Result<(), Error> {
-    for client in clients {
-        client.sale_state(sale).await?;
-    }
-    Ok(())
 }

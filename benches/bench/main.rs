@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! main ─▶ session   the paired session of scenarios (what `make bench` does without a word more)
-//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory, opening   one question each
+//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory   one question each
 //!      │      all of them ─▶ stage (servers, users, runs, audits) ─▶ load (the generator: own threads)
 //!      │                         ├─▶ client (admin calls, /metrics, audit; never while a run is timed)
 //!      │                         └─▶ process (bare, flash-sale), cpu
@@ -28,7 +28,6 @@ mod ids;
 mod load;
 mod memory;
 mod million;
-mod opening;
 mod process;
 mod report;
 mod scenarios;
@@ -93,8 +92,6 @@ enum Task {
     Growth,
     /// Resident memory with 10,000 idle connections and 10,000 event streams
     Memory,
-    /// 20,000 people at the moment a sale opens
-    Opening,
     /// Everything
     All,
     /// Prints the tables of JSON files as Markdown, for docs/performance.md
@@ -121,7 +118,6 @@ impl Task {
                 Self::Instances,
                 Self::Bytes,
                 Self::Memory,
-                Self::Opening,
             ],
             one => vec![one.clone()],
         }
@@ -136,7 +132,6 @@ impl Task {
             Self::Instances => growth::instances(options, workspace).await,
             Self::Bytes => growth::bytes(options, workspace).await,
             Self::Memory => memory::run(options, workspace).await,
-            Self::Opening => opening::run(options, workspace).await,
             _ => Ok(report::section(&session::run(options, workspace).await?)),
         }
     }
@@ -192,7 +187,7 @@ pub struct Options {
     #[arg(long, global = true, value_name = "SHARE", default_value_t = 0.8)]
     pub share: f64,
 
-    /// For `million`, `memory` and `opening`: so many connections rather than 10,000 or 20,000
+    /// For `million` and `memory`: so many connections rather than 10,000
     #[arg(long, global = true, value_name = "N")]
     crowd: Option<usize>,
 

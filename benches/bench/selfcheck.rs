@@ -3,16 +3,12 @@
 
 use crate::{
     Error,
-    load::{Crowd, Expected, Follower, Load, Requests, Schedule, Seen, Shape, User, order_id},
-    opening::overtaken,
+    load::{Crowd, Expected, Follower, Load, Requests, Schedule, Shape, User, order_id},
     process::{Process, Workspace},
     scenarios::BARE_EXPECTED,
     section::{Bound, Goal, Section, markdown, spread, thousands},
 };
-use flash_sale::{
-    auth::TokenSigner,
-    domain::{OrderId, UserId},
-};
+use flash_sale::{auth::TokenSigner, domain::UserId};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -213,44 +209,6 @@ fn arithmetic(wrong: &mut Vec<String>) {
         text.contains("| a | b |\n|---|---|\n| 1 | 2 |\n")
             && text.contains("| speed | ≥ 1 | 0.500 | **not met** |"),
         "Markdown is written wrongly",
-    );
-    overtaking(wrong);
-}
-
-/// Two batches of one server and one of another; in the first, the second order was clicked 3 ms before
-/// the first.
-fn overtaking(wrong: &mut Vec<String>) {
-    let begin = Instant::now();
-    let at = |ms: u64| begin + Duration::from_millis(ms);
-    let batch = |ms: i64| time::OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(ms);
-    let orders = [
-        (1, 10, 5, 1),
-        (2, 10, 2, 1),
-        (3, 10, 6, 1),
-        (4, 11, 1, 1),
-        (5, 11, 0, 2),
-    ];
-    let rows: Vec<_> = orders
-        .iter()
-        .map(|(id, ms, _, _)| (OrderId::from_i64(*id), batch(*ms)))
-        .collect();
-    let answers = orders.iter().map(|(id, _, sent, server)| {
-        let seen = Seen {
-            index: 0,
-            kind: 0,
-            sent: at(*sent),
-            answered: at(*sent),
-            order_id: *id,
-            server: *server,
-        };
-        (OrderId::from_i64(*id), seen)
-    });
-    let (by, batches) = overtaken(&rows, &answers.collect());
-    let most = by.max() / 1_000_000;
-    check(
-        wrong,
-        (batches, by.len(), most) == (3, 5, 3),
-        "overtaking within a batch is counted wrongly",
     );
 }
 

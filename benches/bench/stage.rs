@@ -38,10 +38,6 @@ pub const SOLD_OUT: Expected = Expected {
     status: 409,
     marker: "\"code\":\"sold_out\"",
 };
-pub const NOT_OPEN: Expected = Expected {
-    status: 409,
-    marker: "\"code\":\"not_open\"",
-};
 
 /// One measured run.
 #[derive(Clone)]
