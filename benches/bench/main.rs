@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! main ─▶ session   the paired session of scenarios (what `make bench` does without a word more)
-//!      ├─▶ durable, million, buyers, sales, instances, bytes, memory   one question each
+//!      ├─▶ durable, million, buyers, sales, instances, bytes   one question each
 //!      │      all of them ─▶ stage (servers, users, runs, audits) ─▶ load (the generator: own threads)
 //!      │                         ├─▶ client (admin calls, /metrics, audit; never while a run is timed)
 //!      │                         └─▶ process (bare, flash-sale), cpu
@@ -24,9 +24,7 @@ mod client;
 mod cpu;
 mod durable;
 mod growth;
-mod ids;
 mod load;
-mod memory;
 mod million;
 mod process;
 mod report;
@@ -90,8 +88,6 @@ enum Task {
     Bytes,
     /// The last four, one after the other
     Growth,
-    /// Resident memory with 10,000 idle connections and 10,000 event streams
-    Memory,
     /// Everything
     All,
     /// Prints the tables of JSON files as Markdown, for docs/performance.md
@@ -117,7 +113,6 @@ impl Task {
                 Self::Sales,
                 Self::Instances,
                 Self::Bytes,
-                Self::Memory,
             ],
             one => vec![one.clone()],
         }
@@ -131,7 +126,6 @@ impl Task {
             Self::Sales => growth::sales(options, workspace).await,
             Self::Instances => growth::instances(options, workspace).await,
             Self::Bytes => growth::bytes(options, workspace).await,
-            Self::Memory => memory::run(options, workspace).await,
             _ => Ok(report::section(&session::run(options, workspace).await?)),
         }
     }
@@ -187,7 +181,7 @@ pub struct Options {
     #[arg(long, global = true, value_name = "SHARE", default_value_t = 0.8)]
     pub share: f64,
 
-    /// For `million` and `memory`: so many connections rather than 10,000
+    /// For `million`: so many connections rather than 10,000
     #[arg(long, global = true, value_name = "N")]
     crowd: Option<usize>,
 

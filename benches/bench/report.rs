@@ -184,13 +184,6 @@ pub fn section(results: &Results) -> Section {
              orders in one transaction. written after: from the last 202 until all are in Postgres.",
         );
     }
-    if let Some(ids) = &results.ids {
-        section.note(format!(
-            "ids: {}/s in batches of 512 from leased blocks; encode and decode alone {}/s",
-            thousands(ids.leased_per_second),
-            thousands(ids.encoded_per_second)
-        ));
-    }
     if let Some(bytes) = results.peak_memory {
         section.note(format!("most memory of the program: {} MiB", bytes >> 20));
     }
@@ -302,10 +295,6 @@ fn json(results: &Results) -> Value {
     json!({
         "bare": bare,
         "scenarios": scenarios.collect::<serde_json::Map<_, _>>(),
-        "ids": results.ids.as_ref().map(|ids| json!({
-            "leased_per_second": ids.leased_per_second,
-            "encoded_per_second": ids.encoded_per_second,
-        })),
         "peak_memory_bytes": results.peak_memory,
     })
 }

@@ -22,8 +22,6 @@ pub enum Scenario {
     OrderStatus,
     /// The usual design: the lab's lua-sync, one script call and one insert a request
     Baseline,
-    /// The id generator, in process
-    Ids,
 }
 
 /// The server that a scenario runs on.
@@ -34,7 +32,7 @@ pub enum Server {
 }
 
 impl Scenario {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Accepted,
         Self::AcceptedEverysec,
         Self::SoldOut,
@@ -43,7 +41,6 @@ impl Scenario {
         Self::Browse,
         Self::OrderStatus,
         Self::Baseline,
-        Self::Ids,
     ];
 
     /// As in the JSON and in `--only`.
@@ -57,7 +54,6 @@ impl Scenario {
             Self::Browse => "browse",
             Self::OrderStatus => "order-status",
             Self::Baseline => "baseline",
-            Self::Ids => "ids",
         }
     }
 
@@ -71,7 +67,6 @@ impl Scenario {
             Self::Browse => "browse a sale",
             Self::OrderStatus => "order status",
             Self::Baseline => "baseline: lua-sync",
-            Self::Ids => "id generator",
         }
     }
 
@@ -83,7 +78,6 @@ impl Scenario {
             Self::OrderStatus => 20_000,
             // As much as an arena can hold.
             Self::Baseline => MOST_STOCK as usize,
-            Self::Ids => 1_000_000,
         }
     }
 
@@ -95,7 +89,6 @@ impl Scenario {
             Self::Browse => (200, "\"state\":\"open\""),
             Self::OrderStatus => (200, "\"status\":\"pending_payment\""),
             Self::Baseline => (200, "\"outcome\":\"sold\""),
-            Self::Ids => (0, ""),
         };
         Expected { status, marker }
     }

@@ -6,7 +6,6 @@
 
 use crate::{
     Error, Options, cpu,
-    ids::{self, Ids},
     load::{Load, Requests},
     process::{Process, Workspace},
     scenarios::{BARE_COUNT, ORDERS_LOOKED_AT, Scenario, Server},
@@ -33,7 +32,6 @@ impl Paired {
 pub struct Results {
     pub bare: Vec<Run>,
     pub scenarios: Vec<(Scenario, Vec<Paired>)>,
-    pub ids: Option<Ids>,
     /// The most memory that the program had resident, in bytes.
     pub peak_memory: Option<u64>,
     /// What was answered or stored wrongly, in words.
@@ -60,7 +58,6 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Results, Er
     let scenarios = options.scenarios();
     let mut measured: Vec<(Scenario, Vec<Paired>)> = scenarios
         .iter()
-        .filter(|scenario| **scenario != Scenario::Ids)
         .map(|scenario| (*scenario, Vec::new()))
         .collect();
     let mut bare = Vec::new();
@@ -93,23 +90,12 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Results, Er
             eprintln!();
         }
     }
-    let mut ids = None;
-    if scenarios.contains(&Scenario::Ids) {
-        let count = options.scaled(Scenario::Ids.usual_count());
-        let data_dir = Process::data_dir(workspace, ALWAYS);
-        let measured = ids::measure(&data_dir, count).await?;
-        if !measured.unique {
-            session.stage.fail("ids", "two ids were equal");
-        }
-        ids = Some(measured);
-    }
     let servers = [Some(&mut session.always), session.everysec.as_mut()];
     session.stage.check_alive(servers.into_iter().flatten());
     Ok(Results {
         peak_memory: cpu::peak_memory(session.always.process.pid()),
         bare,
         scenarios: measured,
-        ids,
         failures: session.stage.failures,
     })
 }
@@ -214,7 +200,7 @@ impl<'a> Session<'a> {
         self.prepared.order_status = Arc::new(order_status);
         let measured = self.stage.options.scenarios();
         for scenario in measured {
-            if !matches!(scenario, Scenario::Accepted | Scenario::Ids) {
+            if !matches!(scenario, Scenario::Accepted) {
                 self.measure(scenario).await?;
             }
         }
@@ -246,7 +232,6 @@ impl<'a> Session<'a> {
             Scenario::Duplicate => &self.prepared.duplicate,
             Scenario::Browse => &self.prepared.browse,
             Scenario::OrderStatus => &self.prepared.order_status,
-            Scenario::Ids => return Err("the id generator is not a load".into()),
         };
         let load = self.stage.load(
             self.always.address(),
