@@ -26,22 +26,15 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
     let app = TestApp::start().await;
     let sale = app.sale(10, json!({})).await;
     let shoppers: Vec<_> = (0..2_000).map(|_| app.shopper()).collect();
-    let replies = all_at_once(shoppers.iter().cloned().map(|shopper| {
-        let sale = sale.clone();
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
+    let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
 
     let winners: Vec<_> = shoppers
         .iter()
         .zip(&replies)
-        .filter(|(_, reply)| reply.status == StatusCode::ACCEPTED)
+        .filter(|(_, reply)| reply.is_accepted())
         .collect();
     assert_eq!(winners.len(), 10);
-    for reply in replies
-        .iter()
-        .filter(|reply| reply.status != StatusCode::ACCEPTED)
-    {
+    for reply in replies.iter().filter(|reply| !reply.is_accepted()) {
         reply.assert_problem(409, "sold_out");
     }
     let ids: HashSet<&str> = winners
@@ -58,8 +51,7 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
         let id = reply.text("order_id");
         shopper.until(id, "pending_payment").await;
         // Sold out or not: a winner who asks again hears of their own order.
-        let again = shopper.buy(&sale).await;
-        again.assert_problem(409, "already_ordered");
+        let again = shopper.refused(&sale, "already_ordered").await;
         assert_eq!(again.text("order_id"), id);
     }
     app.finish().await;
@@ -133,36 +125,6 @@ async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_user_clicking_five_hundred_times_has_one_order() {
-    let app = TestApp::start().await;
-    let sale = app.sale(100, json!({})).await;
-    let shopper = app.shopper();
-    let replies = all_at_once((0..500).map(|_| {
-        let (shopper, sale) = (shopper.clone(), sale.clone());
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
-    let accepted: Vec<_> = replies
-        .iter()
-        .filter(|reply| reply.status == StatusCode::ACCEPTED)
-        .collect();
-    assert_eq!(accepted.len(), 1);
-    for reply in replies
-        .iter()
-        .filter(|reply| reply.status != StatusCode::ACCEPTED)
-    {
-        reply.assert_problem(409, "already_ordered");
-        assert_eq!(reply.text("order_id"), accepted[0].text("order_id"));
-    }
-    assert_eq!(
-        app.assert_sound(&sale).await.remaining,
-        99,
-        "duplicates take no stock"
-    );
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_idempotency_key_from_many_tasks_is_one_order_and_one_answer() {
     let app = TestApp::start().await;
     let second = app.another(Options::default()).await;
@@ -204,45 +166,6 @@ async fn the_same_idempotency_key_from_many_tasks_is_one_order_and_one_answer() 
     app.finish().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_is_answered_as_the_first_time_even_when_all_is_over() {
-    let app = TestApp::start().await;
-    let sale = app.sale(1, json!({})).await;
-    let winner = app.shopper();
-    let first = winner.buy_with_key(&sale, "k").await;
-    first.assert(StatusCode::ACCEPTED);
-    let id = first.text("order_id").to_owned();
-    winner.until(&id, "pending_payment").await;
-
-    let same = async |when: &str| {
-        let replay = winner.buy_with_key(&sale, "k").await;
-        assert_eq!(
-            (replay.status, replay.text("order_id")),
-            (StatusCode::ACCEPTED, id.as_str()),
-            "{when}"
-        );
-        assert_eq!(replay.header("idempotent-replayed"), "true", "{when}");
-    };
-    app.shopper()
-        .buy(&sale)
-        .await
-        .assert_problem(409, "sold_out");
-    same("sold out").await;
-    winner.cancel(&id).await.assert(StatusCode::OK);
-    same("cancelled").await;
-    let path = format!("/api/v1/admin/sales/{sale}");
-    app.admin(reqwest::Method::POST, &format!("{path}/pause"), None)
-        .await
-        .assert(StatusCode::OK);
-    same("paused").await;
-    app.admin(reqwest::Method::POST, &format!("{path}/close"), None)
-        .await
-        .assert(StatusCode::OK);
-    same("closed").await;
-    app.assert_sound(&sale).await;
-    app.finish().await;
-}
-
 /// One instance takes a sale to be sold out, and asks Redis about one of a crowd. Meanwhile a unit came back and
 /// another instance sold it: whoever has it is in that crowd with their key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,12 +176,8 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
     for round in 0..3 {
         let sale = app.sale(1, json!({})).await;
         let holder = app.shopper();
-        let held = holder.must_buy(&sale).await;
-        holder.until(&held, "pending_payment").await;
-        app.shopper()
-            .buy(&sale)
-            .await
-            .assert_problem(409, "sold_out");
+        let held = holder.order_to_pay(&sale).await;
+        app.shopper().refused(&sale, "sold_out").await;
 
         // A batch of one is held up after Redis has answered it, so that the crowd becomes one batch, and the first
         // since the unit was sold again.
@@ -274,7 +193,7 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         let elsewhere = buyer.at(&other);
         let bought = loop {
             let reply = elsewhere.buy_with_key(&sale, "mine").await;
-            if reply.status == StatusCode::ACCEPTED {
+            if reply.is_accepted() {
                 break reply.text("order_id").to_owned();
             }
             reply.assert_problem(409, "sold_out"); // not returned yet
@@ -319,97 +238,20 @@ async fn several_instances_sell_one_stock_without_a_gap_or_a_double() {
     );
     let sale = app.sale(300, json!({})).await;
     let instances = [&app, &second, &third];
-    let replies = all_at_once((0..900).map(|number| {
-        let (shopper, sale) = (instances[number % 3].shopper(), sale.clone());
-        async move { shopper.buy(&sale).await }
-    }))
+    let replies = TestApp::all_buy(
+        (0..900).map(|number| instances[number % 3].shopper()),
+        &sale,
+    )
     .await;
     let ids: HashSet<&str> = replies
         .iter()
-        .filter(|reply| reply.status == StatusCode::ACCEPTED)
+        .filter(|reply| reply.is_accepted())
         .map(|reply| reply.text("order_id"))
         .collect();
     assert_eq!(ids.len(), 300, "all of the stock sells, once");
     assert_eq!(app.assert_sound(&sale).await.live, 300);
     second.stop().await;
     third.stop().await;
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_accepted_on_any_instance_after_a_pause_is_answered() {
-    let app = TestApp::start().await;
-    let second = app.another(Options::default()).await;
-    let sale = app.sale(100_000, json!({})).await;
-    let path = format!("/api/v1/admin/sales/{sale}");
-    for round in 0..5 {
-        let crowd = all_at_once((0..200).map(|number| {
-            let (shopper, sale) = (
-                if number % 2 == 0 {
-                    app.shopper()
-                } else {
-                    second.shopper()
-                },
-                sale.clone(),
-            );
-            async move { shopper.buy(&sale).await.status }
-        }));
-        let pause = async {
-            app.admin(reqwest::Method::POST, &format!("{path}/pause"), None)
-                .await
-                .assert(StatusCode::OK);
-            let admitted = app.audit(&sale).await.redis.buyers;
-            second
-                .shopper()
-                .buy(&sale)
-                .await
-                .assert_problem(409, "paused");
-            admitted
-        };
-        let (_, admitted) = tokio::join!(crowd, pause);
-        assert_eq!(
-            app.audit(&sale).await.redis.buyers,
-            admitted,
-            "round {round}"
-        );
-        app.admin(reqwest::Method::POST, &format!("{path}/resume"), None)
-            .await
-            .assert(StatusCode::OK);
-        app.shopper().must_buy(&sale).await;
-    }
-    app.assert_sound(&sale).await;
-    second.stop().await;
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_backlog_refuses_before_stock_is_taken() {
-    let options = Options {
-        role: flash_sale::app::Role::ServerWithoutWriter,
-        backlog_limit: 7,
-        ..Options::default()
-    };
-    let app = TestApp::start_with(options).await;
-    let sale = app.sale(100, json!({})).await;
-    let replies = all_at_once((0..50).map(|_| {
-        let (shopper, sale) = (app.shopper(), sale.clone());
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
-    let accepted = replies
-        .iter()
-        .filter(|reply| reply.status == StatusCode::ACCEPTED)
-        .count();
-    assert_eq!(accepted, 7);
-    for reply in replies
-        .iter()
-        .filter(|reply| reply.status != StatusCode::ACCEPTED)
-    {
-        reply.assert_problem(503, "unavailable");
-        assert!(!reply.header("retry-after").is_empty());
-    }
-    let audit = app.audit(&sale).await;
-    assert_eq!((audit.remaining, audit.backlog), (93, 7));
     app.finish().await;
 }
 

@@ -3,15 +3,11 @@
 //! Each breakage is planted by hand behind the program's back, in the stores of that test alone.
 
 use crate::support::app::{Options, Shopper, TestApp, eventually};
-use flash_sale::{
-    domain::{SaleId, UserId},
-    redis::Keys,
-    sale::Audit,
-};
+use flash_sale::{domain::SaleId, redis::Keys, sale::Audit};
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::cell::Cell;
 
 /// Where a sale lives in Redis.
@@ -49,13 +45,13 @@ impl SaleKeys {
 
 /// Adds to a number of the sale's state in Redis.
 async fn add_in_redis(app: &TestApp, sale: &str, field: &str, add: i64) {
-    redis::cmd("HINCRBY")
-        .arg(SaleKeys::of(app, sale).state())
-        .arg(field)
-        .arg(add)
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("HINCRBY");
+    app.in_redis::<()>(
+        redis::cmd("HINCRBY")
+            .arg(SaleKeys::of(app, sale).state())
+            .arg(field)
+            .arg(add),
+    )
+    .await;
 }
 
 /// A sale of `stock` units, of which `sold` are held by as many shoppers, all of it written.
@@ -81,27 +77,9 @@ async fn accept(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shopper, Strin
     orders
 }
 
-/// A live order row that no purchase made.
-fn extra_order(sale: &str, id: i64, user: UserId) -> String {
-    format!(
-        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-         VALUES ({id}, {sale}, '{user}', 0, 'pending_payment', 100, now(), now() + interval '1 hour');"
-    )
-}
-
-fn count_one_more(sale: &str) -> String {
-    format!("UPDATE sales SET taken = taken + 1 WHERE id = {sale};")
-}
-
 /// The endpoint's verdict, which is the function's.
 async fn endpoint_agrees(app: &TestApp, sale: &str, audit: &Audit) -> bool {
-    let reply = app
-        .admin(
-            Method::GET,
-            &format!("/api/v1/admin/sales/{sale}/audit"),
-            None,
-        )
-        .await;
+    let reply = app.admin_sale(Method::GET, &sale, "/audit", None).await;
     reply.assert(StatusCode::OK);
     reply.body == serde_json::to_value(audit).expect("JSON")
 }
@@ -123,83 +101,10 @@ async fn assert_named(app: &TestApp, sale: &str, words: &[&str]) -> Audit {
     audit
 }
 
-#[tokio::test]
-async fn a_sound_sale_has_the_documented_shape() {
-    let app = TestApp::start().await;
-    let sale = app.sale(20, json!({})).await;
-    let buyers = accept(&app, &sale, 6).await;
-    for (shopper, id) in &buyers {
-        shopper.until(id, "pending_payment").await;
-    }
-    buyers[0].0.pay(&buyers[0].1).await.assert(StatusCode::OK);
-    buyers[1].0.pay(&buyers[1].1).await.assert(StatusCode::OK);
-    buyers[2]
-        .0
-        .cancel(&buyers[2].1)
-        .await
-        .assert(StatusCode::OK);
-    let audit = app.assert_sound(&sale).await;
-    assert!(endpoint_agrees(&app, &sale, &audit).await);
-    let body = serde_json::to_value(&audit).expect("JSON");
-    assert_eq!(
-        body,
-        json!({
-            "sale_id": sale, "ok": true, "quiescent": true, "stock": 20, "remaining": 15, "live": 5,
-            "pending_payment": 3, "paid": 2, "cancelled": 1, "expired": 0, "rejected": 0, "backlog": 0,
-            "oversold": 0, "duplicate_users": 0, "conserved": true,
-            "redis": {"remaining": 15, "buyers": 5, "stream": 0, "epoch": 1, "run_id_approved": true},
-            "postgres": {"taken": 5, "epoch": 1},
-            "problems": [],
-        })
-    );
-    app.admin(Method::GET, "/api/v1/admin/sales/999999/audit", None)
-        .await
-        .assert_problem(404, "sale_not_found");
-    app.get(&format!("/api/v1/admin/sales/{sale}/audit"))
-        .await
-        .assert_problem(401, "unauthenticated");
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_backlog_is_not_compared_and_not_called_broken() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(10, json!({})).await;
-    accept(&app, &sale, 5).await;
-    let audit = app.audit(&sale).await;
-    assert!(audit.ok && !audit.quiescent, "{audit:#?}");
-    assert_eq!(
-        (audit.conserved, audit.backlog, audit.live, audit.remaining),
-        (None, 5, 0, 5)
-    );
-    assert_eq!(
-        (audit.redis.buyers, audit.redis.stream, audit.postgres.taken),
-        (Some(5), Some(5), 0)
-    );
-    let reply = app
-        .admin(
-            Method::GET,
-            &format!("/api/v1/admin/sales/{sale}/audit"),
-            None,
-        )
-        .await;
-    assert_eq!(reply.body, serde_json::to_value(&audit).expect("JSON"));
-    assert!(reply.body["conserved"].is_null());
-
-    let writer = app.another(Options::default()).await;
-    let audit = app.assert_sound(&sale).await;
-    assert_eq!(
-        (audit.backlog, audit.live, audit.redis.stream),
-        (0, 5, Some(0))
-    );
-    writer.stop().await;
-    app.finish().await;
-}
-
 /// One shopper of a rush: a third pays, a third cancels, a third leaves it at that.
 async fn buy_and_decide(shopper: Shopper, sale: &str, number: usize) {
     let reply = shopper.buy(sale).await;
-    if reply.status != StatusCode::ACCEPTED {
+    if !reply.is_accepted() {
         reply.assert_problem(409, "sold_out");
         return;
     }
@@ -239,124 +144,134 @@ async fn a_rush_is_never_called_broken() {
     app.finish().await;
 }
 
-#[tokio::test]
-async fn an_extra_order_that_is_counted_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    app.execute(&(extra_order(&sale, 17, UserId::random()) + &count_one_more(&sale)))
-        .await;
-    let audit = assert_named(
-        &app,
-        &sale,
-        &[
-            "live orders in postgres that redis never accepted: 1 (for example 17)",
-            "I4 broken: 7 remain in redis",
-        ],
-    )
-    .await;
-    assert_eq!(
-        (audit.conserved, audit.live, audit.postgres.taken),
-        (Some(false), 4, 4)
-    );
-    app.finish().await;
+const EXTRA: &str = "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+    VALUES (17, SALE, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + interval '1 hour');";
+const OF_THE_FIRST: &str = "UPDATE orders SET user_id = 'USER' WHERE id = 17;";
+const COUNTED: &str = "UPDATE sales SET taken = taken + 1 WHERE id = SALE;";
+const LOST: &str =
+    "DELETE FROM orders WHERE id = ORDER; UPDATE sales SET taken = taken - 1 WHERE id = SALE;";
+const NEVER_ACCEPTED: &str =
+    "live orders in postgres that redis never accepted: 1 (for example 17)";
+
+/// What is done behind the program's back to a sale of this stock that has sold so much.
+struct Breakage {
+    stock: i64,
+    sold: usize,
+    /// SALE, and USER and ORDER of the first buyer, are replaced.
+    sql: &'static [&'static str],
+    /// Added to a field of the state.
+    redis: (&'static str, i64),
+    named: &'static [&'static str],
+    counted: Value,
 }
 
-#[tokio::test]
-async fn an_extra_order_that_is_not_counted_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    app.execute(&extra_order(&sale, 17, UserId::random())).await;
-    let audit = assert_named(
-        &app,
-        &sale,
-        &[
-            "live orders in postgres that redis never accepted: 1 (for example 17)",
-            "I4 broken in postgres: the counter says 3 taken, 4 orders are live",
-        ],
-    )
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_breakage_is_named_and_counted() {
+    let breakage = |sql, named, counted| Breakage {
+        stock: 10,
+        sold: 3,
+        sql,
+        redis: ("remaining", 0),
+        named,
+        counted,
+    };
+    let in_redis = |field, add, named, counted| Breakage {
+        redis: (field, add),
+        ..breakage(&[], named, counted)
+    };
+    let breakages = [
+        breakage(
+            &[EXTRA, COUNTED],
+            &[NEVER_ACCEPTED, "I4 broken: 7 remain in redis"],
+            json!({"/conserved": false, "/live": 4, "/postgres/taken": 4}),
+        ),
+        breakage(
+            &[EXTRA],
+            &[
+                NEVER_ACCEPTED,
+                "I4 broken in postgres: the counter says 3 taken, 4 orders are live",
+            ],
+            json!({"/conserved": false}),
+        ),
+        breakage(
+            &[LOST],
+            &[
+                "accepted orders that are neither live in postgres nor waiting: 1 (for example ORDER)",
+            ],
+            json!({}),
+        ),
+        breakage(
+            &[
+                "DROP INDEX orders_one_live_per_user_slot;",
+                EXTRA,
+                OF_THE_FIRST,
+                COUNTED,
+            ],
+            &["I2 broken: 1 users hold more live orders than the sale allows"],
+            json!({"/duplicate_users": 1}),
+        ),
+        Breakage {
+            stock: 2,
+            sold: 2,
+            ..breakage(
+                &[
+                    "ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock;",
+                    EXTRA,
+                    COUNTED,
+                ],
+                &["I1 broken: 3 live orders on a stock of 2"],
+                json!({"/oversold": 1, "/live": 3, "/stock": 2}),
+            )
+        },
+        breakage(
+            &[COUNTED],
+            &["I4 broken in postgres: the counter says 4 taken, 3 orders are live"],
+            json!({"/conserved": false, "/postgres/taken": 4}),
+        ),
+        in_redis(
+            "remaining",
+            1,
+            &[
+                "I4 broken in redis: a stock of 10 is not 8 remaining + 3 held",
+                "I4 broken: 8 remain in redis, but 10 in stock - 3 live orders is 7",
+            ],
+            json!({"/conserved": false, "/remaining": 8}),
+        ),
+        in_redis(
+            "pending",
+            2,
+            &["I3 broken: 2 orders are counted as waiting, but the log holds 0"],
+            json!({"/backlog": 2, "/quiescent": false, "/conserved": null}),
+        ),
+        in_redis(
+            "pending",
+            -1,
+            &["I3 broken: -1 orders are counted as waiting, but the log holds 0"],
+            json!({}),
+        ),
+    ];
+    join_all(breakages.into_iter().map(async |breakage| {
+        let app = TestApp::start().await;
+        let (sale, orders) = sale_with_orders(&app, breakage.stock, breakage.sold).await;
+        let (shopper, order) = &orders[0];
+        let user = shopper.user.to_string();
+        let of_it = |text: &str| {
+            text.replace("SALE", &sale)
+                .replace("USER", &user)
+                .replace("ORDER", order)
+        };
+        app.execute(&of_it(&breakage.sql.concat())).await;
+        add_in_redis(&app, &sale, breakage.redis.0, breakage.redis.1).await;
+        let named: Vec<String> = breakage.named.iter().map(|words| of_it(words)).collect();
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        let audit = assert_named(&app, &sale, &named).await;
+        let audit = serde_json::to_value(audit).expect("JSON");
+        for (member, value) in breakage.counted.as_object().expect("members") {
+            assert_eq!(audit.pointer(member), Some(value), "{member}: {audit:#}");
+        }
+        app.finish().await;
+    }))
     .await;
-    assert_eq!(audit.conserved, Some(false));
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_lost_row_is_named() {
-    let app = TestApp::start().await;
-    let (sale, orders) = sale_with_orders(&app, 10, 3).await;
-    let lost = &orders[1].1;
-    app.execute(&format!("DELETE FROM orders WHERE id = {lost}; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"),
-    )
-    .await;
-    let expected = format!(
-        "accepted orders that are neither live in postgres nor waiting: 1 (for example {lost})"
-    );
-    assert_named(&app, &sale, &[&expected]).await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_user_with_two_orders_is_named() {
-    let app = TestApp::start().await;
-    let (sale, orders) = sale_with_orders(&app, 10, 3).await;
-    let user = orders[0].0.user;
-    app.execute(&format!(
-        "DROP INDEX orders_one_live_per_user_slot; {} {}",
-        extra_order(&sale, 17, user),
-        count_one_more(&sale)
-    ))
-    .await;
-    let audit = assert_named(
-        &app,
-        &sale,
-        &["I2 broken: 1 users hold more live orders than the sale allows"],
-    )
-    .await;
-    assert_eq!(audit.duplicate_users, 1);
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn an_oversold_sale_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 2, 2).await;
-    app.execute(&format!(
-        "ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock; {} {}",
-        extra_order(&sale, 17, UserId::random()),
-        count_one_more(&sale)
-    ))
-    .await;
-    let audit = assert_named(&app, &sale, &["I1 broken: 3 live orders on a stock of 2"]).await;
-    assert_eq!((audit.oversold, audit.live, audit.stock), (1, 3, 2));
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_wrong_counter_in_postgres_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    app.execute(&count_one_more(&sale)).await;
-    let words = "I4 broken in postgres: the counter says 4 taken, 3 orders are live";
-    let audit = assert_named(&app, &sale, &[words]).await;
-    assert_eq!((audit.conserved, audit.postgres.taken), (Some(false), 4));
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_wrong_remainder_in_redis_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    add_in_redis(&app, &sale, "remaining", 1).await;
-    let audit = assert_named(
-        &app,
-        &sale,
-        &[
-            "I4 broken in redis: a stock of 10 is not 8 remaining + 3 held",
-            "I4 broken: 8 remain in redis, but 10 in stock - 3 live orders is 7",
-        ],
-    )
-    .await;
-    assert_eq!((audit.conserved, audit.remaining), (Some(false), 8));
-    app.finish().await;
 }
 
 #[tokio::test]
@@ -383,12 +298,12 @@ async fn a_wrong_stock_in_redis_is_named() {
     // it again if it has just done so.
     eventually("a wrong stock is named", async || {
         let state = SaleKeys::of(&app, &sale).state();
-        redis::cmd("HSET")
-            .arg(state)
-            .arg(&["stock", "12", "remaining", "7"])
-            .exec_async(&mut app.redis().await)
-            .await
-            .expect("HSET");
+        app.in_redis::<()>(
+            redis::cmd("HSET")
+                .arg(state)
+                .arg(&["stock", "12", "remaining", "7"]),
+        )
+        .await;
         let audit = app.audit(&sale).await;
         let named = |words: &str| audit.problems.iter().any(|problem| problem.contains(words));
         (!audit.ok
@@ -398,39 +313,6 @@ async fn a_wrong_stock_in_redis_is_named() {
             .then_some(())
     })
     .await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_wrong_backlog_counter_is_named() {
-    let app = TestApp::start().await;
-    let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    add_in_redis(&app, &sale, "pending", 2).await;
-    let words = "I3 broken: 2 orders are counted as waiting, but the log holds 0";
-    let audit = assert_named(&app, &sale, &[words]).await;
-    assert_eq!(
-        (audit.backlog, audit.quiescent, audit.conserved),
-        (2, false, None)
-    );
-    add_in_redis(&app, &sale, "pending", -3).await;
-    assert_named(
-        &app,
-        &sale,
-        &["I3 broken: -1 orders are counted as waiting, but the log holds 0"],
-    )
-    .await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_backlog_counter_that_disagrees_with_the_log_is_named() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(10, json!({})).await;
-    accept(&app, &sale, 3).await;
-    assert!(app.audit(&sale).await.ok, "a backlog is no fault");
-    add_in_redis(&app, &sale, "pending", 1).await;
-    let words = "I3 broken: 4 orders are counted as waiting, but the log holds 3";
-    assert_named(&app, &sale, &[words]).await;
     app.finish().await;
 }
 
@@ -519,7 +401,7 @@ async fn what_is_broken_in_one_sale_does_not_show_in_another() {
     let app = TestApp::start().await;
     let (broken, _) = sale_with_orders(&app, 10, 2).await;
     let (sound, _) = sale_with_orders(&app, 10, 2).await;
-    app.execute(&count_one_more(&broken)).await;
+    app.execute(&COUNTED.replace("SALE", &broken)).await;
     assert_named(&app, &broken, &["I4 broken in postgres"]).await;
     let audit = app.assert_sound(&sound).await;
     assert_eq!(audit.problems, Vec::<String>::new());

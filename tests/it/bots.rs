@@ -53,7 +53,7 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let sale = app.sale(10, json!({"purchase_pass": true})).await;
     let other = app.sale(10, json!({"purchase_pass": true})).await;
     let (ada, eve) = (app.shopper(), app.shopper());
-    ada.buy(&sale).await.assert_problem(409, "pass_required");
+    ada.refused(&sale, "pass_required").await;
     let (mine, theirs) = (pass(&ada, &sale).await, pass(&eve, &sale).await);
     let elsewhere = pass(&ada, &other).await;
     for bad in [
@@ -77,7 +77,7 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let early = ada.get(&format!("/api/v1/sales/{later}/pass")).await;
     early.assert_problem(409, "not_open");
     assert!(!early.header("retry-after").is_empty());
-    ada.buy(&later).await.assert_problem(409, "not_open");
+    ada.refused(&later, "not_open").await;
     // Where nobody asks for one there is none.
     let plain = app.sale(10, json!({})).await;
     ada.get(&format!("/api/v1/sales/{plain}/pass"))
@@ -123,9 +123,7 @@ async fn a_purchase_is_worked_for_once() {
     let members = json!({"challenge_bits": 6, "per_user_limit": 5});
     let sale = app.sale(10, members).await;
     let (ada, eve) = (app.shopper(), app.shopper());
-    ada.buy(&sale)
-        .await
-        .assert_problem(409, "challenge_required");
+    ada.refused(&sale, "challenge_required").await;
     let theirs = solution(&eve, &sale).await;
     let asked = challenge(&ada, &sale).await;
     let unsolved = format!("{}:", asked["challenge"].as_str().expect("text"));
@@ -253,11 +251,7 @@ fn limited(when_away: WhenAway) -> Options {
 
 /// How many scripts this Redis has run.
 async fn scripts_run(app: &TestApp) -> u64 {
-    let statistics: String = redis::cmd("INFO")
-        .arg("commandstats")
-        .query_async(&mut app.redis().await)
-        .await
-        .expect("INFO");
+    let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
     let line = statistics
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
@@ -334,13 +328,8 @@ async fn without_redis_the_limits_fail_as_they_were_told_to() {
             .await
             .assert_problem(404, "order_not_found");
     }
-    redis::cmd("CLIENT")
-        .arg("PAUSE")
-        .arg(4_000)
-        .arg("ALL")
-        .exec_async(&mut open.redis().await)
-        .await
-        .expect("CLIENT PAUSE");
+    open.in_redis::<()>(redis::cmd("CLIENT").arg("PAUSE").arg(4_000).arg("ALL"))
+        .await;
     let began = Instant::now();
     let refused = closed.shopper().post("/api/v1/orders/1/pay").await;
     refused.assert_problem(503, "unavailable");

@@ -56,8 +56,7 @@ async fn the_schema_keeps_the_rules_for_distributed_tables() {
     let app = TestApp::start_on(Servers::shared().await, Options::default()).await;
     let sale = app.sale(10, serde_json::json!({})).await;
     let shopper = app.shopper();
-    let order = shopper.must_buy(&sale).await;
-    shopper.until(&order, "pending_payment").await;
+    let order = shopper.order_to_pay(&sale).await;
     shopper.pay(&order).await.assert(reqwest::StatusCode::OK);
     let database = app.stop().await;
     let mut connection = database.connect().await;

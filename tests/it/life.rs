@@ -1,7 +1,10 @@
 //! The life of an order: paying, cancelling, expiring, being rejected. Every order ends once, and its
 //! unit comes back once and is buyable at once.
 
-use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, eventually};
+use crate::support::{
+    app::{Options, Reply, Shopper, TestApp, all_at_once, eventually},
+    load::crowd,
+};
 use flash_sale::worker::retire;
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
@@ -50,13 +53,6 @@ fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     assert_eq!(reply.text("order_status"), order_status);
 }
 
-/// Buys and waits until the order can be paid.
-async fn hold(shopper: &Shopper, sale: &str) -> String {
-    let id = shopper.must_buy(sale).await;
-    shopper.until(&id, "pending_payment").await;
-    id
-}
-
 fn time_of(order: &Value, member: &str) -> OffsetDateTime {
     let text = order[member]
         .as_str()
@@ -78,7 +74,7 @@ async fn fifty_payments_at_once_are_one_payment() {
     let app = TestApp::start().await;
     let sale = app.sale(3, json!({"price_cents": 1_234})).await;
     let shopper = app.shopper();
-    let id = hold(&shopper, &sale).await;
+    let id = shopper.order_to_pay(&sale).await;
 
     let replies = all_at_once((0..50).map(|_| {
         let (shopper, id) = (shopper.clone(), id.clone());
@@ -120,38 +116,6 @@ async fn fifty_payments_at_once_are_one_payment() {
 }
 
 #[tokio::test]
-async fn a_queued_order_is_neither_paid_nor_cancelled_yet() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(2, json!({})).await;
-    let shopper = app.shopper();
-    let id = shopper.must_buy(&sale).await;
-    let order = shopper.order(&id).await;
-    order.assert(StatusCode::OK);
-    assert_eq!(
-        (order.text("status"), &order.body["pay_by"]),
-        ("queued", &Value::Null)
-    );
-
-    let early = shopper.pay(&id).await;
-    early.assert_problem(409, "still_queued");
-    assert!(
-        early
-            .header("retry-after")
-            .parse::<u32>()
-            .is_ok_and(|seconds| seconds > 0)
-    );
-    assert_refused(&shopper.cancel(&id).await, "not_cancellable", "queued");
-
-    // As soon as anybody writes it, it can be paid.
-    let writer = app.another(Options::default()).await;
-    shopper.until(&id, "pending_payment").await;
-    shopper.pay(&id).await.assert(StatusCode::OK);
-    app.assert_sound(&sale).await;
-    writer.stop().await;
-    app.finish().await;
-}
-
-#[tokio::test]
 async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     let app = TestApp::start().await;
     keep_history(&app).await;
@@ -159,10 +123,10 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     let mut owner = app.shopper();
     let mut ids = Vec::new();
     // Ten times from hand to hand; nobody waits for anything between the cancel and the purchase.
-    ids.push(hold(&owner, &sale).await);
+    ids.push(owner.order_to_pay(&sale).await);
     for _ in 0..10 {
         let next = app.shopper();
-        next.buy(&sale).await.assert_problem(409, "sold_out");
+        next.refused(&sale, "sold_out").await;
         let id = ids.last().expect("held").clone();
         let reply = owner.cancel(&id).await;
         reply.assert(StatusCode::OK);
@@ -203,14 +167,10 @@ async fn a_unit_cancelled_at_one_instance_is_buyable_at_the_other() {
     let other = app.another(Options::default()).await;
     let sale = app.sale(1, json!({})).await;
     let owner = app.shopper();
-    let id = hold(&owner, &sale).await;
+    let id = owner.order_to_pay(&sale).await;
     // The other instance must have it as sold out in memory, not just be told so by Redis.
     eventually("the other instance knows that it is sold out", async || {
-        other
-            .shopper()
-            .buy(&sale)
-            .await
-            .assert_problem(409, "sold_out");
+        other.shopper().refused(&sale, "sold_out").await;
         (other
             .get(&format!("/api/v1/sales/{sale}"))
             .await
@@ -223,7 +183,7 @@ async fn a_unit_cancelled_at_one_instance_is_buyable_at_the_other() {
     let next = other.shopper();
     let bought = eventually("the unit is buyable at the other instance", async || {
         let reply = next.buy(&sale).await;
-        (reply.status == StatusCode::ACCEPTED).then_some(reply)
+        (reply.is_accepted()).then_some(reply)
     })
     .await;
     next.until(bought.text("order_id"), "pending_payment").await;
@@ -293,7 +253,10 @@ async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
     let app = TestApp::start().await;
     let sale = app.sale(2, json!({"payment_timeout_secs": 2})).await;
     let (payer, canceller) = (app.shopper(), app.shopper());
-    let (paid_late, cancelled_late) = (hold(&payer, &sale).await, hold(&canceller, &sale).await);
+    let (paid_late, cancelled_late) = (
+        payer.order_to_pay(&sale).await,
+        canceller.order_to_pay(&sale).await,
+    );
     // What remains takes orders but sweeps nothing.
     let no_sweeper = app.another(Options::without_writer()).await;
     app.stop().await;
@@ -333,7 +296,7 @@ async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
     let app = TestApp::start().await;
     let sale = app.sale(1, json!({"payment_timeout_secs": 2})).await;
     let shopper = app.shopper();
-    let id = hold(&shopper, &sale).await;
+    let id = shopper.order_to_pay(&sale).await;
     let no_sweeper = app.another(Options::without_writer()).await;
     app.stop().await;
     until_due(&no_sweeper, &id).await;
@@ -379,7 +342,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     let outcomes = join_all((0..ORDERS).map(async |number| {
         let payer = app.shopper();
         let canceller = other.as_shopper(&payer);
-        let id = hold(&payer, &sale).await;
+        let id = payer.order_to_pay(&sale).await;
         let order = payer.order(&id).await.body;
         // From 500 ms before the deadline to 200 ms after it, a dozen milliseconds apart.
         let offset = time::Duration::milliseconds(number as i64 * 12 - 500);
@@ -433,76 +396,13 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
 }
 
 #[tokio::test]
-async fn a_paid_order_cannot_be_cancelled() {
-    let app = TestApp::start().await;
-    let sale = app.sale(1, json!({})).await;
-    let shopper = app.shopper();
-    let id = hold(&shopper, &sale).await;
-    let paid = shopper.pay(&id).await;
-    paid.assert(StatusCode::OK);
-    assert_refused(&shopper.cancel(&id).await, "not_cancellable", "paid");
-    assert_eq!(shopper.order(&id).await.body, paid.body);
-    app.shopper()
-        .buy(&sale)
-        .await
-        .assert_problem(409, "sold_out");
-    let audit = app.assert_sound(&sale).await;
-    assert_eq!((audit.paid, audit.remaining), (1, 0));
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_cancelled_order_cannot_be_paid_but_its_owner_may_buy_again() {
-    let app = TestApp::start().await;
-    let sale = app.sale(5, json!({})).await;
-    let shopper = app.shopper();
-    let first = hold(&shopper, &sale).await;
-    let refused = shopper.buy(&sale).await;
-    refused.assert_problem(409, "already_ordered");
-    assert_eq!(refused.text("order_id"), first);
-    shopper.cancel(&first).await.assert(StatusCode::OK);
-    assert_refused(&shopper.pay(&first).await, "not_payable", "cancelled");
-
-    let second = hold(&shopper, &sale).await;
-    assert_ne!(first, second);
-    let refused = shopper.buy(&sale).await;
-    refused.assert_problem(409, "already_ordered");
-    assert_eq!(refused.text("order_id"), second);
-    shopper.pay(&second).await.assert(StatusCode::OK);
-
-    let mine = shopper.get("/api/v1/orders").await;
-    let mine: Vec<(&str, &str)> = mine.body["orders"]
-        .as_array()
-        .expect("orders")
-        .iter()
-        .map(|order| {
-            let text = |member: &str| order[member].as_str().expect("text");
-            (text("order_id"), text("status"))
-        })
-        .collect();
-    assert_eq!(
-        mine,
-        [(second.as_str(), "paid"), (first.as_str(), "cancelled")],
-        "newest first"
-    );
-    let audit = app.assert_sound(&sale).await;
-    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (1, 1, 4));
-    app.finish().await;
-}
-
-#[tokio::test]
 async fn a_limit_of_three_is_three_live_orders() {
     let app = TestApp::start().await;
     let sale = app.sale(50, json!({"per_user_limit": 3})).await;
     let shopper = app.shopper();
-    let replies = all_at_once((0..30).map(|_| {
-        let (shopper, sale) = (shopper.clone(), sale.clone());
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
-    let (accepted, refused): (Vec<_>, Vec<_>) = replies
-        .iter()
-        .partition(|reply| reply.status == StatusCode::ACCEPTED);
+    let replies = TestApp::all_buy((0..30).map(|_| shopper.clone()), &sale).await;
+    let (accepted, refused): (Vec<_>, Vec<_>) =
+        replies.iter().partition(|reply| reply.is_accepted());
     assert_eq!((accepted.len(), refused.len()), (3, 27));
     let ids: HashSet<&str> = accepted
         .iter()
@@ -522,11 +422,8 @@ async fn a_limit_of_three_is_three_live_orders() {
     }
     for place in [1, 0, 2] {
         shopper.cancel(&ids[place]).await.assert(StatusCode::OK);
-        ids[place] = hold(&shopper, &sale).await;
-        shopper
-            .buy(&sale)
-            .await
-            .assert_problem(409, "already_ordered");
+        ids[place] = shopper.order_to_pay(&sale).await;
+        shopper.refused(&sale, "already_ordered").await;
     }
     for id in &ids {
         shopper.pay(id).await.assert(StatusCode::OK);
@@ -538,55 +435,10 @@ async fn a_limit_of_three_is_three_live_orders() {
 }
 
 #[tokio::test]
-async fn nobody_sees_or_changes_an_order_of_somebody_else() {
-    let app = TestApp::start().await;
-    let sale = app.sale(2, json!({})).await;
-    let (owner, stranger) = (app.shopper(), app.shopper());
-    let id = hold(&owner, &sale).await;
-    let before = owner.order(&id).await.body;
-    stranger
-        .order(&id)
-        .await
-        .assert_problem(404, "order_not_found");
-    stranger
-        .pay(&id)
-        .await
-        .assert_problem(404, "order_not_found");
-    stranger
-        .cancel(&id)
-        .await
-        .assert_problem(404, "order_not_found");
-    stranger
-        .get(&format!("/api/v1/orders/{id}/events"))
-        .await
-        .assert_problem(404, "order_not_found");
-    assert_eq!(
-        stranger.get("/api/v1/orders").await.body,
-        json!({"orders": []})
-    );
-    assert_eq!(owner.order(&id).await.body, before);
-    app.assert_sound(&sale).await;
-    app.finish().await;
-}
-
-/// Accepts `buyers` purchases that nobody writes yet, so that one recovery pass gets them in one
-/// batch.
-async fn accept_unwritten(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shopper, String)> {
-    all_at_once((0..buyers).map(|_| {
-        let (buyer, sale) = (app.shopper(), sale.to_owned());
-        async move {
-            let id = buyer.must_buy(&sale).await;
-            (buyer, id)
-        }
-    }))
-    .await
-}
-
-#[tokio::test]
 async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(100, json!({})).await;
-    let mut buyers = accept_unwritten(&app, &sale, 20).await;
+    let mut buyers = crowd(&app, &sale, 20).await;
     // Postgres already has a live order of this user that Redis never heard of.
     let (victim, rejected) = buyers.remove(7);
     app.execute(&format!(
@@ -605,9 +457,7 @@ async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
         (&Value::Null, &Value::Null)
     );
     time_of(&order, "closed_at");
-    for (buyer, id) in &buyers {
-        buyer.until(id, "pending_payment").await;
-    }
+    TestApp::all_written(&buyers).await;
     assert_refused(&victim.pay(&rejected).await, "not_payable", "rejected");
     assert_refused(
         &victim.cancel(&rejected).await,
@@ -633,7 +483,7 @@ async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
     ))
     .await;
     app.assert_sound(&sale).await;
-    hold(&victim, &sale).await;
+    victim.order_to_pay(&sale).await;
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.rejected, audit.remaining), (20, 1, 80));
     writer.stop().await;
@@ -644,7 +494,7 @@ async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
 async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
-    let buyers = accept_unwritten(&app, &sale, 10).await;
+    let buyers = crowd(&app, &sale, 10).await;
     app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}"))
         .await;
     let writer = app.another(Options::default()).await;
@@ -677,10 +527,7 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
         (audit.stock, audit.live, audit.rejected, audit.remaining),
         (3, 3, 7, 0)
     );
-    app.shopper()
-        .buy(&sale)
-        .await
-        .assert_problem(409, "sold_out");
+    app.shopper().refused(&sale, "sold_out").await;
     writer.stop().await;
     app.finish().await;
 }
@@ -704,8 +551,7 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     };
     let sale = app.sale(5, json!({"opens_at": ago(48)})).await;
     let buyer = app.shopper();
-    let order = buyer.must_buy(&sale).await;
-    buyer.until(&order, "pending_payment").await;
+    let order = buyer.order_to_pay(&sale).await;
     app.assert_sound(&sale).await;
     let path = format!("/api/v1/admin/sales/{sale}");
 
@@ -726,14 +572,14 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     .await;
     assert_eq!(retire::step(&app.shop).await.expect("a pass"), 1);
     assert_eq!(keys_of(&app, &sale).await, Vec::<String>::new());
-    app.shopper().buy(&sale).await.assert_problem(409, "ended");
+    app.shopper().refused(&sale, "ended").await;
     let audit = app.audit(&sale).await;
     assert!(audit.ok, "{audit:#?}");
 
     // An operator extends it: it is rebuilt with its buyers.
     change(ago(-1)).await;
     eventually("the sale is open again", async || {
-        (app.shopper().buy(&sale).await.status == StatusCode::ACCEPTED).then_some(())
+        (app.shopper().buy(&sale).await.is_accepted()).then_some(())
     })
     .await;
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
@@ -750,7 +596,7 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     };
     let sale = app.sale(5, json!({"opens_at": at(-48)})).await;
     let buyer = app.shopper();
-    let order = hold(&buyer, &sale).await;
+    let order = buyer.order_to_pay(&sale).await;
     app.assert_sound(&sale).await;
     let path = format!("/api/v1/admin/sales/{sale}");
     let close_at = async |hours| {
@@ -780,11 +626,10 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
 
     let next = app.shopper();
     eventually("the sale is open", async || {
-        (next.buy(&sale).await.status == StatusCode::ACCEPTED).then_some(())
+        (next.buy(&sale).await.is_accepted()).then_some(())
     })
     .await;
-    let again = buyer.buy(&sale).await;
-    again.assert_problem(409, "already_ordered");
+    let again = buyer.refused(&sale, "already_ordered").await;
     assert_eq!(again.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 2);
     let epoch = format!("SELECT epoch FROM sales WHERE id = {sale}");

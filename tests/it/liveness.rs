@@ -2,7 +2,7 @@
 //! stops nothing.
 
 use crate::{
-    cli::{Crowd, Home, Manner, Program, assert_kept, get, sale_for_loads, tokens},
+    cli::{Crowd, Home, Manner, Program, assert_kept, assert_sound, get, sale_for_loads, tokens},
     support::app::{TestApp, eventually},
 };
 use flash_sale::worker::supervise::supervise;
@@ -58,6 +58,12 @@ async fn goes_on_without_a_log(home: &Home, log: Stdio) {
         (get(&program, "/readyz").await.0 == StatusCode::OK).then_some(())
     })
     .await;
+    let audit = assert_sound(home, &sale).await;
+    assert_eq!(
+        (audit["live"].as_u64(), audit["rejected"].as_u64()),
+        (Some(bought.len() as u64), Some(0))
+    );
+    assert_eq!(audit["redis"]["run_id_approved"], true);
     program.terminate().await;
 }
 

@@ -243,12 +243,10 @@ async fn statements_under_load_use_their_indexes() {
     // Run everything once, so that the program prepares its statements.
     let sale = app.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (app.shopper(), app.shopper(), app.shopper());
-    let paid = payer.must_buy(&sale).await;
-    payer.until(&paid, "pending_payment").await;
+    let paid = payer.order_to_pay(&sale).await;
     payer.pay(&paid).await.assert(StatusCode::OK);
     payer.cancel(&paid).await.assert(StatusCode::CONFLICT);
-    let cancelled = canceller.must_buy(&sale).await;
-    canceller.until(&cancelled, "pending_payment").await;
+    let cancelled = canceller.order_to_pay(&sale).await;
     canceller.cancel(&cancelled).await.assert(StatusCode::OK);
     let expired = idler.must_buy(&sale).await;
     idler.until(&expired, "expired").await;

@@ -54,32 +54,22 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     // Every end that an order can have.
     let short = first.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (first.shopper(), second.shopper(), first.shopper());
-    let paid = payer.must_buy(&short).await;
-    payer.until(&paid, "pending_payment").await;
+    let paid = payer.order_to_pay(&short).await;
     payer.pay(&paid).await.assert(StatusCode::OK);
-    let cancelled = canceller.must_buy(&short).await;
-    canceller.until(&cancelled, "pending_payment").await;
+    let cancelled = canceller.order_to_pay(&short).await;
     canceller.cancel(&cancelled).await.assert(StatusCode::OK);
     let idle = idler.must_buy(&short).await;
     idler.until(&idle, "expired").await;
-    payer
-        .buy(&short)
-        .await
-        .assert_problem(409, "already_ordered");
+    payer.refused(&short, "already_ordered").await;
 
     // A rush at both, in the middle of which Redis loses everything and is rebuilt.
     let sale = first.sale(50_000, json!({})).await;
     let regulars = crowd(&first, &sale, 4).await;
-    for (shopper, id) in &regulars {
-        shopper.until(id, "pending_payment").await;
-    }
+    TestApp::all_written(&regulars).await;
     let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
     rush.until_accepted(80).await;
     let before = first.audit(&sale).await.postgres.epoch;
-    redis::cmd("FLUSHALL")
-        .exec_async(&mut first.redis().await)
-        .await
-        .expect("FLUSHALL");
+    first.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
     eventually("the sale is rebuilt", async || {
         (first.audit(&sale).await.postgres.epoch > before).then_some(())
     })

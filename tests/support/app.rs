@@ -304,6 +304,46 @@ impl TestApp {
         reply.text("id").to_owned()
     }
 
+    /// A call with the admin token, about one sale.
+    pub async fn admin_sale(
+        &self,
+        method: Method,
+        sale: &str,
+        rest: &str,
+        body: Option<Value>,
+    ) -> Reply {
+        let path = format!("/api/v1/admin/sales/{sale}{rest}");
+        self.admin(method, &path, body).await
+    }
+
+    /// An operator changes members of a sale.
+    pub async fn change(&self, sale: &str, members: Value) -> Reply {
+        self.admin_sale(Method::PATCH, sale, "", Some(members))
+            .await
+    }
+
+    /// Everybody buys at once; the answers in their order.
+    pub async fn all_buy(shoppers: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Reply> {
+        all_at_once(shoppers.into_iter().map(|shopper| {
+            let sale = sale.to_owned();
+            async move { shopper.buy(&sale).await }
+        }))
+        .await
+    }
+
+    /// Waits until all of these orders are rows that can be paid.
+    pub async fn all_written(orders: &[(Shopper, String)]) {
+        for (shopper, id) in orders {
+            shopper.until(id, "pending_payment").await;
+        }
+    }
+
+    /// What this application's Redis answers, on a connection beside its own.
+    pub async fn in_redis<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
+        let answer = command.query_async(&mut self.redis().await).await;
+        answer.expect("redis answers")
+    }
+
     /// Runs statements in this application's database, behind its back.
     pub async fn execute(&self, statements: &str) {
         let mut connection = self.database.connect().await;
@@ -517,6 +557,20 @@ impl Shopper {
         reply.text("order_id").to_owned()
     }
 
+    /// A purchase that is refused with 409 and this code.
+    pub async fn refused(&self, sale: &str, code: &str) -> Reply {
+        let reply = self.buy(sale).await;
+        reply.assert_problem(409, code);
+        reply
+    }
+
+    /// Buys, and waits until the order can be paid.
+    pub async fn order_to_pay(&self, sale: &str) -> String {
+        let id = self.must_buy(sale).await;
+        self.until(&id, "pending_payment").await;
+        id
+    }
+
     pub async fn order(&self, id: &str) -> Reply {
         self.get(&format!("/api/v1/orders/{id}")).await
     }
@@ -579,6 +633,10 @@ impl Reply {
         self.body["code"].as_str().unwrap_or("")
     }
 
+    pub fn is_accepted(&self) -> bool {
+        self.status == StatusCode::ACCEPTED
+    }
+
     #[track_caller]
     pub fn assert(&self, status: StatusCode) {
         assert_eq!(self.status, status, "{:#}", self.body);
@@ -587,12 +645,14 @@ impl Reply {
     /// A problem document (RFC 9457) of this status and code, whole.
     #[track_caller]
     pub fn assert_problem(&self, status: u16, code: &str) {
-        assert_eq!(
-            (self.status.as_u16(), self.code()),
-            (status, code),
-            "{:#}",
-            self.body
-        );
+        self.assert_problem_at("", status, code);
+    }
+
+    /// The same in a table: `what` names the row.
+    #[track_caller]
+    pub fn assert_problem_at(&self, what: &str, status: u16, code: &str) {
+        let found = (self.status.as_u16(), self.code());
+        assert_eq!(found, (status, code), "{what}: {:#}", self.body);
         assert_eq!(self.header("content-type"), "application/problem+json");
         assert_eq!(self.body["status"], status);
         for member in ["type", "title", "detail"] {

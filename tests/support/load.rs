@@ -28,7 +28,7 @@ pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
     .await;
     replies
         .into_iter()
-        .filter(|(_, reply)| reply.status == StatusCode::ACCEPTED)
+        .filter(|(_, reply)| reply.is_accepted())
         .map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned()))
         .collect()
 }
@@ -90,7 +90,7 @@ impl Rush {
                     while !enough.load(Relaxed) {
                         let shopper = entrance.shopper();
                         let reply = shopper.buy(&sale).await;
-                        if reply.status == StatusCode::ACCEPTED {
+                        if reply.is_accepted() {
                             accepted.fetch_add(1, Relaxed);
                             winners.push((shopper, reply.text("order_id").to_owned()));
                             tokio::time::sleep(BREATH).await;

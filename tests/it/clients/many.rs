@@ -3,7 +3,7 @@
 use super::{HEALTH, Wire, with_limits};
 use crate::{
     cli::{Home, Program},
-    support::app::{PATIENCE, Shopper, all_at_once, eventually},
+    support::app::{PATIENCE, Shopper, TestApp, eventually},
 };
 use flash_sale::http::{ConnectionLimits, server};
 use reqwest::StatusCode;
@@ -43,11 +43,7 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     }
 
     let buyers: Vec<Shopper> = (0..200).map(|_| app.shopper()).collect();
-    let replies = all_at_once(buyers.into_iter().map(|buyer| {
-        let sale = sale.clone();
-        async move { buyer.buy(&sale).await }
-    }))
-    .await;
+    let replies = TestApp::all_buy(buyers, &sale).await;
     for reply in &replies {
         reply.assert(StatusCode::ACCEPTED);
     }

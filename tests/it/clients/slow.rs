@@ -102,8 +102,7 @@ async fn a_store_that_hangs_does_not_hang_its_clients() {
     let app = TestApp::start().await;
     let sale = app.sale(10, json!({})).await;
     let shopper = app.shopper();
-    let order = shopper.must_buy(&sale).await;
-    shopper.until(&order, "pending_payment").await;
+    let order = shopper.order_to_pay(&sale).await;
 
     let mut locker = app.database.connect().await;
     for statement in ["BEGIN", "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE"] {

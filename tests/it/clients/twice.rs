@@ -2,7 +2,6 @@
 
 use super::{Wire, purchase};
 use crate::support::app::{Reply, Shopper, TestApp, all_at_once};
-use reqwest::StatusCode;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +28,7 @@ async fn a_double_click_buys_once() {
                 pair[1].text("order_id"),
                 "both name the one order"
             );
-            let accepted = |reply: &&Reply| reply.status == StatusCode::ACCEPTED;
+            let accepted = |reply: &&Reply| reply.is_accepted();
             let replayed = |reply: &&Reply| reply.header("idempotent-replayed") == "true";
             if key.is_some() {
                 assert_eq!(pair.iter().filter(accepted).count(), 2, "{pair:#?}");
@@ -82,7 +81,7 @@ async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
     )
     .await;
     for (number, (shopper, reply)) in shoppers.iter().zip(&retries).enumerate() {
-        let is_known = reply.status == StatusCode::ACCEPTED;
+        let is_known = reply.is_accepted();
         // Without the key, an order that the first request placed is in the way of the second.
         let is_named = number % 3 == 0 && reply.code() == "already_ordered";
         assert!(is_known || is_named, "{number}: {reply:#?}");

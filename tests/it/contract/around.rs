@@ -35,10 +35,7 @@ async fn the_metrics_have_these_names() {
     let shopper = app.shopper();
     let order = shopper.order_to_pay(&sale).await;
     shopper.pay(&order).await.assert(StatusCode::OK);
-    app.shopper()
-        .buy(&sale)
-        .await
-        .assert_problem(409, "sold_out");
+    app.shopper().refused(&sale, "sold_out").await;
     let stream = app
         .client
         .get(app.url(&format!("/api/v1/sales/{sale}/events")))
@@ -200,12 +197,7 @@ async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
             } else {
                 shopper.call(method.clone(), &path).await
             };
-            assert_eq!(
-                (reply.status.as_u16(), reply.code()),
-                (405, "method_not_allowed"),
-                "{method} {path}"
-            );
-            assert_refused(&reply, &path);
+            reply.assert_problem_at(&format!("{method} {path}"), 405, "method_not_allowed");
             let listed: Vec<&str> = reply
                 .header("allow")
                 .split(',')
@@ -347,11 +339,7 @@ async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
     let sale = app.sale(100, json!({})).await;
     let (hasty, calm) = (app.shopper(), app.shopper());
     hasty.must_buy(&sale).await;
-    let replies = all_at_once((0..100).map(|_| {
-        let (shopper, sale) = (hasty.clone(), sale.clone());
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
+    let replies = TestApp::all_buy((0..100).map(|_| hasty.clone()), &sale).await;
     assert!(count(&replies, StatusCode::TOO_MANY_REQUESTS) > 0);
     for reply in replies {
         if reply.status == StatusCode::TOO_MANY_REQUESTS {
@@ -419,8 +407,7 @@ async fn a_full_backlog_refuses_before_stock_is_touched() {
         let refused = app.shopper().buy(&sale).await;
         refused.assert_problem(503, "unavailable");
         retry_after(&refused);
-        let again = first.buy(&sale).await;
-        again.assert_problem(409, "already_ordered");
+        let again = first.refused(&sale, "already_ordered").await;
         assert_eq!(again.text("order_id"), order);
     }
     assert_eq!(app.sale_now(&sale).await["remaining"], 9);
@@ -429,7 +416,7 @@ async fn a_full_backlog_refuses_before_stock_is_touched() {
 
     let writer = app.another(Options::default()).await;
     eventually("there is room again", async || {
-        (app.shopper().buy(&sale).await.status == StatusCode::ACCEPTED).then_some(())
+        (app.shopper().buy(&sale).await.is_accepted()).then_some(())
     })
     .await;
     assert_eq!(app.assert_sound(&sale).await.live, 2);
@@ -468,11 +455,7 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let frozen = Frozen::process(servers.redis.pid());
     let buyers: Vec<Shopper> = (0..5).map(|_| app.shopper()).collect();
     let began = Instant::now();
-    let replies = all_at_once(buyers.clone().into_iter().map(|buyer| {
-        let sale = sale.clone();
-        async move { buyer.buy(&sale).await }
-    }))
-    .await;
+    let replies = TestApp::all_buy(buyers.clone(), &sale).await;
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -498,8 +481,7 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     for buyer in buyers {
         eventually("the sale sells again", async || {
             let reply = buyer.buy(&sale).await;
-            (reply.status == StatusCode::ACCEPTED || reply.code() == "already_ordered")
-                .then_some(())
+            (reply.is_accepted() || reply.code() == "already_ordered").then_some(())
         })
         .await;
     }

@@ -232,13 +232,7 @@ async fn a_wrong_sale_is_not_created() {
         let mut body = good.clone();
         body[member] = value.clone();
         let reply = app.admin(Method::POST, path, Some(body)).await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{member}: {value}: {:#}",
-            reply.body
-        );
-        assert_refused(&reply, member);
+        reply.assert_problem_at(&format!("{member}: {value}"), 422, "invalid");
     }
     for missing in ["title", "price_cents", "stock"] {
         let mut body = good.clone();
@@ -337,13 +331,7 @@ async fn a_wrong_change_changes_nothing() {
         let mut body = json!({"description": "changed"});
         body[member] = value.clone();
         let reply = app.admin(Method::PATCH, &path, Some(body)).await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{member}: {value}: {:#}",
-            reply.body
-        );
-        assert_refused(&reply, member);
+        reply.assert_problem_at(&format!("{member}: {value}"), 422, "invalid");
     }
     for body in malformed() {
         let what = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
@@ -366,13 +354,7 @@ async fn a_wrong_change_changes_nothing() {
         .assert_problem(422, "invalid");
     // What was closed stays closed.
     let reopening = json!({"closes_at": in_secs(9_000)});
-    let reply = app
-        .admin(
-            Method::PATCH,
-            &format!("/api/v1/admin/sales/{closed}"),
-            Some(reopening),
-        )
-        .await;
+    let reply = app.change(&closed, reopening).await;
     assert_refused(&reply, "reopening");
     assert_eq!(app.snapshot().await, before);
     app.finish().await;
@@ -402,13 +384,7 @@ async fn wrong_stock_changes_nothing() {
     ]);
     for body in wrong {
         let reply = app.admin(Method::POST, &path, Some(body.clone())).await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{body}: {:#}",
-            reply.body
-        );
-        assert_refused(&reply, "stock");
+        reply.assert_problem_at(&format!("{body}"), 422, "invalid");
     }
     for less in [-6, -100_000_000] {
         app.add_stock(&sale, less)
@@ -459,12 +435,7 @@ async fn a_wrong_session_is_not_opened() {
                 .expect("an answer"),
         )
         .await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{body}"
-        );
-        assert_refused(&reply, "session");
+        reply.assert_problem_at(&format!("{body}"), 422, "invalid");
         assert!(!reply.headers.contains_key("set-cookie"));
     }
     for body in malformed() {
@@ -707,12 +678,11 @@ async fn a_body_has_to_be_json_and_to_be_called_so() {
             "application/json, text/plain",
         ] {
             let reply = send(&app, token, &method, &path, kind, body).await;
-            assert_eq!(
-                (reply.status.as_u16(), reply.code()),
-                (415, "unsupported_media_type"),
-                "{kind}: {method} {path}"
+            reply.assert_problem_at(
+                &format!("{kind}: {method} {path}"),
+                415,
+                "unsupported_media_type",
             );
-            assert_refused(&reply, kind);
         }
     }
     assert_eq!(app.snapshot().await, before);
@@ -898,12 +868,7 @@ async fn a_bad_token_is_nobody() {
                 .request(method.clone(), app.url(path))
                 .header(header, value);
             let reply = within_patience(Reply::of(request.send().await.expect("an answer"))).await;
-            assert_eq!(
-                (reply.status.as_u16(), reply.code()),
-                (401, "unauthenticated"),
-                "{method} {path}"
-            );
-            assert_refused(&reply, path);
+            reply.assert_problem_at(&format!("{method} {path}"), 401, "unauthenticated");
             assert!(reply.headers.contains_key("www-authenticate"));
         };
         for token in &bad {

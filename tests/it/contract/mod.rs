@@ -17,7 +17,7 @@ mod operating;
 mod pages;
 mod shopping;
 
-use crate::support::app::{PATIENCE, Reply, Shopper, TestApp};
+use crate::support::app::{PATIENCE, Reply, TestApp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -223,14 +223,5 @@ impl TestApp {
             sale["server_time"] = Value::Null;
         }
         format!("{rows}\n{shown:#}")
-    }
-}
-
-impl Shopper {
-    /// Buys, and waits until the order can be paid.
-    async fn order_to_pay(&self, sale: &str) -> String {
-        let id = self.must_buy(sale).await;
-        self.until(&id, "pending_payment").await;
-        id
     }
 }

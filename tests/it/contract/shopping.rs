@@ -333,16 +333,12 @@ async fn a_shopper_holds_as_many_orders_as_the_sale_allows() {
     for _ in 0..3 {
         orders.push(shopper.order_to_pay(&sale).await);
     }
-    let refused = shopper.buy(&sale).await;
-    refused.assert_problem(409, "already_ordered");
+    let refused = shopper.refused(&sale, "already_ordered").await;
     assert!(orders.contains(&refused.text("order_id").to_owned()));
 
     shopper.cancel(&orders[1]).await.assert(StatusCode::OK);
     shopper.must_buy(&sale).await;
-    shopper
-        .buy(&sale)
-        .await
-        .assert_problem(409, "already_ordered");
+    shopper.refused(&sale, "already_ordered").await;
     assert_eq!(app.assert_sound(&sale).await.live, 3);
     app.finish().await;
 }
@@ -354,8 +350,7 @@ async fn a_purchase_is_refused_with_the_reason() {
 
     let opens_at = in_secs(3_600);
     let scheduled = app.sale(1, json!({"opens_at": opens_at})).await;
-    let refused = shopper.buy(&scheduled).await;
-    refused.assert_problem(409, "not_open");
+    let refused = shopper.refused(&scheduled, "not_open").await;
     assert_eq!(
         refused.body["opens_at"],
         app.sale_now(&scheduled).await["opens_at"]
@@ -368,18 +363,14 @@ async fn a_purchase_is_refused_with_the_reason() {
 
     let sale = app.sale(1, json!({})).await;
     app.steer(&sale, "pause").await;
-    shopper.buy(&sale).await.assert_problem(409, "paused");
+    shopper.refused(&sale, "paused").await;
     app.steer(&sale, "resume").await;
     let order = shopper.must_buy(&sale).await;
 
     // The only buyer is told of the order, everybody else that there is nothing left.
     for _ in 0..3 {
-        app.shopper()
-            .buy(&sale)
-            .await
-            .assert_problem(409, "sold_out");
-        let refused = shopper.buy(&sale).await;
-        refused.assert_problem(409, "already_ordered");
+        app.shopper().refused(&sale, "sold_out").await;
+        let refused = shopper.refused(&sale, "already_ordered").await;
         assert_eq!(refused.text("order_id"), order);
     }
 
@@ -414,14 +405,11 @@ async fn a_purchase_is_refused_with_the_reason() {
 async fn a_sale_opens_and_ends_by_the_clock() {
     let app = TestApp::start().await;
     let sale = app.sale(1_000_000, json!({"opens_at": in_secs(2)})).await;
-    app.shopper()
-        .buy(&sale)
-        .await
-        .assert_problem(409, "not_open");
+    app.shopper().refused(&sale, "not_open").await;
     assert_eq!(app.sale_now(&sale).await["state"], "scheduled");
     eventually("the sale opens", async || {
         let reply = app.shopper().buy(&sale).await;
-        if reply.status == StatusCode::ACCEPTED {
+        if reply.is_accepted() {
             return Some(());
         }
         reply.assert_problem(409, "not_open");
@@ -430,16 +418,10 @@ async fn a_sale_opens_and_ends_by_the_clock() {
     .await;
     assert_eq!(app.sale_now(&sale).await["state"], "open");
     let end = json!({"closes_at": in_secs(1)});
-    app.admin(
-        Method::PATCH,
-        &format!("/api/v1/admin/sales/{sale}"),
-        Some(end),
-    )
-    .await
-    .assert(StatusCode::OK);
+    app.change(&sale, end).await.assert(StatusCode::OK);
     eventually("the sale ends", async || {
         let reply = app.shopper().buy(&sale).await;
-        if reply.status == StatusCode::ACCEPTED {
+        if reply.is_accepted() {
             return None;
         }
         reply.assert_problem(409, "ended");
@@ -459,7 +441,7 @@ async fn a_cancelled_order_gives_its_unit_back_at_once() {
     let sale = app.sale(1, json!({})).await;
     let (shopper, other) = (app.shopper(), app.shopper());
     let order = shopper.order_to_pay(&sale).await;
-    other.buy(&sale).await.assert_problem(409, "sold_out");
+    other.refused(&sale, "sold_out").await;
 
     let cancelled = shopper.cancel(&order).await;
     cancelled.assert(StatusCode::OK);
@@ -474,7 +456,7 @@ async fn a_cancelled_order_gives_its_unit_back_at_once() {
     assert_eq!(refused.text("order_status"), "cancelled");
 
     other.must_buy(&sale).await;
-    shopper.buy(&sale).await.assert_problem(409, "sold_out");
+    shopper.refused(&sale, "sold_out").await;
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.cancelled, audit.remaining), (1, 1, 0));
     app.finish().await;
@@ -499,7 +481,7 @@ async fn an_order_that_is_not_paid_in_time_expires() {
 
     let next = eventually("the unit is buyable again", async || {
         let reply = shopper.buy(&sale).await;
-        (reply.status == StatusCode::ACCEPTED).then(|| reply.text("order_id").to_owned())
+        (reply.is_accepted()).then(|| reply.text("order_id").to_owned())
     })
     .await;
     assert_ne!(next, order);
@@ -513,13 +495,10 @@ async fn a_rejected_order_is_there_to_be_seen() {
     let shopper = app.shopper();
     let order = shopper.order_to_pay(&sale).await;
     // Only a fault makes one, so it is planted.
-    let mut database = app.database.connect().await;
-    sqlx::query(
+    app.execute(
         "UPDATE orders SET status = 'rejected', slot = NULL, pay_by = NULL, closed_at = now()",
     )
-    .execute(&mut database)
-    .await
-    .expect("UPDATE");
+    .await;
     let read = shopper.order(&order).await;
     read.assert(StatusCode::OK);
     assert_order(&read.body);
@@ -575,13 +554,7 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     ] {
         other.assert_problem(404, "order_not_found");
     }
-    let audit = app
-        .admin(
-            Method::GET,
-            &format!("/api/v1/admin/sales/{sale}/audit"),
-            None,
-        )
-        .await;
+    let audit = app.admin_sale(Method::GET, &sale, "/audit", None).await;
     let audit = audit.body;
     assert_eq!(
         json!([

@@ -172,7 +172,7 @@ async fn the_sale_opens_at_its_second(app: &TestApp, entrances: &[Entrance]) {
             let (shopper, mut told_to_wait) = (entrance.shopper(), 0);
             eventually("the sale opens", async || {
                 let reply = shopper.buy(&sale).await;
-                if reply.status == StatusCode::ACCEPTED {
+                if reply.is_accepted() {
                     return Some(());
                 }
                 reply.assert_problem(409, "not_open");

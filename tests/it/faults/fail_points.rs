@@ -166,11 +166,8 @@ async fn a_day(app: &TestApp) -> Sales {
 
     // A sale is gone from Redis, and then the whole process is another one to Postgres.
     let before = super::epoch(app, &long).await;
-    redis::cmd("DEL")
-        .arg(Keys::new(&app.prefix).state(id))
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("DEL");
+    app.in_redis::<()>(redis::cmd("DEL").arg(Keys::new(&app.prefix).state(id)))
+        .await;
     super::until_rebuilt(app, &long, before).await;
     let before = super::epoch(app, &long).await;
     app.execute("UPDATE redis_incarnation SET run_id = 'another process'")
@@ -364,7 +361,7 @@ async fn buy_with_key(shopper: &Shopper, sale: &str) -> String {
 async fn buy_when_returned(shopper: &Shopper, sale: &str) -> String {
     eventually("a returned unit is bought", async || {
         let reply = shopper.buy(sale).await;
-        (reply.status == StatusCode::ACCEPTED).then(|| reply.text("order_id").to_owned())
+        (reply.is_accepted()).then(|| reply.text("order_id").to_owned())
     })
     .await
 }

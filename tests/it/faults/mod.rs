@@ -198,10 +198,7 @@ impl Dice {
 
 /// FLUSHALL: everything in this application's Redis is gone, at once.
 async fn flush(app: &TestApp) {
-    redis::cmd("FLUSHALL")
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("FLUSHALL");
+    app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
 }
 
 /// Runs all of these, a few at a time: they wait more than they work.

@@ -278,11 +278,7 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     app.allow_connections(false).await;
 
     let shoppers: Vec<_> = (0..100).map(|_| app.shopper()).collect();
-    let replies = crate::support::app::all_at_once(shoppers.iter().cloned().map(|shopper| {
-        let sale = sale.clone();
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
+    let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
     let mut winners = Vec::new();
     for (shopper, reply) in shoppers.into_iter().zip(&replies) {
         if reply.status == reqwest::StatusCode::ACCEPTED {
@@ -293,12 +289,13 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     }
     assert_eq!(winners.len(), 20, "as many as may wait");
     let keys = Keys::new(&app.prefix);
-    let remaining: i64 = redis::cmd("HGET")
-        .arg(keys.state(sale.parse().expect("an id")))
-        .arg("remaining")
-        .query_async(&mut app.redis().await)
-        .await
-        .expect("remaining");
+    let remaining: i64 = app
+        .in_redis(
+            redis::cmd("HGET")
+                .arg(keys.state(sale.parse().expect("an id")))
+                .arg("remaining"),
+        )
+        .await;
     assert_eq!(remaining, 1_000 - 1 - 20, "who is shed has taken nothing");
 
     app.allow_connections(true).await;

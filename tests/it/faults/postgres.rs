@@ -142,8 +142,7 @@ async fn sells_in_spite_of(statements: String) {
     rush.until_accepted(ENOUGH).await;
     for pays in [true, false, true, false] {
         let shopper = first.shopper();
-        let id = shopper.must_buy(&sale).await;
-        shopper.until(&id, "pending_payment").await;
+        let id = shopper.order_to_pay(&sale).await;
         // A transaction that failed is an answer of 5xx; asking again is safe.
         eventually("it is paid or cancelled", async || {
             let reply = match pays {

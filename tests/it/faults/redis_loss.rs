@@ -29,9 +29,7 @@ async fn survives(lose: impl AsyncFnOnce(&mut OwnRedis)) {
     let mut pair = Pair::start().await;
     let sale = pair.first.sale(50_000, json!({})).await;
     let regulars = crowd(&pair.first, &sale, 4).await;
-    for (shopper, id) in &regulars {
-        shopper.until(id, "pending_payment").await;
-    }
+    TestApp::all_written(&regulars).await;
     let apps = [&pair.first, &pair.second];
     let rush = Rush::start(&apps, &sale, 6, &regulars);
     rush.until_accepted(ENOUGH).await;
@@ -159,9 +157,7 @@ async fn the_promotion_of_a_replica_that_lags() {
     })
     .await;
     let regulars = crowd(&second, &sale, 4).await;
-    for (shopper, id) in &regulars {
-        shopper.until(id, "pending_payment").await;
-    }
+    TestApp::all_written(&regulars).await;
     let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
     rush.until_accepted(ENOUGH).await;
     // It loses its primary, and keeps what it had at that moment.
@@ -210,9 +206,7 @@ async fn two_primaries_for_a_while() {
     let second = launch(first.database.clone(), &there).await;
     let sale = first.sale(50_000, json!({})).await;
     let regulars = crowd(&second, &sale, 4).await;
-    for (shopper, id) in &regulars {
-        shopper.until(id, "pending_payment").await;
-    }
+    TestApp::all_written(&regulars).await;
     let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
     rush.until_accepted(ENOUGH).await;
     let before = epoch(&first, &sale).await;

@@ -117,7 +117,7 @@ async fn until_it_sells(app: &TestApp, sale: &str) -> Winner {
 
 async fn bought(shopper: Shopper, sale: &str) -> Result<Winner, Reply> {
     let reply = shopper.buy(sale).await;
-    if reply.status == StatusCode::ACCEPTED {
+    if reply.is_accepted() {
         let order = reply.text("order_id").to_owned();
         return Ok((shopper, order));
     }

@@ -4,7 +4,7 @@
 
 use crate::support::{
     Servers,
-    app::{Options, Shopper, TestApp, all_at_once},
+    app::{Options, Shopper, TestApp},
     plant::{IGNORE_THE_WINDOW, plant},
     proxy::{Address, Fault, Proxy},
 };
@@ -108,7 +108,7 @@ async fn accepted_after(stage: &Stage, sale: &str, action: &str) -> (usize, Vec<
             tokio::spawn(async move {
                 while !enough.load(Relaxed) {
                     let reply = entrance.shopper().buy(&sale).await;
-                    before.fetch_add(usize::from(reply.status == StatusCode::ACCEPTED), Relaxed);
+                    before.fetch_add(usize::from(reply.is_accepted()), Relaxed);
                 }
             })
         })
@@ -122,19 +122,13 @@ async fn accepted_after(stage: &Stage, sale: &str, action: &str) -> (usize, Vec<
     answer.assert(StatusCode::OK);
     let took = asked.elapsed();
     let late: Vec<Shopper> = (0..100).map(|_| stage.deaf.shopper()).collect();
-    let late = all_at_once(late.into_iter().map(|shopper| {
-        let sale = sale.to_owned();
-        async move { shopper.buy(&sale).await }
-    }))
-    .await;
+    let late = TestApp::all_buy(late, &sale).await;
     enough.store(true, Relaxed);
     for one in rush {
         one.await.expect("no panic");
     }
     assert!(took < SOON, "{action} took {took:?}");
-    let accepted = late
-        .iter()
-        .filter(|reply| reply.status == StatusCode::ACCEPTED);
+    let accepted = late.iter().filter(|reply| reply.is_accepted());
     let codes = late.iter().map(|reply| reply.code().to_owned());
     (accepted.count(), codes.collect())
 }

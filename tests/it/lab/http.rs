@@ -314,12 +314,7 @@ async fn bad_input_is_refused_and_nothing_is_made() {
         let mut body = good.clone();
         body[member] = value;
         let reply = app.call(Method::POST, ARENAS, Some(body.clone())).await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{body}: {:#}",
-            reply.body
-        );
+        reply.assert_problem_at(&format!("{body}"), 422, "invalid");
     }
     assert_eq!(app.number("SELECT count(*) FROM lab.arenas").await, 0);
 
@@ -337,12 +332,7 @@ async fn bad_input_is_refused_and_nothing_is_made() {
         let reply = app
             .call(Method::POST, &format!("{arena}/orders"), Some(body.clone()))
             .await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{body}: {:#}",
-            reply.body
-        );
+        reply.assert_problem_at(&format!("{body}"), 422, "invalid");
     }
     for body in [
         json!({}),
@@ -356,12 +346,7 @@ async fn bad_input_is_refused_and_nothing_is_made() {
         let reply = app
             .call(Method::POST, &format!("{arena}/storm"), Some(body.clone()))
             .await;
-        assert_eq!(
-            (reply.status.as_u16(), reply.code()),
-            (422, "invalid"),
-            "{body}: {:#}",
-            reply.body
-        );
+        reply.assert_problem_at(&format!("{body}"), 422, "invalid");
     }
     assert_eq!(app.verdict(&arena).await["attempts"], 0);
     // Any text is somebody.

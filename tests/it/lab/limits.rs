@@ -94,7 +94,7 @@ async fn storms_are_bounded_by_address_and_in_all() {
     // A storm that ends makes room.
     call(&app, "10.0.0.1", Method::DELETE, &arenas[0], None).await;
     eventually("there is room", async || {
-        (storm(&app, "10.0.0.3", &third).await.status == StatusCode::ACCEPTED).then_some(())
+        (storm(&app, "10.0.0.3", &third).await.is_accepted()).then_some(())
     })
     .await;
     app.finish().await;

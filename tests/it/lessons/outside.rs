@@ -241,25 +241,6 @@ async fn order_numbers_are_explained() {
 }
 
 #[tokio::test]
-async fn without_a_lab_there_are_no_lessons() {
-    let app = with_lab(false).await;
-    for (method, path) in [
-        (Method::GET, "/api/v1/lab/lessons"),
-        (Method::POST, "/api/v1/lab/lessons/b03/play"),
-        (Method::POST, "/api/v1/lab/lessons/b99/play"),
-        (Method::GET, "/api/v1/lab/ids"),
-    ] {
-        let reply = send(&app, method, path, None).await;
-        assert_eq!(
-            (reply.status.as_u16(), &reply.body["code"]),
-            (404, &json!("not_found")),
-            "{path}"
-        );
-    }
-    app.stop().await;
-}
-
-#[tokio::test]
 async fn a_terminal_shows_the_same_timeline() {
     let home = Home::new();
     let run = |arguments: &[&str]| {

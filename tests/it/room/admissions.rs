@@ -33,9 +33,7 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     let (mine, elsewhere) = (admission(&ada, &one).await, admission(&ada, &other).await);
     let theirs = admission(&eve, &one).await;
 
-    ada.buy(&one)
-        .await
-        .assert_problem(409, "admission_required");
+    ada.refused(&one, "admission_required").await;
     for token in [
         &theirs,
         &elsewhere,
@@ -104,15 +102,13 @@ async fn one_order_comes_of_an_admission() {
     let second = app.another(Options::default()).await;
     let (sale, ada, token, replies) = a_hundred_uses(&app, &second).await;
     for reply in &replies {
-        if reply.status != StatusCode::ACCEPTED {
+        if !reply.is_accepted() {
             reply.assert_problem(409, "admission_used");
         }
     }
     let orders = orders_of(&replies);
     assert_eq!(orders.len(), 1, "{orders:?}");
-    let accepted = replies
-        .iter()
-        .filter(|reply| reply.status == StatusCode::ACCEPTED);
+    let accepted = replies.iter().filter(|reply| reply.is_accepted());
     assert_eq!(accepted.count(), 1);
 
     // A retry with a key gets the first answer, and no key makes another order of it.
@@ -188,7 +184,7 @@ async fn the_window_and_the_stock_are_said_first() {
     let app = TestApp::start().await;
     let later = sale(&app, 1, Duration::HOUR, json!({})).await;
     let shopper = app.shopper();
-    shopper.buy(&later).await.assert_problem(409, "not_open");
+    shopper.refused(&later, "not_open").await;
     shopper
         .buy("123456789")
         .await
@@ -202,7 +198,7 @@ async fn the_window_and_the_stock_are_said_first() {
     app.admin(Method::POST, &close, None)
         .await
         .assert(StatusCode::OK);
-    shopper.buy(&ended).await.assert_problem(409, "ended");
+    shopper.refused(&ended, "ended").await;
     shopper
         .post(&path(&ended))
         .await
@@ -242,9 +238,7 @@ async fn an_operator_switches_the_room_on_and_off() {
         .await;
     assert_eq!(title.body["waiting_room"], expected, "what is absent stays");
     let late = app.shopper();
-    late.buy(&plain)
-        .await
-        .assert_problem(409, "admission_required");
+    late.refused(&plain, "admission_required").await;
     for (member, bad) in [
         ("opens_before_secs", json!(-1)),
         ("opens_before_secs", json!(86_401)),

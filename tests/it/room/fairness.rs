@@ -18,11 +18,7 @@ const PEOPLE: usize = 2_000;
 async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> (Vec<Shopper>, Vec<u64>) {
     let mut people = Vec::new();
     for number in 0..PEOPLE {
-        let shopper = if number % 2 == 0 {
-            app.shopper()
-        } else {
-            other.shopper()
-        };
+        let shopper = [app, other][number % 2].shopper();
         let place = join(&shopper, sale).await;
         assert_eq!(place.text("state"), "early");
         assert!(place.body["position"].is_null(), "no place before the draw");
@@ -81,11 +77,7 @@ async fn later_ones_stand_in_the_order_of_their_arrival_behind_everybody_who_was
     draw_now(&app, &sale).await;
     until(&early[0], &sale, "waiting").await;
     for number in 0..100u64 {
-        let shopper = if number % 2 == 0 {
-            app.shopper()
-        } else {
-            other.shopper()
-        };
+        let shopper = [&app, &other][number as usize % 2].shopper();
         let place = join(&shopper, &sale).await;
         assert_eq!(place.text("state"), "waiting");
         assert_eq!(place.body["position"], 21 + number);

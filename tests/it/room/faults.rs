@@ -102,10 +102,7 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
         .await;
     let mut followed = followed.expect("an answer");
 
-    redis::cmd("FLUSHALL")
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("FLUSHALL");
+    app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
     eventually("the place is gone, and said to be", async || {
         let place = look(&people[1], &sale).await;
         (place.status == StatusCode::NOT_FOUND)
@@ -114,7 +111,7 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     .await;
     eventually("purchases are judged again", async || {
         let bought = buy(&lucky, &sale, &token).await;
-        (bought.status == StatusCode::ACCEPTED).then_some(())
+        (bought.is_accepted()).then_some(())
     })
     .await;
     // Who follows is put back by the stream itself.

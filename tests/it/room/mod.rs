@@ -69,23 +69,24 @@ async fn admission(shopper: &Shopper, sale: &str) -> String {
 
 /// Lets the moment of the draw come now, whatever the clock says.
 async fn draw_now(app: &TestApp, sale: &str) {
-    let _moved: i64 = redis::cmd("HSET")
-        .arg(format!("{}{{room:{sale}}}", app.prefix))
-        .arg("draw_at")
-        .arg(1)
-        .query_async(&mut app.redis().await)
-        .await
-        .expect("HSET");
+    let _moved: i64 = app
+        .in_redis(
+            redis::cmd("HSET")
+                .arg(format!("{}{{room:{sale}}}", app.prefix))
+                .arg("draw_at")
+                .arg(1),
+        )
+        .await;
 }
 
 /// What Redis holds of a room.
 async fn field(app: &TestApp, sale: &str, name: &str) -> Option<i64> {
-    redis::cmd("HGET")
-        .arg(format!("{}{{room:{sale}}}", app.prefix))
-        .arg(name)
-        .query_async(&mut app.redis().await)
-        .await
-        .expect("HGET")
+    app.in_redis(
+        redis::cmd("HGET")
+            .arg(format!("{}{{room:{sale}}}", app.prefix))
+            .arg(name),
+    )
+    .await
 }
 
 async fn pause(app: &TestApp, sale: &str, verb: &str) {

@@ -46,13 +46,7 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
     let room = json!({"overbooking_percent": 0, "turn_secs": 5});
     let sale = sale(&app, 5, soon(), room).await;
     let people: Vec<Shopper> = (0..12)
-        .map(|number| {
-            if number % 2 == 0 {
-                app.shopper()
-            } else {
-                other.shopper()
-            }
-        })
+        .map(|number| [&app, &other][number % 2].shopper())
         .collect();
     for shopper in &people {
         join(shopper, &sale).await;
