@@ -238,7 +238,7 @@ fn main() -> ExitCode {
             .first()
             .is_none_or(|first| !matches!(&first[..], "bare" | "markdown"))
     {
-        return conclude(selfcheck::run());
+        return conclude(selfcheck::run().map(|()| true));
     }
     let cli = Cli::parse();
     let task = cli.task.unwrap_or(Task::Paired);

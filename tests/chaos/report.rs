@@ -12,17 +12,18 @@ use crate::{
 use serde::Serialize;
 use std::{fmt::Write as _, fs, path::Path, process::Command, time::Duration};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Passed,
     Violated,
     /// Too little happened to prove anything, which is a failure too.
+    #[default]
     Void,
 }
 
 /// One trial.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct TrialReport {
     pub fault: String,
     pub verdict: Verdict,
@@ -70,13 +71,10 @@ impl TrialReport {
             orders: evidence.rows.len(),
             strikes: strikes.count,
             kills: strikes.kills,
-            recoveries_ms: Vec::new(),
-            at_rest_after: None,
             at_rest: tell(&evidence.settled),
             violations: violations.iter().map(Violation::to_string).collect(),
-            void: None,
             notes: strikes.notes.clone(),
-            took: Duration::ZERO,
+            ..Self::default()
         }
     }
 
@@ -85,21 +83,8 @@ impl TrialReport {
         Self {
             fault: fault.name().to_owned(),
             verdict: Verdict::Void,
-            operations: 0,
-            accepted: 0,
-            unknown: 0,
-            shed: 0,
-            snapshots: 0,
-            orders: 0,
-            strikes: 0,
-            kills: 0,
-            recoveries_ms: Vec::new(),
-            at_rest_after: None,
-            at_rest: String::new(),
-            violations: Vec::new(),
             void: Some(format!("the trial could not be done: {error}")),
-            notes: Vec::new(),
-            took: Duration::ZERO,
+            ..Self::default()
         }
     }
 

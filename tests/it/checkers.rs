@@ -151,6 +151,10 @@ fn sound() -> Evidence {
     }
 }
 
+fn did(run: &mut Evidence, operation: Operation) {
+    run.history.operations.push(operation);
+}
+
 /// Breaks the sound run, and expects this checker to be among those that cry.
 #[track_caller]
 fn expect(checker: Checker, break_it: impl FnOnce(&mut Evidence)) {
@@ -202,9 +206,7 @@ fn an_accepted_purchase_without_a_row_is_seen() {
     // An explicit rejection is a row.
     expect_clean(|run| {
         run.rows.push(row(104, 5, OrderStatus::Rejected));
-        run.history
-            .operations
-            .push(buy(70, 5, Answer::Accepted, 104));
+        did(run, buy(70, 5, Answer::Accepted, 104));
     });
 }
 
@@ -213,9 +215,7 @@ fn the_documented_loss_is_allowed_only_where_it_is_documented_and_only_for_a_few
     let lose = |run: &mut Evidence, orders: i64| {
         for order in 0..20 {
             let user = 50 + u32::try_from(order).expect("small");
-            run.history
-                .operations
-                .push(buy(70, user, Answer::Accepted, 200 + order));
+            did(run, buy(70, user, Answer::Accepted, 200 + order));
             if order >= orders {
                 run.rows.push(row(200 + order, user, OrderStatus::Expired));
             }
@@ -246,9 +246,7 @@ fn a_row_that_nobody_asked_for_is_seen() {
         run.rows.push(row(104, 3, OrderStatus::Expired));
     });
     expect(Checker::NoRowWithoutAttempt, |run| {
-        run.history
-            .operations
-            .push(buy(1, 5, Answer::NeverSent, NO_ORDER));
+        did(run, buy(1, 5, Answer::NeverSent, NO_ORDER));
         run.rows.push(row(104, 5, OrderStatus::Expired));
     });
 }
@@ -269,7 +267,7 @@ fn a_stock_that_is_not_what_the_operator_was_told_is_seen() {
     let change = |add, answer| operation(70, Kind::AddStock(add), answer, NO_ORDER);
     for (add, answer) in [(3, Answer::Done), (-1, Answer::Done)] {
         expect(Checker::Conservation, |run| {
-            run.history.operations.push(change(add, answer));
+            did(run, change(add, answer));
         });
     }
     for (add, answer) in [
@@ -277,7 +275,7 @@ fn a_stock_that_is_not_what_the_operator_was_told_is_seen() {
         (-1, Answer::Unavailable),
         (-1, Answer::Conflict),
     ] {
-        expect_clean(|run| run.history.operations.push(change(add, answer)));
+        expect_clean(|run| did(run, change(add, answer)));
     }
 }
 
@@ -302,21 +300,15 @@ fn units_left_over_are_seen() {
 #[test]
 fn an_id_given_twice_is_seen() {
     expect(Checker::UniqueIds, |run| {
-        run.history
-            .operations
-            .push(buy(70, 5, Answer::Accepted, 101));
+        did(run, buy(70, 5, Answer::Accepted, 101));
     });
     // The same user without a key: two purchases.
     expect(Checker::UniqueIds, |run| {
-        run.history
-            .operations
-            .push(buy(70, 1, Answer::Accepted, 101));
+        did(run, buy(70, 1, Answer::Accepted, 101));
     });
     // The same key: one purchase, asked for twice.
     expect_clean(|run| {
-        run.history
-            .operations
-            .push(keyed(5, buy(10, 1, Answer::Accepted, 101)));
+        did(run, keyed(5, buy(10, 1, Answer::Accepted, 101)));
     });
 }
 
@@ -324,17 +316,13 @@ fn an_id_given_twice_is_seen() {
 fn an_answer_that_reverts_is_seen() {
     let read = |status| operation(80, Kind::Read, Answer::Order(status), 101);
     expect(Checker::NothingReverts, |run| {
-        run.history
-            .operations
-            .push(read(OrderStatus::PendingPayment));
+        did(run, read(OrderStatus::PendingPayment));
     });
     expect(Checker::NothingReverts, |run| {
-        run.history.operations.push(read(OrderStatus::Expired));
+        did(run, read(OrderStatus::Expired));
     });
     expect(Checker::NothingReverts, |run| {
-        run.history
-            .operations
-            .push(operation(80, Kind::Read, Answer::OrderNotFound, 101));
+        did(run, operation(80, Kind::Read, Answer::OrderNotFound, 101));
     });
     // Told that it is paid; the database says otherwise.
     expect(Checker::NothingReverts, |run| {
@@ -353,24 +341,22 @@ fn an_answer_that_reverts_is_seen() {
             101,
         );
         overlapping.completed = 31_500;
-        run.history.operations.push(overlapping);
+        did(run, overlapping);
     });
 }
 
 #[test]
 fn an_order_out_of_sight_is_excused_only_while_redis_had_lost_it_and_it_was_no_row() {
     let unseen = operation(15, Kind::Read, Answer::OrderNotFound, 101);
-    expect(Checker::NothingReverts, |run| {
-        run.history.operations.push(unseen)
-    });
+    expect(Checker::NothingReverts, |run| did(run, unseen));
     expect_clean(|run| {
         run.redis_lost_data = true;
-        run.history.operations.push(unseen);
+        did(run, unseen);
     });
     expect(Checker::NothingReverts, |run| {
         run.redis_lost_data = true;
         let late = operation(90, Kind::Read, Answer::OrderNotFound, 101);
-        run.history.operations.push(late);
+        did(run, late);
     });
 }
 
@@ -378,28 +364,20 @@ fn an_order_out_of_sight_is_excused_only_while_redis_had_lost_it_and_it_was_no_r
 fn another_order_for_the_same_key_is_seen() {
     expect(Checker::SameKeySameOrder, |run| {
         run.rows.push(row(105, 1, OrderStatus::Expired));
-        run.history
-            .operations
-            .push(keyed(5, buy(70, 1, Answer::Accepted, 105)));
+        did(run, keyed(5, buy(70, 1, Answer::Accepted, 105)));
     });
     expect(Checker::SameKeySameOrder, |run| {
-        run.history
-            .operations
-            .push(keyed(5, buy(70, 1, Answer::AlreadyOrdered, 101)));
+        did(run, keyed(5, buy(70, 1, Answer::AlreadyOrdered, 101)));
     });
     // Another key is another purchase, and hears of the first.
     expect_clean(|run| {
-        run.history
-            .operations
-            .push(keyed(6, buy(70, 1, Answer::AlreadyOrdered, 101)));
+        did(run, keyed(6, buy(70, 1, Answer::AlreadyOrdered, 101)));
     });
     // After a loss of data the first order may have given way to the second, but then it is rejected.
     let give_way = |run: &mut Evidence, end: OrderStatus| {
         run.redis_lost_data = true;
         run.rows.push(row(105, 1, end));
-        run.history
-            .operations
-            .push(keyed(5, buy(70, 1, Answer::Accepted, 105)));
+        did(run, keyed(5, buy(70, 1, Answer::Accepted, 105)));
     };
     expect_clean(|run| give_way(run, OrderStatus::Rejected));
     expect(Checker::SameKeySameOrder, |run| {
@@ -435,7 +413,7 @@ fn a_purchase_while_paused_is_seen_but_only_if_it_certainly_was() {
     let accepted = buy(42, 5, Answer::Accepted, 104);
     let with_order = |run: &mut Evidence, one: Operation| {
         run.rows.push(row(104, 5, OrderStatus::Expired));
-        run.history.operations.push(one);
+        did(run, one);
     };
     expect(Checker::OnlyWhileOpen, |run| with_order(run, accepted));
     // It overlaps the pause, or the resume.
@@ -451,15 +429,11 @@ fn a_purchase_while_paused_is_seen_but_only_if_it_certainly_was() {
     }
     // A replay was accepted before.
     expect_clean(|run| {
-        run.history
-            .operations
-            .push(keyed(5, buy(42, 1, Answer::Replayed, 101)));
+        did(run, keyed(5, buy(42, 1, Answer::Replayed, 101)));
     });
     // A resume that nobody heard of may have come after the pause.
     expect_clean(|run| {
-        run.history
-            .operations
-            .push(operation(30, Kind::Resume, Answer::Unknown, NO_ORDER));
+        did(run, operation(30, Kind::Resume, Answer::Unknown, NO_ORDER));
         with_order(run, accepted);
     });
 }
@@ -470,7 +444,7 @@ fn prying_that_succeeds_is_seen() {
         expect(Checker::OrdersArePrivate, |run| {
             let mut pry = operation(80, Kind::Pry, answer, 101);
             pry.user = 2;
-            run.history.operations.push(pry);
+            did(run, pry);
         });
     }
 }
@@ -479,7 +453,7 @@ fn prying_that_succeeds_is_seen() {
 fn an_answer_that_the_contract_does_not_know_is_seen() {
     expect(Checker::DocumentedAnswers, |run| {
         let internal = Answer::Undocumented(500);
-        run.history.operations.push(buy(80, 4, internal, NO_ORDER));
+        did(run, buy(80, 4, internal, NO_ORDER));
     });
 }
 
@@ -488,9 +462,7 @@ fn many_violations_of_a_kind_are_told_by_examples() {
     let mut run = sound();
     for at in 0..100 {
         let internal = Answer::Undocumented(500);
-        run.history
-            .operations
-            .push(buy(80 + at, 4, internal, NO_ORDER));
+        did(&mut run, buy(80 + at, 4, internal, NO_ORDER));
     }
     let found = check(&run);
     assert!(found.len() < 10, "{found:#?}");

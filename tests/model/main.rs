@@ -45,20 +45,10 @@ use state::Faults;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::{collections::BTreeSet, time::Instant};
 
-const NO_FAULTS: Faults = Faults {
-    flushes: 0,
-    restarts: 0,
-    empty_restarts: 0,
-    rollbacks: 0,
-    crashes: 0,
-    lost_replies: 0,
-    lost_locks: 0,
-    failed_steps: 0,
-    cancels: 0,
-};
-
 /// One unit, two users with an attempt each; process 0 sells, both may rebuild.
-fn protocol(faults: Faults) -> Protocol {
+fn protocol(allow: impl FnOnce(&mut Faults)) -> Protocol {
+    let mut faults = Faults::default();
+    allow(&mut faults);
     Protocol {
         rules: Rules::ALL,
         stock: 1,
@@ -122,26 +112,22 @@ fn selling_and_cancelling() {
         gates: [true, true],
         recovers: [false, true],
         rebuilds: [false, false],
-        ..protocol(Faults {
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| faults.cancels = 1)
     };
     holds("selling", model, &[]);
 }
 
-#[test]
-fn replies_are_lost() {
-    let model = Protocol {
+fn a_reply_and_a_cancellation() -> Protocol {
+    Protocol {
         recovers: [false, true],
         rebuilds: [false, false],
-        ..protocol(Faults {
-            lost_replies: 1,
-            cancels: 1,
-            ..NO_FAULTS
-        })
-    };
-    holds("lost replies", model, &[OWN_RETRY]);
+        ..protocol(|faults| (faults.lost_replies, faults.cancels) = (1, 1))
+    }
+}
+
+#[test]
+fn replies_are_lost() {
+    holds("lost replies", a_reply_and_a_cancellation(), &[OWN_RETRY]);
 }
 
 #[test]
@@ -149,34 +135,20 @@ fn a_reply_is_lost_and_then_the_data() {
     let model = Protocol {
         recovers: [false, true],
         rebuilds: [false, true],
-        ..protocol(Faults {
-            lost_replies: 1,
-            flushes: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.lost_replies, faults.flushes) = (1, 1))
     };
-    holds(
-        "lost reply and data",
-        model,
-        &[OWN_RETRY, READMITTED, REJECTED, LOST, REOPENED],
-    );
+    let corners = [OWN_RETRY, READMITTED, REJECTED, LOST, REOPENED];
+    holds("lost reply and data", model, &corners);
 }
 
 #[test]
 fn redis_is_flushed_and_a_process_dies() {
     let model = Protocol {
         recovers: [false, true],
-        ..protocol(Faults {
-            flushes: 1,
-            crashes: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.flushes, faults.crashes) = (1, 1))
     };
-    holds(
-        "flush and crash",
-        model,
-        &[READMITTED, REJECTED, LOST, REOPENED],
-    );
+    let corners = [READMITTED, REJECTED, LOST, REOPENED];
+    holds("flush and crash", model, &corners);
 }
 
 #[test]
@@ -186,10 +158,7 @@ fn redis_is_flushed_with_two_units_on_sale() {
         attempts: vec![1, 1, 1],
         recovers: [false, true],
         rebuilds: [false, true],
-        ..protocol(Faults {
-            flushes: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| faults.flushes = 1)
     };
     holds("two units", model, &[READMITTED, REJECTED, REOPENED]);
 }
@@ -198,21 +167,16 @@ fn redis_is_flushed_with_two_units_on_sale() {
 fn redis_is_flushed_twice() {
     let model = Protocol {
         rebuilds: [false, true],
-        ..protocol(Faults {
-            flushes: 2,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| faults.flushes = 2)
     };
     holds("two flushes", model, &[READMITTED, REJECTED, REOPENED]);
 }
 
 #[test]
 fn redis_is_flushed_twice_and_an_order_is_cancelled() {
-    holds(
-        "two flushes and a cancellation",
-        flushed_twice_with_a_cancellation(),
-        &[READMITTED, REOPENED],
-    );
+    let model = flushed_twice_with_a_cancellation();
+    let name = "two flushes and a cancellation";
+    holds(name, model, &[READMITTED, REOPENED]);
 }
 
 fn flushed_twice_with_a_cancellation() -> Protocol {
@@ -220,72 +184,42 @@ fn flushed_twice_with_a_cancellation() -> Protocol {
         attempts: vec![1],
         recovers: [false, true],
         rebuilds: [false, true],
-        ..protocol(Faults {
-            flushes: 2,
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.flushes, faults.cancels) = (2, 1))
     }
 }
 
 #[test]
 fn a_rebuild_loses_its_lock() {
-    let faults = Faults {
-        flushes: 1,
-        lost_locks: 1,
-        ..NO_FAULTS
-    };
-    holds(
-        "lost lock",
-        protocol(faults),
-        &[READMITTED, REJECTED, OVERTAKEN, REOPENED],
-    );
+    let model = protocol(|faults| (faults.flushes, faults.lost_locks) = (1, 1));
+    let corners = [READMITTED, REJECTED, OVERTAKEN, REOPENED];
+    holds("lost lock", model, &corners);
 }
 
 #[test]
 fn a_rebuild_loses_its_lock_and_an_order_is_cancelled() {
-    holds(
-        "lost lock and a cancellation",
-        lost_lock_with_a_cancellation(),
-        &[READMITTED, OVERTAKEN, REOPENED],
-    );
+    let model = lost_lock_with_a_cancellation();
+    let name = "lost lock and a cancellation";
+    holds(name, model, &[READMITTED, OVERTAKEN, REOPENED]);
 }
 
 fn lost_lock_with_a_cancellation() -> Protocol {
     Protocol {
         attempts: vec![1],
-        ..protocol(Faults {
-            flushes: 1,
-            lost_locks: 1,
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.flushes, faults.lost_locks, faults.cancels) = (1, 1, 1))
     }
 }
 
 #[test]
 fn redis_restarts_with_its_data_and_a_rebuild_loses_its_lock() {
-    let faults = Faults {
-        restarts: 1,
-        lost_locks: 1,
-        ..NO_FAULTS
-    };
-    holds(
-        "restart and lost lock",
-        protocol(faults),
-        &[OVERTAKEN, REOPENED],
-    );
+    let model = protocol(|faults| (faults.restarts, faults.lost_locks) = (1, 1));
+    holds("restart and lost lock", model, &[OVERTAKEN, REOPENED]);
 }
 
 #[test]
 fn redis_restarts_with_its_data_and_without() {
     let model = Protocol {
         rebuilds: [false, true],
-        ..protocol(Faults {
-            restarts: 1,
-            empty_restarts: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.restarts, faults.empty_restarts) = (1, 1))
     };
     holds("two restarts", model, &[READMITTED, REJECTED, REOPENED]);
 }
@@ -295,7 +229,6 @@ fn redis_restarts_with_the_data_of_an_earlier_moment() {
     let model = Protocol {
         gates: [true, true],
         recovers: [false, true],
-        rebuilds: [false, true],
         ..rolled_back()
     };
     holds("rollback", model, &[READMITTED, REJECTED, REOPENED]);
@@ -304,226 +237,126 @@ fn redis_restarts_with_the_data_of_an_earlier_moment() {
 fn rolled_back() -> Protocol {
     Protocol {
         rebuilds: [false, true],
-        ..protocol(Faults {
-            rollbacks: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| faults.rollbacks = 1)
     }
 }
 
 #[test]
 fn redis_restarts_with_the_data_of_an_earlier_moment_and_a_rebuild_fails() {
-    holds(
-        "rollback and failed step",
-        rolled_back_with_a_failed_step(),
-        &[REOPENED],
-    );
+    let model = rolled_back_with_a_failed_step();
+    holds("rollback and failed step", model, &[REOPENED]);
 }
 
 fn rolled_back_with_a_failed_step() -> Protocol {
     Protocol {
-        faults: Faults {
-            rollbacks: 1,
-            failed_steps: 1,
-            ..NO_FAULTS
-        },
-        ..rolled_back()
+        rebuilds: [false, true],
+        ..protocol(|faults| (faults.rollbacks, faults.failed_steps) = (1, 1))
     }
 }
 
 // ── Without one of its rules it does not ────────────────────────────────────────────────────────────
 
+fn without(mut model: Protocol, switch_off: impl FnOnce(&mut Rules)) -> Protocol {
+    switch_off(&mut model.rules);
+    model
+}
+
 fn flushed_once() -> Protocol {
     Protocol {
         rebuilds: [false, true],
-        ..protocol(Faults {
-            flushes: 1,
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.flushes, faults.cancels) = (1, 1))
     }
 }
 
 #[test]
 fn rule_4_writers_are_fenced() {
-    let rules = Rules {
-        writers_are_fenced: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..flushed_once()
-    };
+    let model = without(flushed_once(), |rules| rules.writers_are_fenced = false);
     breaks("no fence in Postgres", model, CONSERVED);
 }
 
 #[test]
 fn rule_5_acknowledging_after_the_commit() {
-    let rules = Rules {
-        acknowledges_after_commit: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..protocol(Faults {
-            crashes: 1,
-            flushes: 1,
-            ..NO_FAULTS
-        })
-    };
+    let model = protocol(|faults| (faults.crashes, faults.flushes) = (1, 1));
+    let model = without(model, |rules| rules.acknowledges_after_commit = false);
     breaks("acknowledged before the commit", model, NOTHING_VANISHES);
 }
 
 #[test]
 fn rule_6_the_same_id() {
-    let rules = Rules {
-        readmits_under_same_id: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..flushed_once()
-    };
+    let model = without(flushed_once(), |rules| rules.readmits_under_same_id = false);
     breaks("readmitted under a fresh id", model, NOTHING_VANISHES);
 }
 
 #[test]
 fn rule_7_a_unit_is_returned_once() {
-    let rules = Rules {
-        release_is_idempotent: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..flushed_once()
-    };
+    let model = without(flushed_once(), |rules| rules.release_is_idempotent = false);
     breaks("a release that does not look", model, RECORDS_ADD_UP);
 }
 
 #[test]
 fn rule_8_the_seal() {
-    // Without the seal there is no mark to ask for either.
-    let rules = Rules {
-        seals: false,
-        seal_leaves_mark: false,
-        ..Rules::ALL
-    };
     let model = Protocol {
-        rules,
         rebuilds: [false, true],
-        ..protocol(Faults {
-            restarts: 1,
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..protocol(|faults| (faults.restarts, faults.cancels) = (1, 1))
     };
+    // Without the seal there is no mark to ask for either.
+    let model = without(model, |rules| {
+        (rules.seals, rules.seal_leaves_mark) = (false, false);
+    });
     breaks("no seal", model, CONSERVED);
 }
 
 #[test]
 fn rule_9_the_log_is_looked_at() {
+    let model = protocol(|faults| (faults.flushes, faults.lost_locks) = (1, 1));
     // The mark of rule 11 stands before this one: two lines of defence, so both are taken away.
-    let rules = Rules {
-        seal_leaves_mark: false,
-        install_looks_at_log: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..protocol(Faults {
-            flushes: 1,
-            lost_locks: 1,
-            ..NO_FAULTS
-        })
-    };
-    breaks(
-        "installing whatever the log holds",
-        model,
-        REJECTED_AFTER_LOSS,
-    );
+    let model = without(model, |rules| {
+        (rules.seal_leaves_mark, rules.install_looks_at_log) = (false, false);
+    });
+    let name = "installing whatever the log holds";
+    breaks(name, model, REJECTED_AFTER_LOSS);
 }
 
 #[test]
 fn rule_10_approving_last() {
-    let rules = Rules {
-        approves_last: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..rolled_back()
-    };
+    let model = without(rolled_back(), |rules| rules.approves_last = false);
     breaks("approved first", model, IDS_DIFFER);
 }
 
 #[test]
 fn rule_10_approving_only_what_is_fenced() {
-    let rules = Rules {
-        approves_only_what_is_fenced: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..rolled_back_with_a_failed_step()
-    };
+    let model = without(rolled_back_with_a_failed_step(), |rules| {
+        rules.approves_only_what_is_fenced = false;
+    });
     breaks("approved without a fence", model, CONSERVED);
 }
 
 #[test]
 fn rule_10_the_floor_of_the_ids() {
-    let rules = Rules {
-        raises_id_floor: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..rolled_back()
-    };
+    let model = without(rolled_back(), |rules| rules.raises_id_floor = false);
     breaks("no new floor", model, IDS_DIFFER);
 }
 
 #[test]
 fn rule_11_flushed_between_buyers_and_install() {
-    let rules = Rules {
-        seal_leaves_mark: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..flushed_twice_with_a_cancellation()
-    };
+    let model = flushed_twice_with_a_cancellation();
+    let model = without(model, |rules| rules.seal_leaves_mark = false);
     breaks("no mark, flushed behind its back", model, SAME_BUYERS);
 }
 
 #[test]
 fn rule_11_installed_by_a_rebuild_that_was_overtaken() {
-    let rules = Rules {
-        seal_leaves_mark: false,
-        ..Rules::ALL
-    };
-    let model = Protocol {
-        rules,
-        ..lost_lock_with_a_cancellation()
-    };
+    let model = lost_lock_with_a_cancellation();
+    let model = without(model, |rules| rules.seal_leaves_mark = false);
     breaks("no mark, overtaken", model, CONSERVED);
 }
 
 #[test]
 fn rule_12_an_order_that_is_admitted_after_it_was_closed() {
-    let rules = Rules {
-        closed_order_is_released_again: false,
-        ..Rules::ALL
-    };
     let model = Protocol {
-        rules,
         attempts: vec![1],
-        recovers: [false, true],
-        rebuilds: [false, false],
-        ..protocol(Faults {
-            lost_replies: 1,
-            cancels: 1,
-            ..NO_FAULTS
-        })
+        ..a_reply_and_a_cancellation()
     };
+    let model = without(model, |rules| rules.closed_order_is_released_again = false);
     breaks("a closed order is written off", model, CONSERVED);
 }

@@ -201,12 +201,7 @@ async fn a_wrong_sale_is_not_created() {
         wrong.push(("currency", json!(currency)));
     }
     wrong.push(("currency", json!(840)));
-    for member in [
-        "price_cents",
-        "original_price_cents",
-        "stock",
-        "per_user_limit",
-    ] {
+    for member in "price_cents original_price_cents stock per_user_limit".split(' ') {
         wrong.extend(not_integers().map(|value| (member, value)));
     }
     for member in ["title", "price_cents", "stock"] {
@@ -312,17 +307,9 @@ async fn a_wrong_change_changes_nothing() {
     wrong.push(("closes_at", json!("2030-01-01T00:00:00Z")));
     wrong.push(("closes_at", json!("2029-12-31T23:59:59Z")));
     // What cannot be changed is as unknown as what does not exist.
-    for member in [
-        "price_cents",
-        "original_price_cents",
-        "stock",
-        "remaining",
-        "per_user_limit",
-        "currency",
-        "paused",
-        "id",
-        "x",
-    ] {
+    let members =
+        "price_cents original_price_cents stock remaining per_user_limit currency paused id x";
+    for member in members.split(' ') {
         wrong.push((member, json!(7)));
     }
     wrong.push(("opens_at", json!("2029-01-01T00:00:00Z")));
@@ -780,14 +767,8 @@ async fn a_malformed_id_is_nothing_that_exists() {
             );
         }
     }
-    for query in [
-        "state=%ff",
-        "state=%00",
-        "state=OPEN",
-        "state=open&state=paused",
-        "state[]=open",
-        "x=1",
-    ] {
+    let queries = "state=%ff state=%00 state=OPEN state=open&state=paused state[]=open x=1";
+    for query in queries.split(' ') {
         assert_refused(&app.get(&format!("/api/v1/sales?{query}")).await, query);
     }
     for id in junk.iter().filter(|id| !id.contains(['{', ';'])) {

@@ -570,13 +570,7 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     let writer = app.another(Options::default()).await;
     let written = shopper.until(&order, "pending_payment").await;
     assert_order(&written);
-    for member in [
-        "order_id",
-        "sale_id",
-        "sale_title",
-        "price_cents",
-        "currency",
-    ] {
+    for member in "order_id sale_id sale_title price_cents currency".split(' ') {
         assert_eq!(written[member], queued.body[member]);
     }
     shopper.pay(&order).await.assert(StatusCode::OK);
@@ -622,15 +616,8 @@ async fn my_orders_are_listed_newest_first_and_in_pages() {
     );
     assert_eq!(list(&format!("?after={}", mine[1])).await, mine[2..]);
     assert!(list(&format!("?after={}", mine[5])).await.is_empty());
-    for bad in [
-        "limit=0",
-        "limit=-1",
-        "limit=ten",
-        "limit=99999999999999999999",
-        "after=0",
-        "after=x",
-        "after=",
-    ] {
+    let all_bad = "limit=0 limit=-1 limit=ten limit=99999999999999999999 after=0 after=x after=";
+    for bad in all_bad.split(' ') {
         shopper
             .get(&format!("/api/v1/orders?{bad}"))
             .await

@@ -13,7 +13,7 @@ mod zookeeper;
 use crate::support::Servers;
 use flash_sale::{
     embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings},
-    lock::{Acquired, Guard, Lock, fencing, table, wire::Line},
+    lock::{Acquired, Guard, Lock, LockError, fencing, table, wire::Line},
 };
 use futures_util::future::join_all;
 use std::{
@@ -22,6 +22,7 @@ use std::{
 };
 use tokio::{
     sync::OnceCell,
+    task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 
@@ -150,6 +151,28 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not within {SOON:?}");
         sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// Asks for a lock beside what the test goes on with.
+fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<L> {
+    let name = name.to_owned();
+    tokio::spawn(async move { lock.acquire(&name, wait).await })
+}
+
+type Acquiring<L> = JoinHandle<Result<Acquired<<L as Lock>::Guard>, LockError>>;
+
+/// Who waited is let in.
+async fn let_in<G: Guard>(waiting: JoinHandle<Result<Acquired<G>, LockError>>) -> G {
+    let acquired = soon("the waiter is let in", waiting).await;
+    let acquired = acquired.expect("no panic").expect("an answer");
+    acquired.held().expect("held")
+}
+
+/// Who asked is turned away, and not with an error.
+async fn turned_away<G: Guard>(asking: JoinHandle<Result<Acquired<G>, LockError>>) {
+    let acquired = soon("an answer", asking).await.expect("no panic");
+    let acquired = acquired.expect("an answer");
+    assert!(acquired.held().is_none(), "it has the lock");
 }
 
 async fn pttl(line: &Line, name: &str) -> i64 {

@@ -1,8 +1,8 @@
 //! Several independent Redis nodes: all of them, or a majority.
 
 use super::{
-    ONCE, SOON, gone, held, is_contended, lines, name, nodes, pttl, soon, stage::Stage, three,
-    until,
+    ONCE, SOON, acquiring, gone, held, is_contended, lines, name, nodes, pttl, soon, stage::Stage,
+    three, turned_away, until,
 };
 use flash_sale::{
     embedded::RedisServer,
@@ -215,20 +215,13 @@ async fn redlock_held_when_its_validity_has_gone() {
     let name = name("redlock-validity");
     let (all, stage) = watched("a", three().await).await;
     let last = stage.hold_after("SET lock");
-    let acquiring = tokio::spawn({
-        let (lock, name) = (Redlock::new(all, SHORT), name.clone());
-        async move { lock.acquire(&name, ONCE).await }
-    });
+    let asking = acquiring(Redlock::new(all, SHORT), &name, ONCE);
     last.reached().await;
     for line in lines("looker", three().await).await {
         gone(&line, &name).await;
     }
     last.open();
-    let acquired = soon("an answer", acquiring).await.expect("no panic");
-    assert!(
-        matches!(acquired, Ok(Acquired::Contended { .. })),
-        "{acquired:?}"
-    );
+    turned_away(asking).await;
 }
 
 /// The first node gave it, and by the time the last one does, that lease is over.
@@ -237,18 +230,11 @@ async fn multi_held_when_its_validity_has_gone() {
     let name = name("multi-validity");
     let (all, stage) = watched("a", three().await).await;
     let first = stage.hold_after("SET lock");
-    let acquiring = tokio::spawn({
-        let (lock, name) = (MultiLock::new(all, SHORT), name.clone());
-        async move { lock.acquire(&name, ONCE).await }
-    });
+    let asking = acquiring(MultiLock::new(all, SHORT), &name, ONCE);
     first.reached().await;
     gone(&lines("looker", three().await).await[0], &name).await;
     first.open();
-    let acquired = soon("an answer", acquiring).await.expect("no panic");
-    assert!(
-        matches!(acquired, Ok(Acquired::Contended { .. })),
-        "{acquired:?}"
-    );
+    turned_away(asking).await;
     for line in lines("looker", three().await).await {
         assert_eq!(pttl(&line, &name).await, -2, "given back");
     }

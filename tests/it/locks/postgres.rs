@@ -1,6 +1,8 @@
 //! The locks of Postgres: its own, and a row.
 
-use super::{ONCE, SOON, held, is_contended, name, pool, soon, stage::Stage, until};
+use super::{
+    ONCE, SOON, acquiring, held, is_contended, let_in, name, pool, soon, stage::Stage, until,
+};
 use flash_sale::lock::{
     AdvisoryLock, Guard, Lock, LockError, Released, SessionAdvisoryLock, TableLock, Why, wire::Sql,
 };
@@ -41,23 +43,10 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     assert!(is_contended(&b, &name).await);
     let in_vain = soon("an answer", b.acquire(&name, SHORT)).await;
     assert!(in_vain.expect("postgres").held().is_none());
-    let waiting = tokio::spawn({
-        let name = name.clone();
-        async move { b.acquire(&name, LEASE).await }
-    });
+    let waiting = acquiring(b, &name, LEASE);
     assert_eq!(guard.release().await.expect("postgres"), Released::Freed);
-    let next = soon("its turn", waiting)
-        .await
-        .expect("no panic")
-        .expect("postgres");
-    assert_eq!(
-        next.held()
-            .expect("held")
-            .release()
-            .await
-            .expect("postgres"),
-        Released::Freed
-    );
+    let next = let_in(waiting).await;
+    assert_eq!(next.release().await.expect("postgres"), Released::Freed);
 }
 
 #[tokio::test]
@@ -136,20 +125,11 @@ async fn advisory_an_acquire_that_is_given_up_leaves_nothing() {
     let stage = Stage::new();
     let answered = stage.hold_after("pg_try_advisory_xact_lock");
     let lock = AdvisoryLock::new(client("a", 2).await.watched_by(stage));
-    let acquiring = tokio::spawn({
-        let name = name.clone();
-        async move { lock.acquire(&name, ONCE).await.map(drop) }
-    });
+    let asking = acquiring(lock, &name, ONCE);
     answered.reached().await;
-    acquiring.abort();
+    asking.abort();
     let next = AdvisoryLock::new(client("b", 1).await);
-    assert!(
-        soon("the next", next.acquire(&name, SOON))
-            .await
-            .expect("postgres")
-            .held()
-            .is_some()
-    );
+    drop(let_in(acquiring(next, &name, SOON)).await);
 }
 
 /// While the transaction is lent out nobody else looks after the connection.
@@ -350,7 +330,7 @@ async fn table_held_when_its_validity_has_gone() {
         };
         let sql = client("a", 2).await.watched_by(stage.clone());
         let lock = TableLock::new(sql, SHORT);
-        let acquiring = tokio::spawn({
+        let asking = tokio::spawn({
             let name = name.clone();
             async move {
                 lock.acquire(&name, ONCE)
@@ -362,7 +342,7 @@ async fn table_held_when_its_validity_has_gone() {
         // Time is the subject here: a lease passes.
         tokio::time::sleep(SHORT).await;
         late.open();
-        let held = soon("an answer", acquiring).await.expect("no panic");
+        let held = soon("an answer", asking).await.expect("no panic");
         assert!(!held.expect("postgres"));
         until("it is given back", async || {
             stage.answered("owner = NULL") > 0
@@ -379,18 +359,9 @@ async fn table_an_acquire_that_is_given_up_leaves_nothing() {
     let stage = Stage::new();
     let answered = stage.hold_after("INSERT INTO lab.locks");
     let lock = TableLock::new(client("a", 2).await.watched_by(stage), LEASE);
-    let acquiring = tokio::spawn({
-        let name = name.clone();
-        async move { lock.acquire(&name, ONCE).await.map(drop) }
-    });
+    let asking = acquiring(lock, &name, ONCE);
     answered.reached().await;
-    acquiring.abort();
+    asking.abort();
     let next = TableLock::new(client("b", 1).await, LEASE);
-    assert!(
-        soon("the next", next.acquire(&name, SOON))
-            .await
-            .expect("postgres")
-            .held()
-            .is_some()
-    );
+    drop(let_in(acquiring(next, &name, SOON)).await);
 }

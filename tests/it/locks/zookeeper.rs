@@ -1,6 +1,8 @@
 //! The queue of ephemeral nodes, on a real server behind a proxy that breaks the network.
 
-use super::{SOON, held, is_contended, name, soon, stage::Stage, until, zookeeper};
+use super::{
+    SOON, acquiring, held, is_contended, let_in, name, soon, stage::Stage, until, zookeeper,
+};
 use crate::support::proxy::{Address, Fault, Proxy};
 use flash_sale::lock::{Guard, Lock, Released, Why, ZooKeeperLock, zookeeper::Zoo};
 use std::time::Duration;
@@ -22,17 +24,10 @@ async fn zookeeper_lets_one_in_and_the_next_is_woken() {
     let first = held(&a, &name).await;
     assert!(is_contended(&b, &name).await);
     let before = first.fencing().expect("a czxid");
-    let waiting = tokio::spawn({
-        let name = name.clone();
-        async move { b.acquire(&name, LONG).await }
-    });
+    let waiting = acquiring(b, &name, LONG);
     until("it watches", async || stage.answered("stat -w") >= 1).await;
     assert_eq!(first.release().await.expect("zookeeper"), Released::Freed);
-    let second = soon("it is woken", waiting)
-        .await
-        .expect("no panic")
-        .expect("zookeeper");
-    let second = second.held().expect("held");
+    let second = let_in(waiting).await;
     assert!(second.fencing() > Some(before), "numbers grow");
     assert_eq!(second.release().await.expect("zookeeper"), Released::Freed);
 }
@@ -108,12 +103,9 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
     };
 
     let create = stage.hold("create");
-    let acquiring = tokio::spawn({
-        let (lock, name) = (lock.clone(), name.clone());
-        async move { lock.acquire(&name, SOON).await }
-    });
+    let asking = acquiring(lock.clone(), &name, SOON);
     swallow(create).await;
-    let guard = soon("the lock", acquiring).await.expect("no panic");
+    let guard = soon("the lock", asking).await.expect("no panic");
     let guard = guard.expect("it asks again").held().expect("free");
 
     let delete = stage.hold("delete");
@@ -147,12 +139,9 @@ async fn zookeeper_an_orphan_node_after_a_lost_create_reply() {
 
     // Given up in that very moment: nobody waits behind the orphan.
     let answered = stage.hold_after("create");
-    let acquiring = tokio::spawn({
-        let (lock, name) = (lock.clone(), name.clone());
-        async move { lock.acquire(&name, SOON).await.map(drop) }
-    });
+    let asking = acquiring(lock.clone(), &name, SOON);
     answered.reached().await;
-    acquiring.abort();
+    asking.abort();
     let other = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
     let next = soon("the next", other.acquire(&name, SOON)).await;
     assert!(next.expect("zookeeper").held().is_some());
@@ -186,10 +175,7 @@ async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
             stage.fail("create", 1); // to our client; in truth it is on its way
             let again = stage.hold("create");
             let wait = if first.is_some() { SOON / 20 } else { SOON };
-            let acquiring = tokio::spawn({
-                let name = name.clone();
-                async move { lock.acquire(&name, wait).await }
-            });
+            let asking = acquiring(lock, &name, wait);
             again.reached().await;
             let texts = stage.texts();
             let prefix = texts
@@ -211,7 +197,7 @@ async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
                 arrive().await;
             }
             made.open();
-            let acquired = soon("an answer", acquiring).await.expect("no panic");
+            let acquired = soon("an answer", asking).await.expect("no panic");
             let acquired = acquired.expect("zookeeper").held();
             assert_eq!(acquired.is_none(), first.is_some(), "{case}");
             if let Some(guard) = acquired {
