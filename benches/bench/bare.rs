@@ -1,8 +1,5 @@
-//! The endpoint that everything is compared with: what is left of a purchase when nothing is sold.
-//!
-//! The same framework, runtime, allocator and socket options as the program; reads the same headers,
-//! verifies the same signed token, answers the same JSON with the same Location. No middleware, no
-//! limits, no metrics, no Redis, no Postgres.
+//! The endpoint that everything is compared with: the program's framework, runtime, allocator, socket options,
+//! headers, token check and answer, and nothing behind it.
 
 use crate::Error;
 use axum::{

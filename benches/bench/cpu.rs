@@ -1,8 +1,5 @@
-//! Whose processor time: the program, its Redis, its Postgres, the generator.
-//!
-//! From `/proc/PID/stat`, so only on Linux; elsewhere there is no answer, and the report leaves the
-//! columns empty. Time of children that have ended is in their parent's `cutime` and `cstime`, which
-//! is where Postgres' backends go.
+//! Whose processor time, from `/proc/PID/stat`, so only on Linux. Time of ended children, as Postgres'
+//! backends are, is in their parent's `cutime` and `cstime`.
 
 use std::{
     collections::HashMap,

@@ -1,8 +1,5 @@
-//! What a purchase costs as things grow: existing buyers, sales that sell at once, instances; and what a
-//! buyer leaves behind in Redis.
-//!
-//! The cost is CPU time a purchase, of the program, Redis and Postgres together, until the order is a row.
-//! It is steadier than a rate on a machine that others use too.
+//! What a purchase costs as buyers, sales and instances grow, and what a buyer leaves in Redis. The cost is
+//! CPU time until the order is a row, which is steadier than a rate on a machine that others use too.
 
 use crate::{
     Error, Options,

@@ -1,14 +1,5 @@
 //! The load generator: keep-alive connections, as cheap as they can be made, because they share the
-//! processors with what they measure.
-//!
-//! Requests are bytes that were built before the clock starts. A connection writes one, reads until
-//! the answer is complete, checks its status and a marker in its body, notes the time, and takes the
-//! next. Each thread has a single-threaded runtime (one epoll); two system calls a request.
-//!
-//! In a closed loop ([`Load::schedule`] is `None`) a connection asks again as soon as it is answered.
-//! In an open one every request has a moment at which it is due, whether the answers before it have come
-//! or not; its latency counts from that moment, also if no connection was free then, so that a stall is
-//! not left out. Timers have steps of a millisecond: requests come in small bursts.
+//! processors with what they measure. In an open loop a latency counts from when its request was due.
 
 use hdrhistogram::Histogram;
 use std::{

@@ -1,23 +1,5 @@
-//! `make bench`: what a purchase costs, as ratios taken in one session.
-//!
-//! Absolute figures of a shared machine mean little, so every measured run stands between two runs of
-//! a *bare* endpoint (`bare.rs`: the same framework, headers, token check and answer, and nothing
-//! behind it), and what counts is the ratio to their mean. Real processes, real sockets, real signed
-//! tokens, distinct users; every accepted order must be a row in Postgres at the end of its run, and
-//! the audit must agree, else the benchmark fails. It never fails for being slow.
-//!
-//! ```text
-//! main ─▶ session   the paired session of scenarios (what `make bench` does without a word more)
-//!      ├─▶ durable, million, buyers, sales, instances, bytes   one question each
-//!      │      all of them ─▶ stage (servers, users, runs, audits) ─▶ load (the generator: own threads)
-//!      │                         ├─▶ client (admin calls, /metrics, audit; never while a run is timed)
-//!      │                         └─▶ process (bare, flash-sale), cpu
-//!      └─▶ section (table, targets, JSON, Markdown), report (the machine)
-//! ```
-//!
-//! What to keep in mind when reading the figures: the generator shares the processors with what it
-//! measures (its share is printed); a closed loop waits for its answers, so latencies are those of
-//! this number of connections, not of a fixed rate; loopback has no network in it.
+//! `make bench`: what a purchase costs, as ratios taken in one session; method and bias are in
+//! docs/performance.md. It fails if an answer or a row was wrong, and never for being slow.
 
 mod bare;
 mod client;

@@ -1,8 +1,5 @@
-//! A million people want ten phones, from ten thousand connections: what saying "sold out" costs, beside
-//! an endpoint that says something to a million and does nothing else.
-//!
-//! Alternating: bare, flash-sale, bare, …; every round has new users, a new sale of ten units, and every
-//! user asks once. Exactly ten rows, ten times 202, and `sold_out` for everybody else.
+//! A million people want ten phones, from ten thousand connections: what saying "sold out" costs beside an
+//! endpoint that does nothing else. Exactly ten rows, ten times 202, and `sold_out` for everybody else.
 
 use crate::{
     Error, Options, cpu,

@@ -1,8 +1,5 @@
-//! The processes of a session: started here, ended here, whatever happens.
-//!
-//! A [`Process`] is ended when it is dropped (SIGTERM, then SIGKILL), so an error, a panic and Ctrl-C
-//! leave nothing behind; if this process itself is killed, Linux ends them. The [`Workspace`] is
-//! removed when it is dropped; declare it before the processes that use it.
+//! The processes of a session: ended when they are dropped, whatever happens. Declare the [`Workspace`]
+//! before the processes that use it.
 
 use crate::Error;
 use flash_sale::{

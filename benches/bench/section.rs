@@ -1,7 +1,5 @@
-//! What a measurement came to: a table and what it means, for people, and the same for programs.
-//!
-//! The table is kept in the JSON as it was printed, so that `bench markdown FILE…` can print it again for
-//! the documentation, and a figure in there is one that was measured.
+//! What a measurement came to: a table for people, and the same as JSON, as it was printed, so that
+//! `bench markdown` can print it again.
 
 use serde_json::{Value, json};
 use std::fmt::Write;

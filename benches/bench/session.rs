@@ -1,8 +1,5 @@
-//! The paired session: start everything, warm it up, measure in rounds, judge.
-//!
-//! A round is `bare, scenario, bare, scenario, …, bare`; every scenario run has a bare run on either
-//! side and is compared with their mean. Each round begins with another scenario, so that none always
-//! has the same place.
+//! The paired session: every scenario's run has a bare run on either side and is compared with their
+//! mean. Each round begins with another scenario, so that none always has the same place.
 
 use crate::{
     Error, Options, cpu,

@@ -1,9 +1,5 @@
-//! One trial: a deployment under load, a fault again and again, healing, and the verdict.
-//!
-//! ```text
-//! start ─▶ load ─▶ strike · strike · strike ─▶ heal ─▶ serves again ─▶ load stops ─▶ all at rest
-//!                                                     ─▶ sold off ─▶ all at rest ─▶ dump ─▶ check
-//! ```
+//! One trial: a deployment under load, a fault again and again, healing, all at rest, sold off, at rest
+//! again, and the verdict.
 
 use crate::{
     Error,

@@ -386,10 +386,7 @@ async fn a_lost_log_entry_is_named() {
         } else {
             "I3 broken: 1 orders are counted as waiting, but the log holds 0".to_owned()
         };
-        eventually("the two other entries are acknowledged", async || {
-            (app.audit(&sale).await.redis.stream == Some(0)).then_some(())
-        })
-        .await;
+        wait_for!(app.audit(&sale).await.redis.stream == Some(0));
         assert_named(&app, &sale, &[&expected]).await;
         writer.stop().await;
         app.finish().await;

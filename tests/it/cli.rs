@@ -132,10 +132,7 @@ impl Home {
     }
 
     async fn until_nothing_runs(&self) {
-        eventually("no child is left", async || {
-            self.processes().is_empty().then_some(())
-        })
-        .await;
+        wait_for!(self.processes().is_empty());
     }
 }
 
@@ -436,10 +433,7 @@ impl Crowd {
     }
 
     pub async fn until(&self, count: usize) {
-        eventually(&format!("{count} have bought"), async || {
-            (self.count() >= count).then_some(())
-        })
-        .await;
+        wait_for!(self.count() >= count);
     }
 
     /// Nobody new comes.
@@ -518,6 +512,12 @@ pub async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
     let response = reqwest::get(program.url(path)).await.expect("an answer");
     let status = response.status();
     (status, response.json().await.expect("JSON"))
+}
+
+/// The JSON of an answer.
+pub async fn json_of(request: reqwest::RequestBuilder) -> Value {
+    let answer = request.send().await.expect("an answer");
+    answer.json().await.expect("JSON")
 }
 
 async fn sales(program: &Program) -> Vec<Value> {

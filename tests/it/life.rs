@@ -566,10 +566,7 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     let listing = listing.expect("it is on the board");
     assert_eq!(listing.buyers.len(), 1);
     change(ago(25)).await.assert(StatusCode::OK);
-    eventually("its buyers leave the memory of the process", async || {
-        listing.buyers.is_empty().then_some(())
-    })
-    .await;
+    wait_for!(listing.buyers.is_empty());
     assert_eq!(retire::step(&app.shop).await.expect("a pass"), 1);
     assert_eq!(keys_of(&app, &sale).await, Vec::<String>::new());
     app.shopper().refused(&sale, "ended").await;
@@ -578,10 +575,7 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
 
     // An operator extends it: it is rebuilt with its buyers.
     change(ago(-1)).await;
-    eventually("the sale is open again", async || {
-        (app.shopper().buy(&sale).await.is_accepted()).then_some(())
-    })
-    .await;
+    wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
 }
@@ -608,10 +602,7 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     let points = &app.shop.fail_points;
     points.set("retire.judging=pause:4000").expect("a point");
     let extending = async {
-        eventually("it is about to be judged", async || {
-            (points.fired("retire.judging") > 0).then_some(())
-        })
-        .await;
+        wait_for!(points.fired("retire.judging") > 0);
         if reaches_redis {
             close_at(1).await.assert(StatusCode::OK);
             return;
@@ -625,10 +616,7 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     points.clear();
 
     let next = app.shopper();
-    eventually("the sale is open", async || {
-        (next.buy(&sale).await.is_accepted()).then_some(())
-    })
-    .await;
+    wait_for!(next.buy(&sale).await.is_accepted());
     let again = buyer.refused(&sale, "already_ordered").await;
     assert_eq!(again.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 2);

@@ -54,10 +54,7 @@ async fn goes_on_without_a_log(home: &Home, log: Stdio) {
     crowd.no_more();
     let (bought, _) = crowd.leave().await;
     assert_kept(&program, &bought).await;
-    eventually("it is ready", async || {
-        (get(&program, "/readyz").await.0 == StatusCode::OK).then_some(())
-    })
-    .await;
+    wait_for!(get(&program, "/readyz").await.0 == StatusCode::OK);
     let audit = assert_sound(home, &sale).await;
     assert_eq!(
         (audit["live"].as_u64(), audit["rejected"].as_u64()),

@@ -37,9 +37,6 @@ async fn a_storm_of_warnings_is_summed_up() {
     // 800 lines it would have been, for redis and for the gate.
     let said = program.stderr();
     assert!(said.lines().count() <= 100, "{said}");
-    eventually("it is ready again", async || {
-        (get(&program, "/readyz").await.0 == StatusCode::OK).then_some(())
-    })
-    .await;
+    wait_for!(get(&program, "/readyz").await.0 == StatusCode::OK);
     program.terminate().await;
 }

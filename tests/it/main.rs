@@ -1,6 +1,16 @@
 //! Black-box tests through the real router, on a private Postgres and a private Redis that this
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
+/// Waits until it is so: see `support::app::eventually`.
+macro_rules! wait_for {
+    ($condition:expr) => {
+        $crate::support::app::eventually(stringify!($condition), async || {
+            ($condition).then_some(())
+        })
+        .await
+    };
+}
+
 mod admission;
 mod approval;
 mod audit;

@@ -5,7 +5,7 @@ use crate::{
     cli::{Home, settings_of},
     support::{
         Database, Servers,
-        app::{Options, TestApp, eventually},
+        app::{Options, TestApp},
         load::{Rush, crowd},
         pgbouncer::{PgBouncer, SESSIONS},
     },
@@ -70,10 +70,7 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     rush.until_accepted(80).await;
     let before = first.audit(&sale).await.postgres.epoch;
     first.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
-    eventually("the sale is rebuilt", async || {
-        (first.audit(&sale).await.postgres.epoch > before).then_some(())
-    })
-    .await;
+    wait_for!(first.audit(&sale).await.postgres.epoch > before);
     rush.until_accepted(80).await;
     let sessions = sessions_in(&database).await;
     assert!(

@@ -1,7 +1,7 @@
 //! The traces of real processes, as a collector gets them: this test is the collector.
 
 use crate::{
-    cli::{Home, Program, settings_of},
+    cli::{Home, Program, json_of, settings_of},
     support::{
         Database, Servers,
         app::{ADMIN_TOKEN, eventually},
@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message;
 use reqwest::{Client, Response};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
@@ -129,22 +129,18 @@ fn is_inside(span: &Span, other: &Span) {
 struct Stage {
     home: Home,
     database: Database,
-    settings: Vec<(String, String)>,
+    settings: Vec<(&'static str, String)>,
     client: Client,
 }
 
 impl Stage {
-    async fn new(prefix: &str, more: &[(&str, &str)]) -> Self {
+    async fn new(prefix: &str, more: &[(&'static str, &str)]) -> Self {
         let servers = Servers::shared().await;
         let database = servers.database().await;
-        let own = settings_of(servers, &database, prefix);
-        let mut settings: Vec<(String, String)> = own
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let mut settings = settings_of(servers, &database, prefix).to_vec();
         settings.extend(
             more.iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+                .map(|(name, value)| (*name, (*value).to_owned())),
         );
         Self {
             home: Home::new(),
@@ -154,13 +150,10 @@ impl Stage {
         }
     }
 
-    async fn serve(&self, arguments: &[&str]) -> Program {
-        let settings: Vec<(&str, &str)> = self
-            .settings
-            .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
-        Program::serve(&self.home, arguments, &settings).await
+    async fn serve(&self) -> Program {
+        let mut command = self.home.command(&["serve"]);
+        command.envs(self.settings.iter().cloned());
+        Program::serve_by(&self.home, command).await
     }
 
     async fn sale(&self, program: &Program) -> String {
@@ -169,14 +162,7 @@ impl Stage {
             .client
             .post(program.url("/api/v1/admin/sales"))
             .bearer_auth(ADMIN_TOKEN);
-        let sale: Value = request
-            .json(&body)
-            .send()
-            .await
-            .expect("an answer")
-            .json()
-            .await
-            .expect("JSON");
+        let sale = json_of(request.json(&body)).await;
         sale["id"].as_str().expect("an id").to_owned()
     }
 
@@ -185,13 +171,7 @@ impl Stage {
             .client
             .post(program.url("/api/v1/session"))
             .json(&json!({}));
-        let session: Value = request
-            .send()
-            .await
-            .expect("an answer")
-            .json()
-            .await
-            .expect("JSON");
+        let session = json_of(request).await;
         session["token"].as_str().expect("a token").to_owned()
     }
 
@@ -221,7 +201,7 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     let collector = Collector::default();
     let endpoint = collector.start().await;
     let stage = Stage::new("traces:", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]).await;
-    let program = stage.serve(&[]).await;
+    let program = stage.serve().await;
     let sale = stage.sale(&program).await;
     let (answer, order) = stage
         .buy(&program, &sale, &traceparent(CALLER_SPAN, true))
@@ -271,7 +251,7 @@ async fn a_batch_is_linked_with_every_request_in_it() {
     let collector = Collector::default();
     let endpoint = collector.start().await;
     let stage = Stage::new("traced:", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]).await;
-    let program = stage.serve(&[]).await;
+    let program = stage.serve().await;
     let sale = stage.sale(&program).await;
     let caller = |number: usize| format!("{:016x}", number + 1);
     let callers: Vec<String> = (0..CROWD)
@@ -339,7 +319,7 @@ async fn who_is_not_sampled_leaves_no_trace() {
         settings.push(("OTEL_TRACES_SAMPLER_ARG", "0"));
         // A database of its own each, and so keys of its own: its first sale has the number of the one before.
         let stage = Stage::new(&format!("untraced{number}:"), &settings).await;
-        let program = stage.serve(&[]).await;
+        let program = stage.serve().await;
         let sale = stage.sale(&program).await;
         let (answer, _) = stage
             .buy(&program, &sale, &traceparent(CALLER_SPAN, sampled))

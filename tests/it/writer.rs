@@ -12,7 +12,7 @@ use flash_sale::{
     worker::{rebuild, writer},
 };
 use serde_json::json;
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, slice::from_ref, sync::Arc};
 
 /// A sale with one accepted and unwritten order of each of `users`, and nobody who writes by itself.
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Arc<Shop>, AcceptedBatch) {
@@ -45,6 +45,11 @@ async fn app() -> TestApp {
     TestApp::start_with(Options::without_writer()).await
 }
 
+async fn write(shop: &Shop, batches: &[AcceptedBatch]) -> Written {
+    let written = orders::write_accepted(shop, batches, Expect::New).await;
+    written.expect("an answer")
+}
+
 const ROWS: &str = "SELECT count(*) FROM orders";
 const TAKEN: &str = "SELECT sum(taken)::bigint FROM sales";
 
@@ -56,14 +61,15 @@ async fn a_batch_that_is_partly_written_is_completed_and_counted_once() {
         orders: batch.orders[..3].to_vec(),
         ..batch.clone()
     };
-    let write = async |batch: &AcceptedBatch| {
-        orders::write_accepted(&shop, std::slice::from_ref(batch), Expect::New)
-            .await
-            .expect("written")
-    };
-    assert_eq!(write(&half).await, Written::All { new: 3 });
-    assert_eq!(write(&batch).await, Written::All { new: 3 });
-    assert_eq!(write(&batch).await, Written::All { new: 0 });
+    assert_eq!(write(&shop, from_ref(&half)).await, Written::All { new: 3 });
+    assert_eq!(
+        write(&shop, from_ref(&batch)).await,
+        Written::All { new: 3 }
+    );
+    assert_eq!(
+        write(&shop, from_ref(&batch)).await,
+        Written::All { new: 0 }
+    );
     assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (6, 6));
     app.finish().await;
 }
@@ -73,12 +79,8 @@ async fn one_call_completes_one_sale_and_begins_another() {
     let app = app().await;
     let (_, shop, first) = accepted(&app, 10, 3).await;
     let (_, _, second) = accepted(&app, 10, 4).await;
-    orders::write_accepted(&shop, std::slice::from_ref(&first), Expect::New)
-        .await
-        .expect("written");
-    let both = orders::write_accepted(&shop, &[first, second], Expect::New)
-        .await
-        .expect("written");
+    write(&shop, from_ref(&first)).await;
+    let both = write(&shop, &[first, second]).await;
     assert_eq!(both, Written::All { new: 4 });
     assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (7, 7));
     app.finish().await;
@@ -92,11 +94,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
     let writers: Vec<_> = (0..8)
         .map(|_| {
             let (shop, batch) = (shop.clone(), batch.clone());
-            tokio::spawn(async move {
-                orders::write_accepted(&shop, std::slice::from_ref(&*batch), Expect::New)
-                    .await
-                    .expect("written")
-            })
+            tokio::spawn(async move { write(&shop, from_ref(&*batch)).await })
         })
         .collect();
     let mut new_in_all = 0;
@@ -120,9 +118,7 @@ async fn an_order_of_another_epoch_writes_nothing_of_its_batch() {
         epoch: batch.epoch + 1,
         ..batch.clone()
     };
-    let outcome = orders::write_accepted(&shop, &[batch, stale], Expect::New)
-        .await
-        .expect("an answer");
+    let outcome = write(&shop, &[batch, stale]).await;
     assert_eq!(outcome, Written::StaleEpoch);
     assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (0, 0));
     app.finish().await;
@@ -136,9 +132,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
         orders: batch.orders[..1].to_vec(),
         ..batch.clone()
     };
-    orders::write_accepted(&shop, &[written], Expect::New)
-        .await
-        .expect("written");
+    write(&shop, &[written]).await;
     // A second order of a user who has one: what a Redis that forgot would accept.
     let duplicate = AcceptedOrder {
         id: OrderId::from_i64(batch.orders[0].id.get() + 1_000_000),
@@ -146,7 +140,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     };
     let mut with_duplicate = batch.clone();
     with_duplicate.orders.push(duplicate);
-    orders::write_accepted(&shop, std::slice::from_ref(&with_duplicate), Expect::New)
+    orders::write_accepted(&shop, from_ref(&with_duplicate), Expect::New)
         .await
         .expect_err("I2 is not written over");
     assert_eq!((app.number(ROWS).await, app.number(TAKEN).await), (1, 1));

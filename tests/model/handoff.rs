@@ -1,12 +1,5 @@
 //! From the buyers' queue to the writer's channel, under many thousand schedules (the crate `shuttle`).
-//!
-//! This is a replica, not the program: `src/sale/gate.rs` is tied to Redis, clocks and metrics, and taking
-//! its core out for this test would make it harder to read. What is mirrored, line by line where the order
-//! of steps matters: [`ask`] is `gate::ask`, [`serve`] is `gate::run` with `judge` and `conclude`, [`write`]
-//! is `writer::run`. The channels are the ones that the program uses, tokio's. They are not instrumented, so
-//! a schedule interleaves whole channel operations, scripts and transactions, not what is inside of them.
-//!
-//! A failing schedule prints its seed. `SHUTTLE_RANDOM_SEED=<seed> cargo test --test model <test>` replays it.
+//! A replica of `gate::ask`, `gate::run` and `writer::run`: docs/model.md. `SHUTTLE_RANDOM_SEED` replays one.
 
 use futures_util::future::{Either, select};
 use shuttle::{

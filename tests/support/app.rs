@@ -79,6 +79,13 @@ impl Default for Options {
 }
 
 impl Options {
+    pub fn with_lab() -> Self {
+        Self {
+            lab: true,
+            ..Self::default()
+        }
+    }
+
     /// An instance that takes orders, and neither writes nor expires any.
     pub fn without_writer() -> Self {
         Self {
@@ -277,6 +284,15 @@ impl TestApp {
                 .expect("an answer"),
         )
         .await
+    }
+
+    /// A call of nobody in particular.
+    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
+        let mut request = self.client.request(method, self.url(path));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Reply::of(request.send().await.expect("an answer")).await
     }
 
     /// A call with the admin token.

@@ -1,8 +1,5 @@
-//! What clients did and were told: the evidence that the checkers judge.
-//!
-//! Every operation is one compact record with the times of its invocation and its completion, because
-//! a run has millions. An operation whose answer did not come is `Unknown`: it may have happened, may
-//! happen still, or never will; the checkers hold neither against the program.
+//! What clients did and were told: the evidence that the checkers judge. An operation without an answer
+//! is `Unknown`: it may have happened, may happen still, or never will.
 
 use super::random::Random;
 use flash_sale::domain::{OrderStatus, UserId};

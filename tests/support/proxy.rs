@@ -1,13 +1,5 @@
-//! A fault proxy: stands between the program and a server, and breaks the network on demand.
-//!
-//! ```text
-//! program ──▶ Proxy (TCP port or unix socket) ──▶ target (TCP port or unix socket)
-//! ```
-//!
-//! One task accepts; each connection is one task that carries bytes both ways and asks for the
-//! current [`Fault`] at every piece it has read. A fault set while a connection is open applies to it
-//! from the next byte on, except [`Fault::Refuse`], which only concerns new ones ([`Proxy::cut`] ends
-//! the open ones). Dropping the proxy ends everything.
+//! A fault proxy between the program and a server. A fault applies to open connections from the next byte
+//! on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the open ones.
 
 use flash_sale::embedded::PostgresAddress;
 use std::{

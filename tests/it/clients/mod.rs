@@ -1,12 +1,5 @@
 //! Clients as they are: impatient, slow, many, broken. None of them buys twice, holds up the others or
 //! outlives the server.
-//!
-//! | file | clients that |
-//! |---|---|
-//! | [`twice`] | ask twice, or hang up before they hear |
-//! | [`slow`] | take their time, or meet a store that does |
-//! | [`many`] | are many, or one too many |
-//! | [`broken`] | send what is no HTTP, or hardly |
 
 mod broken;
 mod many;

@@ -351,10 +351,7 @@ async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
     }
     let order = calm.order_to_pay(&sale).await;
     calm.pay(&order).await.assert(StatusCode::OK);
-    eventually("the hasty one may ask again", async || {
-        (hasty.buy(&sale).await.code() == "already_ordered").then_some(())
-    })
-    .await;
+    wait_for!(hasty.buy(&sale).await.code() == "already_ordered");
     assert_eq!(app.assert_sound(&sale).await.live, 2);
     app.finish().await;
 }
@@ -415,10 +412,7 @@ async fn a_full_backlog_refuses_before_stock_is_touched() {
     assert_eq!((audit.ok, audit.backlog, audit.remaining), (true, 1, 9));
 
     let writer = app.another(Options::default()).await;
-    eventually("there is room again", async || {
-        (app.shopper().buy(&sale).await.is_accepted()).then_some(())
-    })
-    .await;
+    wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(app.assert_sound(&sale).await.live, 2);
     writer.stop().await;
     app.finish().await;
@@ -486,9 +480,6 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
         .await;
     }
     assert_eq!(app.assert_sound(&sale).await.live, 6);
-    eventually("it is ready again", async || {
-        (app.get("/readyz").await.status == StatusCode::OK).then_some(())
-    })
-    .await;
+    wait_for!(app.get("/readyz").await.status == StatusCode::OK);
     app.finish().await;
 }

@@ -1,14 +1,5 @@
 //! The contract of API.md, from outside: every route through the real router, in its success and in
 //! each of its refusals.
-//!
-//! | file | part of the contract |
-//! |---|---|
-//! | [`shopping`] | sessions, the catalogue, buying, orders, every refusal code |
-//! | [`operating`] | the admin routes and what they do to a sale at once |
-//! | [`events`] | the two event streams |
-//! | [`around`] | health, metrics, the OpenAPI document, request ids, rate limits, dependencies that are away |
-//! | [`pages`] | pages and their files |
-//! | [`errors`] | bad input: a 4xx with a code, and nothing changed |
 
 mod around;
 mod errors;

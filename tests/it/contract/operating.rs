@@ -3,7 +3,7 @@
 use super::{
     AUDIT, ORDER, assert_members, assert_order, assert_refused, assert_sale, in_secs, time_of,
 };
-use crate::support::app::{ADMIN_TOKEN, Options, Reply, TestApp, all_at_once, eventually};
+use crate::support::app::{ADMIN_TOKEN, Options, Reply, TestApp, all_at_once};
 use flash_sale::domain::UserId;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -249,10 +249,7 @@ async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
         here.shopper().refused(&sale, "paused").await;
         assert_eq!(here.steer(&sale, "resume").await["state"], "open");
         here.shopper().must_buy(&sale).await;
-        eventually("the other instance sells again", async || {
-            (there.shopper().buy(&sale).await.is_accepted()).then_some(())
-        })
-        .await;
+        wait_for!(there.shopper().buy(&sale).await.is_accepted());
     }
 
     // Buyers keep coming while the sale is closed: whoever comes after the answer is refused.

@@ -98,10 +98,7 @@ impl Turned {
     /// Turns the clock ahead while it runs.
     async fn turn_ahead(&self, shift: &str, ahead: time::Duration) {
         self.set(shift);
-        eventually("the clock is turned", async || {
-            ((self.ahead().await - ahead).abs() < NEAR).then_some(())
-        })
-        .await;
+        wait_for!((self.ahead().await - ahead).abs() < NEAR);
     }
 
     /// Turns the clock back while it runs. The server that dates the answers goes on with the last

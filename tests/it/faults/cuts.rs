@@ -1,11 +1,5 @@
-//! The append-only file of Redis is cut at a random byte, again and again: `CUTS=1000` for the recorded
-//! run, `SEED=…` to repeat one.
-//!
-//! Each round begins with an empty Redis. Orders are bought, some are written to Postgres and deleted
-//! from the log, the others are in the log only. Then Redis is killed, its file is cut anywhere, and
-//! what a rebuild makes of it is audited. The file's length after an answer is an upper bound of where
-//! that answer's write ends (`appendfsync always` writes before it answers), so with the cut behind it the order
-//! must be there.
+//! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync always` an
+//! order that was answered before the cut must be there. `CUTS=1000` is the recorded run, `SEED=…` repeats one.
 
 use super::{Dice, OwnRedis, cut};
 use crate::support::{

@@ -1,9 +1,5 @@
-//! Every fail point, with every action that a test inside the process can survive: the step fails, its
-//! task panics, or it stands still. (`exit` needs a process of its own: see `rebuild.rs`, and
-//! `make chaos`.)
-//!
-//! One day in the life of a shop passes every point. Whoever is told to come back does; afterwards
-//! everything is settled, every unit is accounted for, and the shop still serves.
+//! Every fail point, with every action that a test inside the process can survive, in one day of a shop
+//! that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
 
 use crate::support::{
     app::{Options, Reply, Shopper, TestApp, eventually},
@@ -250,10 +246,7 @@ async fn late_order(app: &TestApp, sale: SaleId) {
         "SELECT count(*) FROM orders WHERE user_id = '{user}' AND status = 'pending_payment'"
     );
     // One that was readmitted and then forgotten is found in the log.
-    eventually("the late order is a row", async || {
-        (app.number(&found).await == 1).then_some(())
-    })
-    .await;
+    wait_for!(app.number(&found).await == 1);
 }
 
 /// A sale that has long been over is taken out of Redis.

@@ -179,10 +179,7 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     );
 
     // Redis knows of buyers whom Postgres has forgotten: it has to be rebuilt.
-    eventually("a promotion is noticed", async || {
-        (epoch(&app, &sale).await > before).then_some(())
-    })
-    .await;
+    wait_for!(epoch(&app, &sale).await > before);
     rush.until_accepted(ENOUGH).await;
     let told = rush.end().await;
     let audit = app.assert_sound(&sale).await;

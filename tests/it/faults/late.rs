@@ -4,7 +4,7 @@
 use super::{Pair, epoch, flush, until_rebuilt};
 use crate::support::{
     Servers,
-    app::{Options, TestApp, eventually},
+    app::{Options, TestApp},
     load::{Winner, crowd},
     proxy::{Address, Fault, Proxy},
 };
@@ -54,10 +54,7 @@ async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
         })
         .await;
     holder.shop.fail_points.clear();
-    eventually("the writer asks which are rows, in vain", async || {
-        (proxy.counts().swallowed_bytes > 0).then_some(())
-    })
-    .await;
+    wait_for!(proxy.counts().swallowed_bytes > 0);
     proxy.set(Fault::None).await;
     // That connection stays silent for ever. The writer asks on another one.
     let kept = app.assert_kept(&sale, &late).await;
@@ -82,10 +79,7 @@ async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() 
     points
         .set("writer.readmitted=error*always;writer.received=error*0")
         .expect("points");
-    eventually("they are readmitted", async || {
-        (points.fired("writer.readmitted") > 0).then_some(())
-    })
-    .await;
+    wait_for!(points.fired("writer.readmitted") > 0);
     // Those that the writer took in hand; the others are in its channel.
     let again = app.audit(&sale).await.backlog;
     assert!((1..=6).contains(&again), "{again} are in the log");

@@ -199,10 +199,7 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
         .await
     };
     for order in &neighbours {
-        eventually("a neighbour is written", async || {
-            (status(order.id, order.user).await == 1).then_some(())
-        })
-        .await;
+        wait_for!(status(order.id, order.user).await == 1);
     }
     // `ok` once everything is settled: no unit is missing, nobody holds what nobody has.
     let audit = eventually("all poison is settled", async || {

@@ -149,10 +149,7 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
         disown_redis(&app).await;
         let fails_again = async || {
             let fired = points.fired("rebuild.buyers_written");
-            eventually("two more rebuilds fail", async || {
-                (points.fired("rebuild.buyers_written") >= fired + 2).then_some(())
-            })
-            .await;
+            wait_for!(points.fired("rebuild.buyers_written") >= fired + 2);
         };
         fails_again().await;
         fails_again().await;
@@ -188,10 +185,7 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     let others = &other.shop.fail_points;
     others.set("rebuild.elected=error*always").expect("a point");
     disown_redis(app).await;
-    eventually("it stands still", async || {
-        (points.fired("rebuild.recomputed") > 0).then_some(())
-    })
-    .await;
+    wait_for!(points.fired("rebuild.recomputed") > 0);
     others.clear();
     app.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks

@@ -1,9 +1,5 @@
-//! Redis loses data: all of it, its tail, or everything since a backup; or another Redis takes its place
-//! that does not have everything. Two instances sell before, during and after.
-//!
-//! In every case: until the rebuild is done people hear 503 with Retry-After and never a wrong answer,
-//! the sale reopens by itself, every purchase that was answered 202 is a row or `rejected`, and the
-//! audit finds nothing.
+//! Redis loses data, or another Redis takes its place that does not have everything, while two instances
+//! sell. Until the rebuild is done people hear 503; every 202 is a row or `rejected`.
 
 use super::{OwnRedis, Pair, copy_folder, cut, epoch, until_rebuilt};
 use crate::{
@@ -102,10 +98,7 @@ async fn a_restored_backup() {
         let backup = redis.files().with_extension("backup");
         copy_folder(&redis.files(), &backup).expect("a backup");
         let (_, length) = redis.last_incr();
-        eventually("there is more than in the backup", async || {
-            (redis.last_incr().1 > length + 10_000).then_some(())
-        })
-        .await;
+        wait_for!(redis.last_incr().1 > length + 10_000);
         redis.kill();
         fs::remove_dir_all(redis.files()).expect("its files");
         fs::rename(&backup, redis.files()).expect("restored");
@@ -149,13 +142,11 @@ async fn the_promotion_of_a_replica_that_lags() {
     let second = first.another(Options::default()).await;
     let sale = first.sale(50_000, json!({})).await;
     command(&replica, &["REPLICAOF", "127.0.0.1", &port.to_string()]).await;
-    eventually("the replica follows", async || {
+    wait_for!(
         command(&replica, &["INFO", "replication"])
             .await
             .contains("master_link_status:up")
-            .then_some(())
-    })
-    .await;
+    );
     let regulars = crowd(&second, &sale, 4).await;
     TestApp::all_written(&regulars).await;
     let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
@@ -213,10 +204,7 @@ async fn two_primaries_for_a_while() {
     there.set_target(Address::Unix(new.server().socket()));
     there.cut();
     // Long enough for some turns.
-    eventually("both have rebuilt", async || {
-        (epoch(&first, &sale).await >= before + 3).then_some(())
-    })
-    .await;
+    wait_for!(epoch(&first, &sale).await >= before + 3);
     here.set_target(Address::Unix(new.server().socket()));
     here.cut();
     rush.until_accepted(ENOUGH).await;
@@ -354,10 +342,7 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
         .expect("a point");
     let paused = crowd(second, &sale, 10);
     let rebuilt = async {
-        eventually("the batch stands still", async || {
-            (second.shop.fail_points.fired("gate.asking") > 0).then_some(())
-        })
-        .await;
+        wait_for!(second.shop.fail_points.fired("gate.asking") > 0);
         super::flush(first).await;
         until_rebuilt(first, &sale, before).await;
         crowd(first, &sale, 3).await

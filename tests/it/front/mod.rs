@@ -176,14 +176,14 @@ impl Drop for Proxy {
 struct Deployment {
     home: Home,
     database: Database,
-    settings: Vec<(String, String)>,
+    settings: Vec<(&'static str, String)>,
     tokens: Arc<TokenSigner>,
     ports: Vec<u16>,
     instances: Vec<Option<Program>>,
 }
 
 impl Deployment {
-    async fn start(size: usize, more: &[(&str, &str)]) -> Self {
+    async fn start(size: usize, more: &[(&'static str, &str)]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let servers = Servers::shared().await;
         let database = servers.database().await;
@@ -191,13 +191,10 @@ impl Deployment {
         let own = settings_of(servers, &database, &prefix);
         let secret = &own.iter().find(|(name, _)| *name == "TOKEN_SECRET");
         let secret = secret.expect("the secret is set").1.clone();
-        let mut settings: Vec<(String, String)> = own
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let mut settings = own.to_vec();
         settings.extend(
             more.iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+                .map(|(name, value)| (*name, (*value).to_owned())),
         );
         let mut deployment = Self {
             home: Home::new(),

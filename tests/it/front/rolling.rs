@@ -161,10 +161,7 @@ impl Rush {
     /// Waits for so many more answers.
     async fn until_answered(&self, more: usize) {
         let before = self.seen.answers.load(Relaxed);
-        eventually("the shoppers are answered", async || {
-            (self.seen.answers.load(Relaxed) >= before + more).then_some(())
-        })
-        .await;
+        wait_for!(self.seen.answers.load(Relaxed) >= before + more);
     }
 
     /// Every promise was kept; what clients saw go wrong.

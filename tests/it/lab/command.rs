@@ -3,11 +3,10 @@
 use crate::cli::Home;
 use serde_json::Value;
 
-fn lab(home: &Home, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = home
-        .command(&[&["lab"], arguments].concat())
-        .output()
-        .expect("it runs");
+/// The words of a command; its exit code, and what it said.
+fn lab(home: &Home, words: &str) -> (Option<i32>, String, String) {
+    let words: Vec<&str> = ["lab"].into_iter().chain(words.split(' ')).collect();
+    let output = home.command(&words).output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),
@@ -19,32 +18,23 @@ fn lab(home: &Home, arguments: &[&str]) -> (Option<i32>, String, String) {
 #[tokio::test]
 async fn it_lists_and_runs_strategies() {
     let home = Home::new();
-    let (code, list, _) = lab(&home, &["list"]);
+    let (code, list, _) = lab(&home, "list");
     assert!(
         code == Some(0) && list.contains("conditional-update") && list.contains("holds"),
         "{list}"
     );
-    let (code, told, _) = lab(&home, &["list", "naive", "--lang", "zh"]);
+    let (code, told, _) = lab(&home, "list naive --lang zh");
     assert!(
         code == Some(0) && told.contains("怎样失败") && told.contains("SELECT remaining"),
         "{told}"
     );
 
-    let small = ["--stock", "5", "--buyers", "30", "--concurrency", "30"];
-    let run = |more: &[&str]| lab(&home, &[&["run"], &small[..], more].concat());
+    let small = "run --stock 5 --buyers 30 --concurrency 30";
+    let run = |more: &str| lab(&home, &format!("{small} {more}"));
     let report = home.0.join("report.html");
     let file = report.display().to_string();
-    let chosen = [
-        "--strategy",
-        "naive",
-        "--strategy",
-        "conditional-update",
-        "--nodes",
-        "2",
-        "--report",
-        &file,
-    ];
-    let (code, table, errors) = run(&chosen);
+    let chosen = "--strategy naive --strategy conditional-update --nodes 2 --report";
+    let (code, table, errors) = run(&format!("{chosen} {file}"));
     assert_eq!(code, Some(0), "{table}{errors}");
     let row = |id: &str| {
         table
@@ -58,7 +48,7 @@ async fn it_lists_and_runs_strategies() {
     );
     assert!(std::fs::read_to_string(&report).is_ok_and(|page| page.contains("naive")));
 
-    let (code, costs, errors) = run(&["--with-and-without-lock"]);
+    let (code, costs, errors) = run("--with-and-without-lock");
     assert_eq!(code, Some(0), "{costs}{errors}");
     let rows: Vec<Vec<&str>> = costs
         .lines()
@@ -79,19 +69,13 @@ async fn it_lists_and_runs_strategies() {
         turned_away[4] == "0" && turned_away[5] != "0" && turned_away[6] != "30",
         "{costs}"
     );
-    let (code, _, errors) = run(&["--with-and-without-lock", "--option", "lock=on"]);
+    let (code, _, errors) = run("--with-and-without-lock --option lock=on");
     assert!(
         code == Some(2) && errors.contains("sets lock itself"),
         "{errors}"
     );
-    let (code, told, errors) = run(&[
-        "--strategy",
-        "redlock",
-        "--option",
-        "redis_nodes_down=2",
-        "--report",
-        "/no/such/folder/report.html",
-    ]);
+    let (code, told, errors) =
+        run("--strategy redlock --option redis_nodes_down=2 --report /no/such/folder/report.html");
     assert!(
         code != Some(0) && told.is_empty() && errors.contains("/no/such/folder"),
         "before anything is run: {told}{errors}"
@@ -99,41 +83,21 @@ async fn it_lists_and_runs_strategies() {
     let redis = |row: &[&str], at: usize| row[at].parse::<f64>().expect("a figure");
     assert!(redis(waiting, 6) > redis(without, 6), "{costs}");
 
-    let (code, json, errors) = run(&[
-        "--strategy",
-        "version-column",
-        "--option",
-        "retries=0",
-        "--json",
-        "--buyers",
-        "6",
-    ]);
+    let (code, json, errors) =
+        run("--strategy version-column --option retries=0 --json --buyers 6");
     assert_ne!(code, Some(0), "--buyers twice: {json}{errors}");
     let (code, json, errors) = lab(
         &home,
-        &[
-            "run",
-            "--stock",
-            "5",
-            "--buyers",
-            "6",
-            "--concurrency",
-            "6",
-            "--strategy",
-            "version-column",
-            "--option",
-            "retries=0",
-            "--json",
-        ],
+        "run --stock 5 --buyers 6 --concurrency 6 --strategy version-column --option retries=0 --json",
     );
     assert_eq!(code, Some(0), "{json}{errors}");
     let verdicts: Value = serde_json::from_str(&json).expect("JSON");
     assert!(verdicts[0]["undersold"].as_i64() > Some(0), "{verdicts:#}");
-    let (code, _, errors) = run(&["--strategy", "naive", "--option", "retries=0"]);
+    let (code, _, errors) = run("--strategy naive --option retries=0");
     assert!(
         code == Some(2) && errors.contains("no such option"),
         "{errors}"
     );
-    let (code, _, _) = run(&["--strategy", "no-such"]);
+    let (code, _, _) = run("--strategy no-such");
     assert_eq!(code, Some(2));
 }

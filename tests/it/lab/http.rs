@@ -1,7 +1,7 @@
 //! The lab from outside, over HTTP: arenas from birth to death, storms and their events, bad input, and
 //! that with `LAB=off` nothing of it is there.
 
-use crate::support::app::{Options, Reply, TestApp, eventually};
+use crate::support::app::{Options, Reply, TestApp};
 use futures_util::{StreamExt, future::join_all};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -10,22 +10,10 @@ use std::collections::BTreeSet;
 const ARENAS: &str = "/api/v1/lab/arenas";
 
 async fn with_lab() -> TestApp {
-    TestApp::start_with(Options {
-        lab: true,
-        ..Options::default()
-    })
-    .await
+    TestApp::start_with(Options::with_lab()).await
 }
 
 impl TestApp {
-    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
-        let mut request = self.client.request(method, self.url(path));
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        Reply::of(request.send().await.expect("an answer")).await
-    }
-
     async fn arena(&self, body: Value) -> String {
         let reply = self.call(Method::POST, ARENAS, Some(body)).await;
         reply.assert(StatusCode::CREATED);
@@ -271,10 +259,7 @@ async fn a_crash_takes_a_node_away_and_it_comes_back() {
     assert_eq!(app.buy(&arena, "b", 1).await, "failed");
     assert_eq!(app.buy(&arena, "c", 1).await, "failed", "it is down");
     assert_eq!(app.buy(&arena, "d", 0).await, "sold", "the other is not");
-    eventually("the node is up again", async || {
-        (app.buy(&arena, "e", 1).await == "sold").then_some(())
-    })
-    .await;
+    wait_for!(app.buy(&arena, "e", 1).await == "sold");
     let verdict = app.verdict(&arena).await;
     assert_eq!(
         (&verdict["sold"], &verdict["notes"]["node crashed"]),
@@ -405,15 +390,13 @@ async fn arenas_are_bounded_and_too_old_ones_go() {
     ))
     .await;
     create().await.assert(StatusCode::CREATED);
-    eventually("it is removed", async || {
-        (app.number(&format!(
+    wait_for!(
+        app.number(&format!(
             "SELECT count(*) FROM lab.arenas WHERE id = '{old}'"
         ))
         .await
-            == 0)
-            .then_some(())
-    })
-    .await;
+            == 0
+    );
     app.get(&format!("{ARENAS}/{old}/verdict"))
         .await
         .assert_problem(404, "arena_not_found");

@@ -3,7 +3,7 @@
 
 use crate::{
     cli::{Home, Program, get},
-    support::app::{Options, Reply, TestApp, eventually},
+    support::app::{Options, Reply, TestApp},
 };
 use flash_sale::lab::{Wanted, servers::Servers, strategy::Buyer};
 use futures_util::future::join_all;
@@ -93,10 +93,7 @@ async fn storms_are_bounded_by_address_and_in_all() {
         .assert_problem(429, "too_many_storms");
     // A storm that ends makes room.
     call(&app, "10.0.0.1", Method::DELETE, &arenas[0], None).await;
-    eventually("there is room", async || {
-        (storm(&app, "10.0.0.3", &third).await.is_accepted()).then_some(())
-    })
-    .await;
+    wait_for!(storm(&app, "10.0.0.3", &third).await.is_accepted());
     app.finish().await;
 }
 
@@ -111,10 +108,7 @@ async fn what_a_storm_has_counted_does_not_stay_in_memory() {
     let begun = call(&app, "10.0.0.1", Method::POST, &path, Some(body)).await;
     begun.assert(StatusCode::ACCEPTED);
     // Nobody asks for a verdict, which would write it too.
-    eventually("it is written", async || {
-        (app.number("SELECT count(*) FROM lab.buyers").await == 3000).then_some(())
-    })
-    .await;
+    wait_for!(app.number("SELECT count(*) FROM lab.buyers").await == 3000);
     app.finish().await;
 }
 
@@ -151,7 +145,7 @@ async fn extra_servers_end_when_no_arena_needs_them() {
         buy("bob").await.expect("sold");
         lab.delete(&arena.definition().id).await.expect("deleted");
         drop(arena);
-        eventually("they end", async || (running() == 0).then_some(())).await;
+        wait_for!(running() == 0);
     }
     stop.cancel();
     upkeep.await.expect("no panic");

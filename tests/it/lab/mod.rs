@@ -1,13 +1,4 @@
 //! The lab: strategies against their promises, and the lab itself from outside.
-//!
-//! | file | what |
-//! |---|---|
-//! | [`conformance`] | every registered strategy under the same scenarios: nothing that it says never happens happens, and everything that it says can happen is made to |
-//! | [`http`] | the routes: arenas, purchases, storms, events, verdicts, refusals, LAB=off |
-//! | [`processes`] | two real server processes share an arena |
-//! | [`judging`] | what a verdict counts, on rows written by hand; what a crash takes with it |
-//! | [`limits`] | what visitors may have at a time, and that nothing stays behind |
-//! | [`command`] | `flash-sale lab` |
 
 mod command;
 mod conformance;

@@ -1,7 +1,7 @@
 //! Two real server processes that share an arena: what one process' memory protects, two do not.
 
 use crate::{
-    cli::{Home, Program, settings_of},
+    cli::{Home, Program, json_of, settings_of},
     support::Servers,
 };
 use futures_util::future::join_all;
@@ -32,13 +32,7 @@ async fn arena(server: &Program, strategy: &str) -> String {
     let request = reqwest::Client::new()
         .post(server.url("/api/v1/lab/arenas"))
         .json(&body);
-    let made: Value = request
-        .send()
-        .await
-        .expect("an answer")
-        .json()
-        .await
-        .expect("JSON");
+    let made = json_of(request).await;
     made["arena_id"]
         .as_str()
         .unwrap_or_else(|| panic!("no arena: {made:#}"))
@@ -48,35 +42,21 @@ async fn arena(server: &Program, strategy: &str) -> String {
 async fn verdict(server: &Program, arena: &str) -> Value {
     let request =
         reqwest::Client::new().get(server.url(&format!("/api/v1/lab/arenas/{arena}/verdict")));
-    request
-        .send()
-        .await
-        .expect("an answer")
-        .json()
-        .await
-        .expect("JSON")
+    json_of(request).await
 }
 
 #[tokio::test]
 async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     let shared = Servers::shared().await;
     let database = shared.database().await;
-    let mut settings = Vec::from(settings_of(shared, &database, "two-processes:"));
-    settings.extend([
-        ("LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-        ("RATE_LIMIT", "off".to_owned()),
-        ("LAB", "on".to_owned()),
-        ("POSTGRES_CONNECTIONS", "5".to_owned()),
-    ]);
-    let settings: Vec<(&str, &str)> = settings
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
     let home = Home::new();
-    let (first, second) = tokio::join!(
-        Program::serve(&home, &[], &settings),
-        Program::serve(&home, &[], &settings)
-    );
+    let serve = || {
+        let mut command = home.command(&["serve"]);
+        command.envs(settings_of(shared, &database, "two-processes:"));
+        command.env("LAB", "on").env("POSTGRES_CONNECTIONS", "5");
+        Program::serve_by(&home, command)
+    };
+    let (first, second) = tokio::join!(serve(), serve());
 
     let alone = arena(&first, "process-mutex").await;
     storm(&[&first], &alone, 12).await;
@@ -131,18 +111,14 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
 async fn what_an_arena_sells_is_not_in_the_figures_of_the_sale() {
     let shared = Servers::shared().await;
     let database = shared.database().await;
-    let mut settings = Vec::from(settings_of(shared, &database, "lab-figures:"));
-    settings.extend([
-        ("LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-        ("RATE_LIMIT", "off".to_owned()),
-        ("LAB", "on".to_owned()),
-    ]);
-    let settings: Vec<(&str, &str)> = settings
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
     let home = Home::new();
-    let server = Program::serve(&home, &[], &settings).await;
+    let serve = || {
+        let mut command = home.command(&["serve"]);
+        command.envs(settings_of(shared, &database, "lab-figures:"));
+        command.env("LAB", "on");
+        Program::serve_by(&home, command)
+    };
+    let server = serve().await;
     let arena = arena(&server, "lua-stream").await;
     let told = storm(&[&server], &arena, 12).await;
     assert_eq!(

@@ -1,9 +1,5 @@
-//! The lock theatre.
-//!
-//! | file | what |
-//! |---|---|
-//! | here | every lesson ends the same way every time; options that take the cause away take the failure away; the timelines are well-formed; nothing is left behind |
-//! | [`outside`] | HTTP, streams and commands |
+//! The lock theatre: every lesson ends the same way every time, and an option that takes the cause away
+//! takes the failure away.
 
 mod outside;
 

@@ -9,26 +9,10 @@ use serde_json::{Value, json};
 
 const LESSONS: &str = "/api/v1/lab/lessons";
 
-async fn with_lab(lab: bool) -> TestApp {
-    TestApp::start_with(Options {
-        lab,
-        ..Options::default()
-    })
-    .await
-}
-
-async fn send(app: &TestApp, method: Method, path: &str, body: Option<Value>) -> Reply {
-    let mut request = app.client.request(method, app.url(path));
-    if let Some(body) = body {
-        request = request.json(&body);
-    }
-    Reply::of(request.send().await.expect("an answer")).await
-}
-
 #[tokio::test]
 async fn lessons_are_listed_and_played() {
-    let app = with_lab(true).await;
-    let list = send(&app, Method::GET, LESSONS, None).await;
+    let app = TestApp::start_with(Options::with_lab()).await;
+    let list = app.call(Method::GET, LESSONS, None).await;
     list.assert(StatusCode::OK);
     let lessons = list.body["lessons"].as_array().expect("a list");
     assert_eq!(lessons.len(), 12);
@@ -48,13 +32,9 @@ async fn lessons_are_listed_and_played() {
     // This test's application may start no servers of its own.
     assert_eq!(lessons[8]["available"]["ok"], false);
 
-    let play = send(
-        &app,
-        Method::POST,
-        &format!("{LESSONS}/b12/play?lang=zh"),
-        None,
-    )
-    .await;
+    let play = app
+        .call(Method::POST, &format!("{LESSONS}/b12/play?lang=zh"), None)
+        .await;
     play.assert(StatusCode::OK);
     assert_eq!(play.body["lesson"], "b12");
     assert_eq!(
@@ -81,13 +61,9 @@ async fn lessons_are_listed_and_played() {
     assert!(play.body["code"]["src/lock/token.rs"].is_string());
 
     let options = json!({"options": {"commit": "at-once"}});
-    let play = send(
-        &app,
-        Method::POST,
-        &format!("{LESSONS}/b12/play"),
-        Some(options),
-    )
-    .await;
+    let play = app
+        .call(Method::POST, &format!("{LESSONS}/b12/play"), Some(options))
+        .await;
     assert_eq!(
         play.body["verdict"]["broken"], false,
         "{:#}",
@@ -98,7 +74,7 @@ async fn lessons_are_listed_and_played() {
 
 #[tokio::test]
 async fn a_play_is_streamed_as_it_happens() {
-    let app = with_lab(true).await;
+    let app = TestApp::start_with(Options::with_lab()).await;
     let request = app.client.post(app.url(&format!("{LESSONS}/b07/play")));
     let answer = request
         .header(ACCEPT, "text/event-stream")
@@ -143,58 +119,29 @@ async fn a_play_is_streamed_as_it_happens() {
 
 #[tokio::test]
 async fn what_is_asked_wrongly_is_refused_clearly() {
-    let app = with_lab(true).await;
+    let app = TestApp::start_with(Options::with_lab()).await;
     let play = |id: &str| format!("{LESSONS}/{id}/play");
-    for (path, body, status, code) in [
+    let asked = [
+        json!({"options": {"leese_ms": 5}}),
+        json!({"options": {"lease_ms": 0}}),
+        json!({"options": {"lease_ms": 1e9}}),
+        json!({"options": {"lease_ms": null}}),
+        json!({"options": {"token": "maybe"}}),
+        json!({"options": []}),
+        json!({"option": {}}),
+    ];
+    let asked = asked.map(|body| (play("b03"), Some(body), 422, "invalid"));
+    let others = [
         (play("b99"), None, 404, "lesson_not_found"),
-        (
-            play("b03"),
-            Some(json!({"options": {"leese_ms": 5}})),
-            422,
-            "invalid",
-        ),
-        (
-            play("b03"),
-            Some(json!({"options": {"lease_ms": 0}})),
-            422,
-            "invalid",
-        ),
-        (
-            play("b03"),
-            Some(json!({"options": {"lease_ms": 1e9}})),
-            422,
-            "invalid",
-        ),
-        (
-            play("b03"),
-            Some(json!({"options": {"lease_ms": null}})),
-            422,
-            "invalid",
-        ),
-        (
-            play("b03"),
-            Some(json!({"options": {"token": "maybe"}})),
-            422,
-            "invalid",
-        ),
-        (play("b03"), Some(json!({"options": []})), 422, "invalid"),
-        (play("b03"), Some(json!({"option": {}})), 422, "invalid"),
         (play("b09"), None, 409, "lesson_unavailable"),
-    ] {
-        let reply = send(&app, Method::POST, &path, body.clone()).await;
-        assert_eq!(
-            (reply.status.as_u16(), &reply.body["code"]),
-            (status, &json!(code)),
-            "{path} {body:?}"
-        );
+    ];
+    for (path, body, status, code) in asked.into_iter().chain(others) {
+        let reply = app.call(Method::POST, &path, body.clone()).await;
+        reply.assert_problem_at(&format!("{path} {body:?}"), status, code);
     }
-    let wrong = send(
-        &app,
-        Method::POST,
-        &format!("{LESSONS}/b12/play?lang=fr"),
-        None,
-    )
-    .await;
+    let wrong = app
+        .call(Method::POST, &format!("{LESSONS}/b12/play?lang=fr"), None)
+        .await;
     assert_eq!(
         (wrong.status.as_u16(), &wrong.body["code"]),
         (422, &json!("invalid"))
@@ -204,11 +151,10 @@ async fn what_is_asked_wrongly_is_refused_clearly() {
 
 #[tokio::test]
 async fn only_a_few_are_played_at_once() {
-    let app = with_lab(true).await;
+    let app = TestApp::start_with(Options::with_lab()).await;
     let slow = json!({"options": {"lease_ms": 50, "pause_ms": 1_500}});
     let plays = (0..8).map(|_| {
-        send(
-            &app,
+        app.call(
             Method::POST,
             "/api/v1/lab/lessons/b03/play",
             Some(slow.clone()),
@@ -233,8 +179,8 @@ async fn only_a_few_are_played_at_once() {
 
 #[tokio::test]
 async fn order_numbers_are_explained() {
-    let app = with_lab(true).await;
-    let told = send(&app, Method::GET, "/api/v1/lab/ids?lang=zh", None).await;
+    let app = TestApp::start_with(Options::with_lab()).await;
+    let told = app.call(Method::GET, "/api/v1/lab/ids?lang=zh", None).await;
     told.assert(StatusCode::OK);
     assert_eq!(told.body["sections"].as_array().map(Vec::len), Some(6));
     app.stop().await;

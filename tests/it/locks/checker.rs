@@ -1,15 +1,5 @@
-//! Is there ever more than one holder? Many clients, faults, a history, and a judge.
-//!
-//! | file | what |
-//! |---|---|
-//! | [`play`] | clients that take the lock in turns, and write down when they believed to hold it |
-//! | [`judge`] | finds two holders, stale writes and signals that did not come, in any history |
-//! | here | each lock, with the faults that it survives and those that it does not |
-//!
-//! A belief lasts from the moment in which `acquire` had returned to the one in which the client called
-//! `release` or was told that the lock is lost. Where theory says that two holders can be, the judge must
-//! find them; where it says they cannot, none. And where a holder oversleeps or is cut off, it must have been
-//! told.
+//! Is there ever more than one holder? Clients that play, faults, a history, and a judge who must find
+//! two holders where theory says that there can be two, and none where it says that there cannot.
 
 mod judge;
 mod play;

@@ -6,10 +6,7 @@ use super::{
 };
 use flash_sale::{
     embedded::RedisServer,
-    lock::{
-        Acquired, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock, Released, TokenLock,
-        Why,
-    },
+    lock::{Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock, Released, TokenLock, Why},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Nobody gains by coming early, often, or in many tabs; later ones are served as they came.
 
-use super::{draw_now, join, judge, look, path, sale, until};
-use crate::support::app::{Options, Shopper, TestApp, all_at_once, eventually};
+use super::{all_join, draw_now, join, judge, look, path, sale, until};
+use crate::support::app::{Options, Shopper, TestApp, all_at_once};
 use crate::support::{
     Servers,
     plant::{DRAW_BY_ARRIVAL, plant},
@@ -71,9 +71,7 @@ async fn later_ones_stand_in_the_order_of_their_arrival_behind_everybody_who_was
     let other = app.another(Options::default()).await;
     let sale = sale(&app, 10, Duration::HOUR, json!({})).await;
     let early: Vec<_> = (0..20).map(|_| app.shopper()).collect();
-    for shopper in &early {
-        join(shopper, &sale).await;
-    }
+    all_join(&early, &sale).await;
     draw_now(&app, &sale).await;
     until(&early[0], &sale, "waiting").await;
     for number in 0..100u64 {
@@ -119,10 +117,7 @@ async fn one_user_with_many_tabs_has_one_place() {
     draw_now(&app, &sale).await;
     until(&tab, &sale, "waiting").await;
     let late = app.shopper();
-    eventually("the second instance has drawn", async || {
-        (look(&elsewhere, &sale).await.text("state") == "waiting").then_some(())
-    })
-    .await;
+    wait_for!(look(&elsewhere, &sale).await.text("state") == "waiting");
     let positions: BTreeSet<u64> = storm()
         .await
         .iter()

@@ -1,6 +1,6 @@
 //! What a crash of an instance and a loss of Redis cost.
 
-use super::{admission, field, join, look, path, sale, turns::buy, until};
+use super::{admission, all_join, field, join, look, path, sale, turns::buy, until};
 use crate::support::{
     Servers,
     app::{Options, Shopper, TestApp, eventually},
@@ -32,9 +32,7 @@ async fn places_outlive_the_instance_that_gave_them() {
     let gone = app.another(Options::default()).await;
     let sale = sale(&app, 100, Duration::HOUR, json!({})).await;
     let people: Vec<Shopper> = (0..50).map(|_| gone.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     super::draw_now(&app, &sale).await;
     until(&people[0], &sale, "waiting").await;
     let before = positions(&people, &sale).await;
@@ -56,9 +54,7 @@ async fn places_outlive_a_restart_of_redis() {
     let app = TestApp::start_on(&servers, Options::default()).await;
     let sale = sale(&app, 1_000, Duration::HOUR, json!({})).await;
     let people: Vec<Shopper> = (0..30).map(|_| app.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     super::draw_now(&app, &sale).await;
     until(&people[0], &sale, "waiting").await;
     let before = positions(&people, &sale).await;
@@ -90,9 +86,7 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     join(&lucky, &sale).await;
     let token = admission(&lucky, &sale).await;
     let people: Vec<Shopper> = (0..5).map(|_| app.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     let url = app.url(&format!("{}/events", path(&sale)));
     let followed = app
         .client

@@ -1,9 +1,5 @@
-//! Whether a draw is fair, judged by statistics.
-//!
-//! Two questions, over all openings together: does the rank of arrival tell anything of the place (Spearman's
-//! correlation), and does every tenth of the arrivals have the same share in every tenth of the places (a 10 × 10
-//! table, chi-square)? Each is allowed to raise a false alarm once in two million fair runs, so both together once
-//! in a million: 4.9 and 5.03 standard deviations.
+//! Whether a draw is fair: Spearman's correlation of arrival and place, and chi-square over tenths. Each
+//! raises a false alarm once in two million fair runs: 4.9 and 5.03 standard deviations.
 
 const TENTHS: usize = 10;
 /// Of a normal distribution, one in two million lies further out on one side; on both sides together.

@@ -1,13 +1,4 @@
 //! The waiting room, from outside: places, turns, admissions, and what a fault does to them.
-//!
-//! | file | shows |
-//! |---|---|
-//! | [`fairness`] | nobody gains by coming early, often, or in many tabs; later ones are served as they came |
-//! | [`judge`] | the statistics of it, and that they find what is unfair |
-//! | [`scripts`] | the two scripts under random calls: what holds after each of them |
-//! | [`turns`] | turns begin at the rate and for the stock that there is, on any number of instances |
-//! | [`admissions`] | who may buy with what |
-//! | [`faults`] | what a crash and a loss of Redis cost |
 
 mod admissions;
 mod fairness;
@@ -43,6 +34,12 @@ async fn join(shopper: &Shopper, sale: &str) -> Reply {
     let reply = shopper.post(&path(sale)).await;
     reply.assert(StatusCode::OK);
     reply
+}
+
+async fn all_join(people: &[Shopper], sale: &str) {
+    for shopper in people {
+        join(shopper, sale).await;
+    }
 }
 
 async fn look(shopper: &Shopper, sale: &str) -> Reply {

@@ -1,7 +1,7 @@
 //! Turns begin at the rate and for the stock that there is, on any number of instances; and everybody hears at
 //! once that nothing is left.
 
-use super::{admission, join, look, path, pause, sale, until};
+use super::{admission, all_join, join, look, path, pause, sale, until};
 use crate::support::app::{Options, PATIENCE, Shopper, TestApp, all_at_once, eventually};
 use crate::support::{
     Servers,
@@ -48,9 +48,7 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
     let people: Vec<Shopper> = (0..12)
         .map(|number| [&app, &other][number % 2].shopper())
         .collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     let began = eventually("five turns begin", async || {
         let states = states(&people, &sale).await;
         assert!(count(&states, "turn") <= 5, "{states:?}");
@@ -95,13 +93,8 @@ async fn turns_beyond_the_stock_are_noticed() {
     plant(&mut app.redis().await, LET_EVERYBODY_IN).await;
     let sale = sale(&app, 5, soon(), json!({"overbooking_percent": 0})).await;
     let people: Vec<Shopper> = (0..12).map(|_| app.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
-    eventually("more turns than units", async || {
-        (count(&states(&people, &sale).await, "turn") > 5).then_some(())
-    })
-    .await;
+    all_join(&people, &sale).await;
+    wait_for!(count(&states(&people, &sale).await, "turn") > 5);
     app.finish().await;
 }
 
@@ -115,9 +108,7 @@ async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
     ];
     let sale = sale(&app, 1_000, soon(), json!({"per_second": 4})).await;
     let people: Vec<Shopper> = (0..200).map(|_| app.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     let first = eventually("turns begin", async || {
         super::field(&app, &sale, "frontier")
             .await
@@ -292,10 +283,7 @@ async fn a_pause_holds_the_queue() {
     );
     assert!(place["estimate_secs"].is_null());
     let before = super::field(&app, &sale, "frontier").await;
-    eventually("rounds pass", async || {
-        (super::field(&app, &sale, "change").await.is_some()).then_some(())
-    })
-    .await;
+    wait_for!(super::field(&app, &sale, "change").await.is_some());
     assert_eq!(super::field(&app, &sale, "frontier").await, before);
     pause(&app, &sale, "resume").await;
     until(&shopper, &sale, "turn").await;
@@ -308,9 +296,7 @@ async fn the_estimate_is_what_happens() {
     let app = TestApp::start().await;
     let sale = sale(&app, 1_000, soon(), json!({"per_second": 5})).await;
     let people: Vec<Shopper> = (0..60).map(|_| app.shopper()).collect();
-    for shopper in &people {
-        join(shopper, &sale).await;
-    }
+    all_join(&people, &sale).await;
     let first = eventually("the turns begin", async || {
         let place = look(&people[0], &sale).await;
         place.body["estimate_secs"]

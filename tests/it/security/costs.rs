@@ -78,10 +78,7 @@ async fn a_sale_that_was_asked_for_too_early_is_found_when_it_is_there() {
     }
     let sale = app.sale(1, json!({})).await;
     assert_eq!(sale, (first + 1).to_string());
-    eventually("the other instance finds it", async || {
-        (other.get(&next).await.status == StatusCode::OK).then_some(())
-    })
-    .await;
+    wait_for!(other.get(&next).await.status == StatusCode::OK);
     other.stop().await;
     app.finish().await;
 }

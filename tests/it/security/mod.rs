@@ -1,10 +1,4 @@
 //! What `docs/security.md` promises, as far as no other test shows it already.
-//!
-//! | file | about |
-//! |---|---|
-//! | [`sites`] | pages of other sites, paths, redirects |
-//! | [`costs`] | what strangers may cost |
-//! | [`secrets`] | logs, errors, help |
 
 mod costs;
 mod secrets;

@@ -1,9 +1,6 @@
 //! What clients send forges no line of the log, and no secret is told.
 
-use crate::{
-    cli::{Home, Program},
-    support::app::eventually,
-};
+use crate::cli::{Home, Program};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -91,13 +88,7 @@ async fn what_clients_send_forges_no_line_of_the_log_and_no_secret_gets_there() 
         ];
         let program = Program::serve(&home, &[], &settings).await;
         let tokens = be_hostile(&program).await;
-        eventually("the requests are in the log", async || {
-            program
-                .stderr()
-                .contains("/api/v1/admin/sales")
-                .then_some(())
-        })
-        .await;
+        wait_for!(program.stderr().contains("/api/v1/admin/sales"));
         let log = program.stderr();
         program.terminate().await;
         for line in log.lines() {

@@ -1,12 +1,5 @@
-//! The checkers: pure functions over what clients were told, what Postgres and Redis hold in the end,
-//! and the snapshots taken in between. Each guards one promise of the program, and answers with
-//! violations and their evidence in words.
-//!
-//! A checker that never cries is worth nothing, so each is proven twice: on small hand-made histories
-//! (`tests/it/checkers.rs`), and by a bug planted in the program (`chaos --planted`).
-//!
-//! An answer that did not come is never held against the program, and an operation that overlaps
-//! another in time has no order with it: only `completed < invoked` counts as "before".
+//! Pure functions over what clients were told and what the stores hold: each guards one promise.
+//! What had no answer is never held against the program; only `completed < invoked` counts as "before".
 
 mod answers;
 mod orders;

@@ -1,9 +1,5 @@
-//! The judge: what a history shows, and what it must not show.
-//!
-//! Beliefs of two clients that overlap are two holders. A write that was applied after one with a newer
-//! number is a stale write. A client that listens to [`flash_sale::lock::Guard::lost`] and works on beyond
-//! the time for which its guard vouched was not told: the judge cuts the belief off there all the same, so
-//! it would otherwise never notice a signal that does not come.
+//! The judge: beliefs that overlap are two holders, a write applied after one with a newer number is
+//! stale, and who works on beyond what their guard vouched for was not told.
 
 use flash_sale::lock::Why;
 use std::time::Duration;

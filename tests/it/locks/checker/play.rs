@@ -1,8 +1,5 @@
-//! The play: clients that take the lock in turns, each writing down what it believed.
-//!
-//! No turn is as long as somebody hopes it should be. Whoever is to outlast a lease works until somebody else
-//! has come in, whoever is to see a fault works until it is over, and a play goes on until it has shown what
-//! it is about. So a slow machine makes it longer, and nothing else.
+//! The play: clients that take the lock in turns and write down what they believed. Turns wait for what
+//! they are about, so a slow machine makes a play longer and nothing else.
 
 use super::judge::{Belief, End, Written, nanos};
 use crate::{
