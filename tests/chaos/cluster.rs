@@ -1,11 +1,5 @@
 //! A deployment: a private Redis and a private Postgres, some instances of the program, and a proxy
 //! of its own between each instance and each store.
-//!
-//! ```text
-//! clients ──▶ instance 0 ──▶ proxy ──▶ Redis        (restarted, emptied, replaced …)
-//!        │               └──▶ proxy ──▶ Postgres    (restarted, replaced …)
-//!        └──▶ instance 1 ──▶ proxy …
-//! ```
 
 use crate::{
     Error,

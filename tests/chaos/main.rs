@@ -1,7 +1,5 @@
-//! The chaos run: real processes, real faults, real load, and checkers that judge what came of it.
-//!
-//! See `docs/chaos.md`, and `--help` for what can be chosen. Without arguments it runs the short form,
-//! which is also what `cargo test` does.
+//! The chaos run: real processes, real faults, real load, and checkers (docs/chaos.md, `--help`).
+//! Without arguments it is the short form, which is what `cargo test` does.
 
 mod cluster;
 mod faults;

@@ -22,6 +22,9 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a shopper asks again when the answer is unclear.
 const RETRIES: usize = 12;
 
+/// What is asked, and about which order.
+const BUY: (Kind, i64) = (Kind::Buy, NO_ORDER);
+
 /// How many of their own orders a shopper remembers, to look at them again.
 const REMEMBERED: usize = 64;
 
@@ -171,15 +174,7 @@ impl Client {
         self.connections[second][1] = right;
         let mut bought = None;
         for (instance, (ended, completed)) in [(first, one), (second, other)] {
-            let (answer, order) = self.note(
-                shopper,
-                Kind::Buy,
-                NO_ORDER,
-                instance,
-                invoked,
-                completed,
-                ended,
-            );
+            let (answer, order) = self.note(shopper, BUY, instance, (invoked, completed), ended);
             if answer.is_accepted() {
                 bought = Some(order);
             }
@@ -195,15 +190,7 @@ impl Client {
             .call_and_hang_up(&asked, PATIENCE)
             .await;
         let completed = self.world.now();
-        self.note(
-            shopper,
-            Kind::Buy,
-            NO_ORDER,
-            instance,
-            invoked,
-            completed,
-            ended,
-        );
+        self.note(shopper, BUY, instance, (invoked, completed), ended);
     }
 
     /// Looks at the order; pays it, cancels it, or lets it lapse.
@@ -297,21 +284,21 @@ impl Client {
         let invoked = self.world.now();
         let ended = self.connections[instance][0].call(&asked, PATIENCE).await;
         let completed = self.world.now();
-        self.note(shopper, kind, order, instance, invoked, completed, ended)
+        self.note(
+            shopper,
+            (kind, order),
+            instance,
+            (invoked, completed),
+            ended,
+        )
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "an operation has that many members"
-    )]
     fn note(
         &mut self,
         shopper: &Shopper,
-        kind: Kind,
-        order: i64,
+        (kind, order): (Kind, i64),
         instance: usize,
-        invoked: u64,
-        completed: u64,
+        (invoked, completed): (u64, u64),
         ended: Ended,
     ) -> (Answer, i64) {
         let answer = understand(kind, &ended);

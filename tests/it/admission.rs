@@ -229,32 +229,6 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
     app.finish().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_instances_sell_one_stock_without_a_gap_or_a_double() {
-    let app = TestApp::start().await;
-    let (second, third) = (
-        app.another(Options::default()).await,
-        app.another(Options::default()).await,
-    );
-    let sale = app.sale(300, json!({})).await;
-    let instances = [&app, &second, &third];
-    let replies = TestApp::all_buy(
-        (0..900).map(|number| instances[number % 3].shopper()),
-        &sale,
-    )
-    .await;
-    let ids: HashSet<&str> = replies
-        .iter()
-        .filter(|reply| reply.is_accepted())
-        .map(|reply| reply.text("order_id"))
-        .collect();
-    assert_eq!(ids.len(), 300, "all of the stock sells, once");
-    assert_eq!(app.assert_sound(&sale).await.live, 300);
-    second.stop().await;
-    third.stop().await;
-    app.finish().await;
-}
-
 #[tokio::test]
 async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
     let bench = ScriptBench::new("corrupt:", 10, 1).await;

@@ -249,12 +249,12 @@ fn limited(when_away: WhenAway) -> Options {
     }
 }
 
-/// How many scripts this Redis has run.
+/// How many functions this Redis has run.
 async fn scripts_run(app: &TestApp) -> u64 {
     let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
     let line = statistics
         .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha:"));
+        .find(|line| line.starts_with("cmdstat_fcall:"));
     let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }

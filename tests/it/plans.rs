@@ -1,8 +1,5 @@
-//! The plans of the statements that run under load, taken from the very statements that the program
-//! prepares: they are read out of Postgres' own list of prepared statements after the program has
-//! run, and explained there. Nothing here repeats a query, so none can differ from the real one.
-//!
-//! Run with `--nocapture` to see the plans; `docs/indexes.md` quotes them.
+//! The plans of the statements that run under load, read out of Postgres' own list of what the program
+//! has prepared. `--nocapture` shows them; docs/indexes.md quotes them.
 
 use crate::support::{
     Servers,

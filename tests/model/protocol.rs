@@ -1,7 +1,5 @@
-//! What can happen next: every step of the program, and every fault, as an action of the model.
-//!
-//! An action is one thing that is atomic in the real system: a script, a transaction, a message. Between
-//! any two actions anything else may happen, which is also what a paused process looks like.
+//! What can happen next. An action is one thing that is atomic in the real system: a script, a transaction,
+//! a message. Between any two anything else may happen, as when a process is paused.
 
 use crate::state::*;
 use stateright::{Model, Property};

@@ -1,7 +1,5 @@
-//! What the model remembers: Postgres, Redis, two processes, and what was promised to users.
-//!
-//! Everything is as small as it can be and still show the protocol: one sale, orders of one unit, batches
-//! of one buyer. Times do not exist: whatever may take long may take for ever, in the order of the actions.
+//! What the model remembers, as small as it can be: one sale, orders of one unit, batches of one buyer.
+//! Times do not exist: whatever may take long may take for ever.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
-use super::{Database, Servers};
+use super::{Database, Servers, proxy::Proxy};
 use flash_sale::{
     app::{Front, Role, Running, Stores, serve},
     auth::{AdminToken, TokenSigner},
@@ -28,6 +28,7 @@ use std::{
 };
 use time::OffsetDateTime;
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -130,6 +131,20 @@ impl TestApp {
             options,
         )
         .await
+    }
+
+    /// An instance on these servers, but with another Redis, or another way to it.
+    pub async fn with_redis(servers: &Servers, redis_url: String, options: Options) -> Self {
+        let database = servers.database().await;
+        Self::launch(database, redis_url, "other:".to_owned(), options).await
+    }
+
+    /// An ordinary instance on these servers that reaches Postgres through this proxy.
+    pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let prefix = format!("behind{}:", NUMBER.fetch_add(1, Relaxed));
+        let database = servers.database().await.through(postgres.tcp_address());
+        Self::launch(database, servers.redis.url(), prefix, Options::default()).await
     }
 
     /// One more instance of the same deployment.
@@ -284,6 +299,22 @@ impl TestApp {
                 .expect("an answer"),
         )
         .await
+    }
+
+    /// Writes these bytes and reads until the server has nothing more to say; it may hang up on what it reads.
+    pub async fn raw(&self, bytes: &[u8]) -> String {
+        let address = self.base.trim_start_matches("http://");
+        let connected = tokio::net::TcpStream::connect(address).await;
+        let mut connection = connected.expect("a connection");
+        let mut answer = Vec::new();
+        let exchange = async {
+            let _ = connection.write_all(bytes).await;
+            let _ = connection.read_to_end(&mut answer).await;
+        };
+        let exchanged = tokio::time::timeout(PATIENCE, exchange).await;
+        let what = || String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
+        exchanged.unwrap_or_else(|_| panic!("no answer to {}", what()));
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// A call of nobody in particular.

@@ -1,12 +1,5 @@
 //! A network between the nodes of a cluster, and between them and two instances, that can be split in two.
-//!
-//! ```text
-//! node M, coming from 127.0.1.M ──▶ proxy on 127.0.1.N ──▶ node N on 127.0.0.1
-//! an instance of a side         ──▶ proxy on 127.0.2.S ──▶ node N on 127.0.0.1
-//! ```
-//!
-//! The ports are the same everywhere, so that whoever knows the port of a node reaches it from where they are.
-//! Linux has all of 127.0.0.0/8 on its loopback device; elsewhere an address has to be given to it first.
+//! Node M comes from 127.0.1.M, an instance from 127.0.2.S, through a proxy, under the ports of the nodes.
 
 use super::proxy::{Address, Fault, Proxy};
 use std::net::Ipv4Addr;

@@ -72,7 +72,7 @@ pub enum Fault {
     /// The server gets the request and acts on it; then the connection closes without its reply.
     LoseReplies {
         which: Lost,
-        /// Only replies to a request with these bytes in it ("EVALSHA", "COMMIT"); empty: all.
+        /// Only replies to a request with these bytes in it ("FCALL", "COMMIT"); empty: all.
         to: &'static str,
     },
 }

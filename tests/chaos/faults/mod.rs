@@ -232,27 +232,16 @@ impl Fault {
     }
 
     pub fn shape(self) -> Shape {
-        match self {
-            Self::WorkerKill => Shape {
-                servers: 0,
-                without_writer: 2,
-                workers: 1,
-            },
-            Self::Many => Shape {
-                servers: 3,
-                without_writer: 2,
-                workers: 0,
-            },
-            Self::ManyWithoutWriter => Shape {
-                servers: 0,
-                without_writer: 4,
-                workers: 2,
-            },
-            _ => Shape {
-                servers: 2,
-                without_writer: 0,
-                workers: 0,
-            },
+        let (servers, without_writer, workers) = match self {
+            Self::WorkerKill => (0, 2, 1),
+            Self::Many => (3, 2, 0),
+            Self::ManyWithoutWriter => (0, 4, 2),
+            _ => (2, 0, 0),
+        };
+        Shape {
+            servers,
+            without_writer,
+            workers,
         }
     }
 

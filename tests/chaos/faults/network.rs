@@ -43,22 +43,17 @@ pub async fn cut(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+fn lose(which: Lost, to: &'static str) -> NetFault {
+    NetFault::LoseReplies { which, to }
+}
+
 pub async fn lose_replies(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.wait(20..200).await;
     let number = any_link(stage);
     let fault = match stage.random.below(3) {
-        0 => NetFault::LoseReplies {
-            which: Lost::Next(1),
-            to: "EVALSHA",
-        },
-        1 => NetFault::LoseReplies {
-            which: Lost::Next(1),
-            to: "COMMIT",
-        },
-        _ => NetFault::LoseReplies {
-            which: Lost::Share(0.2),
-            to: "",
-        },
+        0 => lose(Lost::Next(1), "FCALL"),
+        1 => lose(Lost::Next(1), "COMMIT"),
+        _ => lose(Lost::Share(0.2), ""),
     };
     link(stage, number).set(fault).await;
     stage.wait(50..300).await;
@@ -103,10 +98,7 @@ pub async fn worsen(stage: &mut Stage<'_>) {
         1 => NetFault::Throttle {
             bytes_per_second: 200_000,
         },
-        _ => NetFault::LoseReplies {
-            which: Lost::Share(0.02),
-            to: "",
-        },
+        _ => lose(Lost::Share(0.02), ""),
     };
     link(stage, number).set(fault).await;
 }

@@ -1,7 +1,7 @@
 //! What is no HTTP, or hardly, is refused and changes nothing.
 
 use super::{HEALTH, Wire, purchase};
-use crate::support::app::TestApp;
+use crate::support::{app::TestApp, random::Random};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -103,23 +103,25 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     let app = TestApp::start().await;
     let sale = app.sale(10, json!({})).await;
     let whole = purchase(&sale, &app.shopper(), "idempotency-key: k\r\n");
-    let mut random = Random(20_261_120); // always the same garbage, so a failure can be had again
+    let mut random = Random::new(20_261_120); // always the same garbage, so a failure can be had again
     let garbage: Vec<Vec<u8>> = (0..300)
         .map(|number| match number % 3 {
-            0 => (0..random.below(2_000)).map(|_| random.byte()).collect(),
+            0 => (0..random.index(2_000))
+                .map(|_| random.next() as u8)
+                .collect(),
             // A good request with some of its bytes changed.
             1 => {
                 let mut bytes = whole.clone().into_bytes();
-                for _ in 0..=random.below(8) {
-                    let at = random.below(bytes.len());
-                    bytes[at] = random.byte();
+                for _ in 0..=random.index(8) {
+                    let at = random.index(bytes.len());
+                    bytes[at] = random.next() as u8;
                 }
                 bytes
             }
             // A good one with a piece left out.
             _ => {
                 let mut bytes = whole.clone().into_bytes();
-                let (from, to) = (random.below(bytes.len()), random.below(bytes.len()));
+                let (from, to) = (random.index(bytes.len()), random.index(bytes.len()));
                 bytes.drain(from.min(to)..from.max(to));
                 bytes
             }
@@ -138,24 +140,4 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     // A changed byte may have left a good purchase good.
     app.assert_sound(&sale).await;
     app.finish().await;
-}
-
-/// Numbers that look random (xorshift); never zero.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        usize::try_from(self.next() >> 16).unwrap_or(0) % most
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[3]
-    }
 }

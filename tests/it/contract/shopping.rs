@@ -1,7 +1,7 @@
 //! Sessions, the catalogue, buying, and the life of an order.
 
 use super::{
-    assert_id, assert_members, assert_order, assert_sale, in_secs, retry_after, time_of,
+    assert_id, assert_members, assert_order, assert_sale, in_secs, members, retry_after, time_of,
     within_patience,
 };
 use crate::support::app::{Options, Reply, TestApp, all_at_once, eventually};
@@ -235,13 +235,7 @@ async fn an_order_is_accepted_written_and_paid() {
     let pending = shopper.until(&order, "pending_payment").await;
     assert_order(&pending);
     assert_eq!(
-        json!([
-            pending["order_id"],
-            pending["sale_id"],
-            pending["sale_title"],
-            pending["price_cents"],
-            pending["currency"]
-        ]),
+        members(&pending, "order_id sale_id sale_title price_cents currency"),
         json!([order, sale, "Phone", 19_900, "EUR"])
     );
     let until = time_of(&pending["pay_by"]) - time_of(&pending["created_at"]);
@@ -557,13 +551,7 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     let audit = app.admin_sale(Method::GET, &sale, "/audit", None).await;
     let audit = audit.body;
     assert_eq!(
-        json!([
-            audit["ok"],
-            audit["quiescent"],
-            audit["conserved"],
-            audit["backlog"],
-            audit["live"]
-        ]),
+        members(&audit, "ok quiescent conserved backlog live"),
         json!([true, false, null, 1, 0])
     );
 

@@ -1,10 +1,11 @@
 //! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync always` an
 //! order that was answered before the cut must be there. `CUTS=1000` is the recorded run, `SEED=…` repeats one.
 
-use super::{Dice, OwnRedis, cut};
+use super::{OwnRedis, cut, dice};
 use crate::support::{
     Servers,
     app::{eventually, shop_without_loops},
+    random::Random,
 };
 use flash_sale::{
     domain::{Admission, OrderId, SaleId, UserId},
@@ -30,7 +31,7 @@ struct Workbench {
     shop: Arc<Shop>,
     accepted: mpsc::Receiver<AcceptedBatch>,
     sale: SaleId,
-    dice: Dice,
+    dice: Random,
 }
 
 /// An order that was answered, and how long the file was then.
@@ -62,7 +63,7 @@ impl Workbench {
             shop,
             accepted,
             sale: SaleId::from_i64(0),
-            dice: Dice::new("cuts"),
+            dice: dice("cuts"),
         };
         bench.rebuild().await;
         let sale = bench.shop.create_sale(NewSale {
@@ -98,8 +99,8 @@ impl Workbench {
     /// Some purchases one after the other, some at once.
     async fn buy(&mut self) -> Vec<Bought> {
         let mut bought = Vec::new();
-        for _ in 0..3 + self.dice.roll(6) {
-            let users: Vec<UserId> = (0..=self.dice.roll(5)).map(|_| UserId::random()).collect();
+        for _ in 0..3 + self.dice.below(6) {
+            let users: Vec<UserId> = (0..=self.dice.below(5)).map(|_| UserId::random()).collect();
             let asked = users
                 .iter()
                 .map(|user| self.shop.purchase(self.sale, *user, None));
@@ -116,7 +117,7 @@ impl Workbench {
                 });
             }
             while let Ok(batch) = self.accepted.try_recv() {
-                if self.dice.roll(2) == 0 {
+                if self.dice.below(2) == 0 {
                     writer::persist(&self.shop, &[batch], Expect::New)
                         .await
                         .expect("written");
@@ -135,7 +136,7 @@ impl Workbench {
             .expect("a number");
         self.redis.kill();
         let (file, length) = self.redis.last_incr();
-        let at = self.dice.roll(length + 1);
+        let at = self.dice.below(length + 1);
         cut(&file, at);
         self.redis.start_again().await;
         self.rebuild().await;

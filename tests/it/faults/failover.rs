@@ -6,7 +6,7 @@ use super::{
 };
 use crate::support::{
     Servers,
-    app::{Options, TestApp, eventually},
+    app::{TestApp, eventually},
     load::Rush,
     proxy::{Address, Proxy},
 };
@@ -101,13 +101,7 @@ async fn until_followed(primary: &PostgresServer, state: &str) {
 
 /// An instance that reaches Postgres through a proxy.
 async fn app_behind(servers: &Servers, proxy: &Proxy) -> TestApp {
-    TestApp::launch(
-        servers.database().await.through(proxy.tcp_address()),
-        servers.redis.url(),
-        "failover:".to_owned(),
-        Options::default(),
-    )
-    .await
+    TestApp::behind(servers, &proxy).await
 }
 
 /// Kills the primary; from now on the standby is where everybody goes, and a moment later it writes.

@@ -31,6 +31,7 @@ mod scrub;
 use crate::support::{
     Servers,
     app::{Options, TestApp, eventually},
+    random::Random,
 };
 use flash_sale::embedded::{RedisServer, RedisSettings};
 use futures_util::StreamExt;
@@ -169,31 +170,15 @@ async fn until_rebuilt(app: &TestApp, sale: &str, before: i64) {
     .await;
 }
 
-/// SplitMix64, from a seed that is printed: what happened can be made to happen again.
-struct Dice(u64);
-
-impl Dice {
-    /// `SEED` from the environment, or the clock.
-    fn new(what: &str) -> Self {
-        let seed = std::env::var("SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or_else(|| {
-                u64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos())
-                    .unwrap_or_default()
-            });
-        println!("{what}: SEED={seed}");
-        Self(seed)
-    }
-
-    /// A number from `0` to `below - 1`.
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % below.max(1)
-    }
+/// From a seed that is printed, `SEED` or the clock: what happened can be made to happen again.
+fn dice(what: &str) -> Random {
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let now = time::OffsetDateTime::now_utc().unix_timestamp_nanos();
+    let seed = seed.unwrap_or_else(|| u64::try_from(now).unwrap_or_default());
+    println!("{what}: SEED={seed}");
+    Random::new(seed)
 }
 
 /// FLUSHALL: everything in this application's Redis is gone, at once.

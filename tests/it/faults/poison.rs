@@ -144,48 +144,24 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     let their_id: i64 = holder.1.parse().expect("an id");
 
     let neighbours: Vec<Planted> = (1..=8).map(Planted::sound).collect();
-    let beyond = Planted {
-        slot: 100,
-        ..Planted::sound(20)
+    let wrong = |number, spoil: fn(&mut Planted)| {
+        let mut planted = Planted::sound(number);
+        spoil(&mut planted);
+        planted
     };
-    let again = Planted {
-        user: holder.0.user,
-        ..Planted::sound(21)
-    };
-    let stolen = Planted {
-        id: their_id,
-        ..Planted::sound(22)
-    };
-    let zero = Planted {
-        id: 0,
-        ..Planted::sound(23)
-    };
-    let negative = Planted {
-        id: -7,
-        ..Planted::sound(24)
-    };
+    let beyond = wrong(20, |planted| planted.slot = 100);
+    let (mut again, mut stolen) = (Planted::sound(21), Planted::sound(22));
+    (again.user, stolen.id) = (holder.0.user, their_id);
+    let zero = wrong(23, |planted| planted.id = 0);
+    let negative = wrong(24, |planted| planted.id = -7);
     let ancient = Planted::sound(25);
-    plant(
-        &app,
-        &sale,
-        now_ms(),
-        &[neighbours[0], beyond, neighbours[1], again, neighbours[2]],
-    )
-    .await;
-    plant(
-        &app,
-        &sale,
-        now_ms(),
+    for batch in [
+        &[neighbours[0], beyond, neighbours[1], again, neighbours[2]][..],
         &[neighbours[3], stolen, neighbours[4]],
-    )
-    .await;
-    plant(
-        &app,
-        &sale,
-        now_ms(),
         &[neighbours[5], zero, negative, neighbours[6]],
-    )
-    .await;
+    ] {
+        plant(&app, &sale, now_ms(), batch).await;
+    }
     // About 5950 years before Christ, and Postgres begins in 4713.
     plant(&app, &sale, -250_000_000_000_000, &[ancient]).await;
     plant(&app, &sale, now_ms(), &[neighbours[7]]).await;

@@ -68,13 +68,7 @@ enum Door {
 async fn nobody_gets_through(door: Door) {
     let servers = Servers::shared().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let app = TestApp::launch(
-        servers.database().await.through(proxy.tcp_address()),
-        servers.redis.url(),
-        format!("door-{}:", door as u8),
-        Options::default(),
-    )
-    .await;
+    let app = TestApp::behind(servers, &proxy).await;
     let sale = app.sale(50_000, json!({})).await;
     let rush = Rush::start(&[&app], &sale, 6, &[]);
     rush.until_accepted(ENOUGH).await;

@@ -92,13 +92,7 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     // A Redis that cannot write its log ends itself: it has another disk.
     let redis = Servers::shared().await.redis.url();
     let servers = Servers::own_in(disk.path.join("servers")).await;
-    let app = TestApp::launch(
-        servers.database().await,
-        redis,
-        "disk:".to_owned(),
-        Options::default(),
-    )
-    .await;
+    let app = TestApp::with_redis(&servers, redis, Options::default()).await;
     let sale = app.sale(50_000, json!({})).await;
     let rush = Rush::start(&[&app], &sale, 6, &[]);
     rush.until_accepted(ENOUGH).await;

@@ -254,13 +254,7 @@ async fn the_metrics_show_that_the_gate_is_shut_while_redis_is_away() {
 async fn an_order_that_is_only_in_the_log_is_never_denied() {
     let servers = Servers::own().await;
     let mut redis = OwnRedis::start(servers.folder("other"), RedisSettings::default()).await;
-    let app = TestApp::launch(
-        servers.database().await,
-        redis.server().url(),
-        "log:".to_owned(),
-        Options::without_writer(),
-    )
-    .await;
+    let app = TestApp::with_redis(&servers, redis.server().url(), Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let winners = crowd(&app, &sale, 3).await;
     let before = epoch(&app, &sale).await;

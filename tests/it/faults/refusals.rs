@@ -1,6 +1,5 @@
-//! A server that is there and says no, or somebody else at its address. Whoever asks anything hears that it cannot
-//! be done now (503), never that something is broken (500); and when the server does its work again, so does
-//! everything else, without a restart.
+//! A server that is there and says no, or somebody else at its address: whoever asks hears 503, never 500,
+//! and when the server does its work again so does everything else, without a restart.
 
 use super::OwnRedis;
 use crate::support::{
@@ -58,26 +57,21 @@ async fn ask_everything(
             (format!("shopper: {method} {path}"), reply)
         }));
     }
+    let of_user = at(&format!("/orders?user={}", shopper.user));
+    let changed = json!({"description": "changed"});
+    let another = json!({"title": "another", "price_cents": 1, "stock": 1});
     let operators = [
         (Method::GET, at("/audit"), None),
         (Method::GET, at("/orders"), None),
-        (
-            Method::GET,
-            at(&format!("/orders?user={}", shopper.user)),
-            None,
-        ),
-        (
-            Method::PATCH,
-            at(""),
-            Some(json!({"description": "changed"})),
-        ),
+        (Method::GET, of_user, None),
+        (Method::PATCH, at(""), Some(changed)),
         (Method::POST, at("/stock"), Some(json!({"add": 1}))),
         (Method::POST, at("/pause"), None),
         (Method::POST, at("/resume"), None),
         (
             Method::POST,
             "/api/v1/admin/sales".to_owned(),
-            Some(json!({"title": "another", "price_cents": 1, "stock": 1})),
+            Some(another),
         ),
     ];
     let operators = operators.into_iter().filter(|_| who == Who::Everybody);
@@ -100,8 +94,7 @@ async fn ask_everything(
 /// Somebody who has an order to pay.
 async fn regular(app: &TestApp, sale: &str) -> Winner {
     let shopper = app.shopper();
-    let order = shopper.must_buy(sale).await;
-    shopper.until(&order, "pending_payment").await;
+    let order = shopper.order_to_pay(sale).await;
     (shopper, order)
 }
 
@@ -309,11 +302,8 @@ async fn whatever_redis_refuses_for_is_503_and_passes() {
         })
         .await;
         let answers = ask_everything(&app, Who::Everybody, &sale, &regular).await;
-        wrong.extend(
-            answers
-                .into_iter()
-                .map(|told| format!("{refusal:?}: {told}")),
-        );
+        let answers = answers.into_iter();
+        wrong.extend(answers.map(|told| format!("{refusal:?}: {told}")));
         stage.end(refusal).await;
         winners.push(until_it_sells(&app, &sale).await);
         winners.push(regular);
@@ -355,13 +345,7 @@ async fn whatever_postgres_refuses_for_is_503_and_passes() {
     let servers = Servers::own().await;
     let postgres = Address::of_postgres(servers.postgres.address());
     let proxy = Proxy::start(postgres.clone()).await;
-    let app = TestApp::launch(
-        servers.database().await.through(proxy.tcp_address()),
-        servers.redis.url(),
-        "refuses:".to_owned(),
-        Options::default(),
-    )
-    .await;
+    let app = TestApp::behind(&servers, &proxy).await;
     let sale = app.sale(10_000, json!({})).await;
     let mut winners: Vec<Winner> = Vec::new();
     let mut wrong = Vec::new();
@@ -400,11 +384,8 @@ async fn whatever_postgres_refuses_for_is_503_and_passes() {
             _ => Who::Everybody,
         };
         let answers = ask_everything(&app, who, &sale, &regular).await;
-        wrong.extend(
-            answers
-                .into_iter()
-                .map(|told| format!("{refusal:?}: {told}")),
-        );
+        let answers = answers.into_iter();
+        wrong.extend(answers.map(|told| format!("{refusal:?}: {told}")));
         match refusal {
             OfPostgres::Closed => app.allow_connections(true).await,
             OfPostgres::ReadOnly => {

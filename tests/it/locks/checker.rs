@@ -179,10 +179,7 @@ async fn checker_redlock_a_node_that_restarts_empty_inside_the_lease_makes_two_h
 
 #[tokio::test]
 async fn checker_zookeeper_a_blind_holder_makes_two_and_its_czxid_no_stale_write() {
-    let Some(server) = super::zookeeper("checker_zookeeper_a_blind_holder_makes_two…").await
-    else {
-        return;
-    };
+    let server = zookeeper!("checker_zookeeper_a_blind_holder_makes_two…");
     let name = name("zk-blind");
     let line = line("resource").await;
     let session = session_at(pace(&line).await);
@@ -362,9 +359,7 @@ async fn checker_advisory_amid_pauses_never_two() {
 
 #[tokio::test]
 async fn checker_zookeeper_amid_cuts() {
-    let Some(server) = super::zookeeper("checker_zookeeper_amid_cuts").await else {
-        return;
-    };
+    let server = zookeeper!("checker_zookeeper_amid_cuts");
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let cuts = async {
         loop {
@@ -386,10 +381,7 @@ async fn checker_zookeeper_amid_cuts() {
 /// longer is a holder that sleeps, and two there can be: such a play is not judged, and played again.
 #[tokio::test]
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
-    let Some(server) = super::zookeeper("checker_zookeeper_a_holder_that_is_cut_off…").await
-    else {
-        return;
-    };
+    let server = zookeeper!("checker_zookeeper_a_holder_that_is_cut_off…");
     let session = session_at(pace(&line("pace").await).await);
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let [through_proxy, direct] = [proxy.address().to_string(), server.cluster()];

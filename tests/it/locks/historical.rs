@@ -57,45 +57,28 @@ async fn repaired_by_two(repair: Repair) -> [Option<impl Guard>; 2] {
     // One after the other: whoever comes second finds what the first has made.
     for (gate, task) in gates.iter().zip(tasks) {
         gate.open();
-        both.push(
-            soon("a repair", task)
-                .await
-                .expect("no panic")
-                .expect("redis")
-                .held(),
-        );
+        let repaired = soon("a repair", task).await.expect("no panic");
+        both.push(repaired.expect("redis").held());
     }
     both.try_into().unwrap_or_else(|_| unreachable!("two"))
 }
 
 #[tokio::test]
 async fn setnx_expire_two_repairers_both_take_the_lock() {
-    assert!(
-        repaired_by_two(Repair::TakeOver)
-            .await
-            .iter()
-            .all(Option::is_some)
-    );
+    let both = repaired_by_two(Repair::TakeOver).await;
+    assert!(both.iter().all(Option::is_some));
 }
 
 #[tokio::test]
 async fn setnx_expire_repaired_with_del_lets_two_in() {
-    assert!(
-        repaired_by_two(Repair::DeleteAndTake)
-            .await
-            .iter()
-            .all(Option::is_some)
-    );
+    let both = repaired_by_two(Repair::DeleteAndTake).await;
+    assert!(both.iter().all(Option::is_some));
 }
 
 #[tokio::test]
 async fn setnx_expire_given_an_expiry_ends_and_lets_one_in() {
-    assert!(
-        repaired_by_two(Repair::OnlyExpire)
-            .await
-            .iter()
-            .all(Option::is_none)
-    );
+    let both = repaired_by_two(Repair::OnlyExpire).await;
+    assert!(both.iter().all(Option::is_none));
     let name = name("only-expire");
     orphan(&name).await;
     let line = line("next").await;
@@ -155,13 +138,8 @@ async fn token_compared_and_deleted_in_two_calls_deletes_somebody_elses_lock() {
     gone(&b, &name).await;
     let _second = held(&TokenLock::new(b.clone(), LEASE), &name).await;
     between.open();
-    assert_eq!(
-        soon("the release", releasing)
-            .await
-            .expect("no panic")
-            .expect("redis"),
-        Released::Freed
-    );
+    let released = soon("the release", releasing).await.expect("no panic");
+    assert_eq!(released.expect("redis"), Released::Freed);
     assert_eq!(value(&b, &name).await, None, "B's lock has gone");
 }
 

@@ -1,6 +1,16 @@
 //! The locks: each bug of the big libraries once, the historical ones breaking as told, and a checker
 //! that knows where two holders can be and where not.
 
+/// The ZooKeeper that tests share; where there is none the test ends here, loudly.
+macro_rules! zookeeper {
+    ($test:expr) => {
+        match $crate::locks::zookeeper($test).await {
+            Some(server) => server,
+            None => return,
+        }
+    };
+}
+
 mod checker;
 mod compare;
 mod historical;

@@ -1,8 +1,6 @@
 //! The queue of ephemeral nodes, on a real server behind a proxy that breaks the network.
 
-use super::{
-    SOON, acquiring, held, is_contended, let_in, name, soon, stage::Stage, until, zookeeper,
-};
+use super::{SOON, acquiring, held, is_contended, let_in, name, soon, stage::Stage, until};
 use crate::support::proxy::{Address, Fault, Proxy};
 use flash_sale::lock::{Guard, Lock, Released, Why, ZooKeeperLock, zookeeper::Zoo};
 use std::time::Duration;
@@ -14,9 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn zookeeper_lets_one_in_and_the_next_is_woken() {
-    let Some(server) = zookeeper("zookeeper_lets_one_in_and_the_next_is_woken").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_lets_one_in_and_the_next_is_woken");
     let name = name("zk");
     let stage = Stage::new();
     let a = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
@@ -34,9 +30,7 @@ async fn zookeeper_lets_one_in_and_the_next_is_woken() {
 
 #[tokio::test]
 async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
-    let Some(server) = zookeeper("zookeeper_a_holder_whose_session_ends…").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_a_holder_whose_session_ends…");
     let name = name("zk-session");
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let a = ZooKeeperLock::new(Zoo::new(&proxy.address().to_string(), SESSION));
@@ -63,9 +57,7 @@ async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in(
 
 #[tokio::test]
 async fn zookeeper_a_short_break_costs_nothing() {
-    let Some(server) = zookeeper("zookeeper_a_short_break_costs_nothing").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_a_short_break_costs_nothing");
     let name = name("zk-break");
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let a = ZooKeeperLock::new(Zoo::new(&proxy.address().to_string(), LONG));
@@ -82,9 +74,7 @@ async fn zookeeper_a_short_break_costs_nothing() {
 /// What the library calls it when a connection ends under a request is not what ZooKeeper's own client does.
 #[tokio::test]
 async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
-    let Some(server) = zookeeper("zookeeper_a_request_that_is_under_way…").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_a_request_that_is_under_way…");
     let name = name("zk-under-way");
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let stage = Stage::new();
@@ -118,9 +108,7 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
 
 #[tokio::test]
 async fn zookeeper_an_orphan_node_after_a_lost_create_reply() {
-    let Some(server) = zookeeper("zookeeper_an_orphan_node_after_a_lost_create_reply").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_an_orphan_node_after_a_lost_create_reply");
     let name = name("zk-orphan");
     let stage = Stage::new();
     let zoo = Zoo::new(&server.cluster(), LONG).watched_by(stage.clone());
@@ -150,9 +138,7 @@ async fn zookeeper_an_orphan_node_after_a_lost_create_reply() {
 /// A create that was given up as lost, and sent again, arrives all the same: before its retry, or after.
 #[tokio::test]
 async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
-    let Some(server) = zookeeper("zookeeper_two_nodes_under_one_guid_are_one_place").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_two_nodes_under_one_guid_are_one_place");
     let network = zookeeper_client::Client::connect(&server.cluster())
         .await
         .expect("a session");
@@ -231,9 +217,7 @@ async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
 /// is here never does, so what is asserted is what is asked, and in which order.
 #[tokio::test]
 async fn zookeeper_syncs_before_it_looks_for_its_node() {
-    let Some(server) = zookeeper("zookeeper_syncs_before_it_looks_for_its_node").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_syncs_before_it_looks_for_its_node");
     let name = name("zk-sync");
     let stage = Stage::new();
     let zoo = Zoo::new(&server.cluster(), LONG).watched_by(stage.clone());
@@ -261,9 +245,7 @@ async fn zookeeper_syncs_before_it_looks_for_its_node() {
 
 #[tokio::test]
 async fn zookeeper_a_guard_that_is_dropped_leaves_the_queue() {
-    let Some(server) = zookeeper("zookeeper_a_guard_that_is_dropped_leaves_the_queue").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_a_guard_that_is_dropped_leaves_the_queue");
     let name = name("zk-dropped");
     let lock = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
     drop(held(&lock, &name).await);
@@ -273,9 +255,7 @@ async fn zookeeper_a_guard_that_is_dropped_leaves_the_queue() {
 
 #[tokio::test]
 async fn zookeeper_a_node_that_somebody_removes() {
-    let Some(server) = zookeeper("zookeeper_a_node_that_somebody_removes").await else {
-        return;
-    };
+    let server = zookeeper!("zookeeper_a_node_that_somebody_removes");
     let name = name("zk-removed");
     let lock = ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG));
     let guard = held(&lock, &name).await;
@@ -290,9 +270,7 @@ async fn zookeeper_a_node_that_somebody_removes() {
 
 #[tokio::test]
 async fn zookeeper_that_is_restarted_keeps_the_lock() {
-    let Some(_) = zookeeper("zookeeper_that_is_restarted_keeps_the_lock").await else {
-        return;
-    };
+    zookeeper!("zookeeper_that_is_restarted_keeps_the_lock");
     // One of its own: the others' sessions would not like it.
     let folder = crate::support::Servers::shared()
         .await

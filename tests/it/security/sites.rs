@@ -1,28 +1,16 @@
 //! What pages of other sites can do, and where addresses lead.
 
-use crate::support::app::{ADMIN_TOKEN, Options, PATIENCE, Reply, TestApp};
+use crate::support::app::{ADMIN_TOKEN, Options, Reply, TestApp};
 use flash_sale::http;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 
 /// What this request, spelled exactly so, is answered: a client library would tidy it up.
 async fn exactly(app: &TestApp, request_line: &str) -> String {
-    let address = app.base.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("{request_line} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .expect("it is read");
-    let mut answer = Vec::new();
-    let reading = stream.read_to_end(&mut answer);
-    let read = tokio::time::timeout(PATIENCE, reading).await;
-    read.expect("an answer in time").expect("an answer");
-    String::from_utf8_lossy(&answer).into_owned()
+    let answer = app.raw(request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 "), "{request_line}: {answer}");
+    answer
 }
 
 fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
