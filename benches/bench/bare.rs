@@ -1,5 +1,5 @@
-//! The endpoint that everything is compared with: the program's framework, runtime, allocator, socket options,
-//! headers, token check and answer, and nothing behind it.
+//! The endpoint that everything is compared with: the program's framework, runtime, allocator,
+//! socket options, headers, token check and answer, and nothing behind it.
 
 use crate::Error;
 use axum::{

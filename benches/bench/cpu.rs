@@ -1,5 +1,5 @@
-//! Whose processor time, from `/proc/PID/stat`, so only on Linux. Time of ended children, as Postgres'
-//! backends are, is in their parent's `cutime` and `cstime`.
+//! Whose processor time, from `/proc/PID/stat`, so only on Linux. Time of ended children, as
+//! Postgres' backends are, is in their parent's `cutime` and `cstime`.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,6 @@
-//! What a purchase costs as buyers, sales and instances grow, and what a buyer leaves in Redis. The cost is
-//! CPU time until the order is a row, which is steadier than a rate on a machine that others use too.
+//! What a purchase costs as buyers, sales and instances grow, and what a buyer leaves in Redis. The
+//! cost is CPU time until the order is a row, which is steadier than a rate on a machine that
+//! others use too.
 
 use crate::{
     Error, Options,

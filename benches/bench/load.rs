@@ -1,5 +1,6 @@
 //! The load generator: keep-alive connections, as cheap as they can be made, because they share the
-//! processors with what they measure. In an open loop a latency counts from when its request was due.
+//! processors with what they measure. In an open loop a latency counts from when its request was
+//! due.
 
 use hdrhistogram::Histogram;
 use std::{

@@ -1,5 +1,6 @@
-//! A million people want ten phones, from ten thousand connections: what saying "sold out" costs beside an
-//! endpoint that does nothing else. Exactly ten rows, ten times 202, and `sold_out` for everybody else.
+//! A million people want ten phones, from ten thousand connections: what saying "sold out" costs
+//! beside an endpoint that does nothing else. Exactly ten rows, ten times 202, and `sold_out` for
+//! everybody else.
 
 use crate::{
     Error, Options, cpu,

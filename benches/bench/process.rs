@@ -1,5 +1,5 @@
-//! The processes of a session: ended when they are dropped, whatever happens. Declare the [`Workspace`]
-//! before the processes that use it.
+//! The processes of a session: ended when they are dropped, whatever happens. Declare the
+//! [`Workspace`] before the processes that use it.
 
 use crate::Error;
 use flash_sale::{

@@ -1,5 +1,5 @@
-//! The paired session: every scenario's run has a bare run on either side and is compared with their
-//! mean. Each round begins with another scenario, so that none always has the same place.
+//! The paired session: every scenario's run has a bare run on either side and is compared with
+//! their mean. Each round begins with another scenario, so that none always has the same place.
 
 use crate::{
     Error, Options, cpu,

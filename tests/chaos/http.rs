@@ -1,5 +1,5 @@
-//! A small raw HTTP/1.1 client, for one distinction that ordinary clients blur: a request that was never
-//! sent did not happen; of one that was sent and not answered nobody knows.
+//! A small raw HTTP/1.1 client, for one distinction that ordinary clients blur: a request that was
+//! never sent did not happen; of one that was sent and not answered nobody knows.
 
 use std::{net::SocketAddr, time::Duration};
 use tokio::{

@@ -1,5 +1,5 @@
-//! One trial: a deployment under load, a fault again and again, healing, all at rest, sold off, at rest
-//! again, and the verdict.
+//! One trial: a deployment under load, a fault again and again, healing, all at rest, sold off, at
+//! rest again, and the verdict.
 
 use crate::{
     Error,

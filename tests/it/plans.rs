@@ -1,5 +1,5 @@
-//! The plans of the statements that run under load, read out of Postgres' own list of what the program
-//! has prepared. `--nocapture` shows them; docs/indexes.md quotes them.
+//! The plans of the statements that run under load, read out of Postgres' own list of what the
+//! program has prepared. `--nocapture` shows them; docs/indexes.md quotes them.
 
 use crate::support::{
     Servers,

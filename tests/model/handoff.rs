@@ -1,5 +1,6 @@
-//! From the buyers' queue to the writer's channel, under many thousand schedules (the crate `shuttle`).
-//! A replica of `gate::ask`, `gate::run` and `writer::run`: docs/model.md. `SHUTTLE_RANDOM_SEED` replays one.
+//! From the buyers' queue to the writer's channel, under many thousand schedules (the crate
+//! `shuttle`). A replica of `gate::ask`, `gate::run` and `writer::run`: docs/model.md.
+//! `SHUTTLE_RANDOM_SEED` replays one.
 
 use futures_util::future::{Either, select};
 use shuttle::{

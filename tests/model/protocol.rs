@@ -1,5 +1,5 @@
-//! What can happen next. An action is one thing that is atomic in the real system: a script, a transaction,
-//! a message. Between any two anything else may happen, as when a process is paused.
+//! What can happen next. An action is one thing that is atomic in the real system: a script, a
+//! transaction, a message. Between any two anything else may happen, as when a process is paused.
 
 use crate::state::*;
 use stateright::{Model, Property};

@@ -1,5 +1,5 @@
-//! What the model remembers, as small as it can be: one sale, orders of one unit, batches of one buyer.
-//! Times do not exist: whatever may take long may take for ever.
+//! What the model remembers, as small as it can be: one sale, orders of one unit, batches of one
+//! buyer. Times do not exist: whatever may take long may take for ever.
 
 use std::fmt;
 

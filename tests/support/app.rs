@@ -301,7 +301,8 @@ impl TestApp {
         .await
     }
 
-    /// Writes these bytes and reads until the server has nothing more to say; it may hang up on what it reads.
+    /// Writes these bytes and reads until the server has nothing more to say; it may hang up on
+    /// what it reads.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let address = self.base.trim_start_matches("http://");
         let connected = tokio::net::TcpStream::connect(address).await;

@@ -1,5 +1,6 @@
-//! A network between the nodes of a cluster, and between them and two instances, that can be split in two.
-//! Node M comes from 127.0.1.M, an instance from 127.0.2.S, through a proxy, under the ports of the nodes.
+//! A network between the nodes of a cluster, and between them and two instances, that can be split
+//! in two. Node M comes from 127.0.1.M, an instance from 127.0.2.S, through a proxy, under the
+//! ports of the nodes.
 
 use super::proxy::{Address, Fault, Proxy};
 use std::net::Ipv4Addr;

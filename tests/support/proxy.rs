@@ -1,5 +1,6 @@
-//! A fault proxy between the program and a server. A fault applies to open connections from the next byte
-//! on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the open ones.
+//! A fault proxy between the program and a server. A fault applies to open connections from the
+//! next byte on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the
+//! open ones.
 
 use flash_sale::embedded::PostgresAddress;
 use std::{

@@ -1,5 +1,6 @@
-//! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync always` an
-//! order that was answered before the cut must be there. `CUTS=1000` is the recorded run, `SEED=…` repeats one.
+//! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync
+//! always` an order that was answered before the cut must be there. `CUTS=1000` is the recorded
+//! run, `SEED=…` repeats one.
 
 use super::{OwnRedis, cut, dice};
 use crate::support::{

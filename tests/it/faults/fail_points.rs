@@ -1,5 +1,5 @@
-//! Every fail point, with every action that a test inside the process can survive, in one day of a shop
-//! that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
+//! Every fail point, with every action that a test inside the process can survive, in one day of a
+//! shop that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
 
 use crate::support::{
     app::{Options, Reply, Shopper, TestApp, eventually},

@@ -1,5 +1,5 @@
-//! Redis loses data, or another Redis takes its place that does not have everything, while two instances
-//! sell. Until the rebuild is done people hear 503; every 202 is a row or `rejected`.
+//! Redis loses data, or another Redis takes its place that does not have everything, while two
+//! instances sell. Until the rebuild is done people hear 503; every 202 is a row or `rejected`.
 
 use super::{OwnRedis, Pair, copy_folder, cut, epoch, until_rebuilt};
 use crate::{

@@ -1,5 +1,5 @@
-//! A server that is there and says no, or somebody else at its address: whoever asks hears 503, never 500,
-//! and when the server does its work again so does everything else, without a restart.
+//! A server that is there and says no, or somebody else at its address: whoever asks hears 503,
+//! never 500, and when the server does its work again so does everything else, without a restart.
 
 use super::OwnRedis;
 use crate::support::{

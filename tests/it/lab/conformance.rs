@@ -1,5 +1,6 @@
-//! Every registered strategy keeps its promise, and its promise says all: the same scenarios for all of
-//! them (docs/lab.md), under forced interleaving, and every demonstration shows what it says.
+//! Every registered strategy keeps its promise, and its promise says all: the same scenarios for
+//! all of them (docs/lab.md), under forced interleaving, and every demonstration shows what it
+//! says.
 
 use super::lab;
 use flash_sale::lab::{

@@ -1,5 +1,5 @@
-//! The lock theatre: every lesson ends the same way every time, and an option that takes the cause away
-//! takes the failure away.
+//! The lock theatre: every lesson ends the same way every time, and an option that takes the cause
+//! away takes the failure away.
 
 mod outside;
 

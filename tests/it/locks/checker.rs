@@ -1,5 +1,6 @@
-//! Is there ever more than one holder? Clients that play, faults, a history, and a judge who must find
-//! two holders where theory says that there can be two, and none where it says that there cannot.
+//! Is there ever more than one holder? Clients that play, faults, a history, and a judge who must
+//! find two holders where theory says that there can be two, and none where it says that there
+//! cannot.
 
 mod judge;
 mod play;

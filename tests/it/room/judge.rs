@@ -1,5 +1,5 @@
-//! Whether a draw is fair: Spearman's correlation of arrival and place, and chi-square over tenths. Each
-//! raises a false alarm once in two million fair runs: 4.9 and 5.03 standard deviations.
+//! Whether a draw is fair: Spearman's correlation of arrival and place, and chi-square over tenths.
+//! Each raises a false alarm once in two million fair runs: 4.9 and 5.03 standard deviations.
 
 const TENTHS: usize = 10;
 /// Of a normal distribution, one in two million lies further out on one side; on both sides together.

@@ -1,5 +1,6 @@
 //! Pure functions over what clients were told and what the stores hold: each guards one promise.
-//! What had no answer is never held against the program; only `completed < invoked` counts as "before".
+//! What had no answer is never held against the program; only `completed < invoked` counts as
+//! "before".
 
 mod answers;
 mod orders;

@@ -1,5 +1,5 @@
-//! The judge: beliefs that overlap are two holders, a write applied after one with a newer number is
-//! stale, and who works on beyond what their guard vouched for was not told.
+//! The judge: beliefs that overlap are two holders, a write applied after one with a newer number
+//! is stale, and who works on beyond what their guard vouched for was not told.
 
 use flash_sale::lock::Why;
 use std::time::Duration;

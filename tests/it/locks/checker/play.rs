@@ -1,5 +1,5 @@
-//! The play: clients that take the lock in turns and write down what they believed. Turns wait for what
-//! they are about, so a slow machine makes a play longer and nothing else.
+//! The play: clients that take the lock in turns and write down what they believed. Turns wait for
+//! what they are about, so a slow machine makes a play longer and nothing else.
 
 use super::judge::{Belief, End, Written, nanos};
 use crate::{
