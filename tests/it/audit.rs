@@ -114,8 +114,10 @@ async fn a_rush_is_never_called_broken() {
     app.finish().await;
 }
 
-const EXTRA: &str = "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-    VALUES (17, SALE, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + interval '1 hour');";
+const EXTRA: &str = "INSERT INTO orders
+    (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+    VALUES (17, SALE, gen_random_uuid(), 0, 'pending_payment', 100, now(),
+        now() + interval '1 hour');";
 const OF_THE_FIRST: &str = "UPDATE orders SET user_id = 'USER' WHERE id = 17;";
 const COUNTED: &str = "UPDATE sales SET taken = taken + 1 WHERE id = SALE;";
 const LOST: &str =

@@ -103,7 +103,8 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     let app = TestApp::start().await;
     let sale = app.sale(10, json!({})).await;
     let whole = purchase(&sale, &app.shopper(), "idempotency-key: k\r\n");
-    let mut random = Random::new(20_261_120); // always the same garbage, so a failure can be had again
+    // Always the same garbage, so a failure can be had again.
+    let mut random = Random::new(20_261_120);
     let garbage: Vec<Vec<u8>> = (0..300)
         .map(|number| match number % 3 {
             0 => (0..random.index(2_000))
