@@ -38,11 +38,6 @@ fn assert_members(object: &Value, members: &str) {
     );
 }
 
-/// Some members of an object, in this order.
-fn members(object: &Value, names: &str) -> Value {
-    names.split(' ').map(|name| object[name].clone()).collect()
-}
-
 /// A time as the contract writes it: RFC 3339, in UTC.
 #[track_caller]
 fn time_of(value: &Value) -> OffsetDateTime {

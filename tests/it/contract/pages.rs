@@ -160,7 +160,13 @@ async fn pages_are_guarded_and_everything_on_them_is_here() {
 #[tokio::test]
 async fn a_file_that_has_not_changed_is_not_sent_again() {
     let app = TestApp::start().await;
-    for file in "/ /orders /static/css/app.css /static/js/api.js /static/favicon.svg".split(' ') {
+    for file in [
+        "/",
+        "/orders",
+        "/static/css/app.css",
+        "/static/js/api.js",
+        "/static/favicon.svg",
+    ] {
         let first = app.get(file).await;
         first.assert(StatusCode::OK);
         let tag = first.header("etag").to_owned();
