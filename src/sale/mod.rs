@@ -169,6 +169,8 @@ pub struct Shop {
     pub round_trips: RoundTrips,
     /// Whether Redis answered, as a process that Postgres has approved, when last asked.
     pub redis_is_approved: AtomicBool,
+    /// Whether Postgres has approved another server than the one that answers, as last looked.
+    pub redis_is_doubtful: AtomicBool,
     /// How fast the gates of this process judge.
     pub capacity: Capacity,
     /// Rung when a unit waits in the outbox.
@@ -205,6 +207,7 @@ impl Shop {
             oldest_in_hand_ms: AtomicI64::new(0),
             round_trips: RoundTrips::default(),
             redis_is_approved: AtomicBool::new(false),
+            redis_is_doubtful: AtomicBool::new(false),
             capacity: Capacity::default(),
             release_bell: Notify::new(),
             rebuild_bell: Notify::new(),
