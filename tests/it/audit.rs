@@ -49,7 +49,7 @@ async fn accept(app: &TestApp, sale: &str, buyers: usize) -> Vec<(Shopper, Strin
 
 /// The endpoint's verdict, which is the function's.
 async fn endpoint_agrees(app: &TestApp, sale: &str, audit: &Audit) -> bool {
-    let reply = app.admin_sale(Method::GET, &sale, "/audit", None).await;
+    let reply = app.admin_sale(Method::GET, sale, "/audit", None).await;
     reply.assert(StatusCode::OK);
     reply.body == serde_json::to_value(audit).expect("JSON")
 }

@@ -101,7 +101,7 @@ async fn until_followed(primary: &PostgresServer, state: &str) {
 
 /// An instance that reaches Postgres through a proxy.
 async fn app_behind(servers: &Servers, proxy: &Proxy) -> TestApp {
-    TestApp::behind(servers, &proxy).await
+    TestApp::behind(servers, proxy).await
 }
 
 /// Kills the primary; from now on the standby is where everybody goes, and a moment later it writes.

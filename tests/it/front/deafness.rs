@@ -122,7 +122,7 @@ async fn accepted_after(stage: &Stage, sale: &str, action: &str) -> (usize, Vec<
     answer.assert(StatusCode::OK);
     let took = asked.elapsed();
     let late: Vec<Shopper> = (0..100).map(|_| stage.deaf.shopper()).collect();
-    let late = TestApp::all_buy(late, &sale).await;
+    let late = TestApp::all_buy(late, sale).await;
     enough.store(true, Relaxed);
     for one in rush {
         one.await.expect("no panic");

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -115,9 +115,15 @@ fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
 struct Proxy {
     child: Child,
     base: String,
+    log: PathBuf,
 }
 
 impl Proxy {
+    /// What it has written about errors.
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     async fn start(kind: Kind, home: &Home, instances: &[SocketAddr]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let folder = home
@@ -140,7 +146,7 @@ impl Proxy {
                 )
             });
         let base = format!("http://127.0.0.1:{port}");
-        let proxy = Self { child, base };
+        let proxy = Self { child, base, log };
         let client = reqwest::Client::new();
         eventually("the proxy has an instance to ask", async || {
             let asked = client.get(proxy.url("/routable")).send().await;

@@ -188,6 +188,9 @@ impl Rush {
             "every 202 is a row"
         );
         drop(connection);
+        if self.seen.failed() > 0 {
+            println!("{}", self.proxy.said());
+        }
         drop(self.proxy);
         self.deployment.finish().await;
         let failures = self.seen.failures.lock().expect("no panic");
