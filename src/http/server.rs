@@ -30,7 +30,7 @@ const HEAD_LIMIT: usize = 32 * 1024;
 #[cfg(target_os = "linux")]
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long after the port is closed a request may still arrive.
-const LAST_REQUESTS: Duration = Duration::from_millis(250);
+const LAST_REQUESTS: Duration = Duration::from_millis(500);
 /// Beyond this many connections it is memory that counts, and that is an operator's decision.
 const MOST_BY_DEFAULT: usize = 50_000;
 /// Longer than the usual 128, which is full at once when a sale opens: clients that find it full

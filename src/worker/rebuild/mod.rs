@@ -334,7 +334,7 @@ async fn approve(shop: &Shop, rebuilt: &[String]) -> Result<(), ShopError> {
     .bind(&standing)
     .execute(&shop.postgres)
     .await?;
-    shop.rebuild_bell.notify_one();
+    shop.redis_is_doubtful.store(false, Relaxed);
     shop.fail_points.at("rebuild.approved").await?;
     Ok(())
 }

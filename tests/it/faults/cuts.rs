@@ -130,6 +130,7 @@ impl Workbench {
 
     async fn round(&mut self) -> Outcome {
         self.begin().await;
+        let (_, before) = self.redis.last_incr();
         let bought = self.buy().await;
         let written: i64 = sqlx::query_scalar("SELECT count(*) FROM orders")
             .fetch_one(&self.shop.postgres)
@@ -137,7 +138,9 @@ impl Workbench {
             .expect("a number");
         self.redis.kill();
         let (file, length) = self.redis.last_incr();
-        let at = self.dice.below(length + 1);
+        // Half of the cuts anywhere, which is mostly in the function library at the beginning.
+        let from = before.min(length) * self.dice.below(2);
+        let at = from + self.dice.below(length - from + 1);
         cut(&file, at);
         self.redis.start_again().await;
         self.rebuild().await;
