@@ -75,7 +75,7 @@ def main():
         ("sold-share", 1.0, "share of the purchases that get a unit"),
         ("rows-per-server", 150_000, "rows a second that one Postgres server takes"),
         ("writers-per-server", 4, "writers that keep one server busy"),
-        ("buyer-bytes", 40, "Redis memory of a buyer"),
+        ("buyer-bytes", 107, "Redis memory of a buyer"),
         ("log-bytes", 40, "Redis memory of an order in the log"),
         ("request-bytes", 450, "a purchase as HTTP"),
         ("answer-bytes", 350, "its answer"),
