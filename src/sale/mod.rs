@@ -441,6 +441,14 @@ impl Shop {
 
     /// Asks Redis whether it may sell any of the sales that it should; an error if none of them.
     pub async fn sells_something(&self) -> Result<(), ShopError> {
+        let not_yet = ShopError::Unavailable {
+            what: "redis is not approved yet: it is being rebuilt",
+            retry_after: gate::RETRY_AFTER,
+        };
+        // The gate goes by what the rebuild loop has seen.
+        if !self.redis.is_cluster() && !self.redis_is_approved.load(Relaxed) {
+            return Err(not_yet);
+        }
         let now = self.now();
         let mut listings = self.board.listings();
         listings.retain(|listing| !listing.is_retired(now));
@@ -461,10 +469,7 @@ impl Shop {
             }
             read?;
         }
-        Err(ShopError::Unavailable {
-            what: "redis is not approved yet: it is being rebuilt",
-            retry_after: gate::RETRY_AFTER,
-        })
+        Err(not_yet)
     }
 
     /// Asks each dependency; bounded to a second.

@@ -335,6 +335,8 @@ async fn approve(shop: &Shop, rebuilt: &[String]) -> Result<(), ShopError> {
     .execute(&shop.postgres)
     .await?;
     shop.redis_is_doubtful.store(false, Relaxed);
+    let is_one_server = !shop.redis.is_cluster();
+    shop.redis_is_approved.fetch_or(is_one_server, Relaxed);
     shop.fail_points.at("rebuild.approved").await?;
     Ok(())
 }
