@@ -7,10 +7,10 @@ pub mod room;
 
 use super::{
     keys::{IdLane, Keys},
-    library::{LIBRARY, run},
+    library::{LIBRARY, ask},
 };
 use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
-use redis::{Cmd, ErrorKind, RedisError, Value, aio::ConnectionLike};
+use redis::{Cmd, ErrorKind, RedisError, ToRedisArgs, Value, aio::ConnectionLike};
 use std::sync::Arc;
 use time::{Date, OffsetDateTime};
 
@@ -135,17 +135,12 @@ pub async fn admit(
     buyers: &[Buyer],
 ) -> Result<Result<Admitted, Fenced>, RedisError> {
     let packed: Vec<u8> = buyers.iter().flat_map(Buyer::encode).collect();
-    let mut call = LIBRARY.call("admit", 3);
-    call.arg(keys.state(sale))
-        .arg(keys.log(sale))
-        .arg(keys.buyers(sale, epoch))
-        .arg(epoch)
-        .arg(options.high_water)
-        .arg(u8::from(options.own_writer))
-        .arg(options.readmitted.unwrap_or(0))
-        .arg(packed);
+    let keys = [keys.state(sale), keys.log(sale), keys.buyers(sale, epoch)];
+    let (high_water, own_writer) = (options.high_water, u8::from(options.own_writer));
+    let readmitted = options.readmitted.unwrap_or(0);
+    let args = (epoch, high_water, own_writer, readmitted, packed);
     let (outcome, now_ms, remaining, admitted, change, entry, letters, ids, slots): AdmitReply =
-        run(&call, connection).await?;
+        ask(connection, "admit", &keys, args).await?;
     if outcome != "ok" {
         return Fenced::parse(&outcome).map(Err);
     }
@@ -254,13 +249,9 @@ pub async fn release(
         packed.extend_from_slice(user.as_bytes());
         packed.extend_from_slice(&order.get().to_be_bytes());
     }
-    let mut call = LIBRARY.call("release", 2);
-    call.arg(keys.state(sale))
-        .arg(keys.buyers(sale, epoch))
-        .arg(epoch)
-        .arg(packed);
+    let keys = [keys.state(sale), keys.buyers(sale, epoch)];
     let (outcome, remaining, change, returned): (String, i64, i64, i64) =
-        run(&call, connection).await?;
+        ask(connection, "release", &keys, (epoch, packed)).await?;
     if outcome != "ok" {
         return Fenced::parse(&outcome).map(Err);
     }
@@ -303,10 +294,8 @@ pub async fn apply_version(
     keys: &Keys,
     sale: &Sale,
 ) -> Result<VersionApplied, RedisError> {
-    let mut call = LIBRARY.call("apply_version", 1);
-    call.arg(keys.state(sale.id));
-    terms(&mut call, sale);
-    let (outcome, remaining): (String, i64) = run(&call, connection).await?;
+    let (keys, args) = ([keys.state(sale.id)], terms(sale));
+    let (outcome, remaining): (String, i64) = ask(connection, "apply_version", &keys, args).await?;
     Ok(match outcome.as_str() {
         "ok" => VersionApplied::Applied,
         "unchanged" => VersionApplied::Unchanged,
@@ -316,14 +305,19 @@ pub async fn apply_version(
 }
 
 /// What an operator says of a sale, as `apply_version` and `install` take it.
-fn terms(call: &mut Cmd, sale: &Sale) {
-    call.arg(sale.epoch)
-        .arg(sale.version)
-        .arg(sale.stock)
-        .arg(milliseconds(sale.opens_at))
-        .arg(closes_ms(sale))
-        .arg(u8::from(sale.paused))
-        .arg(sale.per_user_limit);
+fn terms(sale: &Sale) -> impl ToRedisArgs {
+    let paused = i64::from(sale.paused);
+    let (stock, limit) = (i64::from(sale.stock), i64::from(sale.per_user_limit));
+    let (opens, closes) = (milliseconds(sale.opens_at), closes_ms(sale));
+    [
+        sale.epoch,
+        sale.version,
+        stock,
+        opens,
+        closes,
+        paused,
+        limit,
+    ]
 }
 
 /// What a seal ended.
@@ -352,9 +346,8 @@ pub async fn seal(
     sale: SaleId,
     new_epoch: i64,
 ) -> Result<Sealed, RedisError> {
-    let mut call = LIBRARY.call("seal", 1);
-    call.arg(keys.state(sale)).arg(new_epoch);
-    let (outcome, epoch, shards): (String, i64, i32) = run(&call, connection).await?;
+    let (outcome, epoch, shards): (String, i64, i32) =
+        ask(connection, "seal", &[keys.state(sale)], new_epoch).await?;
     match outcome.as_str() {
         "ok" => Ok(Sealed::Ended(Ended { epoch, shards })),
         "newer" => Ok(Sealed::Newer { epoch }),
@@ -383,13 +376,10 @@ pub async fn install(
     admitted: i64,
     users: usize,
 ) -> Result<Installed, RedisError> {
-    let mut call = LIBRARY.call("install", 3);
-    call.arg(keys.state(sale.id))
-        .arg(keys.log(sale.id))
-        .arg(keys.buyers(sale.id, sale.epoch));
-    terms(&mut call, sale);
-    call.arg(remaining).arg(admitted).arg(users);
-    let outcome: String = run(&call, connection).await?;
+    let (id, epoch) = (sale.id, sale.epoch);
+    let keys = [keys.state(id), keys.log(id), keys.buyers(id, epoch)];
+    let args = (terms(sale), remaining, admitted, users);
+    let outcome: String = ask(connection, "install", &keys, args).await?;
     match outcome.as_str() {
         "ok" => Ok(Installed::Open),
         "newer" => Ok(Installed::Newer),
@@ -407,13 +397,9 @@ pub async fn evict(
     epoch: i64,
     after: time::Duration,
 ) -> Result<bool, RedisError> {
-    let mut call = LIBRARY.call("evict", 3);
-    call.arg(keys.state(sale))
-        .arg(keys.log(sale))
-        .arg(keys.buyers(sale, epoch))
-        .arg(epoch)
-        .arg(i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX));
-    run(&call, connection).await
+    let keys = [keys.state(sale), keys.log(sale), keys.buyers(sale, epoch)];
+    let after = i64::try_from(after.whole_milliseconds()).unwrap_or(i64::MAX);
+    ask(connection, "evict", &keys, (epoch, after)).await
 }
 
 /// A reading of a sale's state.
@@ -474,12 +460,8 @@ pub async fn adopt(
     sale: SaleId,
     known: &Snapshot,
 ) -> Result<bool, RedisError> {
-    let mut call = LIBRARY.call("adopt", 1);
-    call.arg(keys.state(sale))
-        .arg(known.epoch)
-        .arg(&*known.approved)
-        .arg(&*known.process);
-    run(&call, connection).await
+    let args = (known.epoch, &*known.approved, &*known.process);
+    ask(connection, "adopt", &[keys.state(sale)], args).await
 }
 
 /// The outcome of asking for a block of order numbers. `second` is Unix seconds.
@@ -507,12 +489,10 @@ pub async fn lease_ids(
     day: Date,
     count: u32,
 ) -> Result<Leased, RedisError> {
-    let mut call = LIBRARY.call("lease_ids", 2);
-    call.arg(keys.id_clock(lane))
-        .arg(keys.id_counter(lane, day))
-        .arg(day.midnight().assume_utc().unix_timestamp())
-        .arg(count);
-    let (outcome, second, first): (String, i64, i64) = run(&call, connection).await?;
+    let keys = [keys.id_clock(lane), keys.id_counter(lane, day)];
+    let args = (midnight(day), count);
+    let (outcome, second, first): (String, i64, i64) =
+        ask(connection, "lease_ids", &keys, args).await?;
     match outcome.as_str() {
         "ok" => Ok(Leased::Block { second, first }),
         "day" => Ok(Leased::OtherDay { second }),
@@ -529,13 +509,12 @@ pub async fn floor_ids(
     day: Date,
     second: i64,
 ) -> Result<(), RedisError> {
-    let mut call = LIBRARY.call("floor_ids", 2);
-    call.arg(keys.id_clock(lane))
-        .arg(keys.id_counter(lane, day))
-        .arg(second)
-        .arg(day.midnight().assume_utc().unix_timestamp());
-    let _set: i64 = run(&call, connection).await?;
-    Ok(())
+    let keys = [keys.id_clock(lane), keys.id_counter(lane, day)];
+    ask(connection, "floor_ids", &keys, (second, midnight(day))).await
+}
+
+fn midnight(day: Date) -> i64 {
+    day.midnight().assume_utc().unix_timestamp()
 }
 
 /// Asks what a user holds in a sale; [`read_record`] reads the reply.

@@ -4,7 +4,7 @@
 //! program can run side by side on one Redis. Redis keeps functions with its data, so they are
 //! loaded once; a server that does not know them is given them and asked again.
 
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, aio::ConnectionLike, cmd};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ToRedisArgs, aio::ConnectionLike, cmd};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
@@ -85,6 +85,17 @@ impl Library {
             _ => Ok(()),
         }
     }
+}
+
+/// Calls a function of the library with these keys and arguments.
+pub(super) async fn ask<T: FromRedisValue>(
+    connection: &mut impl ConnectionLike,
+    function: &str,
+    keys: &[String],
+    args: impl ToRedisArgs,
+) -> Result<T, RedisError> {
+    let mut call = LIBRARY.call(function, keys.len());
+    run(call.arg(keys).arg(args), connection).await
 }
 
 /// Runs a call of a function; one that the server does not know is loaded first.

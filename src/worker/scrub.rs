@@ -35,25 +35,16 @@ pub struct Scrubber {
 impl Scrubber {
     /// One look. Answers how many sales are to be rebuilt because of it.
     pub async fn step(&mut self, shop: &Arc<Shop>) -> Result<usize, ShopError> {
-        let mut found = HashSet::new();
-        for listing in self.next_sales(shop) {
-            if let Some(why) = disagreement(shop, &listing).await? {
-                tracing::debug!(sale = %listing.id, why, "redis and postgres disagree");
-                found.insert(listing.id);
-            }
-        }
+        let mut found = disagreements(shop, &self.next_sales(shop)).await?;
         self.newest = !self.newest;
         found.extend(sample(shop, self.newest).await?);
-        let mut rebuilt = 0;
-        for sale in &found {
-            if self.suspects.contains(sale) {
-                tracing::error!(%sale, "redis holds something else than postgres: the sale is rebuilt");
-                shop.suspect(*sale);
-                rebuilt += 1;
-            }
+        let again: Vec<SaleId> = found.intersection(&self.suspects).copied().collect();
+        for sale in &again {
+            tracing::error!(%sale, "redis holds something else than postgres: the sale is rebuilt");
+            shop.suspect(*sale);
         }
         self.suspects = found;
-        Ok(rebuilt)
+        Ok(again.len())
     }
 
     /// The suspects of the last look, and some more in the order of their ids.
@@ -79,79 +70,104 @@ struct Look {
     users: i64,
 }
 
-async fn look(shop: &Shop, listing: &Listing) -> Result<Option<Look>, ShopError> {
-    let (keys, epoch) = (&shop.redis.keys, listing.sale().epoch);
-    let count = |command: &str, key: String| {
-        let mut asked = redis::cmd(command);
-        asked.arg(key);
-        asked
-    };
-    let replies = shop
-        .redis
-        .query_all(vec![
-            functions::snapshot(keys, listing.id),
-            count("XLEN", keys.log(listing.id)),
-            count("HLEN", keys.buyers(listing.id, epoch)),
-        ])
-        .await?;
-    let mut replies = replies
-        .into_iter()
-        .map(|reply| reply.unwrap_or(redis::Value::Nil));
-    let mut next = || replies.next().unwrap_or(redis::Value::Nil);
-    let state = Snapshot::from_reply(next());
-    let (entries, users) = (
-        redis::from_redis_value(next()).ok(),
-        redis::from_redis_value(next()).ok(),
-    );
-    Ok(state
-        .zip(entries.zip(users))
-        .filter(|(state, _)| state.epoch == epoch && state.is_approved())
-        .map(|(state, (entries, users))| Look {
+/// Looks at these sales. Those that Redis may not sell are left out: the rebuild has them already.
+async fn look(shop: &Shop, sales: &[Arc<Listing>]) -> Result<HashMap<SaleId, Look>, ShopError> {
+    let keys = &shop.redis.keys;
+    let mut asked = Vec::with_capacity(3 * sales.len());
+    for listing in sales {
+        asked.push(functions::snapshot(keys, listing.id));
+        asked.push(redis::cmd("XLEN").arg(keys.log(listing.id)).to_owned());
+        let buyers = keys.buyers(listing.id, listing.sale().epoch);
+        asked.push(redis::cmd("HLEN").arg(buyers).to_owned());
+    }
+    let replies = shop.redis.query_all(asked).await?;
+    let looks = sales.iter().zip(replies.chunks_exact(3));
+    let looks = looks.filter_map(|(listing, replies)| {
+        let [state, entries, users] = replies else {
+            return None;
+        };
+        let number = |reply: &Result<redis::Value, _>| {
+            redis::from_redis_value(reply.as_ref().ok()?.clone()).ok()
+        };
+        let state = Snapshot::from_reply(state.as_ref().ok()?.clone())?;
+        let look = Look {
+            entries: number(entries)?,
+            users: number(users)?,
             state,
-            entries,
-            users,
-        }))
+        };
+        let is_sellable = look.state.epoch == listing.sale().epoch && look.state.is_approved();
+        is_sellable.then_some((listing.id, look))
+    });
+    Ok(looks.collect())
 }
 
-/// Compares the counters of a sale. `None`: they agree, or the rebuild has it already.
-async fn disagreement(shop: &Shop, listing: &Listing) -> Result<Option<&'static str>, ShopError> {
-    let Some(before) = look(shop, listing).await? else {
-        return Ok(None);
-    };
-    let counted = sqlx::query_as(
-        "SELECT taken::bigint, (SELECT count(*) FROM releases WHERE sale_id = id)
-         FROM sales WHERE id = $1 AND epoch = $2 AND stock = $3",
+/// What Postgres says of a sale.
+#[derive(sqlx::FromRow)]
+struct Counted {
+    id: SaleId,
+    epoch: i64,
+    stock: i64,
+    taken: i64,
+    /// Units on their way back to Redis.
+    outbox: i64,
+}
+
+/// The sales of these whose counters differ by more than what happened meanwhile.
+async fn disagreements(shop: &Shop, sales: &[Arc<Listing>]) -> Result<HashSet<SaleId>, ShopError> {
+    let before = look(shop, sales).await?;
+    let counted: Vec<Counted> = sqlx::query_as(
+        "SELECT id, epoch, stock::bigint, taken::bigint,
+                (SELECT count(*) FROM releases WHERE sale_id = sales.id) AS outbox
+         FROM sales WHERE id = ANY($1)",
     )
-    .bind(listing.id)
-    .bind(before.state.epoch)
-    .bind(i32::try_from(before.state.stock).unwrap_or(i32::MAX))
-    .fetch_optional(&shop.postgres)
+    .bind(before.keys().map(|sale| sale.get()).collect::<Vec<_>>())
+    .fetch_all(&shop.postgres)
     .await?;
-    let (Some((taken, outbox)), Some(after)) = (counted, look(shop, listing).await?) else {
-        return Ok(None); // an operator is changing it
-    };
-    let (taken, outbox): (i64, i64) = (taken, outbox);
+    let after = look(shop, sales).await?;
+    let mut found = HashSet::new();
+    for counted in counted {
+        let per_user = shop.board.get(counted.id);
+        let per_user = per_user.map_or(1, |listing| i64::from(listing.sale().per_user_limit));
+        if let (Some(before), Some(after)) = (before.get(&counted.id), after.get(&counted.id))
+            && let Some(why) = disagreement(before, &counted, after, per_user)
+        {
+            tracing::debug!(sale = %counted.id, why, "redis and postgres disagree");
+            found.insert(counted.id);
+        }
+    }
+    Ok(found)
+}
+
+/// Compares the counters of a sale, which Redis told before Postgres and after it.
+fn disagreement(
+    before: &Look,
+    counted: &Counted,
+    after: &Look,
+    per_user: i64,
+) -> Option<&'static str> {
     let held = |look: &Look| look.state.stock - look.state.remaining;
     let admitted = after.state.admitted - before.state.admitted;
-    let returned = held(&before) + admitted - held(&after);
-    if before.state.stock != after.state.stock || admitted < 0 || returned < 0 {
-        return Ok(None);
+    let returned = held(before) + admitted - held(after);
+    let is_changing = [before, after]
+        .iter()
+        .any(|look| (look.state.epoch, look.state.stock) != (counted.epoch, counted.stock));
+    if is_changing || admitted < 0 || returned < 0 {
+        return None; // an operator changes it
     }
     // What Redis holds is a row, waits to be one, or is on its way back.
-    let waiting = before.state.pending + admitted + outbox;
-    let per_user = i64::from(listing.sale().per_user_limit);
+    let waiting = before.state.pending + admitted + counted.outbox;
     let is_quiet = before.state.change == after.state.change;
-    Ok(if taken > held(&before) + admitted {
+    if counted.taken > held(before) + admitted {
         Some("postgres has more orders than redis has sold")
-    } else if held(&before) - returned > taken + waiting {
+    } else if held(before) - returned > counted.taken + waiting {
         Some("redis has sold more than there are orders")
-    } else if is_quiet && before.users * per_user < held(&before) {
+    } else if is_quiet && before.users * per_user < held(before) {
         Some("buyers are missing in redis")
     } else if before.entries == 0 && admitted == 0 && after.state.pending > 0 {
         Some("orders wait in a log that is empty")
     } else {
         None
-    })
+    }
 }
 
 const NEWEST: &str = "SELECT sale_id, id, user_id FROM
@@ -168,49 +184,42 @@ const ANYWHERE: &str = "SELECT sale_id, id, user_id FROM
 async fn sample(shop: &Shop, newest: bool) -> Result<HashSet<SaleId>, ShopError> {
     let some = if newest { NEWEST } else { ANYWHERE };
     let orders = sqlx::query_as(some).bind(ORDERS).fetch_all(&shop.postgres);
-    let orders: Vec<(SaleId, OrderId, UserId)> = orders.await?;
-    let mut asked = Vec::new();
-    for (sale, order, user) in orders {
-        if let Some(listing) = shop.board.get(sale)
-            && listing.is_sellable()
-        {
-            asked.push((sale, listing.sale().epoch, order, user));
-        }
-    }
-    let keys = &shop.redis.keys;
-    let ask = |(sale, epoch, _, user): &(SaleId, i64, OrderId, UserId)| {
-        functions::ask_record(keys, *sale, *epoch, *user)
+    let mut orders: Vec<(SaleId, OrderId, UserId)> = orders.await?;
+    let epoch = |sale: &SaleId| {
+        let listing = shop
+            .board
+            .get(*sale)
+            .filter(|listing| listing.is_sellable());
+        listing.map(|listing| listing.sale().epoch)
     };
-    if asked.is_empty() {
-        return Ok(HashSet::new());
-    }
+    orders.retain(|(sale, ..)| epoch(sale).is_some());
+    let ask = |(sale, _, user): &(SaleId, OrderId, UserId)| {
+        functions::ask_record(&shop.redis.keys, *sale, epoch(sale).unwrap_or(0), *user)
+    };
     let replies = shop
         .redis
-        .query_all(asked.iter().map(ask).collect())
+        .query_all(orders.iter().map(ask).collect())
         .await?;
-    let mut missing = HashMap::new();
-    for ((sale, _, order, _), reply) in asked.iter().zip(replies) {
-        let Some(held) = reply.ok().and_then(functions::read_record) else {
-            continue;
-        };
-        if !held
-            .iter()
-            .any(|held| held.order_id == *order && !held.returned)
-        {
-            missing.insert(order.get(), *sale);
-        }
-    }
+    let missing = orders
+        .iter()
+        .zip(replies)
+        .filter_map(|((sale, order, _), reply)| {
+            let held = functions::read_record(reply.ok()?)?;
+            let is_held = held
+                .iter()
+                .any(|held| held.order_id == *order && !held.returned);
+            (!is_held).then(|| (order.get(), *sale))
+        });
+    let missing: HashMap<i64, SaleId> = missing.collect();
     if missing.is_empty() {
         return Ok(HashSet::new());
     }
     // It may have been closed, and its unit returned, while this looked.
-    let ids: Vec<i64> = missing.keys().copied().collect();
-    let live: Vec<i64> = sqlx::query_scalar(
+    let live = sqlx::query_scalar(
         "SELECT id FROM orders WHERE id = ANY($1) AND status IN ('pending_payment', 'paid')",
-    )
-    .bind(ids)
-    .fetch_all(&shop.postgres)
-    .await?;
+    );
+    let live = live.bind(missing.keys().copied().collect::<Vec<_>>());
+    let live: Vec<i64> = live.fetch_all(&shop.postgres).await?;
     Ok(live
         .iter()
         .filter_map(|id| missing.get(id).copied())

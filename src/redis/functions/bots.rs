@@ -2,10 +2,7 @@
 
 use crate::{
     domain::SaleId,
-    redis::{
-        keys::Keys,
-        library::{LIBRARY, run},
-    },
+    redis::{keys::Keys, library::ask},
 };
 use redis::{RedisError, aio::ConnectionLike, cmd};
 use std::time::Duration;
@@ -39,12 +36,10 @@ pub async fn take(
     key: &str,
     quota: Quota,
 ) -> Result<Taken, RedisError> {
-    let mut command = LIBRARY.call("limit", 1);
-    command
-        .arg(key)
-        .arg(u64::try_from(quota.interval.as_micros()).unwrap_or(u64::MAX))
-        .arg(quota.burst);
-    let (allowed, left, wait, full): (i64, i64, i64, i64) = run(&command, connection).await?;
+    let interval = u64::try_from(quota.interval.as_micros()).unwrap_or(u64::MAX);
+    let (keys, args) = ([key.to_owned()], (interval, quota.burst));
+    let (allowed, left, wait, full): (i64, i64, i64, i64) =
+        ask(connection, "limit", &keys, args).await?;
     Ok(Taken {
         allowed: allowed == 1,
         left: u64::try_from(left).unwrap_or(0),

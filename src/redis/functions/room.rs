@@ -3,10 +3,7 @@
 use super::{milliseconds, unexpected};
 use crate::{
     domain::{SaleId, UserId},
-    redis::{
-        keys::Keys,
-        library::{LIBRARY, run},
-    },
+    redis::{keys::Keys, library::ask},
 };
 use redis::{RedisError, aio::ConnectionLike};
 use std::time::Duration;
@@ -102,24 +99,28 @@ pub async fn join(
     terms: &Terms,
     generation: Generation,
 ) -> Result<(i64, Joined), RedisError> {
-    let mut command = LIBRARY.call("room_join", 2);
-    command
-        .arg(keys.room(sale))
-        .arg(keys.room_shard(sale, user))
-        .arg(&user.as_bytes()[..])
-        .arg(if wish == Wish::Look { "look" } else { "join" });
-    match wish {
-        Wish::JoinAnew { instead_of } => command.arg(instead_of),
-        Wish::Look | Wish::Join => command.arg(""),
+    let (word, instead_of) = match wish {
+        Wish::Look => ("look", String::new()),
+        Wish::Join => ("join", String::new()),
+        Wish::JoinAnew { instead_of } => ("join", instead_of.to_string()),
     };
-    command
-        .arg(milliseconds(terms.opens_at))
-        .arg(i64::try_from(terms.settling.as_millis()).unwrap_or(i64::MAX))
-        .arg(milliseconds(terms.forgotten_at))
-        .arg(&generation.0[..])
-        .arg(terms.most);
+    let settling = i64::try_from(terms.settling.as_millis()).unwrap_or(i64::MAX);
+    let (opens, forgotten) = (
+        milliseconds(terms.opens_at),
+        milliseconds(terms.forgotten_at),
+    );
+    let times = [opens, settling, forgotten];
+    let args = (
+        &user.as_bytes()[..],
+        word,
+        instead_of,
+        times,
+        &generation.0[..],
+        terms.most,
+    );
+    let keys = [keys.room(sale), keys.room_shard(sale, user)];
     let (outcome, now_ms, generation, number, joined, early, seed): JoinReply =
-        run(&command, connection).await?;
+        ask(connection, "room_join", &keys, args).await?;
     let joined = match outcome.as_str() {
         "ok" => Joined::Here {
             number: count(number)?,
@@ -184,24 +185,24 @@ pub async fn advance(
     sale: SaleId,
     steps: &Steps<'_>,
 ) -> Result<(i64, Option<Advanced>), RedisError> {
-    let mut command = LIBRARY.call("room_advance", 2);
-    command
-        .arg(keys.room(sale))
-        .arg(keys.room_turns(sale))
-        .arg(&steps.seed[..])
-        .arg(u8::from(steps.may_begin))
-        .arg(steps.epoch)
-        .arg(steps.change)
-        .arg(steps.remaining)
-        .arg(steps.per_second)
-        .arg(i64::try_from(steps.turn.as_millis()).unwrap_or(i64::MAX))
-        .arg(steps.percent)
-        .arg(milliseconds(steps.forgotten_at));
-    for (second, count) in steps.used {
-        command.arg(second).arg(count);
-    }
+    let reading = [
+        i64::from(steps.may_begin),
+        steps.epoch,
+        steps.change,
+        steps.remaining,
+    ];
+    let turn = i64::try_from(steps.turn.as_millis()).unwrap_or(i64::MAX);
+    let pace = (steps.per_second, turn, steps.percent);
+    let args = (
+        &steps.seed[..],
+        reading,
+        pace,
+        milliseconds(steps.forgotten_at),
+        steps.used,
+    );
+    let keys = [keys.room(sale), keys.room_turns(sale)];
     let (outcome, now_ms, generation, draw_at_ms, joined, early, seed, frontier, turns): AdvanceReply =
-        run(&command, connection).await?;
+        ask(connection, "room_advance", &keys, args).await?;
     match outcome.as_str() {
         "ok" => {}
         "absent" => return Ok((now_ms, None)),
