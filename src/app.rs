@@ -12,12 +12,13 @@ use crate::{
     embedded::{Embedded, EmbeddedError, Options},
     fail_point::Unknown,
     http::{self, ConnectionLimits, HttpState, Limits},
-    lab::{Lab, LabError, servers::Servers},
+    lab::{Lab, command::CommandError, http::LabState, servers::Servers},
     postgres::{self, Pool, SchemaError},
     redis::Redis,
     room::Rooms,
     sale::ShopError,
     telemetry,
+    web::events::Streams,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
@@ -77,7 +78,7 @@ pub enum AppError {
     #[error("{0}")]
     Shop(#[from] ShopError),
     #[error("{0}")]
-    Lab(#[from] LabError),
+    Lab(#[from] CommandError),
     #[error("{0}")]
     Traces(#[from] telemetry::traces::TraceError),
     #[error("the lab plays on one Redis server, but REDIS_URL names a Redis Cluster or Sentinels")]
@@ -199,12 +200,12 @@ impl Stores {
     }
 
     /// A lab on these stores. `data_dir`: where it may start servers of its own.
-    pub fn lab(&self, data_dir: Option<PathBuf>) -> Result<Lab, AppError> {
-        Ok(Lab::new(Servers::new(
+    pub fn lab(&self, data_dir: Option<PathBuf>) -> Lab {
+        Lab::new(Servers::new(
             self.postgres.direct(),
             self.redis.clone(),
             data_dir,
-        )))
+        ))
     }
 
     /// Closes connections and stops embedded servers.
@@ -355,6 +356,7 @@ pub async fn serve(
         SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
     });
     let bots = Bots::new(running.shop.clone(), front.tokens.slips(), shared_limits);
+    let streams = Streams::new(front.rate_limit, draining.clone());
     let router = http::router(HttpState {
         shop: running.shop.clone(),
         rooms,
@@ -363,11 +365,16 @@ pub async fn serve(
         admin: front.admin,
         limits,
         metrics: Arc::new(move || metrics.render()),
-        streams: http::Streams::new(front.rate_limit),
+        streams: streams.clone(),
         draining: draining.clone(),
         leaving: leaving.clone(),
         trust_proxy: front.trust_proxy,
-        lab: lab.clone(),
+        lab: LabState {
+            lab: lab.clone(),
+            streams,
+            trust_proxy: front.trust_proxy,
+            limits: front.rate_limit,
+        },
     });
     let mut server = tokio::spawn(http::server::serve(
         listener,

@@ -23,6 +23,9 @@ pub mod bots;
 /// The lab: every way to sell a scarce thing, the broken ones too, side by side.
 pub mod lab;
 
+/// HTTP as the shop and the lab share it: problems, JSON bodies, event streams, who is asking.
+pub mod web;
+
 /// The loops behind the purchase path: writing accepted orders, recovering what a dead process left,
 /// expiring, refreshing what is shown, rebuilding Redis.
 pub mod worker;
@@ -60,3 +63,6 @@ pub mod fail_point;
 
 /// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
 pub mod domain;
+
+/// Lines on stdout and stderr.
+pub mod terminal;

@@ -20,7 +20,8 @@ use flash_sale::{
     bots::Bots,
     domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
     fail_point::FailPoints,
-    http::{HttpState, Streams, error::Problem, extract::RetryKey, orders::accepted},
+    http::{HttpState, error::of_refusal, extract::RetryKey, orders::accepted},
+    lab::http::LabState,
     redis::{
         Keys, Redis,
         functions::{self, AdmitOptions, Buyer, Snapshot},
@@ -30,6 +31,7 @@ use flash_sale::{
         Shop, ShopSettings, board::Board, ids, log::AcceptedBatch, metrics::Metrics,
         payment::SimulatedPayments,
     },
+    web::events::Streams,
 };
 use futures_util::FutureExt;
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
@@ -224,7 +226,7 @@ fn answer_accepted(times: usize) {
 
 fn answer_sold_out(times: usize) {
     for _ in 0..times {
-        let problem = Problem::of_refusal(black_box(Admission::SoldOut), NOW).expect("a refusal");
+        let problem = of_refusal(black_box(Admission::SoldOut), NOW).expect("a refusal");
         black_box(problem.into_response());
     }
 }
@@ -255,6 +257,7 @@ fn request_sold_out(times: usize) {
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
     let shop = Arc::new(shop);
+    let draining = CancellationToken::new();
     let state = HttpState {
         rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
         bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
@@ -263,11 +266,11 @@ fn request_sold_out(times: usize) {
         admin: None,
         limits: None,
         metrics: Arc::new(String::new),
-        streams: Streams::new(false),
-        draining: CancellationToken::new(),
+        streams: Streams::new(false, draining.clone()),
+        draining,
         leaving: Arc::default(),
         trust_proxy: flash_sale::config::ProxyTrust::Nobody,
-        lab: None,
+        lab: LabState::default(),
     };
     let mut router = flash_sale::http::router(state).with_state(());
     let peer = ([127, 0, 0, 1], 1).into();

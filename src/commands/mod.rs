@@ -1,33 +1,18 @@
 //! The commands of the program, one function each. Exit codes: 0 done, 1 the answer is bad news
 //! (an invariant is broken), 2 it could not be done.
 
-/// A line on stdout. Unlike `println!`, it takes a reader that has had enough (`| head`) for no error.
-macro_rules! say {
-    ($($text:tt)*) => {
-        $crate::commands::lesson::print(&format!("{}\n", format_args!($($text)*)))
-    };
-}
-
-/// A line on stderr. Unlike `eprintln!`, it does not panic when nobody can read it.
-macro_rules! complain {
-    ($($text:tt)*) => {{
-        use ::std::io::Write as _;
-        let _ = writeln!(::std::io::stderr(), $($text)*);
-    }};
-}
-
-mod lab;
-mod lesson;
-
 use crate::{
     app::{self, AppError, Front, Role, Running, Stores},
     auth::{AdminToken, TokenSigner},
     bots::limits::WhenAway,
     config::{SaleSettings, ServeSettings, Sharing, StoreSettings, Switch, WorkerSettings},
     domain::{SaleId, UserId},
-    http, postgres,
+    http,
+    lab::command::{self, OpenLab, lab::LabCommand, lesson::LessonCommand},
+    postgres,
     sale::{Audit, NewSale, Shop, metrics::Metrics},
     telemetry::{self, traces},
+    terminal::{complain, say},
     worker,
 };
 use clap::{Args, Parser, Subcommand};
@@ -119,12 +104,12 @@ pub enum Command {
     /// The lab: every way to sell a scarce thing, the broken ones too
     Lab {
         #[command(subcommand)]
-        command: lab::LabCommand,
+        command: LabCommand,
     },
     /// The lock theatre: every way a distributed lock fails, step by step
     Lesson {
         #[command(subcommand)]
-        command: lesson::LessonCommand,
+        command: LessonCommand,
     },
     /// Print the OpenAPI document
     Openapi,
@@ -176,8 +161,8 @@ pub async fn run(cli: Cli) -> ExitCode {
             store,
         } => audit(sale, json, wait, *store).await,
         Command::Rebuild { sale, store } => rebuild(sale, *store).await,
-        Command::Lab { command } => lab::run(command).await,
-        Command::Lesson { command } => lesson::run(command).await,
+        Command::Lab { command } => command::lab::run(command, open_lab).await,
+        Command::Lesson { command } => command::lesson::run(command, open_lab).await,
         Command::Openapi => print_openapi(),
         Command::Health { url } => return health(&url),
     };
@@ -224,9 +209,8 @@ async fn serve_command(
         () = &mut shutdown => return Ok(ExitCode::SUCCESS),
     };
     let served = async {
-        let lab = lab_is_on(settings.lab, &stores, address)
-            .then(|| stores.lab(lab_dir(&stores, &store)))
-            .transpose()?;
+        let lab =
+            lab_is_on(settings.lab, &stores, address).then(|| stores.lab(lab_dir(&stores, &store)));
         postgres::migrate(&stores.postgres).await?;
         let role = if settings.no_writer {
             Role::ServerWithoutWriter
@@ -450,6 +434,28 @@ async fn open_stores(store: &StoreSettings) -> Result<Stores, AppError> {
     let stores = Stores::join(store).await?;
     postgres::migrate(&stores.postgres).await?;
     Ok(stores)
+}
+
+/// A lab of a command alone.
+async fn open_lab(store: &StoreSettings) -> Result<OpenLab, AppError> {
+    start_logs(store);
+    let stores = open_stores(store).await?;
+    if !stores.redis.is_one_server() {
+        stores.close().await;
+        return Err(AppError::LabNeedsOneServer);
+    }
+    // A server that runs on the same folder has its own servers for its own lab.
+    let folder = if stores.are_embedded() {
+        "lab"
+    } else {
+        "lab-run"
+    };
+    let is_private = store.database_url.is_none();
+    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)));
+    Ok(OpenLab {
+        lab,
+        stores: Box::pin(stores.close()),
+    })
 }
 
 /// The demo catalogue. Idempotent: each sale carries a name. Answers how many there are.

@@ -3,7 +3,6 @@
 
 use super::{
     App,
-    body::{self, Json, NoBody},
     error::Problem,
     extract::{Admin, Id, Params, page},
     openapi::refusals,
@@ -12,6 +11,7 @@ use super::{
 use crate::{
     domain::{Order, OrderId, OrderStatus, SaleId, SaleView, UserId},
     sale::{Audit, NewSale, SaleChange, orders::Wanted},
+    web::body::{self, Json, NoBody},
 };
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,15 @@
 //! What a sale may ask for besides a token: a pass, and a proof of work. See `docs/bots.md`.
 
 use super::{
-    App, body,
-    error::{CHALLENGE_NOT_FOUND, NOT_OPEN, PASS_NOT_FOUND, Problem},
+    App,
+    error::{CHALLENGE_NOT_FOUND, NOT_OPEN, PASS_NOT_FOUND, Problem, not_before, of_refusal},
     extract::{Id, Shopper},
     openapi::refusals,
 };
-use crate::domain::{Admission, SaleId};
+use crate::{
+    domain::{Admission, SaleId},
+    web::body,
+};
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -58,11 +61,11 @@ pub async fn pass(
     // By the clock that judges the purchase, and never a moment before it.
     let opens_at = listing.sale().opens_at;
     if now < opens_at {
-        return Err(Problem::not_before(&NOT_OPEN, opens_at, now));
+        return Err(not_before(&NOT_OPEN, opens_at, now));
     }
     let refusal = listing.refuse_locally(&app.shop.board.clock, shopper.user_id, None);
     if let Some(refusal @ (Admission::Paused | Admission::Ended)) = refusal {
-        return Err(Problem::of_refusal(refusal, now).expect("only Accepted is no refusal"));
+        return Err(of_refusal(refusal, now).expect("only Accepted is no refusal"));
     }
     let (pass, expires_at) = app.bots.pass(sale, shopper.user_id);
     body::json(StatusCode::OK, &PassBody { pass, expires_at })

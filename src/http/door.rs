@@ -8,7 +8,7 @@ use super::{
     error::{
         ADMISSION_EXPIRED, ADMISSION_INVALID, ADMISSION_REQUIRED, ADMISSION_USED,
         CHALLENGE_EXPIRED, CHALLENGE_FAILED, CHALLENGE_REQUIRED, PASS_EXPIRED, PASS_INVALID,
-        PASS_REQUIRED, Problem,
+        PASS_REQUIRED, Problem, about,
     },
 };
 use crate::{
@@ -152,7 +152,7 @@ async fn with_admission(
         Admission::Accepted {
             order_id,
             replayed: true,
-        } if key.is_none() => return Err(Problem::about(&ADMISSION_USED, order_id)),
+        } if key.is_none() => return Err(about(&ADMISSION_USED, order_id)),
         _ => {}
     }
     Ok(bought)

@@ -5,30 +5,24 @@
 
 use super::{
     App,
-    body::shortened,
-    error::{
-        CROSS_ORIGIN, Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED,
-    },
-    limits::{ADDRESS, Address, USER},
+    error::{Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED},
+    limits::{ADDRESS, USER},
 };
 use crate::{
     auth::Identity,
     bots::limits::Refused,
     domain::{IdempotencyKey, OrderId, SaleId, UserId},
-    lab::Lab,
     sale::Page,
+    web::address::Address,
 };
 use axum::{
-    extract::{FromRequestParts, Path, Query},
-    http::{
-        HeaderMap, Uri,
-        header::{AUTHORIZATION, HOST, ORIGIN},
-        request::Parts,
-    },
+    extract::FromRequestParts,
+    http::{HeaderMap, header::AUTHORIZATION, request::Parts},
 };
 use axum_extra::extract::CookieJar;
-use serde::de::DeserializeOwned;
-use std::{convert::Infallible, str::FromStr, sync::Arc, time::Duration};
+use std::{convert::Infallible, time::Duration};
+
+pub use crate::web::extract::{Id, Named, Params, refuse_cross_origin};
 
 /// The cookie that holds a browser's token.
 pub const SESSION_COOKIE: &str = "session";
@@ -127,48 +121,6 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// 403 for a request that a page of another site made this browser send.
-///
-/// Browsers say so in `Sec-Fetch-Site`, or at least name the page's `Origin` with every POST. A
-/// client that sends neither is no browser, and its cookie is not being abused by a page.
-pub fn refuse_cross_origin(parts: &Parts) -> Result<(), Problem> {
-    let text = |name: &str| {
-        parts
-            .headers
-            .get(name)
-            .map(|value| value.to_str().unwrap_or("(not text)"))
-    };
-    let same = match (text("sec-fetch-site"), text(ORIGIN.as_str())) {
-        // "none": the user's own doing, such as a typed address.
-        (Some(site), _) => matches!(site, "same-origin" | "none"),
-        (None, Some(origin)) => {
-            host(&parts.headers, &parts.uri).is_some_and(|host| is_origin_of(origin, host))
-        }
-        (None, None) => true,
-    };
-    if same {
-        Ok(())
-    } else {
-        Err(Problem::new(&CROSS_ORIGIN))
-    }
-}
-
-fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
-    // HTTP/2 has the authority in the URI.
-    headers
-        .get(HOST)
-        .and_then(|host| host.to_str().ok())
-        .or_else(|| uri.authority().map(|host| host.as_str()))
-}
-
-/// Only the authority counts: a proxy may have taken the TLS off, so the scheme is not known here.
-fn is_origin_of(origin: &str, host: &str) -> bool {
-    let authority = origin
-        .strip_prefix("https://")
-        .or_else(|| origin.strip_prefix("http://"));
-    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
-}
-
 /// Where the request comes from, as far as limits go.
 pub struct Caller(pub Address);
 
@@ -181,31 +133,7 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
-/// The lab, if there is one. Named first in a handler: with `LAB=off` nothing else is looked at.
-///
-/// Nobody says who they are here, so a page of another site could storm a visitor's own machine: what
-/// changes something comes from this site's pages, or from no page at all.
-pub struct TheLab(pub Arc<Lab>);
-
-impl FromRequestParts<App> for TheLab {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let lab = app.lab.clone().ok_or(Problem::new(&NOT_FOUND))?;
-        if !parts.method.is_safe() {
-            refuse_cross_origin(parts)?;
-        }
-        Ok(Self(lab))
-    }
-}
-
 // ---- which one --------------------------------------------------------------------------------
-
-/// An id that a path can name.
-pub trait Named: FromStr {
-    /// What is said when there is no such thing, which goes for a malformed id too.
-    const MISSING: &'static Kind;
-}
 
 impl Named for SaleId {
     const MISSING: &'static Kind = &SALE_NOT_FOUND;
@@ -215,34 +143,7 @@ impl Named for OrderId {
     const MISSING: &'static Kind = &ORDER_NOT_FOUND;
 }
 
-/// The `{id}` of the path.
-pub struct Id<T>(pub T);
-
-impl<T: Named, S: Send + Sync> FromRequestParts<S> for Id<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let found = Path::<String>::from_request_parts(parts, state).await;
-        let id = found.ok().and_then(|Path(text)| text.parse().ok());
-        id.map(Self).ok_or(Problem::new(T::MISSING))
-    }
-}
-
 // ---- which slice ------------------------------------------------------------------------------
-
-/// The query string; an unknown or malformed parameter is 422, not ignored.
-pub struct Params<T>(pub T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        match Query::<T>::try_from_uri(&parts.uri) {
-            Ok(Query(params)) => Ok(Self(params)),
-            Err(rejection) => Err(Problem::invalid(shortened(rejection.body_text()))),
-        }
-    }
-}
 
 /// A page of orders out of the query's `limit` and `after`.
 pub fn page(
@@ -282,8 +183,9 @@ impl<S: Send + Sync> FromRequestParts<S> for RetryKey {
 mod tests {
     use super::*;
     use crate::http::testing;
-    use axum::http::{Method, Request, StatusCode};
+    use axum::http::{Method, Request, StatusCode, Uri};
     use proptest::prelude::*;
+    use serde::de::DeserializeOwned;
     use time::{Duration, OffsetDateTime};
 
     fn parts(method: Method, headers: &[(&str, &str)]) -> Parts {

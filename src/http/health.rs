@@ -1,11 +1,11 @@
 //! Around the API: is it alive, is it ready, what does it measure.
 
 use super::{
-    App, body,
+    App,
     error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem},
     openapi::refusals,
 };
-use crate::sale::Shop;
+use crate::{sale::Shop, web::body};
 use axum::{
     Router,
     extract::State,

@@ -3,11 +3,18 @@
 
 use super::{
     App, HttpState,
-    body::LIMIT,
-    error::{Problem, RATELIMIT, RATELIMIT_POLICY, TOO_LARGE, panicked},
-    limits::{ADDRESS, Address},
+    error::{Problem, TOO_LARGE},
+    limits::ADDRESS,
 };
-use crate::telemetry::traces;
+use crate::{
+    telemetry::traces,
+    web::{
+        address::Address,
+        body::LIMIT,
+        limit::{RATELIMIT, RATELIMIT_POLICY},
+        problem::panicked,
+    },
+};
 use axum::{
     Router,
     extract::{DefaultBodyLimit, MatchedPath, Request, State},

@@ -4,23 +4,19 @@
 //! refuses is a [`error::Problem`].
 
 pub mod admin;
-pub mod body;
 pub mod bots;
 pub mod door;
 pub mod error;
 pub mod events;
 pub mod extract;
 pub mod health;
-pub mod lab;
 pub mod layers;
-pub mod lessons;
 pub mod limits;
 pub mod openapi;
 pub mod orders;
 pub mod pages;
 pub mod room;
 pub mod sales;
-pub mod seats;
 pub mod server;
 pub mod session;
 
@@ -28,9 +24,10 @@ use crate::{
     auth::{AdminToken, TokenSigner},
     bots::Bots,
     config::ProxyTrust,
-    lab::Lab,
+    lab::{self, http::LabState},
     room::Rooms,
     sale::Shop,
+    web::events::Streams,
 };
 use axum::{
     Router,
@@ -45,11 +42,10 @@ use std::{
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
-use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use {events::Streams, health::of_a_worker, limits::Limits, server::ConnectionLimits};
+pub use {health::of_a_worker, limits::Limits, server::ConnectionLimits};
 
 /// What the handlers work with.
 #[derive(Clone)]
@@ -72,8 +68,7 @@ pub struct HttpState {
     pub leaving: Arc<AtomicBool>,
     /// Which proxies in front say who is asking (X-Forwarded-For, X-Forwarded-Proto).
     pub trust_proxy: ProxyTrust,
-    /// `None`: every lab route answers 404.
-    pub lab: Option<Arc<Lab>>,
+    pub lab: LabState,
 }
 
 /// The state as handlers get it: cloned for every request, so it is one pointer.
@@ -81,8 +76,8 @@ pub type App = Arc<HttpState>;
 
 /// The whole server. Serve it with connect info (`SocketAddr`): limits go by address.
 pub fn router(state: HttpState) -> Router {
+    let (api, document) = api(state.lab.clone()).split_for_parts();
     let app: App = Arc::new(state);
-    let (api, document) = api().split_for_parts();
     let document = openapi::without_null_bodies(document);
     let document = Bytes::from(document.to_json().expect("the document is plain data"));
     let json = HeaderValue::from_static("application/json");
@@ -97,7 +92,7 @@ pub fn router(state: HttpState) -> Router {
 
 /// The API as an OpenAPI document.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    openapi::without_null_bodies(api().into_openapi())
+    openapi::without_null_bodies(api(LabState::default()).into_openapi())
 }
 
 /// How long an answer may take. Only a dependency that neither answers nor fails makes it count.
@@ -108,11 +103,11 @@ const OPERATORS_TIME_LIMIT: Duration = Duration::from_secs(60);
 const LAB_TIME_LIMIT: Duration = Duration::from_secs(35);
 
 /// Every documented route; the paths stand at the handlers.
-fn api() -> OpenApiRouter<App> {
+fn api(the_lab: LabState) -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::Head::openapi())
         .merge(shopping().layer(time_limit(TIME_LIMIT)))
         .merge(operating().layer(time_limit(OPERATORS_TIME_LIMIT)))
-        .merge(lab().layer(time_limit(LAB_TIME_LIMIT)))
+        .merge(lab::http::routes(the_lab).layer(time_limit(LAB_TIME_LIMIT)))
         .merge(around_it().layer(time_limit(TIME_LIMIT)))
         // Without a time limit: each of its waits has its own (2 s at the gate).
         .routes(routes!(orders::purchase))
@@ -147,24 +142,6 @@ fn operating() -> OpenApiRouter<App> {
         .routes(routes!(admin::stock))
         .routes(routes!(admin::audit))
         .routes(routes!(admin::orders))
-}
-
-/// /api/v1/lab
-fn lab() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(lab::strategies))
-        .routes(routes!(lab::create))
-        .routes(routes!(lab::delete))
-        .routes(routes!(lab::purchase))
-        .routes(routes!(lab::storm))
-        .routes(routes!(lab::events))
-        .routes(routes!(lab::verdict))
-        .routes(routes!(lab::report))
-        .routes(routes!(lessons::list))
-        .routes(routes!(lessons::play))
-        .routes(routes!(lessons::ids))
-        .routes(routes!(lab::locks))
-        .layer(CompressionLayer::new())
 }
 
 /// /healthz, /readyz, /routable and /metrics
@@ -461,7 +438,7 @@ mod tests {
     #[tokio::test]
     async fn strangers_hear_nothing_about_paths_and_bodies() {
         let router = router(testing::state());
-        let huge = "x".repeat(body::LIMIT + 1);
+        let huge = "x".repeat(crate::web::body::LIMIT + 1);
         for path in [
             "/api/v1/admin/sales",
             "/api/v1/admin/sales/abc/stock",
@@ -491,7 +468,7 @@ mod tests {
     async fn bodies_are_bounded_on_every_route() {
         let router = router(testing::state());
         let token = token();
-        let huge = "x".repeat(body::LIMIT + 1);
+        let huge = "x".repeat(crate::web::body::LIMIT + 1);
         for (method, path) in [
             (Method::POST, "/api/v1/session"),
             (Method::GET, "/api/v1/session"),

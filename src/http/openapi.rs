@@ -1,14 +1,14 @@
-//! What OpenAPI needs besides the handlers: the document's head, the ways to authenticate, and
-//! refusals as responses.
+//! What OpenAPI needs besides the handlers: the document's head, the ways to authenticate, and what
+//! a problem looks like.
 
-use super::error::{Kind, ProblemBody};
-use std::collections::BTreeMap;
+use crate::domain::{OrderId, OrderStatus};
+use serde::Serialize;
+use time::OffsetDateTime;
 use utoipa::{
     Modify, OpenApi, ToSchema,
     openapi::{
-        self, Content, Ref, RefOr, Response, ResponseBuilder,
-        header::HeaderBuilder,
-        schema::{ObjectBuilder, Schema, Type},
+        self, RefOr,
+        schema::Schema,
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
@@ -32,6 +32,44 @@ use utoipa::{
     modifiers(&Authentication),
 )]
 pub struct Head;
+
+/// An error as RFC 9457 has it. Programs branch on `code`; the other members are for people, or
+/// belong to some codes only. For the document: `web/problem.rs` writes them.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody<'a> {
+    /// A relative reference that identifies the kind of problem.
+    #[serde(rename = "type")]
+    #[schema(example = "/problems/sold_out")]
+    uri: &'a str,
+    #[schema(example = "Sold out")]
+    title: &'a str,
+    /// The HTTP status.
+    #[schema(example = 409)]
+    status: u16,
+    detail: &'a str,
+    #[schema(example = "sold_out")]
+    code: &'a str,
+    /// With `already_ordered` and `admission_used`: the order you hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order_id: Option<OrderId>,
+    /// With `not_open` and `waiting_room_not_open`.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        with = "time::serde::rfc3339::option"
+    )]
+    opens_at: Option<OffsetDateTime>,
+    /// With `not_payable` and `not_cancellable`: where the order stands. (`status` is taken: RFC 9457
+    /// has it be the HTTP status.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order_status: Option<OrderStatus>,
+    /// With `not_enough_remaining`: how many units do remain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<i64>,
+    /// With `rate_limited`: what Retry-After says, unrounded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
 
 struct Authentication;
 
@@ -79,70 +117,4 @@ pub fn without_null_bodies(mut document: openapi::OpenApi) -> openapi::OpenApi {
     document
 }
 
-/// Declares the refusals of an operation by the constants that it answers with, so that the document
-/// cannot name a code which does not exist.
-macro_rules! refusals {
-    ($name:ident: $($kind:ident),+ $(,)?) => {
-        struct $name;
-
-        impl utoipa::IntoResponses for $name {
-            fn responses() -> std::collections::BTreeMap<String, utoipa::openapi::RefOr<utoipa::openapi::Response>> {
-                super::openapi::responses(&[$(&super::error::$kind),+])
-            }
-        }
-    };
-}
-pub(super) use refusals;
-
-/// One response per status, which lists its codes.
-pub fn responses(kinds: &[&Kind]) -> BTreeMap<String, RefOr<Response>> {
-    let mut by_status: BTreeMap<u16, Vec<&Kind>> = BTreeMap::new();
-    for kind in kinds {
-        by_status
-            .entry(kind.status.as_u16())
-            .or_default()
-            .push(kind);
-    }
-    let response = |(status, kinds): (u16, Vec<&Kind>)| {
-        (status.to_string(), RefOr::T(refusal(status, &kinds)))
-    };
-    by_status.into_iter().map(response).collect()
-}
-
-fn refusal(status: u16, kinds: &[&Kind]) -> Response {
-    let codes: Vec<String> = kinds
-        .iter()
-        .map(|kind| format!("`{}`: {}", kind.code, kind.detail))
-        .collect();
-    let problem = Content::new(Some(Ref::from_schema_name(ProblemBody::name())));
-    let response = ResponseBuilder::new()
-        .description(codes.join("  \n"))
-        .content("application/problem+json", problem);
-    let waits = [
-        "not_open",
-        "waiting_room_not_open",
-        "still_queued",
-        "rate_limited",
-        "unavailable",
-    ];
-    let header = |name, description: &str, of: Type| {
-        let schema = ObjectBuilder::new().schema_type(of);
-        (
-            name,
-            HeaderBuilder::new()
-                .schema(Some(schema))
-                .description(Some(description))
-                .build(),
-        )
-    };
-    let (name, header) = match status {
-        401 => header("WWW-Authenticate", "Bearer", Type::String),
-        _ if kinds.iter().any(|kind| waits.contains(&kind.code)) => header(
-            "Retry-After",
-            "Seconds, with the codes that pass by themselves",
-            Type::Integer,
-        ),
-        _ => return response.build(),
-    };
-    response.header(name, header).build()
-}
+pub(super) use crate::web::openapi::refusals;

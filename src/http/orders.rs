@@ -2,13 +2,15 @@
 
 use super::{
     App,
-    body::{self, NoBody},
     door::{self, Shown},
-    error::Problem,
+    error::{Problem, of_refusal},
     extract::{Id, PacedShopper, Params, RetryKey, Shopper, page},
     openapi::refusals,
 };
-use crate::domain::{Admission, Order, OrderId, OrderStatus, SaleId};
+use crate::{
+    domain::{Admission, Order, OrderId, OrderStatus, SaleId},
+    web::body::{self, NoBody},
+};
 use axum::{
     extract::State,
     http::{
@@ -103,9 +105,7 @@ pub async fn purchase(
     };
     match judged {
         Admission::Accepted { order_id, replayed } => Ok(accepted(sale, order_id, replayed)),
-        refusal => {
-            Err(Problem::of_refusal(refusal, app.shop.now()).expect("only Accepted is no refusal"))
-        }
+        refusal => Err(of_refusal(refusal, app.shop.now()).expect("only Accepted is no refusal")),
     }
 }
 

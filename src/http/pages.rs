@@ -98,14 +98,14 @@ pub fn router() -> Router<App> {
 /// A page of the shop. All are the same for everybody, but for the way to a lab that is not there.
 fn page(name: &'static str) -> MethodRouter<App> {
     get(async move |State(app): State<App>, headers: HeaderMap| {
-        html(name, app.lab.is_some(), &headers)
+        html(name, app.lab.lab.is_some(), &headers)
     })
 }
 
 /// A page of the lab; where the lab is off, 404 in words instead.
 fn room(name: &'static str) -> MethodRouter<App> {
     get(async move |State(app): State<App>, headers: HeaderMap| {
-        if app.lab.is_some() {
+        if app.lab.lab.is_some() {
             return file(name, &headers);
         }
         // Whatever the browser has: a 404 has a body.

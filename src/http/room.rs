@@ -2,13 +2,11 @@
 
 use super::{
     App,
-    body::{self, NoBody},
     door::{self, Shown},
     error::{
         ENDED, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
-        WAITING_ROOM_NOT_OPEN,
+        WAITING_ROOM_NOT_OPEN, not_before,
     },
-    events::{event, respond},
     extract::{Caller, Id, PacedShopper, Shopper},
     openapi::refusals,
 };
@@ -17,6 +15,10 @@ use crate::{
     room::{
         Place, RoomError,
         view::{Standing, View},
+    },
+    web::{
+        body::{self, NoBody},
+        events::event,
     },
 };
 use axum::{
@@ -127,7 +129,7 @@ impl From<RoomError> for Problem {
         match error {
             RoomError::NoRoom => Self::new(&WAITING_ROOM_NOT_FOUND),
             RoomError::NotOpenYet { opens_at, now } => {
-                Self::not_before(&WAITING_ROOM_NOT_OPEN, opens_at, now)
+                not_before(&WAITING_ROOM_NOT_OPEN, opens_at, now)
             }
             RoomError::Ended => Self::new(&ENDED),
             RoomError::SoldOut => Self::new(&SOLD_OUT),
@@ -219,7 +221,7 @@ pub async fn events(
         views,
         told: None,
     };
-    Ok(respond(&app, following.events(), seat))
+    Ok(seat.respond(following.events()))
 }
 
 /// Who stands far back hears how far they have come this often.

@@ -1,12 +1,15 @@
 //! The catalogue.
 
 use super::{
-    App, body,
+    App,
     error::Problem,
     extract::{Id, Params},
     openapi::refusals,
 };
-use crate::domain::{RoomSettings, SaleId, SaleState, SaleView};
+use crate::{
+    domain::{RoomSettings, SaleId, SaleState, SaleView},
+    web::body,
+};
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;

@@ -3,7 +3,7 @@
 //! `axum::serve` waits for a request's head for ever and takes as many connections as come.
 //! HTTP/1.1 and 1.0 only: a proxy in front speaks HTTP/2 and TLS to browsers.
 
-use super::{limits::Address, seats::Seats};
+use crate::web::{address::Address, seats::Seats};
 use axum::{
     Router,
     extract::{ConnectInfo, Request},

@@ -2,13 +2,17 @@
 
 use super::{
     App,
-    body::{self, OptionalJson},
     error::Problem,
     extract::{SESSION_COOKIE, Shopper, refuse_cross_origin},
-    limits::Address,
     openapi::refusals,
 };
-use crate::domain::UserId;
+use crate::{
+    domain::UserId,
+    web::{
+        address::Address,
+        body::{self, OptionalJson},
+    },
+};
 use axum::{
     extract::{FromRequestParts, State},
     http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE, request::Parts},

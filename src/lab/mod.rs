@@ -22,6 +22,8 @@
 //! connections are the lab's own.
 
 pub mod arena;
+pub mod command;
+pub mod http;
 pub mod lessons;
 pub mod limits;
 pub mod locks;

@@ -309,7 +309,7 @@ fn terms(sale: &Sale) -> impl ToRedisArgs {
     let paused = i64::from(sale.paused);
     let (stock, limit) = (i64::from(sale.stock), i64::from(sale.per_user_limit));
     let (opens, closes) = (milliseconds(sale.opens_at), closes_ms(sale));
-    [
+    (
         sale.epoch,
         sale.version,
         stock,
@@ -317,7 +317,7 @@ fn terms(sale: &Sale) -> impl ToRedisArgs {
         closes,
         paused,
         limit,
-    ]
+    )
 }
 
 /// What a seal ended.

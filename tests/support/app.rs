@@ -197,9 +197,7 @@ impl TestApp {
             drain_notice: options.drain_notice,
             shared_limits: options.shared_limits,
             connections: options.connections,
-            lab: options
-                .lab
-                .then(|| stores.lab(options.lab_dir).expect("sessions of its own")),
+            lab: options.lab.then(|| stores.lab(options.lab_dir)),
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {

@@ -109,7 +109,7 @@ pub async fn join(
         milliseconds(terms.opens_at),
         milliseconds(terms.forgotten_at),
     );
-    let times = [opens, settling, forgotten];
+    let times = (opens, settling, forgotten);
     let args = (
         &user.as_bytes()[..],
         word,
@@ -185,12 +185,12 @@ pub async fn advance(
     sale: SaleId,
     steps: &Steps<'_>,
 ) -> Result<(i64, Option<Advanced>), RedisError> {
-    let reading = [
+    let reading = (
         i64::from(steps.may_begin),
         steps.epoch,
         steps.change,
         steps.remaining,
-    ];
+    );
     let turn = i64::try_from(steps.turn.as_millis()).unwrap_or(i64::MAX);
     let pace = (steps.per_second, turn, steps.percent);
     let args = (

@@ -3,7 +3,7 @@
 //! A limit on the rate of requests does not bound what is held open. Only addresses that hold something
 //! are in the table, so it is never larger than what it counts.
 
-use super::limits::Address;
+use super::address::Address;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},

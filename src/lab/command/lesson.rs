@@ -1,24 +1,21 @@
 //! The lock theatre without a browser.
 
-use super::{
-    lab::{Tongue, option, private_lab},
-    start_logs,
-};
+use super::{CommandError, OpenLab, Tongue, in_json, option};
 use crate::{
-    app::AppError,
     config::StoreSettings,
     lab::{
         lessons::{
             self, LESSONS, Lesson,
-            terminal::{self, Style},
+            terminal::{self as drawing, Style},
         },
         strategy::Language,
     },
+    terminal::{complain, print},
 };
 use clap::Subcommand;
 use serde_json::{Map, Value};
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     process::ExitCode,
 };
 
@@ -57,14 +54,18 @@ fn lesson() -> impl clap::builder::TypedValueParser<Value = &'static Lesson> {
         .try_map(|id| lessons::find(&id).ok_or("no such lesson"))
 }
 
-pub async fn run(command: LessonCommand) -> Result<ExitCode, AppError> {
+/// `open` makes the lab, once it is known that one is needed.
+pub async fn run<E: From<CommandError>>(
+    command: LessonCommand,
+    open: impl AsyncFnOnce(&StoreSettings) -> Result<OpenLab, E>,
+) -> Result<ExitCode, E> {
     match command {
         LessonCommand::List { lang, json } => {
             let language = Language::from(lang);
             if json {
                 print(&in_json(&lessons::list(None, language).await));
             } else {
-                print(&terminal::list(LESSONS, style(language)));
+                print(&drawing::list(LESSONS, style(language)));
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -74,19 +75,23 @@ pub async fn run(command: LessonCommand) -> Result<ExitCode, AppError> {
             lang,
             json,
             store,
-        } => play(lesson, option, lang.into(), json, *store).await,
+        } => {
+            play(lesson, option, lang.into(), json, async || {
+                open(&store).await
+            })
+            .await
+        }
     }
 }
 
 /// Exits 0 when it was played, whatever it showed; 2 if it could not be.
-async fn play(
+async fn play<E: From<CommandError>>(
     lesson: &'static Lesson,
     options: Vec<(String, String)>,
     language: Language,
     json: bool,
-    store: StoreSettings,
-) -> Result<ExitCode, AppError> {
-    start_logs(&store);
+    open: impl AsyncFnOnce() -> Result<OpenLab, E>,
+) -> Result<ExitCode, E> {
     let options: Map<String, Value> = options
         .into_iter()
         .map(|(name, value)| (name, Value::from(value)))
@@ -96,13 +101,12 @@ async fn play(
         complain!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }
-    let (stores, lab) = private_lab(&store).await?;
-    let played = lab.theatre.play(lesson.id, &options, None).await;
-    lab.close().await;
-    stores.close().await;
+    let open = open().await?;
+    let played = open.lab.theatre.play(lesson.id, &options, None).await;
+    open.close().await;
     match played {
         Ok(timeline) if json => print(&in_json(&timeline.body(language))),
-        Ok(timeline) => print(&terminal::play(&timeline, style(language))),
+        Ok(timeline) => print(&drawing::play(&timeline, style(language))),
         Err(error) => {
             complain!("flash-sale: {error}");
             return Ok(ExitCode::from(2));
@@ -116,15 +120,4 @@ fn style(language: Language) -> Style {
         language,
         colours: io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
     }
-}
-
-pub(super) fn in_json(value: &impl serde::Serialize) -> String {
-    // Plain data: writing it cannot fail.
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
-}
-
-/// A reader that has had enough (`| head`) is not an error.
-pub(super) fn print(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

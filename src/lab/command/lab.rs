@@ -1,12 +1,13 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
-use super::{open_stores, start_logs};
+use super::{CommandError, OpenLab, Tongue, in_json, option};
 use crate::{
-    app::{AppError, Stores},
     config::StoreSettings,
     lab::{
-        Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
+        LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
         arena::Arena,
+        lessons::terminal::sections,
+        locks,
         options::Options,
         report,
         storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
@@ -14,11 +15,14 @@ use crate::{
         strategy::{Harms, Language, Likelihood, Words},
         verdict::Verdict,
     },
+    terminal::{self, complain, say},
 };
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{
+    fmt::Display,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -116,21 +120,6 @@ pub struct RunArgs {
     lang: Tongue,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Tongue {
-    En,
-    Zh,
-}
-
-impl From<Tongue> for Language {
-    fn from(tongue: Tongue) -> Self {
-        match tongue {
-            Tongue::En => Self::En,
-            Tongue::Zh => Self::Zh,
-        }
-    }
-}
-
 fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     PossibleValuesParser::new(STRATEGIES.iter().map(|strategy| strategy.id))
@@ -146,12 +135,11 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-pub(super) fn option(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
+/// `open` makes the lab, once it is known that one is needed.
+pub async fn run<E: From<CommandError>>(
+    command: LabCommand,
+    open: impl AsyncFnOnce(&StoreSettings) -> Result<OpenLab, E>,
+) -> Result<ExitCode, E> {
     match command {
         LabCommand::List {
             strategy,
@@ -161,74 +149,38 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, AppError> {
             list(strategy, lang.into(), json);
             Ok(ExitCode::SUCCESS)
         }
-        LabCommand::Ids { lang, json, store } => ids(lang.into(), json, *store).await,
-        LabCommand::Locks { lang, json, store } => locks(lang.into(), json, *store).await,
-        LabCommand::Run { run, store } => storm(*run, *store).await,
+        LabCommand::Ids { lang, json, store } => {
+            let open = open(&store).await?;
+            let told = open.lab.theatre.ids(lang.into()).await;
+            open.close().await;
+            Ok(tell(told, json, |body| sections(&body.sections)))
+        }
+        LabCommand::Locks { lang, json, store } => {
+            let open = open(&store).await?;
+            let compared = open.lab.locks(lang.into()).await;
+            open.close().await;
+            let compared =
+                compared.map_err(|error| format!("the locks could not be measured: {error}"));
+            Ok(tell(compared, json, locks::in_words))
+        }
+        LabCommand::Run { run, store } => storm(*run, *store, open).await,
     }
 }
 
-/// The stores and a lab of this command alone.
-pub(super) async fn private_lab(store: &StoreSettings) -> Result<(Stores, Lab), AppError> {
-    let stores = open_stores(store).await?;
-    if !stores.redis.is_one_server() {
-        stores.close().await;
-        return Err(AppError::LabNeedsOneServer);
-    }
-    // A server that runs on the same folder has its own servers for its own lab.
-    let folder = if stores.are_embedded() {
-        "lab"
-    } else {
-        "lab-run"
-    };
-    let is_private = store.database_url.is_none();
-    let lab = stores.lab(is_private.then(|| store.data_dir.join(folder)))?;
-    Ok((stores, lab))
-}
-
-// ---- lab ids ----------------------------------------------------------------------------------
-
-async fn ids(
-    language: Language,
+fn tell<T: Serialize, E: Display>(
+    result: Result<T, E>,
     as_json: bool,
-    store: StoreSettings,
-) -> Result<ExitCode, AppError> {
-    start_logs(&store);
-    let (stores, lab) = private_lab(&store).await?;
-    let told = lab.theatre.ids(language).await;
-    lab.close().await;
-    stores.close().await;
-    match told {
-        Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
-        Ok(body) => super::lesson::print(&crate::lab::lessons::terminal::sections(&body.sections)),
+    in_words: impl FnOnce(&T) -> String,
+) -> ExitCode {
+    match result {
+        Ok(body) if as_json => terminal::print(&in_json(&body)),
+        Ok(body) => terminal::print(&in_words(&body)),
         Err(error) => {
             complain!("flash-sale: {error}");
-            return Ok(ExitCode::from(2));
+            return ExitCode::from(2);
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-// ---- lab locks --------------------------------------------------------------------------------
-
-async fn locks(
-    language: Language,
-    as_json: bool,
-    store: StoreSettings,
-) -> Result<ExitCode, AppError> {
-    start_logs(&store);
-    let (stores, lab) = private_lab(&store).await?;
-    let compared = lab.locks(language).await;
-    lab.close().await;
-    stores.close().await;
-    match compared {
-        Ok(body) if as_json => super::lesson::print(&super::lesson::in_json(&body)),
-        Ok(body) => super::lesson::print(&crate::lab::locks::in_words(&body)),
-        Err(error) => {
-            complain!("flash-sale: the locks could not be measured: {error}");
-            return Ok(ExitCode::from(2));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 // ---- lab list ---------------------------------------------------------------------------------
@@ -241,7 +193,7 @@ fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
     if as_json {
         let all: Vec<Value> = chosen
             .iter()
-            .map(|strategy| in_json(strategy, language))
+            .map(|strategy| strategy_in_json(strategy, language))
             .collect();
         say!("{:#}", Value::Array(all));
         return;
@@ -316,7 +268,7 @@ fn describe(strategy: &Strategy, language: Language) {
     say!("\n{}", strategy.purchase_code());
 }
 
-fn in_json(strategy: &Strategy, language: Language) -> Value {
+fn strategy_in_json(strategy: &Strategy, language: Language) -> Value {
     json!({
         "number": strategy.number,
         "id": strategy.id,
@@ -455,8 +407,11 @@ const WHAT_THE_LOCK_BUYS: Words = Words::new(
 /// What came of one lane; `Err` says why it was not run.
 type Row = (Lane, Result<Verdict, String>);
 
-async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError> {
-    start_logs(&store);
+async fn storm<E: From<CommandError>>(
+    args: RunArgs,
+    store: StoreSettings,
+    open: impl AsyncFnOnce(&StoreSettings) -> Result<OpenLab, E>,
+) -> Result<ExitCode, E> {
     let lanes = args.lanes();
     if args.with_and_without_lock
         && let Some((name, _)) = args
@@ -486,12 +441,12 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
         }
         return Ok(ExitCode::from(2));
     }
-    let (stores, lab) = private_lab(&store).await?;
+    let open = open(&store).await?;
     let progress = progress(lanes.len());
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
         progress.set_message(lane.label());
-        let outcome = match lab.lacks(lane.strategy) {
+        let outcome = match open.lab.lacks(lane.strategy) {
             Some(why) => Err(why.say(args.lang.into()).to_owned()),
             None => {
                 let watch = |arena: &Arena| {
@@ -503,16 +458,19 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
                         arena.storm.of()
                     ));
                 };
-                match args.trial(lane).run(&lab, args.lang.into(), watch).await {
+                match args
+                    .trial(lane)
+                    .run(&open.lab, args.lang.into(), watch)
+                    .await
+                {
                     Ok(verdict) => Ok(verdict),
                     Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
                         Err(error.to_string())
                     }
                     Err(error) => {
                         progress.finish_and_clear();
-                        lab.close().await;
-                        stores.close().await;
-                        return Err(AppError::Lab(error));
+                        open.close().await;
+                        return Err(CommandError::from(error).into());
                     }
                 }
             }
@@ -521,8 +479,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
         rows.push((lane, outcome));
     }
     progress.finish_and_clear();
-    lab.close().await;
-    stores.close().await;
+    open.close().await;
     print(&args, &rows);
     if let Some(file) = &args.report {
         let page = report::render(
@@ -544,7 +501,7 @@ async fn storm(args: RunArgs, store: StoreSettings) -> Result<ExitCode, AppError
 }
 
 /// Makes the file, or says why it cannot be.
-fn writable(file: &Path) -> Result<(), AppError> {
+fn writable(file: &Path) -> Result<(), CommandError> {
     let opened = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
@@ -552,9 +509,9 @@ fn writable(file: &Path) -> Result<(), AppError> {
     opened.map(|_| ()).map_err(cannot_write(file))
 }
 
-fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> AppError {
+fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> CommandError {
     let action = format!("write {}", file.display());
-    |source| AppError::Io { action, source }
+    |source| CommandError::Io { action, source }
 }
 
 /// What was run, for the report.

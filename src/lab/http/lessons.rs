@@ -1,24 +1,26 @@
-//! The lock theatre and the lesson on order numbers. Without a lab (`LAB=off`) every handler here answers
-//! 404 before it looks at anything.
+//! Lessons played for real, and the one on order numbers.
 
 use super::{
-    App,
-    body::{self, OptionalJson},
-    error::{
-        LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem, internal, postgres_is_away, redis_is_away,
-    },
-    events,
-    extract::{Caller, Id, Named, TheLab},
-    lab::{LanguageParams, Spoken},
-    openapi::refusals,
+    LabState,
+    error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem},
+    extract::{LanguageParams, Spoken, TheLab, Visitor},
 };
-use crate::lab::{
-    lessons::{
-        self, Lesson, PlayError, Trouble,
-        ids::IdsBody,
-        timeline::{CastBody, EventBody, Moment, PlayBody},
+use crate::{
+    lab::{
+        lessons::{
+            self, Lesson, PlayError, Trouble,
+            ids::IdsBody,
+            timeline::{CastBody, EventBody, Moment, PlayBody},
+        },
+        strategy::Language,
     },
-    strategy::Language,
+    web::{
+        body::{self, OptionalJson},
+        events::event,
+        extract::{Id, Named},
+        openapi::refusals,
+        problem::{Kind, internal, postgres_is_away, redis_is_away},
+    },
 };
 use axum::{
     extract::{FromRequestParts, State},
@@ -75,7 +77,7 @@ impl FromStr for LessonId {
 }
 
 impl Named for LessonId {
-    const MISSING: &'static super::error::Kind = &LESSON_NOT_FOUND;
+    const MISSING: &'static Kind = &LESSON_NOT_FOUND;
 }
 
 /// Whether the client asked for a stream.
@@ -106,9 +108,9 @@ impl<S: Sync> FromRequestParts<S> for WantsStream {
     responses((status = 200, description = "The timeline", body = PlayBody), PlayRefusals),
 )]
 pub async fn play(
-    State(app): State<App>,
+    State(state): State<LabState>,
     TheLab(lab): TheLab,
-    Caller(address): Caller,
+    visitor: Visitor,
     Id(LessonId(lesson)): Id<LessonId>,
     Spoken(language): Spoken,
     WantsStream(streams): WantsStream,
@@ -120,18 +122,14 @@ pub async fn play(
         return body::json(StatusCode::OK, &timeline.body(language));
     }
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "lesson");
-    let place = app.streams.take_place(address, gauge)?;
+    let place = state.streams.take_place(visitor.address, gauge)?;
     let (told, moments) = mpsc::unbounded_channel();
     let playing = lab
         .theatre
         .start(lesson.id, &request.options, Some(told))
         .await
         .map_err(|error| refused(error, language))?;
-    Ok(events::respond(
-        &app,
-        follow(lesson, moments, playing, language),
-        place,
-    ))
+    Ok(place.respond(follow(lesson, moments, playing, language)))
 }
 
 /// What a lesson lacks is said in the language that was asked for.
@@ -149,21 +147,19 @@ fn follow(
     playing: oneshot::Receiver<Result<lessons::timeline::Timeline, Trouble>>,
     language: Language,
 ) -> impl Stream<Item = Event> + Send {
-    let cast = events::event("cast", &CastBody::new(lesson, language));
+    let cast = event("cast", &CastBody::new(lesson, language));
     let state = (Some(cast), moments, Some(playing));
     stream::unfold(state, move |(cast, mut moments, mut playing)| async move {
         if let Some(cast) = cast {
             return Some((cast, (None, moments, playing)));
         }
         let event = match moments.recv().await {
-            Some(Moment::Step(step)) => {
-                events::event("step", &EventBody::new(&step, lesson, language))
-            }
-            Some(Moment::Again) => events::event("again", &Map::<String, Value>::new()),
+            Some(Moment::Step(step)) => event("step", &EventBody::new(&step, lesson, language)),
+            Some(Moment::Again) => event("again", &Map::<String, Value>::new()),
             // All has been told.
             None => match playing.take()?.await {
-                Ok(Ok(timeline)) => events::event("verdict", &timeline.body(language)),
-                Ok(Err(error)) => events::event("failed", &Problem::from(error).to_json()),
+                Ok(Ok(timeline)) => event("verdict", &timeline.body(language)),
+                Ok(Err(error)) => event("failed", &Problem::from(error)),
                 Err(_) => return None,
             },
         };

@@ -1,41 +1,36 @@
-//! The lab: strategies, arenas, purchases, storms, verdicts. Without a lab (`LAB=off`) every handler
-//! here answers 404 before it looks at anything.
-//!
-//! Nobody has to say who they are: an arena sells nothing. It is bounded in number, size and age, and
-//! whoever knows its id may use it.
+//! Arenas: made, bought from, stormed, judged, removed.
 
 use super::{
-    App,
-    body::{self, Json},
-    error::{ARENA_NOT_FOUND, Kind, Problem},
-    events,
-    extract::{Caller, Id, Named, Params, TheLab},
-    openapi::refusals,
+    LabState,
+    error::{ARENA_NOT_FOUND, Problem},
+    extract::{LanguageParams, Spoken, TheLab, Visitor, accepted},
 };
-use crate::lab::{
-    MOST_ARENAS, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Wanted,
-    arena::Arena,
-    is_arena_id,
-    locks::LocksBody,
-    options::GENERAL,
-    report as page_of,
-    storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
-    strategy::{Buyer, Family, Harms, Language, OptionKind, OptionSpec, Outcome, Words},
-    verdict::{Percentiles, Verdict},
+use crate::{
+    lab::{
+        LabError, MOST_ARENAS, MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted,
+        arena::Arena,
+        is_arena_id, report as page_of,
+        storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
+        strategy::{Buyer, Language, Outcome},
+        verdict::{self, Percentiles, Verdict},
+    },
+    web::{
+        body::{self, Json},
+        events::event,
+        extract::{Id, Named, Params},
+        openapi::refusals,
+        problem::Kind,
+    },
 };
 use axum::{
-    extract::{FromRequestParts, State},
-    http::{
-        HeaderMap, StatusCode,
-        header::{ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY},
-        request::Parts,
-    },
-    response::{Html, IntoResponse, Response},
+    extract::State,
+    http::{HeaderMap, StatusCode, header::CONTENT_SECURITY_POLICY},
+    response::{Html, IntoResponse, Response, sse::Event},
 };
 use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::{convert::Infallible, str::FromStr, sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 
@@ -45,209 +40,6 @@ const PACE: Duration = Duration::from_millis(200);
 const QUIET: Duration = Duration::from_secs(3);
 const LONGEST_NAME: usize = 100;
 
-// ---- language ---------------------------------------------------------------------------------
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct LanguageParams {
-    /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
-    #[param(inline)]
-    lang: Option<Language>,
-}
-
-/// The language that the texts of the answer are to have.
-pub struct Spoken(pub Language);
-
-impl<S: Send + Sync> FromRequestParts<S> for Spoken {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Params(asked) = Params::<LanguageParams>::from_request_parts(parts, state).await?;
-        Ok(Self(asked.lang.unwrap_or_else(|| accepted(&parts.headers))))
-    }
-}
-
-/// The language that Accept-Language likes best, of those that there are.
-fn accepted(headers: &HeaderMap) -> Language {
-    let header = headers.get(ACCEPT_LANGUAGE);
-    let text = header.and_then(|value| value.to_str().ok()).unwrap_or("");
-    let mut best = (0.0, Language::En);
-    for range in text.split(',') {
-        let (tag, weight) = range.split_once(';').unwrap_or((range, ""));
-        let weight = weight
-            .trim()
-            .strip_prefix("q=")
-            .map_or(Some(1.0), |q| q.parse().ok());
-        let tag = tag.trim().to_ascii_lowercase();
-        let language = match tag.split('-').next() {
-            Some("zh") => Language::Zh,
-            Some("en") => Language::En,
-            _ => continue,
-        };
-        if let Some(weight) = weight
-            && weight > best.0
-        {
-            best = (weight, language);
-        }
-    }
-    best.1
-}
-
-// ---- strategies -------------------------------------------------------------------------------
-
-#[derive(Serialize, ToSchema)]
-pub struct Strategies {
-    /// In the order in which they are taught.
-    strategies: Vec<StrategyBody>,
-    /// The knobs that every strategy has.
-    options: Vec<OptionBody>,
-}
-
-/// One way to sell a scarce thing. Texts are in the language that was asked for.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Strategy)]
-pub struct StrategyBody {
-    id: &'static str,
-    number: u8,
-    title: &'static str,
-    family: Family,
-    idea: &'static str,
-    /// Where it comes from, and what that gets right or misses.
-    source: &'static str,
-    fails: &'static str,
-    break_it: &'static str,
-    instead: &'static str,
-    promise: PromiseBody,
-    /// What has to be there besides Postgres and one Redis.
-    needs: Vec<String>,
-    available: Availability,
-    /// Its own knobs.
-    options: Vec<OptionBody>,
-    /// Where a node can be made to crash (`crash_at`).
-    crash_points: &'static [&'static str],
-    demonstrations: Vec<DemonstrationBody>,
-    /// The source of the purchase.
-    code: &'static str,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = Promise)]
-pub struct PromiseBody {
-    /// On one node.
-    #[serde(flatten)]
-    one_node: Harms,
-    across_nodes: Harms,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct Availability {
-    ok: bool,
-    /// What is missing and how to start it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<&'static str>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = ArenaOption)]
-pub struct OptionBody {
-    name: &'static str,
-    teaches: &'static str,
-    /// A number, or one of `values`.
-    default: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    values: Option<Vec<&'static str>>,
-}
-
-/// An arena and a storm that show something every time.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Demonstration)]
-pub struct DemonstrationBody {
-    teaches: &'static str,
-    stock: u32,
-    nodes: u32,
-    per_user_limit: u32,
-    buyers: u32,
-    concurrency: u32,
-    duplicate_share: f64,
-    options: Map<String, Value>,
-}
-
-impl OptionBody {
-    fn of(option: &OptionSpec, language: Language) -> Self {
-        let (default, min, max, values) = match option.kind {
-            OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => (
-                values.first().copied().into(),
-                None,
-                None,
-                Some(values.to_vec()),
-            ),
-        };
-        Self {
-            name: option.name,
-            teaches: option.teaches.say(language),
-            default,
-            min,
-            max,
-            values,
-        }
-    }
-}
-
-impl StrategyBody {
-    fn of(strategy: &'static Strategy, lacking: Option<Words>, language: Language) -> Self {
-        let options = strategy.options.iter();
-        let demonstrations = strategy.demonstrations.iter().map(|demonstration| {
-            let scenario = demonstration.scenario;
-            let options = scenario.options.iter();
-            DemonstrationBody {
-                teaches: demonstration.teaches.say(language),
-                stock: scenario.stock,
-                nodes: scenario.nodes,
-                per_user_limit: scenario.per_user_limit,
-                buyers: scenario.buyers,
-                concurrency: scenario.concurrency,
-                duplicate_share: f64::from(scenario.duplicates_percent) / 100.0,
-                options: options
-                    .map(|(name, value)| ((*name).to_owned(), Value::from(*value)))
-                    .collect(),
-            }
-        });
-        Self {
-            id: strategy.id,
-            number: strategy.number,
-            title: strategy.title.say(language),
-            family: strategy.family,
-            idea: strategy.idea.say(language),
-            source: strategy.source.say(language),
-            fails: strategy.fails.say(language),
-            break_it: strategy.break_it.say(language),
-            instead: strategy.instead.say(language),
-            promise: PromiseBody {
-                one_node: strategy.promise.one_node,
-                across_nodes: strategy.promise.across_nodes,
-            },
-            needs: strategy.needs.iter().map(|need| need.name()).collect(),
-            available: Availability {
-                ok: lacking.is_none(),
-                why: lacking.map(|why| why.say(language)),
-            },
-            options: options
-                .map(|option| OptionBody::of(option, language))
-                .collect(),
-            crash_points: strategy.crash_points,
-            demonstrations: demonstrations.collect(),
-            code: strategy.purchase_code(),
-        }
-    }
-}
-
-refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(CreateRefusals:
     CROSS_ORIGIN, NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_ARENAS, STRATEGY_UNAVAILABLE, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
     UNAVAILABLE
@@ -264,53 +56,6 @@ refusals!(LookRefusals:
     NOT_FOUND, ARENA_NOT_FOUND, STRATEGY_UNAVAILABLE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(DeleteRefusals: CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
-
-/// Every strategy: what it is, what it promises, how it fails, its code.
-#[utoipa::path(
-    get, path = "/api/v1/lab/strategies", tag = "lab", operation_id = "list_strategies",
-    params(LanguageParams),
-    responses((status = 200, description = "In the order in which they are taught", body = Strategies), ListRefusals),
-)]
-pub async fn strategies(
-    TheLab(lab): TheLab,
-    Spoken(language): Spoken,
-) -> Result<Response, Problem> {
-    let bodies = STRATEGIES
-        .iter()
-        .map(|strategy| StrategyBody::of(strategy, lab.lacks(strategy), language));
-    body::json(
-        StatusCode::OK,
-        &Strategies {
-            strategies: bodies.collect(),
-            options: GENERAL
-                .iter()
-                .map(|option| OptionBody::of(option, language))
-                .collect(),
-        },
-    )
-}
-
-// ---- visitors ---------------------------------------------------------------------------------
-
-/// Who asks, as far as the lab limits what one address may have: not with `RATE_LIMIT=off`.
-pub struct Visitor(Option<String>);
-
-impl Visitor {
-    fn address(&self) -> Option<&str> {
-        self.0.as_deref()
-    }
-}
-
-impl FromRequestParts<App> for Visitor {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
-        let Caller(address) = Caller::from_request_parts(parts, app).await?;
-        Ok(Self(app.limits.is_some().then(|| address.to_string())))
-    }
-}
-
-// ---- arenas -----------------------------------------------------------------------------------
 
 /// The id of an arena: 32 hexadecimal digits.
 pub struct ArenaId(String);
@@ -387,7 +132,7 @@ pub async fn create(
         per_user_limit: wanted.per_user_limit.unwrap_or(1),
         options,
     };
-    let arena = lab.create_for(visitor.address(), wanted).await?;
+    let arena = lab.create_for(visitor.limited().as_deref(), wanted).await?;
     let definition = arena.definition();
     let body = ArenaBody {
         arena_id: &definition.id,
@@ -545,7 +290,7 @@ pub async fn storm(
     };
     storm.check()?;
     let arena = lab.arena(&id).await?;
-    lab.storm(visitor.address(), &arena, storm)?;
+    lab.storm(visitor.limited().as_deref(), &arena, storm)?;
     let body = StormStarted {
         arena_id: &id,
         attempts: arena.storm.of(),
@@ -603,16 +348,16 @@ impl Progress {
     responses((status = 200, description = "Server-sent events", body = Progress, content_type = "text/event-stream"), LookRefusals),
 )]
 pub async fn events(
-    State(app): State<App>,
+    State(state): State<LabState>,
     TheLab(lab): TheLab,
-    Caller(address): Caller,
+    visitor: Visitor,
     Id(ArenaId(id)): Id<ArenaId>,
     Spoken(language): Spoken,
 ) -> Result<Response, Problem> {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "arena");
-    let place = app.streams.take_place(address, gauge)?;
+    let place = state.streams.take_place(visitor.address, gauge)?;
     let arena = lab.arena(&id).await?;
-    Ok(events::respond(&app, follow(arena, language), place))
+    Ok(place.respond(follow(arena, language)))
 }
 
 /// Where a stream of events stands.
@@ -625,10 +370,7 @@ enum Following {
     Over,
 }
 
-fn follow(
-    arena: Arc<Arena>,
-    language: Language,
-) -> impl Stream<Item = axum::response::sse::Event> + Send {
+fn follow(arena: Arc<Arena>, language: Language) -> impl Stream<Item = Event> + Send {
     let start = Following::Progress {
         attempts: 0,
         since: tokio::time::Instant::now(),
@@ -639,13 +381,13 @@ fn follow(
             match following {
                 Following::Over => None,
                 Following::Verdict => {
-                    let last = match crate::lab::verdict::judge(&arena, language).await {
-                        Ok(verdict) => events::event("verdict", &verdict),
+                    let last = match verdict::judge(&arena, language).await {
+                        Ok(verdict) => event("verdict", &verdict),
                         // Deleted in between: there is nothing to follow any more.
-                        Err(crate::lab::LabError::ArenaNotFound) => return None,
+                        Err(LabError::ArenaNotFound) => return None,
                         Err(error) => {
                             tracing::warn!(arena = arena.definition().id, %error, "could not be judged");
-                            events::event(
+                            event(
                                 "unavailable",
                                 &json!({"detail": "the arena could not be judged; ask for its verdict again"}),
                             )
@@ -679,7 +421,7 @@ fn follow(
                             since,
                         }
                     };
-                    Some((events::event("progress", &progress), (arena, next, false)))
+                    Some((event("progress", &progress), (arena, next, false)))
                 }
             }
         },
@@ -707,7 +449,6 @@ pub struct ReportParams {
     /// Ids of arenas, with commas in between; the report shows them in this order.
     arenas: String,
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
-    #[param(inline)]
     #[param(inline)]
     lang: Option<Language>,
 }
@@ -741,27 +482,6 @@ pub async fn report(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
-
-    #[test]
-    fn the_language_is_the_one_that_is_liked_best() {
-        let spoken = |text: &'static str| {
-            let headers = HeaderMap::from_iter([(ACCEPT_LANGUAGE, HeaderValue::from_static(text))]);
-            accepted(&headers)
-        };
-        for (text, language) in [
-            ("", Language::En),
-            ("zh", Language::Zh),
-            ("zh-CN,zh;q=0.9,en;q=0.8", Language::Zh),
-            ("en-GB,en;q=0.9,zh;q=0.8", Language::En),
-            ("de, zh;q=0.5", Language::Zh),
-            ("en;q=0.1, zh;q=0.2", Language::Zh),
-            ("zh;q=x, en;q=0", Language::En),
-        ] {
-            assert_eq!(spoken(text), language, "{text}");
-        }
-        assert_eq!(accepted(&HeaderMap::new()), Language::En);
-    }
 
     #[test]
     fn an_id_is_of_hexadecimal_digits() {
@@ -779,27 +499,4 @@ mod tests {
             assert!(bad.parse::<ArenaId>().is_err(), "{bad}");
         }
     }
-}
-
-// ---- locks ------------------------------------------------------------------------------------
-
-refusals!(LocksRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
-
-/// All locks side by side: four properties, each claim with the test that backs it, and what they cost.
-///
-/// The costs are measured on these servers when somebody first asks, which takes some seconds.
-#[utoipa::path(
-    get, path = "/api/v1/lab/locks", tag = "lab", operation_id = "compare_locks",
-    params(LanguageParams),
-    responses((status = 200, description = "Every lock", body = LocksBody), LocksRefusals),
-)]
-pub async fn locks(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
-    let compared = lab.locks(language).await.map_err(|error| {
-        tracing::warn!(%error, "the locks could not be measured");
-        Problem::unavailable(
-            "The locks could not be measured now.",
-            Duration::from_secs(5),
-        )
-    })?;
-    body::json(StatusCode::OK, &compared)
 }

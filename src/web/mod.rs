@@ -1,0 +1,10 @@
+//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, who is asking.
+
+pub mod address;
+pub mod body;
+pub mod events;
+pub mod extract;
+pub mod limit;
+pub mod openapi;
+pub mod problem;
+pub mod seats;
