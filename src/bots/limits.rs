@@ -6,13 +6,8 @@
 //!
 //! On a crash nothing is lost but that memory: the next refusal restores it.
 
-use crate::{
-    domain::UserId,
-    redis::{
-        Redis,
-        functions::bots::{self, Quota, Taken},
-    },
-};
+use super::functions::{self, Quota, Taken};
+use crate::{domain::UserId, redis::Redis};
 use dashmap::DashMap;
 use metrics::{Counter, counter};
 use std::{
@@ -152,7 +147,7 @@ impl SharedLimits {
             Whose::Address(address) => keys.limit("address", address),
         };
         let mut connection = self.redis.shared().await?;
-        bots::take(&mut connection, &key, quota).await
+        functions::take(&mut connection, &key, quota).await
     }
 
     fn still_refused(&self, whose: &Whose) -> Option<Duration> {

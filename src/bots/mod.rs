@@ -9,13 +9,13 @@
 //!
 //! On a crash nothing is lost that matters: limits stand in Redis, slips are signed.
 
+pub mod functions;
 pub mod limits;
 pub mod work;
 
-use self::work::BadSolution;
+use self::{functions::Spent, work::BadSolution};
 use crate::{
     domain::{IdempotencyKey, SaleId, UserId},
-    redis::functions::bots::{self as scripts, Spent},
     sale::{Shop, ShopError},
     slip::{BadSlip, Purpose, Slips},
 };
@@ -112,7 +112,7 @@ impl Bots {
         let connection = self.shop.redis.shared().await;
         let mut connection = connection.map_err(|_| away())?;
         let mark = key.map_or(0, IdempotencyKey::get);
-        let spent = scripts::spend(&mut connection, keys, sale, &salt, mark, memory).await;
+        let spent = functions::spend(&mut connection, keys, sale, &salt, mark, memory).await;
         match spent.map_err(ShopError::Redis)? {
             Spent::Now => {}
             Spent::Before { mark: before } if before == mark && mark != 0 => {}

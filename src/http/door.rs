@@ -14,8 +14,7 @@ use super::{
 use crate::{
     bots::{WorkError, work::BadSolution},
     domain::{Admission, Door, IdempotencyKey, SaleId, UserId},
-    redis::functions::room::Wish,
-    room::{Place, RoomError, view::Standing},
+    room::{Place, RoomError, functions::Wish, view::Standing},
     sale::board::Listing,
     slip::BadSlip,
 };

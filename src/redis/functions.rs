@@ -2,9 +2,6 @@
 //!
 //! A wrapper knows the function's KEYS, ARGV and reply; nobody else does.
 
-pub mod bots;
-pub mod room;
-
 use super::{
     keys::{IdLane, Keys},
     library::{LIBRARY, ask},
@@ -14,7 +11,7 @@ use redis::{Cmd, ErrorKind, RedisError, ToRedisArgs, Value, aio::ConnectionLike}
 use std::sync::Arc;
 use time::{Date, OffsetDateTime};
 
-pub(super) fn unexpected(what: &'static str, got: &str) -> RedisError {
+pub fn unexpected(what: &'static str, got: &str) -> RedisError {
     RedisError::from((ErrorKind::UnexpectedReturnType, what, got.to_owned()))
 }
 
@@ -275,7 +272,7 @@ pub enum VersionApplied {
     Fenced(Fenced),
 }
 
-fn milliseconds(time: OffsetDateTime) -> i64 {
+pub fn milliseconds(time: OffsetDateTime) -> i64 {
     i64::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }
 

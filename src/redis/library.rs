@@ -88,7 +88,7 @@ impl Library {
 }
 
 /// Calls a function of the library with these keys and arguments.
-pub(super) async fn ask<T: FromRedisValue>(
+pub async fn ask<T: FromRedisValue>(
     connection: &mut impl ConnectionLike,
     function: &str,
     keys: &[String],

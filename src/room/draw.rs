@@ -8,7 +8,7 @@
 //! number of arrival. The seed comes into being after the last number was given out, and whatever it is, a
 //! uniform shuffle gives every number every place equally often. Who one is does not enter at all.
 
-use crate::redis::functions::room::Seed;
+use super::functions::Seed;
 use rand_chacha::{
     ChaCha20Rng,
     rand_core::{RngCore, SeedableRng},

@@ -25,16 +25,17 @@
 //! [`SETTLING`] is drawn anew, and the others queue. Admissions stand: they are signed, not stored.
 
 pub mod draw;
+pub mod functions;
 mod turns;
 pub mod view;
 
-use self::view::{Standing, View};
+use self::{
+    functions::{Generation, Joined, Terms, Wish},
+    view::{Standing, View},
+};
 use crate::{
     domain::{IdempotencyKey, RoomSettings, Sale, SaleId, SaleState, UserId},
-    redis::{
-        Connection,
-        functions::room::{self, Generation, Joined, Terms, Wish},
-    },
+    redis::Connection,
     sale::{
         Shop, ShopError,
         board::{Listing, RETIREMENT},
@@ -285,7 +286,7 @@ impl Rooms {
         let points = &self.shop.fail_points;
         points.at("room.joining").await.map_err(ShopError::from)?;
         let keys = &self.shop.redis.keys;
-        let answer = room::join(
+        let answer = functions::join(
             &mut connection,
             keys,
             sale.id,

@@ -1,9 +1,15 @@
 //! Lets turns begin, and keeps the views of all rooms fresh: one round every [`PAUSE`] on every instance.
 
-use super::{Room, Rooms, draw::Draw, fill, forgotten_at, room_opens_at, view::View};
+use super::{
+    Room, Rooms,
+    draw::Draw,
+    fill, forgotten_at,
+    functions::{self, Crowd, Steps},
+    room_opens_at,
+    view::View,
+};
 use crate::{
     domain::SaleState,
-    redis::functions::room::{self, Crowd, Steps},
     sale::{
         ShopError,
         board::{Listing, from_ms},
@@ -165,7 +171,8 @@ impl Rooms {
         fill(&mut steps.seed);
         let mut connection = self.connection().await?;
         let asked = Instant::now();
-        let answer = room::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
+        let answer =
+            functions::advance(&mut connection, &self.shop.redis.keys, sale.id, &steps).await;
         let (now_ms, advanced) = answer.map_err(|error| self.failed(error))?;
         self.shop.board.clock.read(now_ms, asked);
         let fail_points = &self.shop.fail_points;

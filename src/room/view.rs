@@ -1,10 +1,12 @@
 //! What one can know of a room without asking: the crowd, the draw, how far the turns have come; and where
 //! somebody stands in it.
 
-use super::draw::Draw;
+use super::{
+    draw::Draw,
+    functions::{Generation, Turns},
+};
 use crate::{
     domain::{RoomSettings, SaleState},
-    redis::functions::room::{Generation, Turns},
     sale::board::from_ms,
 };
 use std::{sync::Arc, time::Duration};

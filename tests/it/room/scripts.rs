@@ -3,10 +3,8 @@
 use crate::support::{Servers, app::PATIENCE, random::Random};
 use flash_sale::{
     domain::{SaleId, UserId},
-    redis::{
-        Keys,
-        functions::room::{self, Advanced, Crowd, Generation, Joined, Steps, Terms, Wish},
-    },
+    redis::Keys,
+    room::functions::{self as room, Advanced, Crowd, Generation, Joined, Steps, Terms, Wish},
 };
 use redis::aio::MultiplexedConnection;
 use std::{collections::HashMap, time::Duration};

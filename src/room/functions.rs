@@ -1,9 +1,12 @@
 //! The functions of the waiting room. All keys of a room share the hash tag `{room:ID}`.
 
-use super::{milliseconds, unexpected};
 use crate::{
     domain::{SaleId, UserId},
-    redis::{keys::Keys, library::ask},
+    redis::{
+        functions::{milliseconds, unexpected},
+        keys::Keys,
+        library::ask,
+    },
 };
 use redis::{RedisError, aio::ConnectionLike};
 use std::time::Duration;
