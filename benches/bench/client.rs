@@ -149,11 +149,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Adds another server's.
-    pub fn add(&mut self, other: Self) {
-        self.text.push_str(&other.text);
-    }
-
     /// The sum of a metric over its labels; 0 while it has not been touched.
     pub fn total(&self, name: &str) -> f64 {
         let samples = self.text.lines().filter_map(|line| {

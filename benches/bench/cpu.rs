@@ -45,13 +45,6 @@ impl Div<f64> for Usage {
     }
 }
 
-impl Usage {
-    /// Of everything but the generator.
-    pub fn served(&self) -> f64 {
-        self.app + self.redis + self.postgres
-    }
-}
-
 struct Stat {
     name: String,
     parent: u32,

@@ -156,13 +156,11 @@ async fn come(
     let requests = stage.purchases(target.address(), &sale, &users);
     let (tell, seen) = mpsc::unbounded_channel();
     let every = ((rate / WATCHED_PER_SECOND) as usize).max(1);
-    let sales = [sale];
-    let targets = [target];
     let connections = stage.connections();
     let selling = stage.sell(Sell {
         name: "by the clock",
-        targets: &targets,
-        sales: &sales,
+        target,
+        sale: &sale,
         requests,
         count,
         connections,

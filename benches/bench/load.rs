@@ -49,19 +49,6 @@ impl Requests {
         requests
     }
 
-    /// One purchase a user, from one sale after the other.
-    pub fn purchases_of_many(address: SocketAddr, sales: &[String], users: &[User]) -> Self {
-        let mut requests = Self::default();
-        for (user, sale) in users.iter().zip(sales.iter().cycle()) {
-            requests.push(&format!(
-                "POST /api/v1/sales/{sale}/orders HTTP/1.1\r\nHost: {address}\r\n\
-                 Authorization: Bearer {}\r\nContent-Length: 0\r\n\r\n",
-                user.token
-            ));
-        }
-        requests
-    }
-
     /// One purchase a buyer in an arena of the lab.
     pub fn lab_purchases(address: SocketAddr, arena: &str, buyers: usize) -> Self {
         let mut requests = Self::default();
@@ -145,7 +132,7 @@ pub struct Follower {
 #[derive(Clone)]
 pub struct Load {
     /// Connections are spread over these evenly.
-    pub addresses: Vec<SocketAddr>,
+    pub address: SocketAddr,
     pub requests: Arc<Requests>,
     pub count: usize,
     pub connections: usize,
@@ -209,7 +196,7 @@ impl Load {
                 .map(|thread| {
                     let share = (self.connections + thread) / self.threads;
                     let (shared, start) = (shared.clone(), &start);
-                    scope.spawn(move || drive(&shared, thread, share, start, crowd))
+                    scope.spawn(move || drive(&shared, share, start, crowd))
                 })
                 .collect();
             let ended = parts.into_iter().map(std::thread::ScopedJoinHandle::join);
@@ -320,7 +307,6 @@ impl Crowd {
 
 fn drive(
     shared: &Arc<Shared>,
-    thread: usize,
     connections: usize,
     start: &Barrier,
     crowd: Crowd,
@@ -331,8 +317,8 @@ fn drive(
             .enable_time()
             .build()
             .map_err(|error| error.to_string())?;
-        let addresses = &shared.load.addresses;
-        let streams = runtime.block_on(connect(addresses, thread, connections))?;
+        let address = shared.load.address;
+        let streams = runtime.block_on(connect(address, connections))?;
         Ok((runtime, streams))
     });
     // Also after a failure: the other threads wait here.
@@ -357,14 +343,9 @@ fn drive(
     })
 }
 
-pub async fn connect(
-    addresses: &[SocketAddr],
-    first: usize,
-    connections: usize,
-) -> Result<Vec<TcpStream>, String> {
+pub async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>, String> {
     let mut streams = Vec::with_capacity(connections);
     for number in 0..connections {
-        let address = addresses[(first + number) % addresses.len()];
         let stream = TcpStream::connect(address).await.and_then(|stream| {
             stream.set_nodelay(true)?;
             // Closed by a reset: a closed connection otherwise keeps its port for a minute, and ten

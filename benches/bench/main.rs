@@ -2,10 +2,10 @@
 //! docs/performance.md. It fails if an answer or a row was wrong, and never for being slow.
 
 mod bare;
+mod bytes;
 mod client;
 mod cpu;
 mod durable;
-mod growth;
 mod load;
 mod million;
 mod process;
@@ -60,16 +60,8 @@ enum Task {
     Durable,
     /// A million attempts for ten phones from 10,000 connections
     Million,
-    /// What a purchase costs at 1,000, 100,000 and a million buyers
-    Buyers,
-    /// What a purchase costs with 1, 100 and 1,000 sales at once
-    Sales,
-    /// What a purchase costs with 1 and 4 instances
-    Instances,
     /// What a buyer leaves in Redis
     Bytes,
-    /// The last four, one after the other
-    Growth,
     /// Everything
     All,
     /// Prints the tables of JSON files as Markdown, for docs/performance.md
@@ -86,16 +78,7 @@ impl Task {
     /// The measurements that it is made of.
     fn parts(&self) -> Vec<Self> {
         match self {
-            Self::Growth => vec![Self::Buyers, Self::Sales, Self::Instances, Self::Bytes],
-            Self::All => vec![
-                Self::Paired,
-                Self::Durable,
-                Self::Million,
-                Self::Buyers,
-                Self::Sales,
-                Self::Instances,
-                Self::Bytes,
-            ],
+            Self::All => vec![Self::Paired, Self::Durable, Self::Million, Self::Bytes],
             one => vec![one.clone()],
         }
     }
@@ -104,10 +87,7 @@ impl Task {
         match self {
             Self::Durable => durable::run(options, workspace).await,
             Self::Million => million::run(options, workspace).await,
-            Self::Buyers => growth::buyers(options, workspace).await,
-            Self::Sales => growth::sales(options, workspace).await,
-            Self::Instances => growth::instances(options, workspace).await,
-            Self::Bytes => growth::bytes(options, workspace).await,
+            Self::Bytes => bytes::run(options, workspace).await,
             _ => Ok(report::section(&session::run(options, workspace).await?)),
         }
     }

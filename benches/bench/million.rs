@@ -62,7 +62,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section, Er
             let requests = Arc::new(requests);
             drop(users);
             let load = |address: SocketAddr, expected| Load {
-                addresses: vec![address],
+                address,
                 requests: requests.clone(),
                 count,
                 connections,

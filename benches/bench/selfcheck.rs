@@ -65,7 +65,7 @@ async fn generator() -> Result<(), Error> {
         })
         .collect();
     let load = Load {
-        addresses: vec![bare.address],
+        address: bare.address,
         requests: Arc::new(Requests::purchases(bare.address, "1", &users, true)),
         count: 2_000,
         connections: 7,

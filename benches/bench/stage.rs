@@ -114,10 +114,9 @@ pub struct Stage<'a> {
 pub struct Sell<'a> {
     /// For the words of a failure.
     pub name: &'a str,
-    /// The servers, which share their stores.
-    pub targets: &'a [&'a Target],
-    /// The sales whose audit has to agree, and which nobody else buys from.
-    pub sales: &'a [String],
+    pub target: &'a Target,
+    /// The sale whose audit has to agree, and which nobody else buys from.
+    pub sale: &'a str,
     pub requests: Arc<Requests>,
     pub count: usize,
     pub connections: usize,
@@ -184,7 +183,7 @@ impl<'a> Stage<'a> {
         expected: Expected,
     ) -> Load {
         Load {
-            addresses: vec![address],
+            address,
             requests,
             count,
             connections: self.connections(),
@@ -240,8 +239,8 @@ impl<'a> Stage<'a> {
         let requests = self.purchases(target.address(), sale, users);
         self.sell(Sell {
             name,
-            targets: &[target],
-            sales: &[sale.to_owned()],
+            target,
+            sale,
             requests,
             count: users.len(),
             connections: self.connections(),
@@ -254,14 +253,10 @@ impl<'a> Stage<'a> {
     /// A run whose every request buys; not over before every order is in Postgres and audited.
     pub async fn sell(&mut self, what: Sell<'_>) -> Result<Run, Error> {
         tokio::time::sleep(PAUSE).await;
-        let pids: Vec<u32> = what
-            .targets
-            .iter()
-            .map(|target| target.process.pid())
-            .collect();
-        let clients: Vec<&Client> = what.targets.iter().map(|target| &target.client).collect();
+        let (target, sale) = (what.target, what.sale);
+        let pids = [target.process.pid()];
         let load = Load {
-            addresses: what.targets.iter().map(|target| target.address()).collect(),
+            address: target.address(),
             requests: what.requests,
             count: what.count,
             connections: what.connections,
@@ -270,48 +265,35 @@ impl<'a> Stage<'a> {
             schedule: what.schedule,
             follower: what.follower,
         };
-        // Of the first sales only: a thousand audits would take longer than what they judge.
-        let audited = &what.sales[..what.sales.len().min(MOST_AUDITED)];
-        let mut live_before = 0;
-        for sale in audited {
-            live_before += usize::try_from(what.targets[0].client.audit(sale).await?.live)?;
-        }
-        let metrics = metrics_of(&clients).await?;
+        let live_before = target.client.audit(sale).await?.live;
+        let metrics = target.client.metrics().await?;
         let before = cpu::used(&pids);
         let mut run = Run::new(load.run().await?);
         let answered = Instant::now();
-        let drained = wait_until_written(&clients, &metrics, run.requests).await?;
+        let drained = wait_until_written(&target.client, &metrics, run.requests).await?;
         run.set_cpu(before, cpu::used(&pids));
         run.drain_seconds = drained.map(|drained| (drained - answered).as_secs_f64());
-        let after = metrics_of(&clients).await?;
+        let after = target.client.metrics().await?;
         run.batch_size = batch_size(&metrics, &after);
         let more = |name: &str| after.total(name) - metrics.total(name);
         let transactions = more("flash_sale_writer_seconds_count");
         run.write_size = (transactions > 0.0).then(|| more(WRITTEN) / transactions);
         self.check_answers(what.name, &run);
         if drained.is_none() {
-            self.fail(
-                what.name,
-                &format!("orders were not written within {DRAINED_WITHIN:?}"),
-            );
+            let late = format!("orders were not written within {DRAINED_WITHIN:?}");
+            self.fail(what.name, &late);
         }
-        let mut live = 0;
-        for sale in audited {
-            let audit = quiescent_audit(what.targets[0], sale).await?;
-            live += usize::try_from(audit.live)?;
-            if !audit.quiescent {
-                self.fail(what.name, "the sale did not come to rest");
-            }
-            if !audit.ok {
-                self.fail(what.name, &format!("the audit says {}", audit.problems));
-            }
+        let audit = quiescent_audit(target, sale).await?;
+        if !audit.quiescent {
+            self.fail(what.name, "the sale did not come to rest");
         }
-        let bought = run.requests;
-        if audited.len() == what.sales.len() && live - live_before != bought {
-            let now = live - live_before;
-            let what_is =
-                format!("{bought} purchases were answered 202, {now} more orders are live");
-            self.fail(what.name, &what_is);
+        if !audit.ok {
+            self.fail(what.name, &format!("the audit says {}", audit.problems));
+        }
+        let (bought, live) = (run.requests, audit.live - live_before);
+        if usize::try_from(live) != Ok(bought) {
+            let lost = format!("{bought} purchases were answered 202, {live} more orders are live");
+            self.fail(what.name, &lost);
         }
         Ok(run)
     }
@@ -335,26 +317,16 @@ impl<'a> Stage<'a> {
     }
 }
 
-const MOST_AUDITED: usize = 10;
-
-pub async fn metrics_of(clients: &[&Client]) -> Result<Metrics, Error> {
-    let mut all = Metrics::default();
-    for client in clients {
-        all.add(client.metrics().await?);
-    }
-    Ok(all)
-}
-
-/// When the writers had written `count` orders more than at `before`; `None` if they did not in time.
+/// When the writer had written `count` orders more than at `before`; `None` if they did not in time.
 pub async fn wait_until_written(
-    clients: &[&Client],
+    client: &Client,
     before: &Metrics,
     count: usize,
 ) -> Result<Option<Instant>, Error> {
     let wanted = before.total(WRITTEN) + count as f64;
     let deadline = Instant::now() + DRAINED_WITHIN;
     loop {
-        let written = metrics_of(clients).await?.total(WRITTEN);
+        let written = client.metrics().await?.total(WRITTEN);
         let now = Instant::now();
         if written >= wanted {
             return Ok(Some(now));

@@ -16,7 +16,6 @@ mod approval;
 mod audit;
 mod bots;
 mod checkers;
-mod citus;
 mod cli;
 mod clients;
 mod cluster;
