@@ -388,7 +388,7 @@ impl FromStr for OrderStatus {
     }
 }
 
-/// An order as its owner sees it. Times are `None` until they happen.
+/// An order as its owner sees it. Times are null until they happen.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow, Serialize, ToSchema)]
 pub struct Order {
     #[serde(rename = "order_id")]

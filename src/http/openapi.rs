@@ -34,7 +34,8 @@ use utoipa::{
 pub struct Head;
 
 /// An error as RFC 9457 has it. Programs branch on `code`; the other members are for people, or
-/// belong to some codes only. For the document: `web/problem.rs` writes them.
+/// belong to some codes only.
+// For the document: `web/problem.rs` writes them.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody<'a> {

@@ -37,7 +37,7 @@ macro_rules! sale_columns {
 }
 pub(crate) use sale_columns;
 
-/// What is sold to whom and when. Validated by [`Shop::create_sale`].
+/// What is sold to whom and when; the shop checks that it makes sense.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateSale)]
