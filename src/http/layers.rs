@@ -16,20 +16,23 @@ use crate::{
     },
 };
 use axum::{
-    Router,
-    extract::{DefaultBodyLimit, MatchedPath, Request, State},
+    BoxError, Router,
+    body::{Body, Bytes, HttpBody},
+    extract::{DefaultBodyLimit, MatchedPath, Request},
     http::{
         HeaderName, HeaderValue, Method, StatusCode,
         header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
     },
-    middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
+use futures_util::future::BoxFuture;
 use std::{
+    convert::Infallible,
     sync::atomic::Ordering::Relaxed,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tower::{ServiceBuilder, util::MapRequestLayer};
+use tower::{Service, ServiceBuilder, layer::layer_fn, util::MapRequestLayer};
 use tower_http::{
     catch_panic::CatchPanicLayer,
     limit::RequestBodyLimitLayer,
@@ -37,7 +40,7 @@ use tower_http::{
     timeout::TimeoutLayer,
     trace::TraceLayer,
 };
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
@@ -60,7 +63,10 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(trace)
-            .layer(from_fn_with_state(app, observe))
+            .layer(layer_fn(move |inner| Observe {
+                app: app.clone(),
+                inner,
+            }))
             .layer(CatchPanicLayer::custom(panicked))
             .layer(DefaultBodyLimit::disable())
             .layer(RequestBodyLimitLayer::new(LIMIT)),
@@ -94,8 +100,11 @@ fn is_plain(id: &[u8]) -> bool {
 }
 
 fn route(request: &Request) -> &str {
-    let matched = request.extensions().get::<MatchedPath>();
-    matched.map_or("unmatched", MatchedPath::as_str)
+    label(request.extensions().get())
+}
+
+fn label(route: Option<&MatchedPath>) -> &str {
+    route.map_or("unmatched", MatchedPath::as_str)
 }
 
 /// A client can send any method, and every label of a metric is kept for ever.
@@ -106,33 +115,64 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 /// Limits, counts and times a request, and completes the headers of its answer.
-async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let route = route(&request).to_owned();
-    let method = method_label(request.method());
-    let (response, left) = match check_address(&app, &request) {
-        Ok(left) => (traced(method, &route, request, next).await, left),
-        Err(problem) => (problem.into_response(), None),
-    };
-    let mut response = match response.status() {
-        // The layers that answer these do not know problem documents.
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(&TOO_LARGE).into_response(),
-        StatusCode::GATEWAY_TIMEOUT => {
-            tracing::warn!(route, "gave up on a request that took too long");
-            Problem::unavailable("the answer took too long", RETRY_AFTER_TIMEOUT).into_response()
-        }
-        _ => response,
-    };
-    complete(&app, &mut response, left);
-    let status = response.status().as_str().to_owned();
+#[derive(Clone)]
+struct Observe<S> {
+    app: App,
+    inner: S,
+}
+
+impl<S, B> Service<Request> for Observe<S>
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let began = Instant::now();
+        let app = self.app.clone();
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        let method = method_label(request.method());
+        let span = span(method, label(route.as_ref()), &request);
+        let checked = check_address(&app, &request).map(|left| (left, self.inner.call(request)));
+        Box::pin(async move {
+            let route = label(route.as_ref());
+            let (response, left) = match checked {
+                Ok((left, answer)) => (traced(answer, span).await, left),
+                Err(problem) => (problem.into_response(), None),
+            };
+            let mut response = match response.status() {
+                // The layers that answer these do not know problem documents.
+                StatusCode::PAYLOAD_TOO_LARGE => Problem::new(&TOO_LARGE).into_response(),
+                StatusCode::GATEWAY_TIMEOUT => {
+                    tracing::warn!(route, "gave up on a request that took too long");
+                    let wait = RETRY_AFTER_TIMEOUT;
+                    Problem::unavailable("the answer took too long", wait).into_response()
+                }
+                _ => response,
+            };
+            complete(&app, &mut response, left);
+            count(route, method, response.status(), began.elapsed());
+            Ok(response)
+        })
+    }
+}
+
+fn count(route: &str, method: &'static str, status: StatusCode, took: Duration) {
+    let (route, status) = (route.to_owned(), status.as_str().to_owned());
     metrics::counter!(
         "flash_sale_http_requests_total",
         "route" => route.clone(), "method" => method, "status" => status
     )
     .increment(1);
-    metrics::histogram!("flash_sale_http_request_seconds", "route" => route)
-        .record(began.elapsed());
-    response
+    metrics::histogram!("flash_sale_http_request_seconds", "route" => route).record(took);
 }
 
 /// How many requests its address has left, where addresses are limited.
@@ -176,18 +216,30 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
     }
 }
 
-/// Answers within a span of a trace, if this request is traced, and says where it is found.
-async fn traced(method: &'static str, route: &str, request: Request, next: Next) -> Response {
+/// The span of a trace, if this request is traced.
+fn span(method: &'static str, route: &str, request: &Request) -> Span {
     if !route.starts_with("/api/") {
-        return next.run(request).await;
+        return Span::none();
     }
     let id = request.headers().get(X_REQUEST_ID);
     let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-    let span = traces::request(method, route, id, request.headers());
+    traces::request(method, route, id, request.headers())
+}
+
+/// Answers within the span, and says where the trace is found.
+async fn traced<B>(
+    answer: impl Future<Output = Result<Response<B>, Infallible>>,
+    span: Span,
+) -> Response
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     if span.is_disabled() {
-        return next.run(request).await;
+        let Ok(response) = answer.await;
+        return response.map(Body::new);
     }
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let Ok(response) = answer.instrument(span.clone()).await;
+    let mut response = response.map(Body::new);
     let found_at = traces::answered(&span, response.status().as_u16());
     if let Some(Ok(found_at)) = found_at.map(HeaderValue::try_from) {
         response.headers_mut().insert(TRACERESPONSE, found_at);
