@@ -21,10 +21,10 @@
 
 local NONE = {}
 
--- The user's order that settles this attempt, if there is one: its verdict and id, or slot.
--- Otherwise the places that are taken.
-local function look_up(record, order, key)
-  if record == '' then return nil, nil, nil, 0, NONE end
+-- The user's order that settles this attempt (order id .. key), if there is one: its verdict and id,
+-- or slot. Otherwise the places that are taken.
+local function look_up(record, attempt)
+  local order, key = string.sub(attempt, 1, 8), string.sub(attempt, 9)
   local held, taken, standing = 0, {}, nil
   for at = 1, #record, RECORD do
     local slot, id = string.byte(record, at), string.sub(record, at + 1, at + 8)
@@ -56,17 +56,20 @@ register('admit', function(keys, args)
   local refusal = closed(args[4], now, opens, closes, paused)
   local room = tonumber(args[2]) - pending
 
+  -- Every string is dear here: a new buyer makes three.
+  local sub, char = string.sub, string.char
   local buyers, users = args[5], {}
   local count = #buyers / 32
-  for i = 1, count do users[i] = string.sub(buyers, i * 32 - 31, i * 32 - 16) end
+  for i = 1, count do users[i] = sub(buyers, i * 32 - 31, i * 32 - 16) end
   local found = redis.call('HMGET', keys[3], unpack(users))
-  local records, written = {}, {}
-  local verdicts, ids, slots, accepted = {}, {}, {}, {}
+  local records, written, entries, taken_now = {}, {}, {}, 0
+  local verdicts, ids, slots = {}, {}, {}
   for i = 1, count do
     local user = users[i]
     local record = records[user] or found[i] or ''
-    local order, key = string.sub(buyers, i * 32 - 15, i * 32 - 8), string.sub(buyers, i * 32 - 7, i * 32)
-    local verdict, standing, slot, held, taken = look_up(record, order, key)
+    local attempt = sub(buyers, i * 32 - 15, i * 32)
+    local verdict, standing, slot, held, taken = nil, nil, nil, 0, NONE
+    if record ~= '' then verdict, standing, slot, held, taken = look_up(record, attempt) end
     if not verdict then
       if refusal then verdict = refusal
       elseif held >= limit then verdict = 'D'
@@ -75,11 +78,15 @@ register('admit', function(keys, args)
       else
         verdict, slot = 'A', 0
         while taken[slot] do slot = slot + 1 end
-        slot = string.char(slot)
+        slot = char(slot)
         remaining, room = remaining - 1, room - 1
-        if not records[user] then written[#written + 1] = user end
-        records[user] = record .. slot .. order .. key
-        accepted[#accepted + 1] = user .. order .. key .. slot
+        record = record .. slot .. attempt
+        records[user] = record
+        local at = 2 * taken_now
+        written[at + 1], written[at + 2] = user, record
+        at = at + taken_now
+        entries[at + 1], entries[at + 2], entries[at + 3] = user, attempt, slot
+        taken_now = taken_now + 1
       end
     end
     if slot then slots[#slots + 1] = slot end
@@ -88,15 +95,14 @@ register('admit', function(keys, args)
   end
 
   local entry = ''
-  if #accepted > 0 then
+  if taken_now > 0 then
     local created = args[4] == '0' and string.format('%d', now) or args[4]
     -- The log first: it is the one write that could still be refused.
-    entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o', table.concat(accepted))
-    local pairs_of = {}
-    for i, user in ipairs(written) do pairs_of[2 * i - 1], pairs_of[2 * i] = user, records[user] end
-    redis.call('HSET', keys[3], unpack(pairs_of))
-    admitted, change = admitted + #accepted, change + 1
-    redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change, 'pending', pending + #accepted)
+    entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o', table.concat(entries))
+    -- Whoever bought twice stands there twice; the last record has both orders.
+    redis.call('HSET', keys[3], unpack(written))
+    admitted, change = admitted + taken_now, change + 1
+    redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change, 'pending', pending + taken_now)
   end
   return { 'ok', now, remaining, admitted, change, entry, table.concat(verdicts), table.concat(ids), table.concat(slots) }
 end)
