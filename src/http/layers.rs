@@ -18,7 +18,7 @@ use crate::{
 use axum::{
     BoxError, Router,
     body::{Body, Bytes, HttpBody},
-    extract::{DefaultBodyLimit, MatchedPath, Request},
+    extract::{MatchedPath, Request},
     http::{
         HeaderName, HeaderValue, Method, StatusCode,
         header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
@@ -26,10 +26,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::BoxFuture;
+use metrics::{Counter, Histogram};
 use std::{
     convert::Infallible,
     sync::{
-        Arc,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -67,11 +68,11 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(layer_fn(move |inner| Observe {
                 app: app.clone(),
+                meters: Arc::default(),
                 inner,
             }))
             .layer(trace)
             .layer(CatchPanicLayer::custom(panicked))
-            .layer(DefaultBodyLimit::disable())
             .layer(RequestBodyLimitLayer::new(LIMIT)),
     )
 }
@@ -103,7 +104,8 @@ impl Default for Numbered {
 impl MakeRequestId for Numbered {
     fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
         let id = format!("{:08x}-{:x}", self.prefix, self.next.fetch_add(1, Relaxed));
-        HeaderValue::try_from(id).ok().map(RequestId::new)
+        let id = HeaderValue::from_maybe_shared(Bytes::from(id));
+        id.ok().map(RequestId::new)
     }
 }
 
@@ -145,7 +147,40 @@ fn method_label(method: &Method) -> &'static str {
 #[derive(Clone)]
 struct Observe<S> {
     app: App,
+    meters: Arc<Meters>,
     inner: S,
+}
+
+/// The metrics of one route: their names and labels are looked up once, not with each request.
+#[derive(Default)]
+struct Meters {
+    seconds: OnceLock<Histogram>,
+    requests: RwLock<Vec<(&'static str, StatusCode, Counter)>>,
+}
+
+impl Meters {
+    fn count(&self, route: &str, method: &'static str, status: StatusCode, took: Duration) {
+        let seconds = self.seconds.get_or_init(
+            || metrics::histogram!("flash_sale_http_request_seconds", "route" => route.to_owned()),
+        );
+        seconds.record(took);
+        let known = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        let of = |counter: &&(_, _, _)| (counter.0, counter.1) == (method, status);
+        if let Some((_, _, counter)) = known.iter().find(of) {
+            return counter.increment(1);
+        }
+        drop(known);
+        let counter = metrics::counter!(
+            "flash_sale_http_requests_total",
+            "route" => route.to_owned(), "method" => method, "status" => status.as_str().to_owned()
+        );
+        counter.increment(1);
+        let mut known = self
+            .requests
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.push((method, status, counter));
+    }
 }
 
 impl<S, B> Service<Request> for Observe<S>
@@ -164,7 +199,7 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let began = Instant::now();
-        let app = self.app.clone();
+        let (app, meters) = (self.app.clone(), self.meters.clone());
         let route = request.extensions().get::<MatchedPath>().cloned();
         let method = method_label(request.method());
         let span = span(method, label(route.as_ref()), &request);
@@ -186,20 +221,10 @@ where
                 _ => response,
             };
             complete(&app, &mut response, left);
-            count(route, method, response.status(), began.elapsed());
+            meters.count(route, method, response.status(), began.elapsed());
             Ok(response)
         })
     }
-}
-
-fn count(route: &str, method: &'static str, status: StatusCode, took: Duration) {
-    let (route, status) = (route.to_owned(), status.as_str().to_owned());
-    metrics::counter!(
-        "flash_sale_http_requests_total",
-        "route" => route.clone(), "method" => method, "status" => status
-    )
-    .increment(1);
-    metrics::histogram!("flash_sale_http_request_seconds", "route" => route).record(took);
 }
 
 /// How many requests its address has left, where addresses are limited.
