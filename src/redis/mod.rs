@@ -109,6 +109,9 @@ impl Redis {
         &self,
         commands: Vec<Cmd>,
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        if commands.is_empty() {
+            return Ok(Vec::new()); // an empty pipeline is an error
+        }
         let mut connection = self.pooled().await?;
         let mut answers = if self.is_cluster() {
             side_by_side(&connection, &commands).await?
