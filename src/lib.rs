@@ -23,7 +23,7 @@ pub mod bots;
 /// The lab: every way to sell a scarce thing, the broken ones too, side by side.
 pub mod lab;
 
-/// HTTP as the shop and the lab share it: problems, JSON bodies, event streams, who is asking.
+/// HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses.
 pub mod web;
 
 /// The loops behind the purchase path: writing accepted orders, recovering what a dead process left,

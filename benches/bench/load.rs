@@ -131,7 +131,6 @@ pub struct Follower {
 /// One run: what is asked, how often, by how many at once.
 #[derive(Clone)]
 pub struct Load {
-    /// Connections are spread over these evenly.
     pub address: SocketAddr,
     pub requests: Arc<Requests>,
     pub count: usize,

@@ -1,4 +1,4 @@
-//! What happens around every request, outermost first: its id, its span, its metrics and headers,
+//! What happens around every request, outermost first: its id, its metrics and headers, its span,
 //! panics, the size of its body. Time limits stand beside the routes they are for (`mod.rs`).
 
 use super::{
@@ -84,18 +84,21 @@ pub fn time_limit(limit: Duration) -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, limit)
 }
 
-/// Numbers the requests of this process; the prefix tells processes apart. No random bytes for each:
-/// they are a system call.
+/// Numbers the requests of this process, and shuffles the numbers: they tell nobody how busy it is.
+/// No random bytes for each: they are a system call.
 #[derive(Clone)]
 struct Numbered {
-    prefix: u32,
+    mask: u64,
+    factor: u64,
     next: Arc<AtomicU64>,
 }
 
 impl Default for Numbered {
     fn default() -> Self {
+        let (mask, factor) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
-            prefix: uuid::Uuid::new_v4().as_fields().0,
+            mask,
+            factor: factor | 1, // odd: no two numbers become the same
             next: Arc::default(),
         }
     }
@@ -103,8 +106,11 @@ impl Default for Numbered {
 
 impl MakeRequestId for Numbered {
     fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
-        let id = format!("{:08x}-{:x}", self.prefix, self.next.fetch_add(1, Relaxed));
-        let id = HeaderValue::from_maybe_shared(Bytes::from(id));
+        let number = self.next.fetch_add(1, Relaxed);
+        let shuffled = (number ^ self.mask)
+            .wrapping_mul(self.factor)
+            .rotate_left(32);
+        let id = HeaderValue::from_maybe_shared(Bytes::from(format!("{shuffled:016x}")));
         id.ok().map(RequestId::new)
     }
 }
@@ -202,12 +208,14 @@ where
         let (app, meters) = (self.app.clone(), self.meters.clone());
         let route = request.extensions().get::<MatchedPath>().cloned();
         let method = method_label(request.method());
-        let span = span(method, label(route.as_ref()), &request);
-        let checked = check_address(&app, &request).map(|left| (left, self.inner.call(request)));
+        let checked = check_address(&app, &request).map(|left| {
+            let span = span(method, label(route.as_ref()), &request);
+            (left, span, self.inner.call(request))
+        });
         Box::pin(async move {
             let route = label(route.as_ref());
             let (response, left) = match checked {
-                Ok((left, answer)) => (traced(answer, span).await, left),
+                Ok((left, span, answer)) => (traced(answer, span).await, left),
                 Err(problem) => (problem.into_response(), None),
             };
             let mut response = match response.status() {

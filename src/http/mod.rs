@@ -1,4 +1,4 @@
-//! HTTP: all routes and layers on this screen, one file per resource.
+//! HTTP: the routes and layers of the shop on this screen, one file per resource.
 //!
 //! A handler reads: who is asking, what they want, one call of the [`Shop`], the answer. What it
 //! refuses is a [`error::Problem`].

@@ -1,4 +1,5 @@
-//! A typed wrapper for every function of the library.
+//! A typed wrapper for every function of the library that a sale needs; those of the waiting room and of
+//! the defence against bots stand with them (`room/functions.rs`, `bots/functions.rs`).
 //!
 //! A wrapper knows the function's KEYS, ARGV and reply; nobody else does.
 
@@ -507,7 +508,8 @@ pub async fn floor_ids(
     second: i64,
 ) -> Result<(), RedisError> {
     let keys = [keys.id_clock(lane), keys.id_counter(lane, day)];
-    ask(connection, "floor_ids", &keys, (second, midnight(day))).await
+    let set = ask::<i64>(connection, "floor_ids", &keys, (second, midnight(day)));
+    set.await.map(drop)
 }
 
 fn midnight(day: Date) -> i64 {

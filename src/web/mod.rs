@@ -1,4 +1,4 @@
-//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, who is asking.
+//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses.
 
 pub mod address;
 pub mod body;

@@ -115,6 +115,9 @@ struct Counted {
 /// The sales of these whose counters differ by more than what happened meanwhile.
 async fn disagreements(shop: &Shop, sales: &[Arc<Listing>]) -> Result<HashSet<SaleId>, ShopError> {
     let before = look(shop, sales).await?;
+    if before.is_empty() {
+        return Ok(HashSet::new());
+    }
     let counted: Vec<Counted> = sqlx::query_as(
         "SELECT id, epoch, stock::bigint, taken::bigint,
                 (SELECT count(*) FROM releases WHERE sale_id = sales.id) AS outbox
@@ -126,9 +129,10 @@ async fn disagreements(shop: &Shop, sales: &[Arc<Listing>]) -> Result<HashSet<Sa
     let after = look(shop, sales).await?;
     let mut found = HashSet::new();
     for counted in counted {
-        let per_user = shop.board.get(counted.id);
-        let per_user = per_user.map_or(1, |listing| i64::from(listing.sale().per_user_limit));
+        let listing = sales.iter().find(|listing| listing.id == counted.id);
         if let (Some(before), Some(after)) = (before.get(&counted.id), after.get(&counted.id))
+            && let Some(listing) = listing
+            && let per_user = i64::from(listing.sale().per_user_limit)
             && let Some(why) = disagreement(before, &counted, after, per_user)
         {
             tracing::debug!(sale = %counted.id, why, "redis and postgres disagree");

@@ -6,14 +6,14 @@
 --       checked when they were first admitted) the time of that in ms · the buyers, 32 bytes each:
 --       user id (16) .. order id (8, big endian) .. idempotency key (8, zeros: none)
 --
--- Returns { outcome, time in ms, remaining, admitted, change, stream id or '', verdicts, ids, slots
---   } outcome   'ok', or why nobody was decided on: 'absent', 'epoch', 'not_approved', 'corrupt'
+-- Returns { outcome, time in ms, remaining, admitted, change, stream id or '', verdicts, ids, slots }
+--   outcome   'ok', or why nobody was decided on: 'absent', 'epoch', 'not_approved', 'corrupt'
 --   verdicts  one letter a buyer: A accepted, a accepted earlier by this very attempt, R replay of
---   an idempotency key, D already
---             ordered, S sold out, N not open yet, P paused, E ended, B backlog full ids       8
---   bytes for every R and D, in order: the order that stands in the way slots     1 byte for every
---   A and a, in order: which of the user's places the order takes (+128: its unit was returned
---   since)
+--             an idempotency key, D already ordered, S sold out, N not open yet, P paused, E ended,
+--             B backlog full
+--   ids       8 bytes for every R and D, in order: the order that stands in the way
+--   slots     1 byte for every A and a, in order: which of the user's places the order takes
+--             (+128: its unit was returned since)
 --
 -- A buyer's record is 17 bytes an order: slot (1; +128 once the unit was returned, then it only serves replays) .. order id (8) ..
 -- idempotency key (8). Lua does not roll back: all that can fail (a key of another type, a value that is no number) is read
@@ -99,8 +99,11 @@ register('admit', function(keys, args)
     local created = args[4] == '0' and string.format('%d', now) or args[4]
     -- The log first: it is the one write that could still be refused.
     entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o', table.concat(entries))
-    -- Whoever bought twice stands there twice; the last record has both orders.
-    redis.call('HSET', keys[3], unpack(written))
+    -- Whoever bought twice stands there twice; the last record has both orders. In slices: `unpack`
+    -- takes at most 8,000 values, and nothing may fail from here on.
+    for at = 1, #written, 4000 do
+      redis.call('HSET', keys[3], unpack(written, at, math.min(at + 3999, #written)))
+    end
     admitted, change = admitted + taken_now, change + 1
     redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change, 'pending', pending + taken_now)
   end
