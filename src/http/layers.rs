@@ -29,10 +29,7 @@ use futures_util::future::BoxFuture;
 use metrics::{Counter, Histogram};
 use std::{
     convert::Infallible,
-    sync::{
-        Arc, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock, PoisonError, RwLock, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -40,7 +37,7 @@ use tower::{Service, ServiceBuilder, layer::layer_fn, util::MapRequestLayer};
 use tower_http::{
     catch_panic::CatchPanicLayer,
     limit::RequestBodyLimitLayer,
-    request_id::{MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer},
+    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
     timeout::TimeoutLayer,
     trace::TraceLayer,
 };
@@ -64,7 +61,7 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
     router.layer(
         ServiceBuilder::new()
             .layer(MapRequestLayer::new(drop_odd_id))
-            .layer(SetRequestIdLayer::x_request_id(Numbered::default()))
+            .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(layer_fn(move |inner| Observe {
                 app: app.clone(),
@@ -82,37 +79,6 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
 /// The handler is dropped where it waits, as when its client hangs up. [`Observe`] tells why.
 pub fn time_limit(limit: Duration) -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, limit)
-}
-
-/// Numbers the requests of this process, and shuffles the numbers: they tell nobody how busy it is.
-/// No random bytes for each: they are a system call.
-#[derive(Clone)]
-struct Numbered {
-    mask: u64,
-    factor: u64,
-    next: Arc<AtomicU64>,
-}
-
-impl Default for Numbered {
-    fn default() -> Self {
-        let (mask, factor) = uuid::Uuid::new_v4().as_u64_pair();
-        Self {
-            mask,
-            factor: factor | 1, // odd: no two numbers become the same
-            next: Arc::default(),
-        }
-    }
-}
-
-impl MakeRequestId for Numbered {
-    fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
-        let number = self.next.fetch_add(1, Relaxed);
-        let shuffled = (number ^ self.mask)
-            .wrapping_mul(self.factor)
-            .rotate_left(32);
-        let id = HeaderValue::from_maybe_shared(Bytes::from(format!("{shuffled:016x}")));
-        id.ok().map(RequestId::new)
-    }
 }
 
 /// An id that a request brings goes into logs and back to the client, so it has to be plain.
