@@ -75,7 +75,8 @@ impl Redis {
     /// A pooled connection for ordinary work. In a cluster the keys of one command must have one
     /// hash tag, and those of a pipeline too.
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
-        self.servers.pooled().await
+        // Boxed: making a connection is a large future, which every caller would carry.
+        Box::pin(self.servers.pooled()).await
     }
 
     /// Connections in the pool.
@@ -92,7 +93,7 @@ impl Redis {
         if let Some(connection) = self.shared.load().as_deref() {
             return Ok(connection.another());
         }
-        let connection = self.servers.shared().await?;
+        let connection = Box::pin(self.servers.shared()).await?;
         let another = connection.another();
         self.shared.store(Some(Arc::new(connection)));
         Ok(another)

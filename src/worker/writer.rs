@@ -199,7 +199,7 @@ async fn settle_by_sale(
                     Err(error) => return Err(error.into()),
                 }
             }
-            late::settle(shop, sale, &batches).await
+            Box::pin(late::settle(shop, sale, &batches)).await // boxed: rare, and large
         };
         if let Err(error) = settled.await {
             failed = Some(error);
