@@ -1,6 +1,6 @@
 // What shoppers do, and how it ended: winners and others are counted and timed apart.
 //
-// The scripts run on k6 1.x and 2.x, and import nothing from the network.
+// The scripts were run on k6 1.1.0, and import nothing from the network.
 
 import { Counter, Trend } from 'k6/metrics';
 import { complain } from './promises.js';
@@ -19,7 +19,7 @@ const endings = {
   contended: new Counter('flash_contended'), // only in the lab: gave up waiting for the others
   failed: new Counter('flash_failed'), // only in the lab
   unavailable: new Counter('flash_unavailable'), // 503: the gate is closed or the backlog is full; no stock was taken
-  unexpected: new Counter('flash_unexpected'), // no answer, 5xx, or an answer that API.md does not know
+  unexpected: new Counter('flash_unexpected'), // no answer, 5xx, or an answer that the API's document (/docs) does not know
 };
 /** Their names, in the order in which a verdict has them. */
 export const ENDINGS = Object.keys(endings);
@@ -31,7 +31,7 @@ const lostTime = new Trend('flash_lost_ms', true);
 // Goes up with every 202 and, at the end, down by the rows of the audit. VUs share nothing else that could be compared.
 export const acceptedMinusRows = new Counter('flash_accepted_minus_rows');
 
-// The codes of API.md, by how they count. `rate_limited` is not among them: `call` ends the run.
+// The codes of the API's document, by how they count. `rate_limited` is not among them: `call` ends the run.
 const ENDING_OF_CODE = {
   sold_out: 'sold_out',
   already_ordered: 'already_ordered',

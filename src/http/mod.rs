@@ -222,7 +222,7 @@ mod tests {
         (status, code.to_owned())
     }
 
-    /// API.md's tables.
+    /// Every route that clients may rely on.
     const CONTRACT: &[(&str, &str)] = &[
         ("post", "/api/v1/session"),
         ("get", "/api/v1/session"),

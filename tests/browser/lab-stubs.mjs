@@ -1,4 +1,4 @@
-// What the server's lab answers, small and by the contract (API.md): for states of the pages that a real race does not bring
+// What the server's lab answers, small and by the API's document: for states of the pages that a real race does not bring
 // about at will, such as no ZooKeeper, too many arenas, or a lab that is off.
 
 const CODE = (body) => `// --- the purchase

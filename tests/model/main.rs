@@ -14,16 +14,16 @@
 //! 5. *A log entry is deleted after its orders are committed* (`src/worker/writer.rs`).
 //! 6. *An order of an ended epoch that is no row asks for a place in the live one, under its own id.* If
 //!    there is none it becomes `rejected` (`writer.rs`, `settle_late`).
-//! 7. *A unit is returned by the order's own record*: no live record, no unit (`release.lua`). The outbox row
+//! 7. *A unit is returned by the order's own record*: no live record, no unit (`release` in `orders.lua`). The outbox row
 //!    goes after Redis has the unit (`src/sale/releases.rs`).
 //! 8. *A rebuild seals before it reads*: the live state is deleted, nothing is admitted or returned until the
-//!    new epoch is installed (`src/worker/rebuild/epochs.rs`, `seal.lua`). Then it raises the epoch in Postgres, if
+//!    new epoch is installed (`src/worker/rebuild/epochs.rs`, `seal` in `sale.lua`). Then it raises the epoch in Postgres, if
 //!    nobody else has meanwhile, writes what the log holds, and recomputes from one snapshot.
-//! 9. *Installing is refused* if a newer epoch is live or the log holds anything (`install.lua`).
+//! 9. *Installing is refused* if a newer epoch is live or the log holds anything (`install` in `sale.lua`).
 //! 10. *A Redis process is approved last*, after every sale was fenced, and the ids' floor raised above
 //!     everything that was ever given out (`rebuild/mod.rs`, `approve`; `src/sale/ids.rs`).
 //! 11. *The seal leaves a mark of its epoch, and installing needs that very mark.* It tells a rebuild that
-//!     was overtaken, or whose buyers were flushed away behind its back, to stop (`seal.lua`, `install.lua`).
+//!     was overtaken, or whose buyers were flushed away behind its back, to stop (`seal`, `install`).
 //! 12. *A writer whose order turns out to be closed puts its unit into the outbox once more*, and a release
 //!     deletes only the outbox row that it has read: such an order was admitted a second time after its unit
 //!     had been returned (`orders.rs`, `insert_missing`; `releases.rs`).

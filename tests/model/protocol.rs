@@ -170,7 +170,7 @@ impl Protocol {
         state.redis.log.retain(|entry| entry.name != name);
     }
 
-    /// `release.lua`; whether Redis has dealt with it.
+    /// `release` in `orders.lua`; whether Redis has dealt with it.
     fn release(&self, state: &mut State, order: Order, epoch: Epoch) -> bool {
         let Some(mut selling) = state.redis.selling else {
             return false;
@@ -187,7 +187,7 @@ impl Protocol {
         true
     }
 
-    /// `seal.lua`; whether the rebuild goes on.
+    /// `seal` in `sale.lua`; whether the rebuild goes on.
     fn seal(&self, state: &mut State, epoch: Epoch) -> bool {
         let live = state.redis.selling.map_or(0, |selling| selling.epoch);
         let overtaken = self.rules.seal_leaves_mark && state.redis.sealed_for > epoch;
@@ -201,7 +201,7 @@ impl Protocol {
         true
     }
 
-    /// `install.lua`; whether the epoch is open.
+    /// `install` in `sale.lua`; whether the epoch is open.
     fn install(&self, state: &mut State, epoch: Epoch, taken: u8) -> bool {
         let live = state.redis.selling.map_or(0, |selling| selling.epoch);
         if live >= epoch {

@@ -51,7 +51,7 @@ pub enum Answer {
     NeverSent,
     /// It was sent, and no answer came.
     Unknown,
-    /// An answer that API.md does not know for this call.
+    /// An answer that is not documented for this call.
     Undocumented(u16),
 }
 

@@ -1,4 +1,4 @@
-//! The contract of API.md, from outside: every route through the real router, in its success and in
+//! The HTTP contract, from outside: every route through the real router, in its success and in
 //! each of its refusals.
 
 mod around;

@@ -38,7 +38,7 @@ pub enum Checker {
     OnlyWhileOpen,
     /// I12: nobody sees somebody else's order.
     OrdersArePrivate,
-    /// Only answers that API.md knows.
+    /// Only answers that are documented.
     DocumentedAnswers,
 }
 
