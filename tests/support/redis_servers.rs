@@ -199,12 +199,18 @@ impl RedisProcess {
     /// From now on it follows its primary no more, whatever that one writes, and keeps what it has. (It
     /// offers a password that the primary does not know.)
     pub async fn be_cut_off(&self) {
+        let link = async || self.info("replication", "master_link_status").await;
+        // One that is still copying its primary would keep nothing.
+        eventually("the replica follows", async || {
+            (link().await? == "up").then_some(())
+        })
+        .await;
         let _: String = self
             .command(&["CONFIG", "SET", "masterauth", "nobody knows it"])
             .await;
         let _: i64 = self.command(&["CLIENT", "KILL", "TYPE", "master"]).await;
         eventually("the replica is cut off", async || {
-            (self.info("replication", "master_link_status").await? == "down").then_some(())
+            (link().await? == "down").then_some(())
         })
         .await;
     }
