@@ -236,8 +236,9 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
         let soon = headers.entry(RETRY_AFTER);
         soon.or_insert(const { HeaderValue::from_static("1") });
     }
-    // A proxy that keeps the connection would send its next request while the port closes.
-    if app.leaving.load(Relaxed) {
+    // A client that keeps the connection would send its next request while the port closes, or to a
+    // connection that ends because its body was not read.
+    if app.leaving.load(Relaxed) || status == StatusCode::PAYLOAD_TOO_LARGE {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }

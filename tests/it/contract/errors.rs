@@ -551,6 +551,8 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
                     reply.body
                 );
                 assert_refused(&reply, &path);
+                // Its body is left unread: the next request needs another connection.
+                assert_eq!(reply.header("connection"), "close");
             }
         }
         // One that only announces itself is refused before it is sent.
