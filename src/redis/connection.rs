@@ -21,6 +21,10 @@ use tokio::{sync::Mutex, time::timeout};
 /// The most connections of a pool.
 const POOLED: usize = 16;
 
+/// After this, none of the idle connections is tried any more: when a network has been silent they all
+/// are, and the pool would ask one after the other.
+const CHECKOUT: Duration = Duration::from_millis(500);
+
 /// How long a node of a cluster may take: while the client looks for who has a slot, it asks one node
 /// after the other, and everybody waits.
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -75,6 +79,18 @@ fn invalid(why: &'static str) -> RedisError {
 
 fn build_error(error: impl std::error::Error + Send + Sync + 'static) -> RedisError {
     RedisError::from(std::io::Error::other(error))
+}
+
+/// Borrows a connection that answers.
+async fn lent<T, G>(get: impl Fn() -> G, forget_idle: impl FnOnce()) -> Result<T, RedisError>
+where
+    G: Future<Output = Result<T, PoolError>>,
+{
+    if let Ok(lent) = timeout(CHECKOUT, get()).await {
+        return lent.map_err(pool_error);
+    }
+    forget_idle();
+    get().await.map_err(pool_error)
 }
 
 /// A pool's error as the `redis` crate would have said it.
@@ -171,11 +187,11 @@ impl Servers {
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = pool.get().await.map_err(pool_error)?;
+                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Sentinel { pool, .. } => {
-                let lent = pool.get().await.map_err(pool_error)?;
+                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Cluster { others, .. } => Connection::Cluster(others.connected().await?),
@@ -186,11 +202,11 @@ impl Servers {
     pub async fn shared(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = pool.get().await.map_err(pool_error)?;
+                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
                 Connection::Server(deadpool_redis::Connection::take(lent), None)
             }
             Self::Sentinel { pool, .. } => {
-                let lent = pool.get().await.map_err(pool_error)?;
+                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
                 Connection::Server(sentinel::Connection::take(lent), None)
             }
             Self::Cluster { purchases, .. } => Connection::Cluster(purchases.connected().await?),

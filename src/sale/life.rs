@@ -5,12 +5,15 @@
 
 use crate::{
     domain::{Order, OrderId, OrderStatus, UserId},
+    postgres::timed_out,
     sale::{Shop, ShopError, orders},
 };
 use std::{sync::Arc, time::Duration};
 
 /// When a client that was too early for its queued order should come back.
 const STILL_QUEUED_RETRY: Duration = Duration::from_secs(1);
+/// How long a payment waits for Postgres. It outlives its request, so nobody else ends it.
+const MARK_LIMIT: Duration = Duration::from_secs(10);
 
 impl Shop {
     /// Pays the caller's order. Paying a paid one again is the same answer.
@@ -46,7 +49,9 @@ impl Shop {
                 })?;
         let fail_points = &self.fail_points;
         fail_points.at("pay.charged").await?;
-        let won = orders::mark_paid(&self.postgres, user, order.id, &charge.reference).await?;
+        let marking = orders::mark_paid(&self.postgres, user, order.id, &charge.reference);
+        let marked = tokio::time::timeout(MARK_LIMIT, marking).await;
+        let won = marked.unwrap_or_else(|_| Err(timed_out()))?;
         fail_points.at("pay.marked").await?;
         if won {
             self.metrics.orders(OrderStatus::Paid).increment(1);

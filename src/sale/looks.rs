@@ -10,18 +10,20 @@
 //! is asked at once. Nothing is remembered: every answer was read from the primary after its question came,
 //! so what was once confirmed never reverts (I9). An answer is found by its order *and* its owner (I12).
 //!
-//! A few queries may be under way at a time, so that one connection that hangs does not hold up everybody.
-//! If a query fails, each of its askers asks for themselves and gets their own error. On a crash the
-//! queue is lost, and so are the connections of those who waited.
+//! A few queries may be under way at a time, so that one connection that hangs does not hold up everybody,
+//! and none for long: a connection that fell silent would keep its place for ever. If a query fails, each
+//! of its askers asks for themselves and gets their own error; if there is no answer, that is theirs.
+//! On a crash the queue is lost, and so are the connections of those who waited.
 
 use crate::{
     domain::{Order, OrderId, UserId},
-    postgres::Pool,
+    postgres::{Pool, timed_out},
     sale::orders,
 };
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -32,13 +34,15 @@ const BATCH: usize = 256;
 /// Queries under way at a time. With one, all would wait for its slowest; with as many as the pool has,
 /// none would be shared.
 const AT_ONCE: usize = 2;
+/// How long a query may take; it is a fraction of this unless Postgres is away.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Somebody who wants to see an order of theirs.
 struct Look {
     user: UserId,
     id: OrderId,
     /// Told nothing if the query failed.
-    answer: oneshot::Sender<Option<Order>>,
+    answer: oneshot::Sender<Result<Option<Order>, sqlx::Error>>,
 }
 
 /// The queue of looks. Its task starts with the first of them and ends with the shop.
@@ -64,7 +68,7 @@ impl Looks {
         if queue.try_send(Look { user, id, answer }).is_ok()
             && let Ok(found) = found.await
         {
-            return Ok(found);
+            return found;
         }
         orders::of_user(postgres, user, id).await
     }
@@ -96,9 +100,15 @@ async fn answer(postgres: &Pool, mut looks: Vec<Look>) {
     }
     let wanted: HashSet<(UserId, OrderId)> =
         looks.iter().map(|look| (look.user, look.id)).collect();
-    let found = match orders::of_users(postgres, &wanted).await {
-        Ok(found) => found,
-        Err(error) => {
+    let found = match tokio::time::timeout(LIMIT, orders::of_users(postgres, &wanted)).await {
+        Ok(Ok(found)) => found,
+        Err(_) => {
+            for look in looks {
+                let _ = look.answer.send(Err(timed_out()));
+            }
+            return;
+        }
+        Ok(Err(error)) => {
             tracing::debug!(%error, looks = looks.len(), "a shared look failed; each asks for itself");
             return;
         }
@@ -108,6 +118,7 @@ async fn answer(postgres: &Pool, mut looks: Vec<Look>) {
         .map(|order| ((order.user_id, order.id), order))
         .collect();
     for look in looks {
-        let _ = look.answer.send(found.get(&(look.user, look.id)).cloned());
+        let found = found.get(&(look.user, look.id)).cloned();
+        let _ = look.answer.send(Ok(found));
     }
 }

@@ -57,6 +57,31 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
     app.finish().await;
 }
 
+/// A function of Redis passes 8,000 values on at most: what a large batch writes is cut into slices.
+#[tokio::test]
+async fn the_largest_batch_is_admitted_at_once() {
+    const CROWD: u16 = 4_096;
+    let app = TestApp::start_with(Options {
+        batch_limit: CROWD,
+        ..Options::default()
+    })
+    .await;
+    let sale = app.sale(CROWD.into(), json!({})).await;
+    let sale_id: SaleId = sale.parse().expect("an id");
+    let users = (0..CROWD).map(|_| UserId::random());
+    let purchases = users.map(|user| app.shop.purchase(sale_id, user, None));
+    // On one thread, and without a pause: all are waiting before the gate can run.
+    let answers = futures_util::future::join_all(purchases);
+    for answer in tokio::task::unconstrained(answers).await {
+        assert!(
+            matches!(answer, Ok(Admission::Accepted { .. })),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(app.assert_sound(&sale).await.live, i64::from(CROWD));
+    app.finish().await;
+}
+
 /// Who joins the queue first is judged first, within a batch too: with less stock than people it is the
 /// first who win, and their order ids are in the order in which they came.
 #[tokio::test]

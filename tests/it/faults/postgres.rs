@@ -206,6 +206,29 @@ async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     database.drop().await;
 }
 
+/// Looks at orders share queries, a few at a time: one that gets no answer must not keep its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looks_that_fell_silent_hold_up_nobody_afterwards() {
+    let servers = Servers::shared().await;
+    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
+    let app = TestApp::behind(servers, &proxy).await;
+    let shopper = app.shopper();
+    let sale = app.sale(10, json!({})).await;
+    let order = shopper.order_to_pay(&sale).await;
+    proxy.set(Fault::BlackHole).await;
+    for _ in 0..3 {
+        let silent = shopper.order(&order).await;
+        silent.assert_problem(503, "unavailable");
+    }
+    // Those connections stay silent; looks find others.
+    proxy.set(Fault::None).await;
+    eventually("the order can be seen", async || {
+        (shopper.order(&order).await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+    app.finish().await;
+}
+
 /// The postmaster and everything it has started. (Backends lead sessions of their own, so a signal to
 /// the process group would only reach the first.)
 fn family(postmaster: u32) -> Vec<Pid> {
