@@ -38,6 +38,8 @@ pub struct Instance {
     folder: PathBuf,
     child: Option<Child>,
     started: Instant,
+    /// How long the log was then.
+    log_before: u64,
     /// How the last process ended, if it ended without being killed from here.
     pub ended_by_itself: Option<ExitStatus>,
 }
@@ -59,6 +61,7 @@ impl Instance {
             folder: folder.to_path_buf(),
             child: None,
             started: Instant::now(),
+            log_before: 0,
             ended_by_itself: None,
         }
     }
@@ -76,6 +79,7 @@ impl Instance {
         let log = self.log();
         let open = || OpenOptions::new().create(true).append(true).open(&log);
         let output = open().map_err(|error| format!("cannot open {}: {error}", log.display()))?;
+        self.log_before = output.metadata()?.len();
         let errors = output.try_clone()?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
         command.arg(match self.role {
@@ -128,6 +132,15 @@ impl Instance {
 
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
+    }
+
+    /// Whether the last process came so far as to say that it is ready.
+    pub fn was_ready(&self) -> bool {
+        let log = std::fs::read(self.log()).unwrap_or_default();
+        let since = usize::try_from(self.log_before).unwrap_or(usize::MAX);
+        let said = String::from_utf8_lossy(log.get(since..).unwrap_or_default()).into_owned();
+        said.lines()
+            .any(|line| line.starts_with("flash-sale") && line.contains(" ready"))
     }
 
     pub fn age(&self) -> Duration {

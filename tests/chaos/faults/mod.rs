@@ -199,14 +199,13 @@ impl<'a> Stage<'a> {
             }
             if let Some(status) = instance.ended_by_itself.take() {
                 let what = format!(
-                    "instance {} ended by itself ({status}) {:.1?} after it was started",
+                    "instance {} ended by itself ({status}); noticed {:.1?} after it was started",
                     instance.number,
                     instance.age()
                 );
-                if instance.age() < Duration::from_secs(10) {
-                    self.strikes.notes.push(what);
-                } else {
-                    self.strikes.crashes.push(what);
+                match instance.was_ready() {
+                    false => self.strikes.notes.push(what),
+                    true => self.strikes.crashes.push(what),
                 }
             }
             instance.start(&[])?;
