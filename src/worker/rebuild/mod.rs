@@ -72,7 +72,7 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
         Ok(live) => (live, None),
         Err(error) => (answering(shop), Some(error)),
     };
-    let mut doubtful = live;
+    let mut doubtful = live.clone();
     doubtful.retain(|process| !approved.contains(process));
     let is_approved = doubtful.is_empty() && silent.is_none();
     shop.redis_is_approved.store(is_approved, Relaxed);
@@ -91,6 +91,9 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
             }
         }
         return Box::pin(elect_and_rebuild(shop, Scope::Processes(doubtful))).await;
+    }
+    if silent.is_none() {
+        forget_replaced(shop, &approved, &live).await?;
     }
     let mut due = Vec::new();
     let mut missing = HashSet::new();
@@ -338,6 +341,29 @@ async fn approve(shop: &Shop, rebuilt: &[String]) -> Result<(), ShopError> {
     let is_one_server = !shop.redis.is_cluster();
     shop.redis_is_approved.fetch_or(is_one_server, Relaxed);
     shop.fail_points.at("rebuild.approved").await?;
+    Ok(())
+}
+
+/// Approves no more what no sale names and no primary calls itself. An approval does this too, but an
+/// old primary that has just woken up may still have answered as one.
+async fn forget_replaced(
+    shop: &Shop,
+    approved: &HashSet<String>,
+    live: &[String],
+) -> Result<(), ShopError> {
+    let named = answering(shop);
+    let is_gone = |process: &&String| !live.contains(process) && !named.contains(process);
+    let gone: Vec<&String> = approved.iter().filter(is_gone).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    // What was approved a moment ago may be unknown here still.
+    let forgotten = sqlx::query(
+        "DELETE FROM redis_incarnation
+         WHERE run_id = ANY($1) AND approved_at < now() - interval '5 seconds'",
+    )
+    .bind(gone);
+    unless_silent(forgotten.execute(&shop.postgres)).await?;
     Ok(())
 }
 
