@@ -310,19 +310,24 @@ impl Nodes {
 /// A connection on which all primaries answer; the client alone would leave out who does not.
 async fn complete(client: &ClusterClient) -> Result<ClusterConnection, RedisError> {
     let mut connection = client.get_async_connection().await?;
-    let info = redis::cmd("CLUSTER").arg("INFO").to_owned();
-    let info: InfoDict = connection
-        .route_command(info, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random))
-        .await
-        .and_then(|said| Ok(redis::from_redis_value(said)?))?;
+    let primaries = primaries_of(&mut connection).await?;
     let answers = connection
         .route_command(redis::cmd("PING"), every_primary())
         .await?;
     let answers: HashMap<String, Value> = redis::from_redis_value(answers)?;
-    match info.get::<usize>("cluster_size") {
-        Some(size) if answers.len() >= size => Ok(connection),
-        _ => Err(invalid("a primary does not answer")),
+    if answers.len() < primaries {
+        return Err(invalid("a primary does not answer"));
     }
+    Ok(connection)
+}
+
+/// How many primaries the cluster says that it has.
+async fn primaries_of(connection: &mut ClusterConnection) -> Result<usize, RedisError> {
+    let info = redis::cmd("CLUSTER").arg("INFO").to_owned();
+    let random = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+    let info: InfoDict = redis::from_redis_value(connection.route_command(info, random).await?)?;
+    let size = info.get::<usize>("cluster_size");
+    size.ok_or_else(|| invalid("the cluster does not say how large it is"))
 }
 
 /// A connection, returned to the pool that has lent it when it is dropped.
@@ -340,7 +345,17 @@ impl Connection {
         }
     }
 
-    /// Sends a command to every primary of a cluster. The reply is a map by address.
+    /// How many servers hold keys.
+    pub(super) async fn primaries(&self) -> Result<usize, RedisError> {
+        let Self::Cluster(nodes) = self else {
+            return Ok(1);
+        };
+        let mut connection = nodes.current()?;
+        nodes.heard(in_time(primaries_of(&mut connection)).await)
+    }
+
+    /// Sends a command to every primary of a cluster. The reply is a map by address; who has no
+    /// connection is left out.
     pub(super) async fn ask_primaries(&self, command: &Cmd) -> Result<Value, RedisError> {
         let Self::Cluster(nodes) = self else {
             return Err(invalid("this is no cluster"));

@@ -153,6 +153,11 @@ impl Redis {
         Ok(by_node.into_values().collect())
     }
 
+    /// How many of those processes there should be.
+    pub async fn primaries(&self) -> Result<usize, RedisError> {
+        self.pooled().await?.primaries().await
+    }
+
     /// A connection of its own that receives what is published on the channel of changes. In a
     /// cluster any node passes on what any other was told.
     pub async fn subscribe(&self) -> Result<redis::aio::PubSub, RedisError> {
