@@ -134,13 +134,16 @@ impl Instance {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether the last process came so far as to say that it is ready.
-    pub fn was_ready(&self) -> bool {
+    /// Whether the last process may have ended by itself: before it was ready, and at once or because
+    /// it says that Postgres is away. (How old it was is only known when its end is noticed.)
+    pub fn may_have_ended(&self) -> bool {
         let log = std::fs::read(self.log()).unwrap_or_default();
         let since = usize::try_from(self.log_before).unwrap_or(usize::MAX);
         let said = String::from_utf8_lossy(log.get(since..).unwrap_or_default()).into_owned();
-        said.lines()
-            .any(|line| line.starts_with("flash-sale") && line.contains(" ready"))
+        let mut lines = said.lines().filter(|line| line.starts_with("flash-sale"));
+        let was_ready = lines.clone().any(|line| line.contains(" ready"));
+        let names_postgres = lines.any(|line| line.contains("cannot bring the schema up to date"));
+        !was_ready && (names_postgres || self.age() < Duration::from_secs(10))
     }
 
     pub fn age(&self) -> Duration {

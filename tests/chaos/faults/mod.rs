@@ -203,9 +203,9 @@ impl<'a> Stage<'a> {
                     instance.number,
                     instance.age()
                 );
-                match instance.was_ready() {
-                    false => self.strikes.notes.push(what),
-                    true => self.strikes.crashes.push(what),
+                match instance.may_have_ended() {
+                    true => self.strikes.notes.push(what),
+                    false => self.strikes.crashes.push(what),
                 }
             }
             instance.start(&[])?;

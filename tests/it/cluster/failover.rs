@@ -13,6 +13,10 @@ async fn epoch(app: &TestApp, sale: &str) -> i64 {
         .await
 }
 
+/// The sales of other nodes stood still for no longer than this. Far below the time that a failover takes
+/// (2 to 4 s), and far above what a busy machine does.
+const LONGEST_PAUSE: Duration = Duration::from_millis(2_000);
+
 /// What becomes of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -73,8 +77,8 @@ async fn fail_over(fate: Fate) {
     judged.assert_kept(&format!("{fate:?}"));
     assert!(shed[1] > 0, "the gate was never shut");
     assert!(
-        pauses.iter().all(|pause| *pause < away),
-        "the others waited too: {pauses:?} of {away:?}"
+        pauses.iter().all(|pause| *pause < LONGEST_PAUSE),
+        "the others waited: {pauses:?}"
     );
     for sale in &sales[2..] {
         assert_eq!(epoch(app, sale).await, 1, "they were not rebuilt");
