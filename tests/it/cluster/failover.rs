@@ -123,6 +123,12 @@ async fn a_process_that_does_not_look_who_it_is_sells_twice_and_is_found_out() {
             .expect("a point");
     }
     let sale_id: SaleId = sale.parse().expect("an id");
+    eventually("the replica has the sale", async || {
+        let words = ["EXISTS", &super::key_of(&sale)];
+        let there: i64 = cluster.replica_of(0).own_word(&words).await;
+        (there == 1).then_some(())
+    })
+    .await;
     cluster.replica_of(0).be_cut_off().await;
     let regular = honest.shopper();
     let order = regular.must_buy(&sale).await;
