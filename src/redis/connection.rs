@@ -3,7 +3,7 @@
 use super::{CONNECT_TIMEOUT, PoolSize, RESPONSE_TIMEOUT};
 use arc_swap::ArcSwapOption;
 use deadpool_redis::{
-    Manager, PoolConfig, PoolError, Runtime, Timeouts,
+    Manager, Metrics, PoolConfig, PoolError, Runtime, Timeouts,
     sentinel::{self, SentinelNodeConnectionInfo, SentinelServerType, TlsMode},
 };
 use redis::{
@@ -21,8 +21,8 @@ use tokio::{sync::Mutex, time::timeout};
 /// The most connections of a pool.
 const POOLED: usize = 16;
 
-/// After this, none of the idle connections is tried any more: when a network has been silent they all
-/// are, and the pool would ask one after the other.
+/// An idle connection that takes longer to answer has fallen silent, and so have the others that
+/// nobody has used meanwhile: the pool would ask one after the other.
 const CHECKOUT: Duration = Duration::from_millis(500);
 
 /// How long a node of a cluster may take: while the client looks for who has a slot, it asks one node
@@ -81,16 +81,27 @@ fn build_error(error: impl std::error::Error + Send + Sync + 'static) -> RedisEr
     RedisError::from(std::io::Error::other(error))
 }
 
-/// Borrows a connection that answers.
-async fn lent<T, G>(get: impl Fn() -> G, forget_idle: impl FnOnce()) -> Result<T, RedisError>
+/// Borrows a connection that answers. Only where one is idle: to make one, or to wait for one that
+/// is lent, has the pool's own time limits.
+async fn lent<T, G>(
+    idle: usize,
+    get: impl Fn() -> G,
+    forget_idle: impl FnOnce(),
+) -> Result<T, RedisError>
 where
     G: Future<Output = Result<T, PoolError>>,
 {
-    if let Ok(lent) = timeout(CHECKOUT, get()).await {
-        return lent.map_err(pool_error);
+    if idle > 0 {
+        if let Ok(lent) = timeout(CHECKOUT, get()).await {
+            return lent.map_err(pool_error);
+        }
+        forget_idle();
     }
-    forget_idle();
     get().await.map_err(pool_error)
+}
+
+fn is_in_use(metrics: &Metrics) -> bool {
+    metrics.last_used() < CHECKOUT
 }
 
 /// A pool's error as the `redis` crate would have said it.
@@ -187,11 +198,21 @@ impl Servers {
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
+                let lent = lent(
+                    pool.status().available,
+                    || pool.get(),
+                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
+                )
+                .await?;
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Sentinel { pool, .. } => {
-                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
+                let lent = lent(
+                    pool.status().available,
+                    || pool.get(),
+                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
+                )
+                .await?;
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Cluster { others, .. } => Connection::Cluster(others.connected().await?),
@@ -202,11 +223,21 @@ impl Servers {
     pub async fn shared(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
+                let lent = lent(
+                    pool.status().available,
+                    || pool.get(),
+                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
+                )
+                .await?;
                 Connection::Server(deadpool_redis::Connection::take(lent), None)
             }
             Self::Sentinel { pool, .. } => {
-                let lent = lent(|| pool.get(), || drop(pool.retain(|_, _| false))).await?;
+                let lent = lent(
+                    pool.status().available,
+                    || pool.get(),
+                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
+                )
+                .await?;
                 Connection::Server(sentinel::Connection::take(lent), None)
             }
             Self::Cluster { purchases, .. } => Connection::Cluster(purchases.connected().await?),

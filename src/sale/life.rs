@@ -6,7 +6,7 @@
 use crate::{
     domain::{Order, OrderId, OrderStatus, UserId},
     postgres::timed_out,
-    sale::{Shop, ShopError, orders},
+    sale::{Shop, ShopError, orders, payment::Charge},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -14,6 +14,16 @@ use std::{sync::Arc, time::Duration};
 const STILL_QUEUED_RETRY: Duration = Duration::from_secs(1);
 /// How long a payment waits for Postgres. It outlives its request, so nobody else ends it.
 const MARK_LIMIT: Duration = Duration::from_secs(10);
+
+fn unrecorded(order: &Order, charge: &Charge) {
+    let reference = &charge.reference;
+    tracing::error!(order = %order.id, reference, "charged, but postgres did not say what became of the order: if it is not paid, the charge has to be refunded");
+}
+
+async fn bounded<T>(asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    let answered = tokio::time::timeout(MARK_LIMIT, asked).await;
+    answered.unwrap_or_else(|_| Err(timed_out()))
+}
 
 impl Shop {
     /// Pays the caller's order. Paying a paid one again is the same answer.
@@ -50,15 +60,19 @@ impl Shop {
         let fail_points = &self.fail_points;
         fail_points.at("pay.charged").await?;
         let marking = orders::mark_paid(&self.postgres, user, order.id, &charge.reference);
-        let marked = tokio::time::timeout(MARK_LIMIT, marking).await;
-        let won = marked.unwrap_or_else(|_| Err(timed_out()))?;
+        let won = bounded(marking)
+            .await
+            .inspect_err(|_| unrecorded(&order, &charge))?;
         fail_points.at("pay.marked").await?;
         if won {
             self.metrics.orders(OrderStatus::Paid).increment(1);
-        } else {
-            self.expire_if_due(order.id).await?;
+        } else if let Err(error) = self.expire_if_due(order.id).await {
+            tracing::debug!(%error, order = %order.id, "the sweeper will expire it");
         }
-        let after = self.order(user, order.id).await?;
+        // Not a shared look, which would give up earlier: without this answer nobody gets a refund.
+        let looking = bounded(orders::of_user(&self.postgres, user, order.id));
+        let found = looking.await.inspect_err(|_| unrecorded(&order, &charge))?;
+        let after = found.ok_or(ShopError::OrderNotFound)?;
         self.watch.tell(&after);
         match after.status {
             OrderStatus::Paid => Ok(after),

@@ -92,9 +92,6 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
         }
         return Box::pin(elect_and_rebuild(shop, Scope::Processes(doubtful))).await;
     }
-    if silent.is_none() {
-        forget_replaced(shop, &approved, &live).await?;
-    }
     let mut due = Vec::new();
     let mut missing = HashSet::new();
     let (mut unsellable, now) = (shop.board.listings(), shop.now());
@@ -112,7 +109,10 @@ pub async fn step(shop: &Arc<Shop>, absent: &mut HashSet<SaleId>) -> Result<(), 
     if !due.is_empty() {
         Box::pin(elect_and_rebuild(shop, Scope::Sales(due))).await?;
     }
-    silent.map_or(Ok(()), |error| Err(error.into()))
+    match silent {
+        Some(error) => Err(error.into()),
+        None => forget_replaced(shop, &approved, &live).await,
+    }
 }
 
 /// The processes that answered for a sale when it was last read.
@@ -351,6 +351,10 @@ async fn forget_replaced(
     approved: &HashSet<String>,
     live: &[String],
 ) -> Result<(), ShopError> {
+    // With one server an approval replaces all others.
+    if !shop.redis.is_cluster() {
+        return Ok(());
+    }
     let named = answering(shop);
     let is_gone = |process: &&String| !live.contains(process) && !named.contains(process);
     let gone: Vec<&String> = approved.iter().filter(is_gone).collect();
