@@ -258,15 +258,26 @@ impl Crowd {
     }
 
     /// People buy at one instance, one after the other, and do nothing else; until one of them is not accepted,
-    /// or there were so many.
-    pub async fn rush(&self, instance: usize, sale: usize, most: usize) {
+    /// or there were so many. What the last was told.
+    pub async fn rush(&self, instance: usize, sale: usize, most: usize) -> Answer {
+        let mut last = Answer::Unknown;
         for _ in 0..most {
             let user = self.world.visitor(instance);
-            let bought = self.world.ask(user, sale, user, Kind::Buy, NO_ORDER);
-            if bought.await.0 != Answer::Accepted {
-                return;
+            (last, _) = self.world.ask(user, sale, user, Kind::Buy, NO_ORDER).await;
+            if last != Answer::Accepted {
+                break;
             }
         }
+        last
+    }
+
+    /// People buy at one instance, one after the other, until they are told that nothing is left.
+    pub async fn sell_out(&self, instance: usize, sale: usize) {
+        eventually("the sale is sold out", async || {
+            let last = self.rush(instance, sale, usize::MAX).await;
+            (last == Answer::SoldOut).then_some(())
+        })
+        .await;
     }
 
     /// The time now, by the clock of the history.

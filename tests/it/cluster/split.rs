@@ -53,9 +53,11 @@ async fn divisible() -> (Deployment, Network, Proxy) {
     (deployment, network, to_postgres)
 }
 
-/// The sales: two of the node that is cut off, of which the first has so few units that both sides sell all that are
-/// left; and one of another node.
+/// The sales: two of the node that is cut off, of which the first has so few units that the other side sells all that
+/// are left; and one of another node.
 const SCARCE: usize = 0;
+/// More than anybody sells before the cut.
+const LAST_UNITS: i64 = 400;
 const AMPLE: usize = 1;
 const ELSEWHERE: usize = 2;
 
@@ -64,7 +66,7 @@ const ELSEWHERE: usize = 2;
 async fn split(reaches: Reaches) -> usize {
     let (deployment, network, to_postgres) = divisible().await;
     let sales = vec![
-        deployment.sale_on(0, 150).await,
+        deployment.sale_on(0, LAST_UNITS).await,
         deployment.sale_on(0, 50_000).await,
         deployment.sale_on(1, 50_000).await,
     ];
@@ -77,8 +79,11 @@ async fn split(reaches: Reaches) -> usize {
     if reaches == Reaches::Nothing {
         to_postgres.set(Fault::BlackHole).await;
     }
-    crowd.rush(CUT_OFF, AMPLE, 100).await;
-    crowd.rush(CUT_OFF, SCARCE, 150).await;
+    // At the same time: the primary that was cut off does not sell for long.
+    tokio::join!(
+        crowd.rush(CUT_OFF, AMPLE, 100),
+        crowd.rush(CUT_OFF, SCARCE, 100)
+    );
     let epoch = format!("SELECT epoch FROM sales WHERE id = {}", sales[SCARCE]);
     eventually("the other side has a primary and has counted", async || {
         (other.number(&epoch).await > 1).then_some(())
@@ -86,7 +91,7 @@ async fn split(reaches: Reaches) -> usize {
     .await;
     let counted_at = crowd.now();
     crowd.until_accepted_by(OTHER, AMPLE, counted_at, 20).await;
-    crowd.rush(OTHER, SCARCE, 150).await;
+    crowd.sell_out(OTHER, SCARCE).await;
 
     let healed_at = crowd.now();
     to_postgres.set(Fault::None).await;
