@@ -257,14 +257,19 @@ impl Crowd {
         }
     }
 
-    /// People buy at one instance, one after the other, and do nothing else; until one of them is not accepted,
-    /// or there were so many. What the last was told.
+    /// People buy at one instance, one after the other, and do nothing else; until it is sold out, three
+    /// in a row were told to come again, or there were so many. What the last was told.
     pub async fn rush(&self, instance: usize, sale: usize, most: usize) -> Answer {
-        let mut last = Answer::Unknown;
+        let (mut last, mut in_vain) = (Answer::Unknown, 0);
         for _ in 0..most {
             let user = self.world.visitor(instance);
             (last, _) = self.world.ask(user, sale, user, Kind::Buy, NO_ORDER).await;
-            if last != Answer::Accepted {
+            in_vain = if last == Answer::Unavailable {
+                in_vain + 1
+            } else {
+                0
+            };
+            if in_vain == 3 || last == Answer::SoldOut {
                 break;
             }
         }

@@ -105,13 +105,17 @@ async fn split(reaches: Reaches) -> usize {
         .iter()
         .flat_map(|sale| crowd.accepted_by(CUT_OFF, *sale, split_at..healed_at))
         .collect();
+    let scarce_alone = crowd
+        .accepted_by(CUT_OFF, SCARCE, split_at..healed_at)
+        .len();
     let elsewhere = crowd.accepted_by(OTHER, ELSEWHERE, split_at..healed_at);
     let judged = crowd.judge(other, &deployment.cluster, true, true).await;
     let rejected = judged.rejected_of(&alone);
     println!(
-        "{reaches:?}: the side that was cut off accepted {} orders, of which {rejected} were rejected in the end; the \
-         other side sold {} of another node meanwhile",
+        "{reaches:?}: the side that was cut off accepted {} orders, {} of them of the scarce sale, of which {rejected} \
+         were rejected in the end; the other side sold {} of another node meanwhile",
         alone.len(),
+        scarce_alone,
         elsewhere.len(),
     );
     judged.assert_kept(&format!("split, reaching {reaches:?}"));
