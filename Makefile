@@ -7,7 +7,7 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos bench instructions screenshots fmt lint ci clean-data
+.PHONY: help setup run test proof chaos bench instructions screenshots fmt lint ci clean-data
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -17,18 +17,35 @@ setup: ## install what the program needs (asks nothing; does nothing when all is
 
 run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the settings)
 	@scripts/setup.sh run
-	$(CARGO) build --release --locked
-	@exec $(TARGET)/release/flash-sale serve $(ARGS)
+	@echo "Building for a first look: unoptimised, without OpenTelemetry and ZooKeeper's client (for those: cargo build --release)."
+	@echo "On two cores the first build takes about seven minutes, later ones some seconds."
+	$(CARGO) build --locked --no-default-features
+	@exec $(TARGET)/debug/flash-sale serve $(ARGS)
 
-test: ## run every test (ARGS="--test it -- name" picks some of them)
+# Most of these wait for servers, so more run at a time than there are cores.
+test: export RUST_TEST_THREADS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
+# CI builds everything once, with all features.
+FEATURES ?= --no-default-features
+TESTS    = $(or $(ARGS),--lib --bins --test it --test model --test chaos)
+
+test: ## test what a change is likely to break, in minutes (ARGS="--test it -- name" picks some)
 	@scripts/setup.sh test
-	$(CARGO) test --locked $(ARGS)
+	$(CARGO) test --workspace --locked $(FEATURES) $(TESTS)
 	scripts/pages_test.sh
-	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
 	python3 scripts/check_imports.py --self-test
 	python3 scripts/check_imports.py
+	python3 scripts/walk.py
 	python3 scripts/check_links.py --self-test
 	python3 scripts/check_links.py
+	python3 scripts/check_docs.py --self-test
+	python3 scripts/check_docs.py
+	python3 scripts/lab_table.py
+
+proof: ## what is left to prove before a change lands: faults, clusters, proxies, the pages in Chromium
+	@scripts/setup.sh proof
+	$(CARGO) test --workspace --locked --test proof $(ARGS)
+	$(CARGO) test --workspace --locked --test chaos -- --planted
+	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
 	python3 scripts/check_alerts.py --self-test
 	python3 scripts/check_alerts.py
 
@@ -38,7 +55,7 @@ MIXED_SECONDS     ?= $(shell expr 10 '*' $(SECONDS_PER_FAULT))
 CHAOS_ARGS = $(or $(ARGS),--all --seconds $(SECONDS_PER_FAULT) --mixed-seconds $(MIXED_SECONDS) --report chaos-report)
 
 chaos: ## break everything for an hour and judge what came of it (ARGS="--help"; SECONDS_PER_FAULT=20)
-	@scripts/setup.sh test
+	@scripts/setup.sh proof
 	$(CARGO) test --release --locked --test chaos -- $(CHAOS_ARGS)
 
 bench: ## measure the purchase path, as ratios taken in one run (ARGS="--help" lists what else; ARGS=all is all)
@@ -49,19 +66,21 @@ instructions: ## count the instructions of the pure parts with callgrind, and co
 	CARGO=$(CARGO) scripts/instructions.py $(ARGS)
 
 screenshots: ## make the pictures of README and docs again, from a real server
-	@scripts/setup.sh test
+	@scripts/setup.sh proof
 	$(CARGO) build --release --locked
 	FLASH_SALE_BIN=$(TARGET)/release/flash-sale scripts/screenshots.sh
 
 fmt: ## format the Rust code
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 lint: ## what CI would complain about, without the tests
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
-	$(CARGO) clippy --locked --lib --bins -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --locked --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
 	python3 scripts/check_imports.py
+	python3 scripts/walk.py
 	python3 scripts/check_links.py
+	python3 scripts/check_docs.py
 
 ci: ## all that CI runs, from a clean checkout
 	@bash .ci/run

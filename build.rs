@@ -13,10 +13,7 @@ fn main() {
 /// without network stays a build.
 fn charts() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let script = Command::new("bash")
-        .arg("scripts/charts.sh")
-        .arg(&out)
-        .status();
+    let script = Command::new("bash").arg("scripts/charts.sh").arg(&out).status();
     if script.is_ok_and(|status| status.success()) {
         return;
     }

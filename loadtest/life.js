@@ -22,7 +22,7 @@ const UNITS = wholeNumber('UNITS', SHORT ? 10 : 200);
 // Six of ten pay, so two people for each unit are enough; more, and there is a crowd to sell the returned ones to.
 const PEOPLE = wholeNumber('PEOPLE', SHORT ? 60 : 500, UNITS * 2);
 const PAYMENT_TIMEOUT = wholeNumber('PAYMENT_TIMEOUT', SHORT ? 1 : 5); // seconds
-const PATIENCE = SHORT ? 20 : 300; // seconds until the operator gives up
+const TIME_LIMIT = SHORT ? 20 : 300; // seconds until the operator gives up
 
 // What became of those who got a unit, as they saw it.
 const paid = new Counter('flash_paid');
@@ -39,10 +39,10 @@ export const options = {
       executor: 'per-vu-iterations', // everybody comes once and stays to the end, so all of them are there at the same time
       vus: PEOPLE,
       iterations: 1,
-      maxDuration: `${PATIENCE + 30}s`,
+      maxDuration: `${TIME_LIMIT + 30}s`,
       exec: 'person',
     },
-    operator: { executor: 'per-vu-iterations', vus: 1, iterations: 1, maxDuration: `${PATIENCE + 30}s`, exec: 'operator' },
+    operator: { executor: 'per-vu-iterations', vus: 1, iterations: 1, maxDuration: `${TIME_LIMIT + 30}s`, exec: 'operator' },
   },
   thresholds: {
     ...alwaysTrue,
@@ -115,7 +115,7 @@ export function operator({ saleId }) {
       const audit = readAudit(saleId);
       return audit && audit.paid === UNITS;
     };
-    promise(waitFor(isOver, PATIENCE, 0.2), `all ${UNITS} units are paid within ${PATIENCE} s`);
+    promise(waitFor(isOver, TIME_LIMIT, 0.2), `all ${UNITS} units are paid within ${TIME_LIMIT} s`);
     closeSale(saleId);
   });
 }

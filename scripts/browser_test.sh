@@ -21,7 +21,7 @@ if [ -z "${CHROMIUM_BIN:-}" ]; then
     if CHROMIUM_BIN=$(command -v "$name"); then break; fi
   done
 fi
-[ -n "${CHROMIUM_BIN:-}" ] || not_run "Chromium (scripts/setup.sh test installs it where it can)"
+[ -n "${CHROMIUM_BIN:-}" ] || not_run "Chromium (scripts/setup.sh proof installs it where it can)"
 FLASH_SALE_BIN=${FLASH_SALE_BIN:-${CARGO_TARGET_DIR:-target}/debug/flash-sale}
 if [ ! -x "$FLASH_SALE_BIN" ]; then
   echo "there is no $FLASH_SALE_BIN; build it first: cargo build" >&2

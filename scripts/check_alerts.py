@@ -8,7 +8,7 @@ the labels' values with what a running process exports.) `--self-test` shows tha
 With Prometheus' own tool: the rules, the configuration and every query of the dashboard are well-formed, and each alert
 fires and is silent as deploy/alerts_test.yml says. To see that those tests look at every alert, each one's rule is
 replaced by one that never fires, which must make them fail; and each alert has a case in which it is silent.
-`scripts/setup.sh test` installs promtool; where it cannot be had, `--without-promtool` leaves this out and says so.
+`scripts/setup.sh proof` installs promtool; where it cannot be had, `--without-promtool` leaves this out and says so.
 """
 
 import json
@@ -147,7 +147,7 @@ def main():
         return self_test()
     without_promtool = sys.argv[1:] == ["--without-promtool"]
     if not without_promtool and not shutil.which("promtool"):
-        sys.exit("promtool is missing: scripts/setup.sh test installs it (or --without-promtool)")
+        sys.exit("promtool is missing: scripts/setup.sh proof installs it (or --without-promtool)")
     dashboards = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
     read = lambda name: (ROOT / name).read_text(encoding="utf-8")
     shown = [path.read_text(encoding="utf-8") for path in dashboards]

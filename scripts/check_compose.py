@@ -12,7 +12,7 @@ Run it with the Python that `scripts/setup.sh ci` prepares. It checks that
 - the program knows every setting and every command that the compose file, the Dockerfile and .env.example name, and
   neither .env.example nor the compose file leaves one of its settings out (but those of embedded servers);
 - every metric on the dashboard and in its queries is one that the program's source names;
-- whoever the proxy, Prometheus and the cluster's first step are to reach is a service, or an alias of one.
+- what the proxy, Prometheus and the cluster's first step are to reach is a service, or an alias of one.
 """
 
 import json
@@ -113,15 +113,15 @@ def check_compose(program):
         for file in words(service.get("env_file")):
             must((ROOT / file).is_file(), f"{where}: {file} does not exist")
 
-        for other, wish in (service.get("depends_on") or {}).items():
+        for other, condition in (service.get("depends_on") or {}).items():
             must(other in services, f"{where}: depends on {other}, which is not a service")
-            if wish.get("condition") == "service_healthy":
+            if condition.get("condition") == "service_healthy":
                 check = services.get(other, {}).get("healthcheck", {})
                 must(check.get("test"), f"{where}: waits for {other} to be healthy, which has no health check")
 
         for key, value in (service.get("environment") or {}).items():
             # YAML 1.1 and 1.2 disagree about a bare on, off, yes and no; in quotes they cannot. No value at all is
-            # taken from the environment of whoever starts it.
+            # taken from its caller's environment.
             bare = isinstance(value, bool) or not isinstance(value, (str, int, type(None)))
             must(not bare, f"{where}: put the value of {key} in quotes")
 

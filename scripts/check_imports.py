@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Checks that the modules of the crate import only downwards.
+"""Checks that imports point one way only, in src/ and in every crate of crates/.
 
-`src/lib.rs` is the map: it lists the modules in reading order, and a module may use only those that stand below it.
-Files of one top-level module use each other freely, and `src/main.rs` and `src/lib.rs` may use everything.
-What counts as a use is any path that starts at the crate's root, `crate::x` or enough `super::`, in a `use` or in the
-middle of an expression; comments and strings do not count.
+1. `src/lib.rs` is the map: it lists the modules in reading order, and a module may use only those that stand below it.
+   `src/main.rs` and `src/lib.rs` may use everything.
+2. No two files import each other, directly or through others, inside folders either.
 
-    check_imports.py [FOLDER]      checks FOLDER/src (default: this checkout); exit 1 and one line for each violation
+What counts is any path that starts at `crate`, `super`, `self` or a child module, in a `use` or in the middle of an
+expression. Comments, strings and test modules at the end of a file do not count for the second rule.
+
+    check_imports.py [FOLDER]      checks FOLDER/src and FOLDER/crates/*/src (default: this checkout);
+                                   exit 1 and one line for each violation
     check_imports.py --self-test   plants violations in a temporary tree and sees each of them caught
 """
 
@@ -119,6 +122,86 @@ def uses(source, depth):
         i += 1
 
 
+TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{")
+USE = re.compile(r"\buse\s+([^;]+);")
+PATH = re.compile(r"(?<![\w:.])[A-Za-z_]\w*(?:::\w+)+")
+
+
+def leaves(tree, before=()):
+    """The paths of a `use` tree: `a::{b, c::d}` has a::b and a::c::d."""
+    depth, item, items = 0, "", []
+    for letter in tree + ",":
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            items.append(item.strip())
+            item = ""
+        else:
+            item += letter
+    for item in filter(None, items):
+        start, brace, group = item.partition("{")
+        path = before + tuple(re.findall(r"\w+|\*", re.sub(r"\bas\s+\w+", "", start)))
+        if brace:
+            yield from leaves(group.rstrip()[:-1], path)
+        else:
+            yield path
+
+
+def modules_of(src):
+    """The files of a crate by the module that each is; the crate's root is ()."""
+    modules = {}
+    for file in sorted(src.rglob("*.rs")):
+        parts = file.relative_to(src).with_suffix("").parts
+        if parts[0] != "bin" and parts != ("main",):
+            modules[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
+    return modules
+
+
+def imported(module, source, modules):
+    """The modules whose files a file imports from."""
+    code = only_code(source)
+    if tests := TEST_MODULE.search(code):
+        code = code[: tests.start()]
+    paths = [path for use in USE.finditer(code) for path in leaves(use[1])]
+    paths += [tuple(path[0].split("::")) for path in PATH.finditer(USE.sub("", code))]
+    for path in paths:
+        base = list(module)
+        if path[0] == "crate":
+            base = []
+        elif path[0] not in ("self", "super") and (*module, path[0]) not in modules:
+            continue
+        while path and path[0] in ("crate", "self", "super"):
+            base = base[:-1] if path[0] == "super" else base
+            path = path[1:]
+        target = (*base, *path)
+        while target and target not in modules:
+            target = target[:-1]
+        if target and target != module:
+            yield target
+
+
+def circles(src):
+    """Files that import each other, as a way around: a, b, …, a. A tangle shows one way; the next run, another."""
+    modules = modules_of(src)
+    arrows = {
+        module: sorted(set(imported(module, file.read_text(encoding="utf-8"), modules)))
+        for module, file in modules.items()
+        if module
+    }
+    seen, found = set(), []
+
+    def walk(module, path):
+        if module in path:
+            found.append([modules[step] for step in (*path[path.index(module) :], module)])
+        elif module not in seen:
+            for target in arrows[module]:
+                walk(target, (*path, module))
+            seen.add(module)
+
+    for module in arrows:
+        walk(module, ())
+    return found
+
+
 def check(root):
     """One line of text for each violation under root/src."""
     src = root / "src"
@@ -148,6 +231,16 @@ def check(root):
                     "name the module that defines it"
                 )
     return violations
+
+
+def check_circles(root):
+    """One line of text for each circle of files, in every crate under root."""
+    lines = []
+    for src in [root / "src", *sorted(root.glob("crates/*/src"))]:
+        for circle in circles(src):
+            around = " → ".join(str(file.relative_to(root)) for file in circle)
+            lines.append(f"{around}: these files import each other; move what they share into one that imports neither")
+    return lines
 
 
 def self_test():
@@ -189,9 +282,30 @@ def self_test():
         if seen != expected:
             failed += 1
             print(f"self-test: {name}: expected violations on lines {expected}, saw {seen}, in:\n{source}")
+    # (files of a folder, how many circles must be seen)
+    rounds = [
+        ({"x.rs": "use super::y::f;\n", "y.rs": "use super::z::g;\n", "z.rs": "fn g() {}\n"}, 0),
+        ({"x.rs": "use super::y::f;\n", "y.rs": "use crate::a::x::g;\n"}, 1),
+        ({"x.rs": "use super::{y::{f, h}, z};\n", "y.rs": "fn f() { super::z::g() }\n", "z.rs": "use super::x;\n"}, 1),
+        ({"mod.rs": "pub use x::f;\n", "x.rs": "use super::Shared;\n"}, 1),
+        ({"mod.rs": "mod x;\n", "x.rs": "use super::Shared;\n"}, 0),
+        ({"x.rs": "use super::y;\n", "y.rs": "fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::a::x;\n}\n"}, 0),
+        ({"x.rs": "use super::y as other;\n", "y.rs": "// super::x\nfn f() -> self::x::G {}\n"}, 0),
+    ]
+    for files, expected in rounds:
+        with tempfile.TemporaryDirectory(prefix="check-imports-") as folder:
+            root = pathlib.Path(folder)
+            (root / "crates/one/src/a").mkdir(parents=True)
+            (root / "src").mkdir()
+            for name, source in {"mod.rs": "", **files}.items():
+                (root / "crates/one/src/a" / name).write_text(source, encoding="utf-8")
+            seen = check_circles(root)
+        if len(seen) != expected:
+            failed += 1
+            print(f"self-test: expected {expected} circle(s), saw {seen}, in:\n{files}")
     if failed:
         return 1
-    print(f"check_imports self-test: {len(cases)} planted cases, all judged rightly")
+    print(f"check_imports self-test: {len(cases) + len(rounds)} planted cases, all judged rightly")
     return 0
 
 
@@ -202,13 +316,13 @@ def main():
         print(__doc__.strip(), file=sys.stderr)
         return 2
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) == 2 else pathlib.Path(__file__).resolve().parent.parent
-    violations = check(root)
+    violations = check(root) + check_circles(root)
     for line in violations:
         print(line)
     if violations:
-        print(f"{len(violations)} import(s) point upwards")
+        print(f"{len(violations)} import(s) point the wrong way")
         return 1
-    print("imports point downwards only")
+    print("imports point downwards only, and no files import each other")
     return 0
 
 

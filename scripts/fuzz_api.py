@@ -24,7 +24,7 @@ import time
 import urllib.error
 import urllib.request
 
-# A stream does not end, so whoever reads an answer to its end would wait for ever; tests/it/contract/events.rs reads them.
+# A stream does not end, so reading it to its end would wait for ever; tests/it/contract/events.rs reads them.
 STREAMS = "/events$"
 # A whole run takes a fraction of this; one that hangs must not hang CI.
 LONGEST_RUN_SECONDS = 120

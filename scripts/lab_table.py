@@ -1,36 +1,33 @@
 #!/usr/bin/env python3
-"""Turns what `flash-sale lab run --all --json` printed into the Markdown table of docs/lab.md.
+"""The table of docs/lab.md, from the records in docs/lab/.
 
-    flash-sale lab list --json > list.json
-    flash-sale lab run --all --json … > forced.json
-    flash-sale lab run --all --json --option interleave=off … > free.json
-    scripts/lab_table.py list.json forced.json free.json
+    lab_table.py            checks that docs/lab.md has the table that the records make; exit 1 if not
+    lab_table.py --write    writes it
 
-What a strategy does wrong is counted where the interleaving is forced, because there it happens every time; what it costs is
-measured where nobody waits for a meeting.
+The records are what `flash-sale lab run --all --json …` printed, for one node and for three, with
+forced interleavings and without. What a strategy does wrong is counted where the interleaving is
+forced; what it costs is measured on one node where nothing is forced.
 """
 
 import json
+import pathlib
+import re
 import sys
 
-
-def promised(harms):
-    words = {
-        "oversells": ("oversells", "may oversell"),
-        "undersells": ("undersells", "may undersell"),
-        "duplicates": ("sells twice", "may sell twice"),
-    }
-    said = [
-        words[harm][0 if harms[harm] == "expected" else 1] for harm in words if harms[harm] != "never"
-    ]
-    return ", ".join(said) or "holds"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HARMS = ("oversold", "undersold", "duplicates", "lost")
+COLUMNS = ("strategy", "one node", "three nodes", "attempts/s", "p99 ms", "Redis/Postgres")
+TABLE = re.compile(r"(?<=^```text\n)strategy .*?(?=^```$)", re.M | re.S)
 
 
-def verdict(row):
+def load(name):
+    return json.loads((ROOT / "docs" / "lab" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def outcome(row):
     if not row["kept_promise"]:
-        return "**promise broken**"
-    harmed = row["oversold"] + row["undersold"] + row["duplicates"] + row["lost"]
-    return "failed, as it says" if harmed else "held"
+        return "promise broken"
+    return ", ".join(f"{row[harm]} {harm}" for harm in HARMS if row[harm]) or "held"
 
 
 def short(value):
@@ -38,39 +35,42 @@ def short(value):
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def load(name):
-    with open(name, encoding="utf-8") as file:
-        return json.load(file)
+def rows():
+    free = {row["strategy"]: row for row in load("nodes-1-free")}
+    three = {row["strategy"]: row for row in load("nodes-3-forced")}
+    for one in load("nodes-1-forced"):
+        name = one["strategy"]
+        cost = free[name]
+        trips = [cost["round_trips"][store] for store in ("redis", "postgres", "zookeeper")]
+        shown = "/".join(f"{count:.2f}" for count in trips[: 3 if trips[2] else 2])
+        rate, p99 = short(cost["throughput_per_s"]), short(cost["latency_ms"]["p99"])
+        yield name, outcome(one), outcome(three[name]), rate, p99, shown
 
 
-def main(list_file, forced_file, free_file):
-    strategies = {strategy["id"]: strategy for strategy in load(list_file)}
-    unforced = {row["strategy"]: row for row in load(free_file)}
-    print(
-        "| # | strategy | promise | sold | oversold | undersold | duplicates | verdict "
-        "| by chance | attempts/s | p99 ms | contended | Redis / Postgres |"
-    )
-    print("|--:|---|---|--:|--:|--:|--:|---|---|--:|--:|--:|---|")
-    for row in load(forced_file):
-        strategy, free = strategies[row["strategy"]], unforced[row["strategy"]]
-        head = f"| {strategy['number']} | `{row['strategy']}`"
-        if "not_run" in row or "not_run" in free:
-            print(f"{head} | not run: {row.get('not_run') or free.get('not_run')} |||||||||||")
-            continue
-        promise = strategy["promise"]["one_node" if row["nodes"] == 1 else "across_nodes"]
-        harms = [f"{name} {free[name]}" for name in ("oversold", "undersold", "duplicates", "lost") if free[name]]
-        trips = free["round_trips"]
-        keeper = f" / ZooKeeper {trips['zookeeper']:.2f}" if trips["zookeeper"] else ""
-        failed = f" ({free['failed']} failed)" if free["failed"] else ""
-        print(
-            f"{head} | {promised(promise)} | {row['sold']} | {row['oversold'] or '·'} | {row['undersold'] or '·'} "
-            f"| {row['duplicates'] or '·'} | {verdict(row)} | {', '.join(harms) or 'nothing'} "
-            f"| {short(free['throughput_per_s'])} | {short(free['latency_ms']['p99'])} | {free['contended'] or '·'}{failed} "
-            f"| {trips['redis']:.2f} / {trips['postgres']:.2f}{keeper} |"
-        )
+def table():
+    cells = [COLUMNS, *rows()]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    for row in cells:
+        left = [cell.ljust(width) for cell, width in zip(row[:3], widths)]
+        right = [cell.rjust(width) for cell, width in zip(row[3:5], widths[3:])]
+        yield "  ".join([*left, *right, row[5]])
+
+
+def main(arguments):
+    if arguments not in ([], ["--write"]):
+        sys.exit(__doc__)
+    page = ROOT / "docs" / "lab.md"
+    text = page.read_text(encoding="utf-8")
+    right = "".join(f"{line}\n" for line in table())
+    written, count = TABLE.subn(lambda _: right, text)
+    if count != 1:
+        sys.exit(f"docs/lab.md has {count} tables, not one")
+    if arguments:
+        page.write_text(written, encoding="utf-8")
+    elif written != text:
+        sys.exit("docs/lab.md has not the table of its records: scripts/lab_table.py --write")
+    print(f"lab_table: {len(right.splitlines()) - 1} strategies, as recorded")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
-        sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -2,7 +2,9 @@
 # Installs what is missing, and only that.
 #
 #   scripts/setup.sh run    what the program needs to build and to run embedded
-#   scripts/setup.sh test   the same and what the tests need, PgBouncer and ZooKeeper too; where Node is, also Chromium and a Chinese font
+#   scripts/setup.sh test   the same and Python, which the checks of `make test` are written in
+#   scripts/setup.sh proof  the same and what `make proof` needs: nginx, Caddy, PgBouncer, promtool, ZooKeeper, libfaketime;
+#                           where Node is, also Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
@@ -23,13 +25,14 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 mode=${1:-run}
 case $mode in
-  run | test | ci) ;;
-  *) die "usage: scripts/setup.sh [run|test|ci]" ;;
+  run | test) proof=no ;;
+  proof | ci) proof=yes ;;
+  *) die "usage: scripts/setup.sh [run|test|proof|ci]" ;;
 esac
 
 # --- what is missing -------------------------------------------------------------------------------------------------
 
-# The same places as in src/embedded/binaries.rs: what is found here is what the program will find.
+# The same places as in crates/embedded/src/binaries.rs: what is found here is what the program will find.
 postgres_found() {
   local folder folders
   folders=$(
@@ -83,9 +86,9 @@ faketime_found() {
   done
   return 1
 }
-if [ "$mode" != run ] && { have apt-get || have dnf; }; then faketime_found || needs faketime; fi
+if [ $proof = yes ] && { have apt-get || have dnf; }; then faketime_found || needs faketime; fi
 # Several instances are tested behind the proxies that people use, and the alerts with Prometheus' own tool.
-if [ "$mode" != run ]; then
+if [ $proof = yes ]; then
   for proxy in nginx caddy promtool; do have $proxy || needs $proxy; done
 fi
 # Debian keeps it in /usr/sbin, which is not on everybody's PATH. The tests look in the same places.
@@ -93,7 +96,7 @@ pgbouncer_found() {
   have pgbouncer || [ -x /usr/sbin/pgbouncer ] || [ -x /opt/homebrew/opt/pgbouncer/bin/pgbouncer ] ||
     [ -x /usr/local/opt/pgbouncer/bin/pgbouncer ]
 }
-if [ "$mode" != run ]; then pgbouncer_found || needs pgbouncer; fi
+if [ $proof = yes ]; then pgbouncer_found || needs pgbouncer; fi
 if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi
@@ -258,7 +261,7 @@ if [ -n "$missing" ]; then
   c_compiler_works || die "installed, but cc still cannot compile a C program"
   redis_found || die "installed, but redis-server is not found where the program looks"
   postgres_found || die "installed, but postgres and initdb are not found where the program looks"
-  [ "$mode" = run ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
+  [ $proof = no ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
 fi
 
 # The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other
@@ -268,7 +271,7 @@ browser_found() {
     [ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] || [ -x /Applications/Chromium.app/Contents/MacOS/Chromium ]
 }
 
-if [ "$mode" != run ] && have node; then
+if [ $proof = yes ] && have node; then
   missing=""
   browser_found || needs browser
   if have fc-list && [ -z "$(fc-list :lang=zh 2>/dev/null)" ]; then needs chinese-font; fi
@@ -285,7 +288,7 @@ if [ "$mode" != run ] && have node; then
 fi
 
 # ZooKeeper is for one lock of the lab; without it the tests of that lock say that they did not run.
-# The same places as in src/embedded/binaries.rs.
+# The same places as in crates/embedded/src/binaries.rs.
 zookeeper_found() {
   local jar
   { have java || [ -x "${JAVA_HOME:-/nowhere}/bin/java" ] || [ -x /opt/homebrew/opt/openjdk/bin/java ] ||
@@ -297,7 +300,7 @@ zookeeper_found() {
   return 1
 }
 
-if [ "$mode" != run ] && ! zookeeper_found; then
+if [ $proof = yes ] && ! zookeeper_found; then
   missing=" zookeeper"
   # In a shell of its own, because these end the shell when they fail.
   if have apt-get; then

@@ -1,45 +1,42 @@
-//! The composition root: settings → services → shop → router and workers.
+//! The composition root: settings → services → router and tasks.
 //!
-//! The listener and the signal to stop come from outside, so a test owns both.
+//! The caller passes the listener and the shutdown signal, so a test owns both.
 
-use crate::{
-    auth::{AdminToken, TokenSigner},
-    bots::{
-        Bots,
-        limits::{Quotas, SharedLimits, WhenAway},
-    },
-    config::{ProxyTrust, StoreSettings},
-    embedded::{Embedded, EmbeddedError, Options},
-    fail_point::Unknown,
-    http::{self, ConnectionLimits, HttpState, Limits},
-    lab::{Lab, command::CommandError, http::LabState, servers::Servers},
-    postgres::{self, Pool, SchemaError},
-    redis::Redis,
-    room::Rooms,
-    sale::ShopError,
-    telemetry,
-    web::events::Streams,
-};
+use crate::access::bots::Bots;
+use crate::access::bots::limits::{Quotas, SharedLimits, WhenAway};
+use crate::access::waiting_room::WaitingRooms;
+use crate::auth::{AdminToken, TokenSigner};
+use crate::config::{ProxyTrust, StoreSettings};
+use crate::error::ServiceError;
+use crate::fail_point::Unknown;
+use crate::http::{self, ConnectionLimits, HttpState, Limits};
+use crate::in_lab::ThisShop;
+use crate::postgres::{self, Pool, SchemaError};
+use crate::redis::Redis;
+use crate::tasks::Tasks;
+use crate::telemetry;
+use embedded::{Embedded, EmbeddedError, Options};
+use lab::Lab;
+use lab::command::CommandError;
+use lab::http::LabState;
+use lab::servers::Servers;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
-use std::{
-    future::Future,
-    io,
-    path::{Path, PathBuf},
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use web::events::Streams;
 
-pub use crate::worker::running::{Role, Running};
+pub use crate::running::{Role, Running};
 
-/// How long requests may take to finish once the program is told to stop; then the lab, and the embedded
-/// servers. Together with the grace of the writer and the loops (`worker::running`) below 10 s.
+/// The time at shutdown for requests; then for the lab, the pools, and the embedded servers.
+/// Together with those of `running.rs` below 10 s.
 const REQUESTS_GRACE: Duration = Duration::from_secs(2);
 const LAB_GRACE: Duration = Duration::from_millis(1_000);
 const POOL_GRACE: Duration = Duration::from_millis(500);
@@ -62,7 +59,8 @@ pub enum AppError {
     #[error("{0}")]
     Schema(#[from] SchemaError),
     #[error(
-        "there is no sale in {0}: run this where the server runs, or with its DATA_DIR, or with its DATABASE_URL and REDIS_URL"
+        "there is no sale in {0}: run this where the server runs, or with its DATA_DIR, or with \
+         its DATABASE_URL and REDIS_URL"
     )]
     NoSaleHere(String),
     #[error("TOKEN_SECRET must be set (at least 32 bytes) when DATABASE_URL and REDIS_URL are")]
@@ -76,7 +74,7 @@ pub enum AppError {
     #[error("{0}")]
     FailPoint(#[from] Unknown),
     #[error("{0}")]
-    Shop(#[from] ShopError),
+    Shop(#[from] ServiceError),
     #[error("{0}")]
     Lab(#[from] CommandError),
     #[error("{0}")]
@@ -85,14 +83,14 @@ pub enum AppError {
     LabNeedsOneServer,
 }
 
-fn io_error(action: impl Into<String>) -> impl FnOnce(io::Error) -> AppError {
-    |source| AppError::Io {
-        action: action.into(),
-        source,
+impl AppError {
+    /// Wraps an I/O error with the action that failed.
+    pub fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::Io { action: action.into(), source }
     }
 }
 
-/// Where the stores are, and the embedded servers if this process runs them.
+/// The stores, and the embedded servers if this process runs them.
 pub struct Stores {
     pub postgres: Pool,
     pub redis: Arc<Redis>,
@@ -114,51 +112,37 @@ const RUNNING_SERVERS: &str = "servers.json";
 impl Stores {
     /// Connects to the configured servers, or starts the embedded ones.
     pub async fn open(settings: &StoreSettings) -> Result<Self, AppError> {
-        let (options, redis_url, embedded) = match (&settings.database_url, &settings.redis_url) {
-            (Some(database), Some(redis)) => {
-                let options = postgres_options(database).map_err(AppError::DatabaseUrl)?;
-                (options, redis.clone(), None)
-            }
-            (None, None) => {
-                let options = Options {
-                    data_dir: settings.data_dir.clone(),
-                    redis_fsync: settings.redis_fsync.into(),
-                };
-                let embedded = Embedded::start(&options).await?;
-                let address = embedded.postgres();
-                let running = RunningServers {
-                    socket_dir: address.socket_dir.clone(),
-                    port: address.port,
-                    user: address.user.clone(),
-                    database: address.database.clone(),
-                    redis_url: embedded.redis_url(),
-                };
-                write_private(
-                    &settings.data_dir.join(RUNNING_SERVERS),
-                    &serde_json::json!(running).to_string(),
-                )?;
-                (
-                    running.postgres(),
-                    running.redis_url.clone(),
-                    Some(embedded),
-                )
-            }
-            (Some(_), None) => return Err(AppError::HalfConfigured("DATABASE_URL")),
-            (None, Some(_)) => return Err(AppError::HalfConfigured("REDIS_URL")),
+        if let Some((database, redis)) = configured(settings)? {
+            let options = postgres_options(database).map_err(AppError::DatabaseUrl)?;
+            return Self::connect(settings, options, redis, None).await;
+        }
+        let options = Options {
+            data_dir: settings.data_dir.clone(),
+            redis_fsync: settings.redis_fsync.into(),
         };
-        Self::connect(settings, options, &redis_url, embedded).await
+        let embedded = Embedded::start(&options).await?;
+        let address = embedded.postgres.address();
+        let running = RunningServers {
+            socket_dir: address.socket_dir.clone(),
+            port: address.port,
+            user: address.user.clone(),
+            database: address.database.clone(),
+            redis_url: embedded.redis.url(),
+        };
+        let file = settings.data_dir.join(RUNNING_SERVERS);
+        write_private(&file, &serde_json::json!(running).to_string())?;
+        let (options, redis_url) = (running.postgres(), &running.redis_url);
+        Self::connect(settings, options, redis_url, Some(embedded)).await
     }
 
-    /// Like [`Stores::open`], but joins the embedded servers of a program that is running on the
-    /// same DATA_DIR.
+    /// Like [`Stores::open`], but joins embedded servers that another process runs on this
+    /// DATA_DIR.
     pub async fn join(settings: &StoreSettings) -> Result<Self, AppError> {
         match Self::open(settings).await {
             Err(AppError::Embedded(in_use @ EmbeddedError::InUse { .. })) => {
-                let file = settings.data_dir.join(RUNNING_SERVERS);
-                let running = std::fs::read_to_string(file)
-                    .ok()
-                    .and_then(|text| RunningServers::parse(&text))
-                    .ok_or(in_use)?;
+                let text = std::fs::read_to_string(settings.data_dir.join(RUNNING_SERVERS));
+                let running = text.ok().and_then(|text| RunningServers::parse(&text));
+                let running = running.ok_or(in_use)?;
                 Self::connect(settings, running.postgres(), &running.redis_url, None).await
             }
             other => other,
@@ -172,66 +156,60 @@ impl Stores {
         embedded: Option<Embedded>,
     ) -> Result<Self, AppError> {
         let redis = Redis::new(redis_url, &settings.redis_prefix).map_err(AppError::RedisUrl)?;
+        let connections = settings.postgres_connections;
         let postgres = match settings.database_direct_url.as_deref() {
-            None => postgres::pool(options, settings.postgres_connections),
+            None => postgres::pool(options, connections),
             Some(direct) => {
                 let direct = postgres_options(direct).map_err(AppError::DatabaseDirectUrl)?;
-                postgres::pooled(options, direct, settings.postgres_connections)
+                postgres::pooled(options, direct, connections)
             }
         };
-        Ok(Self {
-            postgres,
-            redis: Arc::new(redis),
-            embedded,
-        })
+        Ok(Self { embedded, ..Self::existing(postgres, redis) })
     }
 
-    /// Servers that a test has started.
+    /// Connections to existing servers.
     pub fn existing(postgres: Pool, redis: Redis) -> Self {
-        Self {
-            postgres,
-            redis: Arc::new(redis),
-            embedded: None,
-        }
+        Self { postgres, redis: Arc::new(redis), embedded: None }
     }
 
     pub fn are_embedded(&self) -> bool {
         self.embedded.is_some()
     }
 
-    /// A lab on these stores. `data_dir`: where it may start servers of its own.
-    pub fn lab(&self, data_dir: Option<PathBuf>) -> Lab {
-        Lab::new(Servers::new(
+    /// A lab on these stores, with its schema up to date. `data_dir`: for servers of its own.
+    pub async fn lab(&self, data_dir: Option<PathBuf>) -> Result<Lab, AppError> {
+        lab::schema::migrate(self.postgres.direct()).await?;
+        Ok(Lab::new(Servers::new(
             self.postgres.direct(),
-            self.redis.clone(),
+            self.redis.url(),
+            self.redis.keys.prefix(),
+            Arc::new(ThisShop),
             data_dir,
-        ))
+        )))
     }
 
     /// Closes connections and stops embedded servers.
     pub async fn close(self) {
-        // Bounded: a connection in the hands of a stuck query must not hold up the end.
+        // Bounded: a stuck query must not hold up the shutdown.
         let _ = tokio::time::timeout(POOL_GRACE, self.postgres.close()).await;
         if let Some(embedded) = self.embedded {
-            // Longer than this and they are ended as a crash would: the next start recovers.
+            // After the limit they are killed, and recover at the next start.
             let _ = tokio::time::timeout(SERVERS_GRACE, embedded.stop()).await;
         }
     }
 }
 
-/// `sqlx` reads only what stands behind the scheme: an address of another kind of database would
-/// merely never answer.
-fn postgres_options(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
+/// `sqlx` ignores the scheme, and would connect to another kind of database in vain.
+fn postgres_options(url: &str) -> sqlx::Result<PgConnectOptions> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-        return Err(sqlx::Error::Configuration(
-            "it does not start with postgres://".into(),
-        ));
+        let why = "it does not start with postgres://";
+        return Err(sqlx::Error::Configuration(why.into()));
     }
     PgConnectOptions::from_str(url)
 }
 
 impl RunningServers {
-    /// `None`: the file is of another version, cut off, or not ours.
+    /// `None`: the file is incomplete or of another version.
     fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -245,36 +223,36 @@ impl RunningServers {
     }
 }
 
-/// Whether the servers are this program's own. Half a configuration is an error, and is called that
-/// before anything else is found missing.
-fn runs_embedded(store: &StoreSettings) -> Result<bool, AppError> {
+/// DATABASE_URL and REDIS_URL; `None`: embedded. Half a configuration is the first error.
+fn configured(store: &StoreSettings) -> Result<Option<(&str, &str)>, AppError> {
     match (&store.database_url, &store.redis_url) {
-        (None, None) => Ok(true),
-        (Some(_), Some(_)) => Ok(false),
+        (None, None) => Ok(None),
+        (Some(database), Some(redis)) => Ok(Some((database, redis))),
         (Some(_), None) => Err(AppError::HalfConfigured("DATABASE_URL")),
         (None, Some(_)) => Err(AppError::HalfConfigured("REDIS_URL")),
     }
 }
 
-/// The secret that signs tokens: configured, or kept in DATA_DIR when embedded.
-pub fn token_secret(configured: Option<&str>, store: &StoreSettings) -> Result<String, AppError> {
-    match configured {
-        Some(secret) => Ok(secret.to_owned()),
-        None if runs_embedded(store)? => Ok(kept_secret(&store.data_dir, "token_secret")?.0),
-        None => Err(AppError::TokenSecretMissing),
-    }
+/// The signer of user tokens, by the configured secret, or the one in DATA_DIR when embedded.
+pub fn token_signer(secret: Option<&str>, store: &StoreSettings) -> Result<TokenSigner, AppError> {
+    let secret = match secret {
+        Some(secret) => secret.to_owned(),
+        None if configured(store)?.is_none() => kept_secret(&store.data_dir, "token_secret")?.0,
+        None => return Err(AppError::TokenSecretMissing),
+    };
+    Ok(TokenSigner::new(secret.as_bytes())?)
 }
 
-/// The admin token: configured, or kept in DATA_DIR when embedded. The flag says that it is new.
+/// The configured admin token, or the one in DATA_DIR when embedded, and whether it is new.
 pub fn admin_token(
-    configured: Option<&str>,
+    token: Option<&str>,
     store: &StoreSettings,
 ) -> Result<Option<(String, bool)>, AppError> {
-    match configured {
+    match token {
         Some("") => Err(AppError::AdminTokenEmpty),
         Some(token) => Ok(Some((token.to_owned(), false))),
-        None if runs_embedded(store)? => kept_secret(&store.data_dir, "admin_token").map(Some),
-        None => Ok(None),
+        None if configured(store)?.is_some() => Ok(None),
+        None => kept_secret(&store.data_dir, "admin_token").map(Some),
     }
 }
 
@@ -282,120 +260,72 @@ fn kept_secret(data_dir: &Path, name: &str) -> Result<(String, bool), AppError> 
     let file = data_dir.join(name);
     match std::fs::read_to_string(&file) {
         Ok(secret) if !secret.trim().is_empty() => return Ok((secret.trim().to_owned(), false)),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io_error(format!("read {}", file.display()))(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(AppError::io(format!("read {}", file.display()))(error));
+        }
+        _ => {}
     }
-    std::fs::create_dir_all(data_dir)
-        .map_err(io_error(format!("create {}", data_dir.display())))?;
-    let secret = format!(
-        "{}{}",
-        uuid::Uuid::new_v4().simple(),
-        uuid::Uuid::new_v4().simple()
-    );
+    let created = std::fs::create_dir_all(data_dir);
+    created.map_err(AppError::io(format!("create {}", data_dir.display())))?;
+    let half = || uuid::Uuid::new_v4().simple().to_string();
+    let secret = half() + &half();
     write_private(&file, &secret)?;
     Ok((secret, true))
 }
 
-/// Writes a file that only this user can read, whole or not at all.
+/// Atomically writes a file that only this user can read.
 fn write_private(file: &Path, text: &str) -> Result<(), AppError> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
     let draft = file.with_extension(format!("{}.new", std::process::id()));
-    let written = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut open| open.write_all(text.as_bytes()))
-        .and_then(|()| std::fs::rename(&draft, file));
-    written.map_err(io_error(format!("write {}", file.display())))
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(&draft);
+    let written = written.and_then(|mut open| open.write_all(text.as_bytes()));
+    let written = written.and_then(|()| std::fs::rename(&draft, file));
+    written.map_err(AppError::io(format!("write {}", file.display())))
 }
 
-/// What the HTTP side needs besides the shop.
+/// What the HTTP server needs besides the services.
 pub struct Front {
     pub tokens: TokenSigner,
     pub admin: Option<AdminToken>,
     pub rate_limit: bool,
-    /// Limits that all instances share, and what happens while Redis does not answer; `None`: each instance
-    /// counts for itself only.
+    /// Shared limits, and their behaviour while Redis is away; `None`: off.
     pub shared_limits: Option<WhenAway>,
     pub trust_proxy: ProxyTrust,
-    /// How long it goes on serving after it was told to stop, while proxies are told to look elsewhere.
+    /// How long it serves on after SIGTERM while `/readyz` already says no.
     pub drain_notice: Duration,
     pub connections: ConnectionLimits,
     /// `None`: every lab route answers 404.
     pub lab: Option<Lab>,
 }
 
-/// Serves until `shutdown`, then finishes requests, ends event streams and drains the writer.
+/// Serves until `shutdown`; then finishes requests, ends event streams and drains the writer.
 pub async fn serve(
     running: Running,
     listener: TcpListener,
     front: Front,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), AppError> {
-    let metrics = telemetry::metrics();
-    let draining = CancellationToken::new();
-    let leaving = Arc::new(AtomicBool::new(false));
-    let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
-    if let Some(limits) = &limits {
-        let limits = limits.clone();
-        running.spawn("limits", move |stop| upkeep(limits.clone(), stop));
-    }
-    let kept = metrics.clone();
-    running.spawn("metrics", move |stop| keep_metrics(kept.clone(), stop));
-    let lab = front.lab.map(Arc::new);
-    if let Some(lab) = lab.clone() {
-        running.spawn("lab", move |stop| lab.clone().upkeep(stop));
-    }
-    let rooms = Arc::new(Rooms::new(running.shop.clone(), front.tokens.slips()));
-    let kept = rooms.clone();
-    running.spawn("waiting rooms", move |stop| kept.clone().run(stop));
-    let shared_limits = front.shared_limits.map(|when_away| {
-        SharedLimits::new(running.shop.redis.clone(), Quotas::default(), when_away)
-    });
-    let bots = Bots::new(running.shop.clone(), front.tokens.slips(), shared_limits);
-    let streams = Streams::new(front.rate_limit, draining.clone());
-    let router = http::router(HttpState {
-        shop: running.shop.clone(),
-        rooms,
-        bots: Arc::new(bots),
-        tokens: Arc::new(front.tokens),
-        admin: front.admin,
-        limits,
-        metrics: Arc::new(move || metrics.render()),
-        streams: streams.clone(),
-        draining: draining.clone(),
-        leaving: leaving.clone(),
-        trust_proxy: front.trust_proxy,
-        lab: LabState {
-            lab: lab.clone(),
-            streams,
-            trust_proxy: front.trust_proxy,
-            limits: front.rate_limit,
-        },
-    });
-    let mut server = tokio::spawn(http::server::serve(
-        listener,
-        router,
-        front.connections,
-        draining.clone(),
-        REQUESTS_GRACE,
-    ));
+    let (draining, connections) = (CancellationToken::new(), front.connections);
+    let drain_notice = front.drain_notice;
+    let state = http_state(&running, front, draining.clone());
+    let (drain_announced, lab) = (state.drain_announced.clone(), state.lab.lab.clone());
+    let (router, until) = (http::router(state), draining.clone());
+    let server = http::server::serve(listener, router, connections, until, REQUESTS_GRACE);
+    let mut server = tokio::spawn(server);
     tokio::select! {
         () = shutdown => {}
         _ = &mut server => {
-            // Only a bug ends the server before it is told to.
+            // Only a bug ends the server early.
             running.stop().await;
-            let source = io::Error::other("the server ended by itself");
-            return Err(AppError::Io { action: "serve".into(), source });
+            return Err(AppError::io("serve")(io::Error::other("the server ended by itself")));
         }
     }
-    leaving.store(true, Relaxed);
-    if !front.drain_notice.is_zero() {
-        tracing::info!(notice = ?front.drain_notice, "leaving: still serving, no longer ready");
-        tokio::time::sleep(front.drain_notice).await;
+    drain_announced.store(true, Relaxed);
+    if !drain_notice.is_zero() {
+        tracing::info!(notice = ?drain_notice, "draining: still serving, no longer ready");
+        tokio::time::sleep(drain_notice).await;
     }
     tracing::info!("stopping: finishing requests, then writing what is accepted");
     draining.cancel();
@@ -407,20 +337,67 @@ pub async fn serve(
     Ok(())
 }
 
-/// Runs a process that serves no shoppers until `shutdown`, then ends its loops. On `listener` it says of itself
-/// how it is.
+/// The state of the handlers; starts their tasks.
+fn http_state(running: &Running, front: Front, draining: CancellationToken) -> HttpState {
+    let (tasks, services) = (running.tasks(), running.services.clone());
+    let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
+    if let Some(limits) = &limits {
+        tasks.spawn("limits", limits, |limits, task| async move {
+            tokio::select! {
+                () = limits.upkeep() => {}
+                () = task.stop.cancelled() => {}
+            }
+        });
+    }
+    spawn_metrics(tasks);
+    let lab = front.lab.map(Arc::new);
+    if let Some(lab) = &lab {
+        tasks.spawn("lab", lab, |lab, task| lab.upkeep(task.stop));
+    }
+    let (catalog, signed_tokens) = (services.catalog, || front.tokens.signed_tokens());
+    let admission = services.admission;
+    let rooms = WaitingRooms::new(catalog.clone(), admission.clone(), signed_tokens());
+    let rooms = Arc::new(rooms);
+    tasks.spawn("waiting rooms", &rooms, WaitingRooms::run);
+    let shared = |away| SharedLimits::new(catalog.redis.clone(), Quotas::default(), away);
+    let shared_limits = front.shared_limits.map(shared);
+    let bots = Bots::new(catalog.clone(), signed_tokens(), shared_limits);
+    let streams = Streams::new(front.rate_limit, draining.clone());
+    let metrics = telemetry::metrics();
+    HttpState {
+        catalog,
+        admission,
+        orders: services.orders,
+        payments: services.payments,
+        auditor: services.auditor,
+        health: services.health,
+        rooms,
+        bots: Arc::new(bots),
+        tokens: Arc::new(front.tokens),
+        admin: front.admin,
+        limits,
+        metrics: Arc::new(move || metrics.render()),
+        streams: streams.clone(),
+        draining,
+        drain_announced: Arc::default(),
+        trust_proxy: front.trust_proxy,
+        lab: LabState { lab, streams, trust_proxy: front.trust_proxy, limits: front.rate_limit },
+    }
+}
+
+/// Runs a worker until `shutdown`. Serves health and metrics on `listener`.
 pub async fn work(
     running: Running,
     listener: Option<TcpListener>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let metrics = telemetry::metrics();
-    let kept = metrics.clone();
-    running.spawn("metrics", move |stop| keep_metrics(kept.clone(), stop));
+    let tasks = running.tasks();
+    spawn_metrics(tasks);
     let draining = CancellationToken::new();
     let server = listener.map(|listener| {
         let render = move || metrics.render();
-        let router = http::of_a_worker(running.shop.clone(), render, draining.clone());
+        let router = http::of_a_worker(running.services.health.clone(), render, draining.clone());
         let until = draining.clone().cancelled_owned();
         tokio::spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(until);
@@ -433,7 +410,7 @@ pub async fn work(
     draining.cancel();
     running.stop().await;
     if let Some(server) = server {
-        // Whoever keeps a connection open does not keep the process.
+        // An open connection must not keep the process alive.
         let end = server.abort_handle();
         if tokio::time::timeout(POOL_GRACE, server).await.is_err() {
             end.abort();
@@ -441,24 +418,17 @@ pub async fn work(
     }
 }
 
-async fn upkeep(limits: Arc<Limits>, stop: CancellationToken) {
-    tokio::select! {
-        () = limits.upkeep() => {}
-        () = stop.cancelled() => {}
-    }
-}
-
-/// Histograms keep raw samples until somebody drains them; without this they would grow for ever.
-async fn keep_metrics(
-    metrics: metrics_exporter_prometheus::PrometheusHandle,
-    stop: CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
-            () = stop.cancelled() => return,
+/// Drains the raw samples of histograms, which would grow for ever.
+fn spawn_metrics(tasks: &Tasks) {
+    let metrics = Arc::new(telemetry::metrics());
+    tasks.spawn("metrics", &metrics, |metrics, task| async move {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+                () = task.stop.cancelled() => return,
+            }
         }
-    }
+    });
 }
 
 #[cfg(test)]
@@ -473,7 +443,8 @@ mod tests {
         }
 
         #[test]
-        fn a_servers_file_is_read_back_and_a_cut_one_is_not(socket_dir in "/[ -~]{0,30}", port: u16, user in ".{0,9}", cut in any::<prop::sample::Index>()) {
+        fn a_servers_file_is_read_back_and_a_cut_one_is_not(socket_dir in "/[ -~]{0,30}",
+            port: u16, user in ".{0,9}", cut in any::<prop::sample::Index>()) {
             let written = RunningServers {
                 socket_dir: socket_dir.into(),
                 port,
@@ -483,7 +454,8 @@ mod tests {
             };
             let text = serde_json::json!(written).to_string();
             let read = RunningServers::parse(&text).expect("as written");
-            prop_assert_eq!((read.socket_dir, read.port, read.user), (written.socket_dir, written.port, written.user));
+            prop_assert_eq!((read.socket_dir, read.port, read.user), (written.socket_dir,
+                written.port, written.user));
             let mut end = cut.index(text.len());
             while !text.is_char_boundary(end) {
                 end -= 1;

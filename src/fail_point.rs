@@ -1,77 +1,50 @@
-//! Fail points: named places on the way of an order where a test makes the program fail.
+//! Fail points: named places where a test makes the program fail.
 //!
-//! Without the feature `fault-injection` (which only the tests turn on) everything here compiles to
-//! nothing. With it, `FAIL_POINTS` or [`FailPoints::set`] arms points of one shop:
+//! Without the feature `fault-injection` (tests only) they compile to nothing. With it,
+//! `FAIL_POINTS` or [`FailPoints::set`] arms the points of one set of services:
 //!
 //! ```text
-//! FAIL_POINTS="writer.committed=exit;gate.admitted=error*3;rebuild.sealed=pause:500"
+//! FAIL_POINTS="writer.committed=exit;admission.admitted=error*3;rebuild.sealed=pause:500"
 //!              point            action             times               milliseconds
 //! ```
 //!
 //! | action | at the point |
 //! |---|---|
-//! | `error` | the step fails with [`Injected`], which callers take for a server that has gone |
-//! | `pause:MS` | the step stands still for so long, and then goes on |
+//! | `error` | the step fails with [`Injected`], which callers treat as a lost server |
+//! | `pause:MS` | the step waits, and then goes on |
 //! | `panic` | the task panics |
 //! | `exit` | the process kills itself (SIGKILL): nothing is flushed, no destructor runs |
 //!
 //! An action happens once unless `*N` or `*always` says otherwise.
 
-/// Every point, in the order of an order's way. [`FailPoints::set`] knows no other.
+/// All points, in the order of an order's path. [`FailPoints::set`] refuses others.
+#[rustfmt::skip]
 pub const POINTS: &[&str] = &[
     // admission
-    "gate.batched",
-    "ids.leasing",
-    "ids.leased",
-    "gate.asking",
-    "gate.admitted",
-    "gate.answering",
+    "admission.batched", "ids.leasing", "ids.leased", "admission.asking", "admission.admitted",
+    "admission.answering",
     // the waiting room
-    "room.joining",
-    "room.advanced",
+    "room.joining", "room.advanced",
     // writing
-    "writer.received",
-    "writer.begun",
-    "writer.rows_added",
-    "writer.counted",
-    "writer.committed",
-    "writer.acknowledged",
-    "writer.readmitting",
-    "writer.readmitted",
-    "writer.rejecting",
-    "writer.rejected",
-    "recovery.read",
-    // life
-    "pay.charged",
-    "pay.marked",
-    "cancel.marked",
-    "expiry.due",
-    "expiry.expired",
-    // release
-    "release.found",
-    "release.returned",
-    "release.settled",
+    "writer.received", "writer.begun", "writer.rows_added", "writer.counted", "writer.committed",
+    "writer.acknowledged", "writer.readmitting", "writer.readmitted", "writer.rejecting",
+    "writer.rejected", "recovery.read",
+    // transitions
+    "pay.charged", "pay.marked", "cancel.marked", "expiry.due", "expiry.expired",
+    // outbox
+    "release.found", "release.returned", "release.settled",
     // operator
-    "sale.stored",
-    "sale.changed",
-    "stock.claimed",
-    "stock.taken",
-    // the end
-    "retire.judging",
+    "sale.stored", "sale.changed", "stock.claimed", "stock.taken",
+    // eviction
+    "eviction.deciding",
     // rebuild
-    "rebuild.elected",
-    "rebuild.sealed",
-    "rebuild.fenced",
-    "rebuild.drained",
-    "rebuild.recomputed",
-    "rebuild.buyers_written",
-    "rebuild.installed",
-    "rebuild.approved",
+    "rebuild.elected", "rebuild.sealed", "rebuild.fenced", "rebuild.drained", "rebuild.recomputed",
+    "rebuild.buyers_written", "rebuild.installed", "rebuild.approved",
 ];
 
 pub use imp::FailPoints;
 
-/// A step that a test made fail. Without the feature there is no such value.
+/// An injected failure. Without the feature this type has no value.
 #[derive(Debug, thiserror::Error)]
 #[cfg(feature = "fault-injection")]
 #[error("injected at {0}")]
@@ -80,14 +53,14 @@ pub struct Injected(&'static str);
 #[cfg(not(feature = "fault-injection"))]
 pub enum Injected {}
 
-/// For steps that can fail only as Postgres does.
+/// For steps whose only error is sqlx's.
 impl From<Injected> for sqlx::Error {
     fn from(error: Injected) -> Self {
         Self::AnyDriverError(Box::new(error))
     }
 }
 
-/// What is wrong with a text for [`FailPoints::set`].
+/// An invalid text for [`FailPoints::set`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fail point {0}")]
 pub struct Unknown(pub String);
@@ -96,13 +69,12 @@ pub struct Unknown(pub String);
 mod imp {
     use super::{Injected, Unknown};
 
-    /// Nothing: this build has no fail points. Made and cloned as the other one, so that nobody who uses it
-    /// has to know which build this is.
+    /// No fail points. With a private field, so that both builds construct and clone it alike.
     #[derive(Debug, Clone, Default)]
     pub struct FailPoints(());
 
     impl FailPoints {
-        /// Refuses anything but an empty text, since nothing could happen.
+        /// Refuses all but an empty text.
         pub fn set(&self, text: &str) -> Result<(), Unknown> {
             if text.is_empty() {
                 return Ok(());
@@ -131,13 +103,13 @@ mod imp {
         time::Duration,
     };
 
-    /// The points of one shop. Clones share them.
+    /// The points of one set of services. Clones share them.
     #[derive(Debug, Clone, Default)]
     pub struct FailPoints(Arc<State>);
 
     #[derive(Debug, Default)]
     struct State {
-        /// Whether any point was ever armed: what an unarmed shop pays is this load.
+        /// Whether any point was ever armed: the only cost of unarmed points.
         armed: AtomicBool,
         points: Mutex<Points>,
     }
@@ -164,18 +136,14 @@ mod imp {
 
     fn parse(text: &str) -> Result<(String, Armed), Unknown> {
         let unknown = |what: &str| Unknown(format!("{text:?}: {what}"));
-        let (point, rest) = text
-            .split_once('=')
-            .ok_or_else(|| unknown("write point=action"))?;
+        let (point, rest) = text.split_once('=').ok_or_else(|| unknown("write point=action"))?;
         if !POINTS.contains(&point) {
             return Err(unknown("there is no such point"));
         }
         let (action, times) = rest.split_once('*').unwrap_or((rest, "1"));
         let left = match times {
             "always" => u64::MAX,
-            times => times
-                .parse()
-                .map_err(|_| unknown("write *N or *always behind the action"))?,
+            times => times.parse().map_err(|_| unknown("write *N or *always behind the action"))?,
         };
         let (name, value) = action.split_once(':').unwrap_or((action, ""));
         let action = match (name, value) {
@@ -183,8 +151,7 @@ mod imp {
             ("panic", "") => Action::Panic,
             ("exit", "") => Action::Exit,
             ("pause", ms) => Action::Pause(Duration::from_millis(
-                ms.parse()
-                    .map_err(|_| unknown("write pause:MILLISECONDS"))?,
+                ms.parse().map_err(|_| unknown("write pause:MILLISECONDS"))?,
             )),
             _ => return Err(unknown("error, pause:MS, panic or exit")),
         };
@@ -192,12 +159,10 @@ mod imp {
     }
 
     impl FailPoints {
-        /// Arms the points of this text, beside those that are armed already.
+        /// Arms points, beside those that are armed already.
         pub fn set(&self, text: &str) -> Result<(), Unknown> {
-            let parts = text
-                .split(';')
-                .map(str::trim)
-                .filter(|part| !part.is_empty());
+            let parts = text.split(';').map(str::trim);
+            let parts = parts.filter(|part| !part.is_empty());
             let parsed: Vec<_> = parts.map(parse).collect::<Result<_, _>>()?;
             self.points().armed.extend(parsed);
             self.0.armed.store(true, Relaxed);
@@ -214,7 +179,7 @@ mod imp {
             self.points().fired.get(point).copied().unwrap_or(0)
         }
 
-        /// Fails here, if that is what the test wants.
+        /// Fails here, if the point is armed.
         pub async fn at(&self, point: &'static str) -> Result<(), Injected> {
             debug_assert!(POINTS.contains(&point), "{point} is not in the list");
             match self.fire(point) {
@@ -242,7 +207,7 @@ mod imp {
             let action = armed.action;
             *points.fired.entry(point).or_default() += 1;
             drop(points);
-            // Not a warning: the tests count these lines, and repeated warnings are summed up.
+            // Not a warning: tests count these lines, and repeated warnings are summed up.
             tracing::info!(point, ?action, "fail point");
             Some(action)
         }
@@ -261,30 +226,25 @@ mod imp {
         #[tokio::test]
         async fn a_point_fires_as_often_as_it_was_told() {
             let points = FailPoints::default();
-            points
-                .set("gate.admitted=error*2; writer.begun=pause:1")
-                .expect("well-formed");
+            points.set("admission.admitted=error*2; writer.begun=pause:1").expect("well-formed");
             for expected in [true, true, false] {
-                assert_eq!(points.at("gate.admitted").await.is_err(), expected);
+                assert_eq!(points.at("admission.admitted").await.is_err(), expected);
             }
             assert!(points.at("writer.begun").await.is_ok());
-            assert!(points.at("gate.asking").await.is_ok());
-            assert_eq!(
-                (points.fired("gate.admitted"), points.fired("writer.begun")),
-                (2, 1)
-            );
+            assert!(points.at("admission.asking").await.is_ok());
+            assert_eq!((points.fired("admission.admitted"), points.fired("writer.begun")), (2, 1));
         }
 
         #[test]
         fn nonsense_is_refused() {
             let points = FailPoints::default();
             for text in [
-                "gate.admitted",
+                "admission.admitted",
                 "nowhere=error",
-                "gate.admitted=explode",
-                "gate.admitted=on",
-                "gate.admitted=pause:soon",
-                "gate.admitted=error*often",
+                "admission.admitted=explode",
+                "admission.admitted=on",
+                "admission.admitted=pause:soon",
+                "admission.admitted=error*often",
             ] {
                 assert!(points.set(text).is_err(), "{text}");
             }
@@ -305,7 +265,8 @@ mod imp {
             }
 
             #[test]
-            fn what_is_well_formed_is_armed(point in prop::sample::select(POINTS), times in 0u64..5, ms: u64) {
+            fn what_is_well_formed_is_armed(point in prop::sample::select(POINTS),
+                times in 0u64..5, ms: u64) {
                 for action in ["error".to_owned(), "panic".to_owned(), format!("pause:{ms}")] {
                     let points = FailPoints::default();
                     prop_assert_eq!(points.set(&format!("{point}={action}*{times}")), Ok(()));
@@ -330,19 +291,10 @@ mod imp {
                 }
             }
             let mut text = String::new();
-            sources(
-                Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")),
-                &mut text,
-            );
+            sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), &mut text);
             for point in POINTS {
-                let ways = [
-                    format!(".at(\"{point}\")"),
-                    format!("reach(shop, \"{point}\")"),
-                ];
-                assert!(
-                    ways.iter().any(|way| text.contains(way)),
-                    "{point} is nowhere"
-                );
+                let ways = [format!(".at(\"{point}\")"), format!("reach(shop, \"{point}\")")];
+                assert!(ways.iter().any(|way| text.contains(way)), "{point} is nowhere");
             }
         }
     }

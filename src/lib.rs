@@ -1,53 +1,65 @@
-//! A flash sale: many people, few things, one moment.
+//! A flash sale.
 //!
-//! The modules in reading order, which is also the order in which they may import: each only what
-//! stands below it (`scripts/check_imports.py` holds them to it). A purchase reads
-//! `http::orders` → `sale` → `sale::gate` → `redis/library/admit.lua` → `sale::log` →
-//! `worker::writer` → `migrations/`.
+//! The modules stand in reading order, which is also the order of their imports: each imports only
+//! modules below it (`scripts/check_imports.py` checks that). The README lists the files of a
+//! purchase, in order.
 
 /// The commands of the program.
-pub mod commands;
+pub mod cli;
 
-/// The composition root: settings → services → shop → router and workers.
+/// The composition root: settings → services → router and tasks.
 pub mod app;
 
 /// HTTP: routes, extractors, errors, event streams, pages.
 pub mod http;
 
-/// The waiting room of a sale: the draw among those who came early, the queue behind them, and whose turn it is.
-pub mod room;
+/// Access policies of a sale: waiting room, proof of work, passes, shared limits.
+pub mod access;
 
-/// Defence against bots: limits that all instances share, proof of work, passes.
-pub mod bots;
+/// The real shop as the lab (crates/lab) uses it: purchases and order numbers.
+pub mod in_lab;
 
-/// The lab: every way to sell a scarce thing, the broken ones too, side by side.
-pub mod lab;
+/// The services with their tasks, started and stopped as one.
+pub mod running;
 
-/// HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses.
-pub mod web;
+/// All services of a process, on the same stores.
+pub mod services;
 
-/// The loops behind the purchase path: writing accepted orders, recovering what a dead process left,
-/// expiring, refreshing what is shown, rebuilding Redis.
-pub mod worker;
+/// Rebuilding Redis from Postgres after a loss, a restart or a failover.
+pub mod rebuild;
 
-/// What a shopper and an operator can do: the admission gate, the id generator, the life of an
-/// order, the catalogue, the audit.
-pub mod sale;
+/// The audit: do Redis and Postgres agree?
+pub mod audit;
 
-/// Locks, sound and famous for how they fail, and the resource's side of them.
-pub mod lock;
+/// Charging, by a simulated provider.
+pub mod payments;
 
-/// Redis: connections, keys, and the Lua scripts with their typed wrappers.
+/// Orders: the log, the writer, transitions, the outbox.
+pub mod orders;
+
+/// Admission: the queue of a sale, batches, order ids.
+pub mod admission;
+
+/// The sale cache, its refresh, and the changes that operators make.
+pub mod catalog;
+
+/// Accepted orders between Redis and Postgres: the log of a sale.
+pub mod order_log;
+
+/// Periodic tasks, and their restart after a panic.
+pub mod tasks;
+
+/// Service errors; they know nothing of HTTP.
+pub mod error;
+
+/// Redis: connections, keys, and the function library with its typed wrappers.
 pub mod redis;
 
 /// Postgres: the pool and the schema.
 pub mod postgres;
 
-/// Who somebody is: signed user tokens, the operator's token.
+/// Authentication: signed user tokens and the admin token.
 pub mod auth;
-
-/// Slips: short signed statements for one user and one sale, such as "it is your turn".
-pub mod slip;
 
 /// Logs, metrics, traces.
 pub mod telemetry;
@@ -55,14 +67,8 @@ pub mod telemetry;
 /// Settings: flags, environment, `.env`.
 pub mod config;
 
-/// Private Postgres and Redis as child processes, for a first minute without set-up.
-pub mod embedded;
-
-/// Places where a test makes the program fail; nothing in an ordinary build.
+/// Fail points for tests; compiled out of an ordinary build.
 pub mod fail_point;
 
-/// The words of the sale: identifiers, a sale, an order, the outcomes of a purchase.
+/// The domain: identifiers, a sale, an order, the outcomes of a purchase.
 pub mod domain;
-
-/// Lines on stdout and stderr.
-pub mod terminal;

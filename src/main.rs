@@ -1,15 +1,14 @@
-//! `flash-sale`: see `flash-sale --help` and [`flash_sale::commands`].
+//! `flash-sale`: see `flash-sale --help` and [`flash_sale::cli`].
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Purchases allocate a lot of small things on many threads; mimalloc is markedly faster at that than
-/// the system's allocator.
+/// Purchases make many small allocations on many threads: mimalloc is measurably faster.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before the arguments: `.env` may hold what they default to.
+    // `.env` may hold the defaults of the arguments.
     match dotenvy::dotenv() {
         Ok(_) => {}
         Err(error) if error.not_found() => {}
@@ -18,12 +17,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let cli = flash_sale::commands::Cli::parse();
-    match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime.block_on(flash_sale::commands::run(cli)),
+    let cli = flash_sale::cli::Cli::parse();
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(flash_sale::cli::run(cli)),
         Err(error) => {
             eprintln!("flash-sale: cannot start the runtime: {error}");
             ExitCode::from(2)

@@ -1,48 +1,29 @@
 //! Whose processor time, from `/proc/PID/stat`, so only on Linux. Time of ended children, as
 //! Postgres' backends are, is in their parent's `cutime` and `cstime`.
 
-use std::{
-    collections::HashMap,
-    fs,
-    ops::{Div, Sub},
-};
+use serde::Serialize;
+use std::{collections::HashMap, fs};
 
 /// The unit of these files is 1/100 s on every Linux that a program sees (USER_HZ).
 const MICROSECONDS_PER_TICK: f64 = 10_000.0;
 
 /// Microseconds of processor time.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Usage {
     pub app: f64,
     pub redis: f64,
     pub postgres: f64,
-    pub generator: f64,
 }
 
-impl Sub for Usage {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            app: self.app - earlier.app,
-            redis: self.redis - earlier.redis,
-            postgres: self.postgres - earlier.postgres,
-            generator: self.generator - earlier.generator,
-        }
-    }
-}
-
-impl Div<f64> for Usage {
-    type Output = Self;
-
-    fn div(self, by: f64) -> Self {
-        Self {
-            app: self.app / by,
-            redis: self.redis / by,
-            postgres: self.postgres / by,
-            generator: self.generator / by,
-        }
-    }
+/// What this server has used since `earlier`, for each of `requests`.
+pub fn since(earlier: Option<Usage>, server: u32, requests: usize) -> Option<Usage> {
+    let (now, then) = (used(server)?, earlier?);
+    let each = |now: f64, then: f64| (now - then) / requests.max(1) as f64;
+    Some(Usage {
+        app: each(now.app, then.app),
+        redis: each(now.redis, then.redis),
+        postgres: each(now.postgres, then.postgres),
+    })
 }
 
 struct Stat {
@@ -66,37 +47,21 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// What has been used so far by these server processes, what they have started, and this process.
-pub fn used(servers: &[u32]) -> Option<Usage> {
+/// What has been used so far by this server and what it has started.
+pub fn used(server: u32) -> Option<Usage> {
     let mut stats = HashMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
-            continue;
-        };
+        let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         // A process may end between the two.
-        if let Some(stat) = fs::read_to_string(entry.path().join("stat"))
-            .ok()
-            .as_deref()
-            .and_then(parse)
-        {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if let (Some(pid), Some(stat)) = (pid, parse(&stat)) {
             stats.insert(pid, stat);
         }
     }
-    let mut usage = Usage {
-        app: servers
-            .iter()
-            .map(|server| stats.get(server).map(|stat| stat.own))
-            .sum::<Option<f64>>()?,
-        generator: stats.get(&std::process::id())?.own,
-        ..Usage::default()
-    };
+    let mut usage = Usage { app: stats.get(&server)?.own, ..Usage::default() };
     for (&pid, stat) in &stats {
         let total = stat.own + stat.ended_children;
-        match child_of(servers, pid, &stats) {
+        match child_of(server, pid, &stats) {
             Some(child) if child.name.starts_with("redis") => usage.redis += total,
             Some(child) if child.name.starts_with("postgres") => usage.postgres += total,
             _ => {}
@@ -106,31 +71,7 @@ pub fn used(servers: &[u32]) -> Option<Usage> {
 }
 
 /// The child of a server that `pid` is or descends from.
-fn child_of<'a>(servers: &[u32], pid: u32, stats: &'a HashMap<u32, Stat>) -> Option<&'a Stat> {
-    let mut at = pid;
-    for _ in 0..16 {
-        let stat = stats.get(&at)?;
-        if servers.contains(&stat.parent) {
-            return Some(stat);
-        }
-        at = stat.parent;
-    }
-    None
-}
-
-/// The most memory that a process has had resident, in bytes.
-pub fn peak_memory(pid: u32) -> Option<u64> {
-    memory(pid, "VmHWM:")
-}
-
-/// The memory that a process has resident now, in bytes.
-pub fn resident_memory(pid: u32) -> Option<u64> {
-    memory(pid, "VmRSS:")
-}
-
-fn memory(pid: u32, field: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
+fn child_of(server: u32, pid: u32, stats: &HashMap<u32, Stat>) -> Option<&Stat> {
+    let parent = |stat: &&Stat| stats.get(&stat.parent);
+    std::iter::successors(stats.get(&pid), parent).take(16).find(|stat| stat.parent == server)
 }

@@ -11,33 +11,30 @@ mod million;
 mod process;
 mod report;
 mod scenarios;
-mod section;
 mod selfcheck;
 mod session;
 mod stage;
 
 use clap::{Parser, Subcommand};
 use process::Workspace;
+use report::{Machine, Record, Section};
 use scenarios::Scenario;
-use section::Section;
-use serde_json::{Value, json};
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+use std::{path::PathBuf, process::ExitCode};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The allocator of the program, so that `bare` differs in nothing but its work.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// Measures flash-sale on this machine. Without a command: the purchase path against a bare endpoint, in
-/// one session, alternating. Prints tables and writes JSON.
+/// Measures flash-sale on this machine. Without a command: the purchase path against a bare
+/// endpoint, in one session, alternating. Prints tables and writes JSON.
 ///
-/// Exits 0 if every answer and every invariant was right however slow they were, 1 if one was wrong,
-/// 2 if it could not measure.
+/// Exits 0 if every answer and every invariant was right however slow they were, 1 if one was
+/// wrong, 2 if it could not measure.
 #[derive(Debug, Parser)]
 #[command(name = "make bench ARGS=\"…\"", bin_name = "bench")]
 struct Cli {
@@ -52,7 +49,7 @@ struct Cli {
     bench: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 enum Task {
     /// The paired session; what is done without a command
     Paired,
@@ -64,34 +61,12 @@ enum Task {
     Bytes,
     /// Everything
     All,
-    /// Prints the tables of JSON files as Markdown, for docs/performance.md
-    Markdown {
-        /// [default: the last results of each command]
-        files: Vec<PathBuf>,
-    },
     /// The endpoint that everything is compared with
     #[command(hide = true)]
     Bare,
 }
 
-impl Task {
-    /// The measurements that it is made of.
-    fn parts(&self) -> Vec<Self> {
-        match self {
-            Self::All => vec![Self::Paired, Self::Durable, Self::Million, Self::Bytes],
-            one => vec![one.clone()],
-        }
-    }
-
-    async fn measure(&self, options: &Options, workspace: &Workspace) -> Result<Section, Error> {
-        match self {
-            Self::Durable => durable::run(options, workspace).await,
-            Self::Million => million::run(options, workspace).await,
-            Self::Bytes => bytes::run(options, workspace).await,
-            _ => Ok(report::section(&session::run(options, workspace).await?)),
-        }
-    }
-}
+const ALL: [Task; 4] = [Task::Paired, Task::Durable, Task::Million, Task::Bytes];
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -100,11 +75,12 @@ pub struct Options {
     pub quick: bool,
 
     /// How often every scenario is measured [default: 5, quick: 3]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, global = true, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
     /// Multiplies the requests of every run [default: 1, quick: 0.4]
-    #[arg(long, global = true, value_name = "FACTOR")]
+    #[arg(long, global = true, value_name = "FACTOR", value_parser = parse_scale)]
     scale: Option<f64>,
 
     /// Keep-alive connections, each waiting for its answer before it asks again
@@ -112,49 +88,18 @@ pub struct Options {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
-    /// Threads of the load generator
-    #[arg(long, global = true, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub generator_threads: u16,
-
     /// Only these scenarios
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_delimiter = ',',
-        value_name = "NAME"
-    )]
+    #[arg(long, global = true, value_enum, value_delimiter = ',', value_name = "NAME")]
     only: Vec<Scenario>,
 
-    /// Buy without an Idempotency-Key
-    #[arg(long, global = true)]
-    pub no_keys: bool,
-
     /// A setting for the flash-sale servers, to compare it on and off
-    #[arg(long = "server-env", global = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
     pub server_env: Vec<(String, String)>,
 
-    /// Measure this build of flash-sale, not the one beside the benchmark (which has the tests' fail points)
+    /// Measure this build of flash-sale, not the one beside the benchmark (which has the tests'
+    /// fail points)
     #[arg(long, global = true, value_name = "FILE")]
     pub program: Option<PathBuf>,
-
-    /// For `durable`: at which share of the most people come
-    #[arg(long, global = true, value_name = "SHARE", default_value_t = 0.8)]
-    pub share: f64,
-
-    /// For `million`: so many connections rather than 10,000
-    #[arg(long, global = true, value_name = "N")]
-    crowd: Option<usize>,
-
-    /// Where the servers keep their data while they run; on tmpfs an fsync costs nothing
-    /// [default: the build folder]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-
-    /// Write the results here too
-    #[arg(long, global = true, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 impl Options {
@@ -169,15 +114,9 @@ impl Options {
         ((usual as f64 * scale) as usize).max(usize::from(self.connections))
     }
 
-    /// How many connections where `usual` would be held.
-    pub fn crowd(&self, usual: usize) -> usize {
-        self.crowd.unwrap_or(usual).max(1)
-    }
-
     pub fn scenarios(&self) -> Vec<Scenario> {
         let all = Scenario::ALL.iter().copied();
-        all.filter(|scenario| self.only.is_empty() || self.only.contains(scenario))
-            .collect()
+        all.filter(|scenario| self.only.is_empty() || self.only.contains(scenario)).collect()
     }
 }
 
@@ -188,33 +127,31 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let given = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
-    let asks_for_help = given("--help") || given("-h");
-    // `cargo test --benches` runs this without `--bench`, perhaps with libtest's arguments: then it
-    // only checks itself.
-    if !given("--bench")
-        && !asks_for_help
-        && arguments
-            .first()
-            .is_none_or(|first| !matches!(&first[..], "bare" | "markdown"))
-    {
-        return conclude(selfcheck::run().map(|()| true));
-    }
-    let cli = Cli::parse();
-    let task = cli.task.unwrap_or(Task::Paired);
-    match &task {
-        Task::Bare => conclude(bare::serve().map(|()| true)),
-        Task::Markdown { files } => conclude(print_markdown(files).map(|()| true)),
-        task => conclude(measure(task, &cli.options)),
-    }
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse().ok();
+    let scale = scale.filter(|scale| *scale > 0.0 && *scale <= 1000.0);
+    scale.ok_or("must be above 0 and at most 1000".to_owned())
 }
 
-/// The exit code; `false` means that something was answered or stored wrongly.
-fn conclude(outcome: Result<bool, Error>) -> ExitCode {
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let given = |wanted: &[&str]| arguments.iter().any(|given| wanted.contains(&&given[..]));
+    let first = arguments.first().map_or("", String::as_str);
+    // `cargo test --benches` runs this without `--bench`, perhaps with libtest's arguments: then it
+    // only checks itself.
+    let outcome = if given(&["--bench", "--help", "-h"]) || first == "bare" {
+        let cli = Cli::parse();
+        match cli.task.unwrap_or(Task::Paired) {
+            Task::Bare => bare::serve().map(|()| true),
+            Task::All => measure(&ALL, &cli.options),
+            one => measure(&[one], &cli.options),
+        }
+    } else {
+        selfcheck::run().map(|()| true)
+    };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
+        // Something was answered or stored wrongly.
         Ok(false) => ExitCode::from(1),
         Err(error) => {
             eprintln!("bench: {error}");
@@ -223,122 +160,54 @@ fn conclude(outcome: Result<bool, Error>) -> ExitCode {
     }
 }
 
-fn measure(task: &Task, options: &Options) -> Result<bool, Error> {
-    if options
-        .scale
-        .is_some_and(|scale| !(scale > 0.0 && scale <= 1000.0))
-    {
-        return Err("--scale must be above 0 and at most 1000".into());
-    }
-    if !(options.share > 0.0 && options.share <= 1.0) {
-        return Err("--share must be above 0 and at most 1".into());
-    }
-    // The generator has threads of its own; this one only gives orders.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+fn measure(tasks: &[Task], options: &Options) -> Result<bool> {
+    // The generator has a thread of its own; this one only gives orders.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut all_right = true;
-    let mut parts = Vec::new();
-    for part in task.parts() {
+    for task in tasks {
         let measured = runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
             tokio::select! {
-                measured = measure_one(&part, options) => measured,
+                measured = measure_one(task, options) => measured,
                 // Dropping it ends what it started.
-                stopped = until_stopped() => Err(stopped),
+                _ = terminate.recv() => Err("stopped".into()),
+                _ = interrupt.recv() => Err("stopped".into()),
             }
         });
-        let (section, record) = measured?;
-        print!("{}", section.text());
-        all_right &= section.failures.is_empty();
-        write_json(&latest(section.name), &record)?;
-        parts.push(record);
+        let record = measured?;
+        print!("{}", record.section.text());
+        all_right &= record.section.failures.is_empty();
+        let name = &record.section.name;
+        // Its folder is there since the workspace was.
+        let file = process::target_dir().join(format!("bench/{name}.json"));
+        let written = std::fs::write(&file, serde_json::to_string_pretty(&record)?);
+        written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!("written: {}", file.display());
     }
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if let Some(file) = &options.json {
-        let record = match &parts[..] {
-            [one] => one.clone(),
-            _ => json!(parts),
-        };
-        write_json(file, &record)?;
-    }
     Ok(all_right)
 }
 
-async fn measure_one(part: &Task, options: &Options) -> Result<(Section, Value), Error> {
-    let workspace = Workspace::create(options.data_dir.as_deref())?;
-    let machine = report::Machine::look(&workspace.path);
-    println!("\n{}", machine.text(options));
+async fn measure_one(task: &Task, options: &Options) -> Result<Record> {
+    let workspace = Workspace::create()?;
+    let machine = Machine::look(options);
+    println!("\n{}", machine.text());
     let began = Instant::now();
-    let measured = part.measure(options, &workspace).await;
-    let mut section = match measured {
-        Ok(section) => section,
-        Err(error) => {
-            workspace.print_logs();
-            return Err(error);
-        }
-    };
-    if !section.failures.is_empty() {
+    let measured = run(task, options, &workspace).await;
+    if !matches!(&measured, Ok(section) if section.failures.is_empty()) {
         workspace.print_logs();
     }
+    let mut section = measured?;
     section.seconds = began.elapsed().as_secs_f64();
-    let mut record = machine.json(options);
-    record["schema"] = json!(2);
-    record["section"] = section.json();
-    Ok((section, record))
+    Ok(Record { machine, section })
 }
 
-/// Where the last results of a measurement are.
-fn latest(name: &str) -> PathBuf {
-    process::target_dir().join(format!("bench/{name}.json"))
-}
-
-fn write_json(file: &Path, record: &Value) -> Result<(), Error> {
-    let json = serde_json::to_string_pretty(record)?;
-    std::fs::create_dir_all(file.parent().unwrap_or(file))
-        .and_then(|()| std::fs::write(file, json))
-        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
-    println!("written: {}", file.display());
-    Ok(())
-}
-
-fn print_markdown(files: &[PathBuf]) -> Result<(), Error> {
-    let mut files = files.to_vec();
-    if files.is_empty() {
-        let names = Task::All.parts().into_iter().map(|part| {
-            let name = format!("{part:?}").to_lowercase();
-            latest(&name)
-        });
-        files = names.filter(|file| file.exists()).collect();
+async fn run(task: &Task, options: &Options, workspace: &Workspace) -> Result<Section> {
+    match task {
+        Task::Durable => durable::run(options, workspace).await,
+        Task::Million => million::run(options, workspace).await,
+        Task::Bytes => bytes::run(options, workspace).await,
+        _ => session::run(options, workspace).await,
     }
-    if files.is_empty() {
-        return Err("nothing has been measured yet".into());
-    }
-    for file in files {
-        let text = std::fs::read_to_string(&file)
-            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        let record: Value = serde_json::from_str(&text)?;
-        let records = match record {
-            Value::Array(records) => records,
-            one => vec![one],
-        };
-        for record in records {
-            println!("{}", section::markdown(&record));
-        }
-    }
-    Ok(())
-}
-
-async fn until_stopped() -> Error {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        return "cannot catch signals".into();
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    "stopped".into()
 }

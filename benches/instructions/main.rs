@@ -1,44 +1,37 @@
-//! The pure parts of a purchase, each run as often as asked: what `scripts/instructions.py` lets callgrind
-//! count. Instructions do not depend on what else the machine does, so a regression shows on a busy one.
+//! The pure parts of a purchase, each run as often as asked: what `scripts/instructions.py` lets
+//! callgrind count. Instructions do not depend on what else the machine does, so a regression shows
+//! on a busy one.
 //!
 //! ```text
 //! instructions --list            the names
 //! instructions NAME TIMES        runs a part TIMES times and prints nothing
 //! ```
 //!
-//! The script runs each part with two different TIMES and divides the difference: start and end cancel
-//! out. Nothing here waits, connects, or reads a clock that matters.
+//! The script runs each part with two different TIMES and divides the difference: start and end
+//! cancel out. Nothing here waits, connects, or reads a clock that matters.
 
-use axum::{
-    body::Body,
-    extract::{ConnectInfo, FromRequestParts},
-    http::{Request, request::Parts},
-    response::IntoResponse,
-};
-use flash_sale::{
-    auth::TokenSigner,
-    bots::Bots,
-    domain::{Admission, IdempotencyKey, OrderId, Sale, SaleId, UserId},
-    fail_point::FailPoints,
-    http::{HttpState, error::of_refusal, extract::RetryKey, orders::accepted},
-    lab::http::LabState,
-    redis::{
-        Keys, Redis,
-        functions::{self, AdmitOptions, Buyer, Snapshot},
-    },
-    room::Rooms,
-    sale::{
-        Shop, ShopSettings, board::Board, ids, log::AcceptedBatch, metrics::Metrics,
-        payment::SimulatedPayments,
-    },
-    web::events::Streams,
-};
+use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::http::{Request, request::Parts};
+use axum::{body::Body, response::IntoResponse};
+use flash_sale::access::{bots::Bots, waiting_room::WaitingRooms};
+use flash_sale::admission::{AdmissionSettings, ids, refusals};
+use flash_sale::domain::UserId;
+use flash_sale::domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale, SaleId};
+use flash_sale::http::{HttpState, error::of_refusal, extract::RetryKey, orders::accepted};
+use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Snapshot};
+use flash_sale::redis::{Keys, Redis};
+use flash_sale::telemetry::instruments::Metrics;
+use flash_sale::{auth::TokenSigner, catalog::cache::SaleCache, config::ProxyTrust};
+use flash_sale::{fail_point::FailPoints, order_log::AcceptedBatch};
+use flash_sale::{payments::provider::SimulatedPayments, services::Services};
 use futures_util::FutureExt;
+use lab::http::LabState;
 use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 use std::{hint::black_box, net::SocketAddr, process::ExitCode, sync::Arc};
 use time::{OffsetDateTime, macros::datetime};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
+use web::events::Streams;
 
 /// The allocator of the program.
 #[global_allocator]
@@ -64,45 +57,31 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["--list", ..] => {
-            for (name, _) in PARTS {
-                println!("{name}");
-            }
-            ExitCode::SUCCESS
-        }
+        ["--list", ..] => PARTS.iter().for_each(|(name, _)| println!("{name}")),
         // Everything once: that it runs at all.
         [] => {
-            for (_, part) in PARTS {
-                part(1);
-            }
+            PARTS.iter().for_each(|(_, part)| part(1));
             println!("every pure part runs; scripts/instructions.py counts");
-            ExitCode::SUCCESS
         }
-        [name, times, ..] => {
+        [name, ref times @ ..] => {
             let part = PARTS.iter().find(|(known, _)| *known == name);
-            let (Some((_, part)), Ok(times)) = (part, times.parse()) else {
-                eprintln!("instructions: no part {name}, or not a number: {times}");
+            let times = times.first().and_then(|times| times.parse().ok());
+            let (Some((_, part)), Some(times)) = (part, times) else {
+                eprintln!("instructions: no part {name}, or not how often");
                 return ExitCode::from(2);
             };
             part(times);
-            ExitCode::SUCCESS
-        }
-        [name] => {
-            eprintln!("instructions: how often {name}?");
-            ExitCode::from(2)
         }
     }
+    ExitCode::SUCCESS
 }
-
-// ---- who is asking ----------------------------------------------------------------------------
 
 const SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 const NOW: OffsetDateTime = datetime!(2026-11-20 12:00 UTC);
 
 fn token_verify(times: usize) {
     let signer = TokenSigner::new(SECRET).expect("a long secret");
-    let user = UserId::from_bytes([7; 16]);
-    let token = signer.mint(user, "load", NOW + time::Duration::DAY);
+    let token = signer.mint(UserId::from_bytes([7; 16]), "load", NOW + time::Duration::DAY);
     for _ in 0..times {
         assert!(black_box(signer.verify(black_box(&token), NOW)).is_some());
     }
@@ -126,8 +105,6 @@ fn token_verify_other_header(times: usize) {
         assert!(black_box(signer.verify(black_box(&token), NOW)).is_some());
     }
 }
-
-// ---- what is asked ----------------------------------------------------------------------------
 
 fn id_encode_decode(times: usize) {
     let second = NOW.unix_timestamp();
@@ -161,8 +138,6 @@ fn retry_key_extract(times: usize) {
     }
 }
 
-// ---- what is known, and answered --------------------------------------------------------------
-
 fn sale() -> Sale {
     Sale {
         id: SaleId::from_i64(1),
@@ -181,40 +156,38 @@ fn sale() -> Sale {
         closed: false,
         epoch: 1,
         version: 1,
-        door: flash_sale::domain::Door::default(),
+        access_policy: AccessPolicy::default(),
     }
 }
 
-/// Sold out, said to a stranger from memory: the look-up of the sale included.
+/// Sold out, said from memory to a user who has not bought: the look-up of the sale included.
 fn refuse_from_memory(times: usize) {
-    let board = Board::new();
-    sell_out(&board);
-    let stranger = UserId::from_bytes([99; 16]);
+    let cache = SaleCache::new();
+    sell_out(&cache);
+    let newcomer = UserId::from_bytes([99; 16]);
     for _ in 0..times {
-        let listing = board.get(black_box(SaleId::from_i64(1))).expect("known");
-        let refusal = listing.refuse_locally(&board.clock, black_box(stranger), None);
-        assert!(matches!(black_box(refusal), Some(Admission::SoldOut)));
+        let cached = cache.get(black_box(SaleId::from_i64(1))).expect("known");
+        let refusal = refusals::from_cache(&cached, &cache.clock, black_box(newcomer), None);
+        assert!(matches!(black_box(refusal), Some(PurchaseResult::SoldOut)));
     }
 }
 
-/// Puts a sale on the board that has nothing left, and whose buyers are known.
-fn sell_out(board: &Board) {
-    let listing = board.learn(sale());
-    let buyers: Vec<UserId> = (0..10)
-        .map(|number| UserId::from_bytes([number; 16]))
-        .collect();
-    listing.tell(Some(Snapshot {
+/// Puts a sale into the cache that has nothing left, and whose buyers are known.
+fn sell_out(cache: &SaleCache) {
+    let cached = cache.learn(sale());
+    let buyers: Vec<UserId> = (0..10).map(|number| UserId::from_bytes([number; 16])).collect();
+    cached.tell(Some(Snapshot {
         epoch: 1,
         version: 1,
         stock: 10,
         remaining: 0,
         admitted: 10,
         pending: 0,
-        change: 10,
+        revision: 10,
         approved: "this".into(),
         process: "this".into(),
     }));
-    listing.buyers.saw(1, 10, buyers.iter().copied());
+    cached.buyers.saw(1, 10, buyers.iter().copied());
 }
 
 fn answer_accepted(times: usize) {
@@ -226,50 +199,52 @@ fn answer_accepted(times: usize) {
 
 fn answer_sold_out(times: usize) {
     for _ in 0..times {
-        let problem = of_refusal(black_box(Admission::SoldOut), NOW).expect("a refusal");
+        let problem = of_refusal(black_box(PurchaseResult::SoldOut), NOW).expect("a refusal");
         black_box(problem.into_response());
     }
 }
 
-/// A whole request, from its parsed head to its answer: the frame, the token, the board.
+/// A whole request, from its parsed head to its answer: the layers, the token, the cache.
 fn request_sold_out(times: usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _inside = runtime.enter();
     let redis = Redis::new("redis://127.0.0.1:1", "").expect("an address");
-    let shop = Shop::new(
+    let services = Services::new(
         flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
         Arc::new(redis),
         Arc::new(SimulatedPayments),
         tokio::sync::mpsc::channel(1).0,
-        ShopSettings {
-            high_water: 1,
-            batch_limit: 1,
-            own_writer: false,
-        },
+        AdmissionSettings { high_water: 1, batch_limit: 1, own_writer: false },
         Metrics::published(),
         FailPoints::default(),
     );
-    sell_out(&shop.board);
+    sell_out(&services.catalog.cache);
     let tokens = TokenSigner::new(SECRET).expect("a long secret");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
-    let shop = Arc::new(shop);
     let draining = CancellationToken::new();
     let state = HttpState {
-        rooms: Arc::new(Rooms::new(shop.clone(), tokens.slips())),
-        bots: Arc::new(Bots::new(shop.clone(), tokens.slips(), None)),
-        shop,
+        rooms: Arc::new(WaitingRooms::new(
+            services.catalog.clone(),
+            services.admission.clone(),
+            tokens.signed_tokens(),
+        )),
+        bots: Arc::new(Bots::new(services.catalog.clone(), tokens.signed_tokens(), None)),
+        catalog: services.catalog,
+        admission: services.admission,
+        orders: services.orders,
+        payments: services.payments,
+        auditor: services.auditor,
+        health: services.health,
         tokens: Arc::new(tokens),
         admin: None,
         limits: None,
         metrics: Arc::new(String::new),
         streams: Streams::new(false, draining.clone()),
         draining,
-        leaving: Arc::default(),
-        trust_proxy: flash_sale::config::ProxyTrust::Nobody,
+        drain_announced: Arc::default(),
+        trust_proxy: ProxyTrust::Nobody,
         lab: LabState::default(),
     };
     let mut router = flash_sale::http::router(state).with_state(());
@@ -283,16 +258,12 @@ fn request_sold_out(times: usize) {
             .body(Body::empty())
             .expect("a request");
         // As the server does for the router.
-        request
-            .extensions_mut()
-            .insert(ConnectInfo::<SocketAddr>(peer));
+        request.extensions_mut().insert(ConnectInfo::<SocketAddr>(peer));
         let answer = router.call(black_box(request)).now_or_never();
         let answer = answer.expect("it waits for nothing").expect("infallible");
         assert_eq!(black_box(answer).status(), 409);
     }
 }
-
-// ---- a batch ----------------------------------------------------------------------------------
 
 const BATCH: usize = 64;
 
@@ -341,23 +312,12 @@ fn admit_batch(times: usize) {
             key: IdempotencyKey::parse(b"a key"),
         })
         .collect();
-    let options = AdmitOptions {
-        high_water: 1_000_000,
-        own_writer: true,
-        readmitted: None,
-    };
+    let options = AdmitOptions { high_water: 1_000_000, own_writer: true, readmitted: None };
     for _ in 0..times {
-        let judged = functions::admit(
-            &mut redis,
-            &keys,
-            SaleId::from_i64(1),
-            1,
-            options,
-            black_box(&buyers),
-        );
-        let judged = judged.now_or_never().expect("it waits for nothing");
-        let admitted = judged.expect("a reply").expect("not fenced");
-        assert_eq!(black_box(admitted.verdicts.len()), BATCH);
+        let (sale, buyers) = (SaleId::from_i64(1), black_box(&buyers[..]));
+        let asked = functions::admit(&mut redis, &keys, sale, 1, options, buyers);
+        let told = asked.now_or_never().expect("it waits for nothing");
+        assert_eq!(black_box(told.expect("a reply").expect("not fenced").verdicts.len()), BATCH);
     }
 }
 

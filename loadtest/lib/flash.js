@@ -18,7 +18,7 @@ const endings = {
   closed: new Counter('flash_closed'), // not open yet, paused, ended
   contended: new Counter('flash_contended'), // only in the lab: gave up waiting for the others
   failed: new Counter('flash_failed'), // only in the lab
-  unavailable: new Counter('flash_unavailable'), // 503: the gate is closed or the backlog is full; no stock was taken
+  unavailable: new Counter('flash_unavailable'), // 503: admission is closed or the backlog is full; no stock was taken
   unexpected: new Counter('flash_unexpected'), // no answer, 5xx, or an answer that the API's document (/docs) does not know
 };
 /** Their names, in the order in which a verdict has them. */

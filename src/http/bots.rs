@@ -1,19 +1,19 @@
-//! What a sale may ask for besides a token: a pass, and a proof of work. See `docs/bots.md`.
+//! Passes and challenges. See `docs/bots.md`.
 
-use super::{
-    App,
-    error::{CHALLENGE_NOT_FOUND, NOT_OPEN, PASS_NOT_FOUND, Problem, not_before, of_refusal},
-    extract::{Id, Shopper},
-    openapi::refusals,
+use super::error::{
+    CHALLENGE_NOT_FOUND, HttpResult, NOT_OPEN, PASS_NOT_FOUND, Problem, not_before, of_refusal,
 };
-use crate::{
-    domain::{Admission, SaleId},
-    web::body,
-};
-use axum::{extract::State, http::StatusCode, response::Response};
+use super::extract::{Id, Shopper};
+use super::openapi::refusals;
+use super::state::App;
+use crate::admission::refusals;
+use crate::domain::{PurchaseResult, SaleId};
+use axum::extract::State;
+use axum::http::StatusCode;
 use serde::Serialize;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
+use web::body;
 
 /// A pass: the purchase needs it as `Purchase-Pass`.
 #[derive(Serialize, ToSchema)]
@@ -24,8 +24,9 @@ pub struct PassBody {
     expires_at: OffsetDateTime,
 }
 
-/// A puzzle: find a number for which SHA-256 of `CHALLENGE:NUMBER` begins with `bits` zero bits. The purchase (where
-/// the sale has a waiting room: joining it) needs that text as `Challenge-Solution`.
+/// A puzzle: find a number for which SHA-256 of `CHALLENGE:NUMBER` begins with `bits` zero bits.
+/// The purchase (where the sale has a waiting room: joining it) needs that text as
+/// `Challenge-Solution`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Challenge)]
 pub struct ChallengeBody {
@@ -37,9 +38,11 @@ pub struct ChallengeBody {
 }
 
 refusals!(PassRefusals:
-    UNAUTHENTICATED, SALE_NOT_FOUND, PASS_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED, UNAVAILABLE
+    UNAUTHENTICATED, SALE_NOT_FOUND, PASS_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, RATE_LIMITED,
+        UNAVAILABLE
 );
-refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, CHALLENGE_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
+refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, CHALLENGE_NOT_FOUND, RATE_LIMITED,
+    UNAVAILABLE);
 
 /// A pass for a purchase; from the opening on, and for a minute.
 #[utoipa::path(
@@ -52,19 +55,19 @@ pub async fn pass(
     State(app): State<App>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
-) -> Result<Response, Problem> {
-    let listing = app.shop.listing(sale).await?;
-    if !listing.sale().door.purchase_pass {
+) -> HttpResult {
+    let cached = app.catalog.cached(sale).await?;
+    if !cached.sale().access_policy.purchase_pass {
         return Err(Problem::new(&PASS_NOT_FOUND));
     }
-    let now = app.shop.now();
-    // By the clock that judges the purchase, and never a moment before it.
-    let opens_at = listing.sale().opens_at;
+    let now = app.catalog.now();
+    // Redis' clock, as in the purchase, and never earlier.
+    let opens_at = cached.sale().opens_at;
     if now < opens_at {
         return Err(not_before(&NOT_OPEN, opens_at, now));
     }
-    let refusal = listing.refuse_locally(&app.shop.board.clock, shopper.user_id, None);
-    if let Some(refusal @ (Admission::Paused | Admission::Ended)) = refusal {
+    let refusal = refusals::from_cache(&cached, &app.catalog.cache.clock, shopper.user_id, None);
+    if let Some(refusal @ (PurchaseResult::Paused | PurchaseResult::Ended)) = refusal {
         return Err(of_refusal(refusal, now).expect("only Accepted is no refusal"));
     }
     let (pass, expires_at) = app.bots.pass(sale, shopper.user_id);
@@ -82,20 +85,18 @@ pub async fn challenge(
     State(app): State<App>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
-) -> Result<Response, Problem> {
-    let listing = app.shop.listing(sale).await?;
-    let bits = listing.sale().door.challenge_bits;
+) -> HttpResult {
+    let cached = app.catalog.cached(sale).await?;
+    let bits = cached.sale().access_policy.challenge_bits;
     let bits = u8::try_from(bits).unwrap_or(0);
     if bits == 0 {
         return Err(Problem::new(&CHALLENGE_NOT_FOUND));
     }
     let challenge = app.bots.challenge(sale, shopper.user_id, bits);
-    body::json(
-        StatusCode::OK,
-        &ChallengeBody {
-            challenge: challenge.text,
-            bits: challenge.bits,
-            expires_at: challenge.expires_at,
-        },
-    )
+    let body = ChallengeBody {
+        challenge: challenge.text,
+        bits: challenge.bits,
+        expires_at: challenge.expires_at,
+    };
+    body::json(StatusCode::OK, &body)
 }

@@ -1,29 +1,25 @@
-//! What a shopper can follow: a sale's changing part, an order's life.
+//! Event streams: a sale's changing part, an order.
 //!
-//! Every subscriber reads a `watch` channel that the shop feeds once for all of them, so a subscriber
-//! costs a write, never a query; a slow one skips what is no longer current.
+//! Subscribers read a `watch` channel that is fed once for all of them: a subscriber costs writes
+//! but no queries, and a slow one skips old values.
 
-use super::{
-    App,
-    error::Problem,
-    extract::{Caller, Id, Shopper},
-    openapi::refusals,
-};
-use crate::{
-    domain::{Order, OrderId, SaleId, SaleState},
-    sale::SalePulse,
-    web::events::{event, follow},
-};
-use axum::{extract::State, response::Response};
+use super::error::HttpResult;
+use super::extract::{Caller, Id, Shopper};
+use super::openapi::refusals;
+use super::state::App;
+use crate::catalog::cached_sale::SaleUpdate;
+use crate::domain::{Order, OrderId, SaleId, SaleState};
+use axum::extract::State;
 use serde::Serialize;
 use std::time::Duration;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
+use web::events::{event, follow};
 
-/// A sale tells a subscriber at most this often.
+/// The shortest interval between two events of a sale.
 const SALE_PACE: Duration = Duration::from_millis(200);
 
-/// The part of a sale that changes while one looks at it.
+/// The changing part of a sale.
 #[derive(Serialize, ToSchema)]
 pub struct SaleEvent {
     remaining: i64,
@@ -32,12 +28,12 @@ pub struct SaleEvent {
     server_time: OffsetDateTime,
 }
 
-impl From<&SalePulse> for SaleEvent {
-    fn from(pulse: &SalePulse) -> Self {
+impl From<&SaleUpdate> for SaleEvent {
+    fn from(updates: &SaleUpdate) -> Self {
         Self {
-            remaining: pulse.remaining,
-            state: pulse.state,
-            server_time: pulse.server_time,
+            remaining: updates.remaining,
+            state: updates.state,
+            server_time: updates.server_time,
         }
     }
 }
@@ -49,22 +45,15 @@ refusals!(OrderRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAIL
 #[utoipa::path(
     get, path = "/api/v1/sales/{id}/events", tag = "shopping", operation_id = "follow_sale",
     params(("id" = SaleId, Path, description = "The sale")),
-    responses((status = 200, description = "Server-sent events", body = SaleEvent, content_type = "text/event-stream"), SaleRefusals),
+    responses((status = 200, description = "Server-sent events", body = SaleEvent, content_type =
+        "text/event-stream"), SaleRefusals),
 )]
-pub async fn sale(
-    State(app): State<App>,
-    Caller(address): Caller,
-    Id(sale): Id<SaleId>,
-) -> Result<Response, Problem> {
+pub async fn sale(State(app): State<App>, Caller(from): Caller, Id(id): Id<SaleId>) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "sale");
-    let place = app.streams.take_place(address, gauge)?;
-    let pulses = app.shop.watch_sale(sale).await?;
-    let events = follow(
-        pulses,
-        SALE_PACE,
-        |_| false,
-        |pulse| event("sale", &SaleEvent::from(pulse)),
-    );
+    let place = app.streams.take_place(from, gauge)?;
+    let updates = app.catalog.watch_sale(id).await?;
+    let write = |update: &SaleUpdate| event("sale", &SaleEvent::from(update));
+    let events = follow(updates, SALE_PACE, |_| false, write);
     Ok(place.respond(events))
 }
 
@@ -72,7 +61,8 @@ pub async fn sale(
 #[utoipa::path(
     get, path = "/api/v1/orders/{id}/events", tag = "shopping", operation_id = "follow_order",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "Server-sent events", body = Order, content_type = "text/event-stream"), OrderRefusals),
+    responses((status = 200, description = "Server-sent events", body = Order, content_type =
+        "text/event-stream"), OrderRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn order(
@@ -80,10 +70,10 @@ pub async fn order(
     Shopper(shopper): Shopper,
     Caller(address): Caller,
     Id(order): Id<OrderId>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order");
     let place = app.streams.take_place(address, gauge)?;
-    let states = app.shop.watch_order(shopper.user_id, order).await?;
+    let states = app.orders.watch_order(shopper.user_id, order).await?;
     let ends = |order: &Order| order.status.is_terminal();
     let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
     Ok(place.respond(events))

@@ -1,56 +1,42 @@
-//! What happens around every request, outermost first: its id, its metrics and headers, its span,
-//! panics, the size of its body. Time limits stand beside the routes they are for (`mod.rs`).
+//! The layers of every request, outermost first: id, metrics and headers, span, panics, body size.
+//! Time limits are set beside the routes (`mod.rs`).
 
-use super::{
-    App, HttpState,
-    error::{Problem, TOO_LARGE},
-    limits::ADDRESS,
-};
-use crate::{
-    telemetry::traces,
-    web::{
-        address::Address,
-        body::LIMIT,
-        limit::{RATELIMIT, RATELIMIT_POLICY},
-        problem::panicked,
-    },
-};
-use axum::{
-    BoxError, Router,
-    body::{Body, Bytes, HttpBody},
-    extract::{MatchedPath, Request},
-    http::{
-        HeaderName, HeaderValue, Method, StatusCode,
-        header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
-    },
-    response::{IntoResponse, Response},
-};
-use futures_util::future::BoxFuture;
+use super::error::{Problem, TOO_LARGE};
+use super::limits::ADDRESS;
+use super::state::{App, HttpState};
+use crate::telemetry::traces;
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use metrics::{Counter, Histogram};
-use std::{
-    convert::Infallible,
-    sync::{Arc, OnceLock, PoisonError, RwLock, atomic::Ordering::Relaxed},
-    task::{Context, Poll},
-    time::{Duration, Instant},
-};
-use tower::{Service, ServiceBuilder, layer::layer_fn, util::MapRequestLayer};
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    limit::RequestBodyLimitLayer,
-    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
-    timeout::TimeoutLayer,
-    trace::TraceLayer,
-};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tower::layer::layer_fn;
+use tower::util::MapRequestLayer;
+use tower::{Layer, ServiceBuilder};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
 use tracing::{Instrument, Span};
+use web::address::Address;
+use web::body::LIMIT;
+use web::limit::{RATELIMIT, RATELIMIT_POLICY};
+use web::problem::panicked;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 const LONGEST_ID: usize = 64;
-/// How long a client should wait before it asks again for what took too long.
+/// Retry-After of an answer that took too long.
 const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Puts the layers around all routes and fallbacks.
-pub fn around(router: Router<App>, app: App) -> Router<App> {
+/// Wraps all routes and fallbacks.
+pub fn wrap(router: Router<App>, app: App) -> Router<App> {
     let trace = TraceLayer::new_for_http()
         .make_span_with(|request: &Request| {
             let id = request.headers().get(X_REQUEST_ID);
@@ -63,10 +49,10 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
             .layer(MapRequestLayer::new(drop_odd_id))
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
-            .layer(layer_fn(move |inner| Observe {
-                app: app.clone(),
-                meters: Arc::default(),
-                inner,
+            // Called once for each route, so that each has its own meters.
+            .layer(layer_fn(move |inner| {
+                let state = (app.clone(), Arc::<Meters>::default());
+                from_fn_with_state(state, observe).layer(inner)
             }))
             .layer(trace)
             .layer(CatchPanicLayer::custom(panicked))
@@ -74,14 +60,14 @@ pub fn around(router: Router<App>, app: App) -> Router<App> {
     )
 }
 
-/// Gives up on an answer after `limit`; on an event stream, if it has not begun by then.
+/// Gives up on an answer, or on the start of an event stream, after `limit`.
 ///
-/// The handler is dropped where it waits, as when its client hangs up. [`Observe`] tells why.
+/// The handler is cancelled, as when its client hangs up. [`observe`] writes the answer.
 pub fn time_limit(limit: Duration) -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, limit)
 }
 
-/// An id that a request brings goes into logs and back to the client, so it has to be plain.
+/// A client's id goes into logs and answers, so it must be plain.
 fn drop_odd_id(mut request: Request) -> Request {
     let mut ids = request.headers().get_all(X_REQUEST_ID).iter();
     let is_odd = match (ids.next(), ids.next()) {
@@ -108,22 +94,14 @@ fn label(route: Option<&MatchedPath>) -> &str {
     route.map_or("unmatched", MatchedPath::as_str)
 }
 
-/// A client can send any method, and every label of a metric is kept for ever.
+/// Clients can send any method, and every label of a metric is kept for ever.
 fn method_label(method: &Method) -> &'static str {
     const KNOWN: [&str; 6] = ["GET", "POST", "PATCH", "HEAD", "DELETE", "OPTIONS"];
     let known = KNOWN.iter().find(|known| **known == method.as_str());
     known.copied().unwrap_or("other")
 }
 
-/// Limits, counts and times a request, and completes the headers of its answer.
-#[derive(Clone)]
-struct Observe<S> {
-    app: App,
-    meters: Arc<Meters>,
-    inner: S,
-}
-
-/// The metrics of one route: their names and labels are looked up once, not with each request.
+/// The metrics of one route, registered once.
 #[derive(Default)]
 struct Meters {
     seconds: OnceLock<Histogram>,
@@ -132,10 +110,9 @@ struct Meters {
 
 impl Meters {
     fn count(&self, route: &str, method: &'static str, status: StatusCode, took: Duration) {
-        let seconds = self.seconds.get_or_init(
-            || metrics::histogram!("flash_sale_http_request_seconds", "route" => route.to_owned()),
-        );
-        seconds.record(took);
+        let register =
+            || metrics::histogram!("flash_sale_http_request_seconds", "route" => route.to_owned());
+        self.seconds.get_or_init(register).record(took);
         let known = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         let of = |counter: &&(_, _, _)| (counter.0, counter.1) == (method, status);
         if let Some((_, _, counter)) = known.iter().find(of) {
@@ -147,65 +124,48 @@ impl Meters {
             "route" => route.to_owned(), "method" => method, "status" => status.as_str().to_owned()
         );
         counter.increment(1);
-        let mut known = self
-            .requests
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = self.requests.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
         known.push((method, status, counter));
     }
 }
 
-impl<S, B> Service<Request> for Observe<S>
-where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
-    S::Future: Send + 'static,
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response, Infallible>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let began = Instant::now();
-        let (app, meters) = (self.app.clone(), self.meters.clone());
-        let route = request.extensions().get::<MatchedPath>().cloned();
-        let method = method_label(request.method());
-        let checked = check_address(&app, &request).map(|left| {
-            let span = span(method, label(route.as_ref()), &request);
-            (left, span, self.inner.call(request))
-        });
-        Box::pin(async move {
-            let route = label(route.as_ref());
-            let (response, left) = match checked {
-                Ok((left, span, answer)) => (traced(answer, span).await, left),
-                Err(problem) => (problem.into_response(), None),
-            };
-            let mut response = match response.status() {
-                // The layers that answer these do not know problem documents.
-                StatusCode::PAYLOAD_TOO_LARGE => Problem::new(&TOO_LARGE).into_response(),
-                StatusCode::GATEWAY_TIMEOUT => {
-                    tracing::warn!(route, "gave up on a request that took too long");
-                    let wait = RETRY_AFTER_TIMEOUT;
-                    Problem::unavailable("the answer took too long", wait).into_response()
-                }
-                _ => response,
-            };
-            complete(&app, &mut response, left);
-            meters.count(route, method, response.status(), began.elapsed());
-            Ok(response)
-        })
-    }
+/// Limits, counts and times a request, and completes its headers.
+async fn observe(
+    State((app, meters)): State<(App, Arc<Meters>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let (route, method) = (label(route.as_ref()), method_label(request.method()));
+    let (response, left) = match check_address(&app, &request) {
+        Ok(left) => {
+            let span = span(method, route, &request);
+            (traced(next.run(request), span).await, left)
+        }
+        Err(problem) => (problem.into_response(), None),
+    };
+    let mut response = match response.status() {
+        // The layers that answer these do not know problem documents.
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(&TOO_LARGE).into_response(),
+        StatusCode::GATEWAY_TIMEOUT => {
+            tracing::warn!(route, "gave up on a request that took too long");
+            let wait = RETRY_AFTER_TIMEOUT;
+            Problem::unavailable("the answer took too long", wait).into_response()
+        }
+        _ => response,
+    };
+    complete(&app, &mut response, left);
+    meters.count(route, method, response.status(), began.elapsed());
+    response
 }
 
-/// How many requests its address has left, where addresses are limited.
+/// The requests that the address has left, where addresses are limited.
 fn check_address(app: &HttpState, request: &Request) -> Result<Option<u32>, Problem> {
     let path = request.uri().path();
     match &app.limits {
-        // Besides the API, whatever asks a dependency or renders something large.
+        // The API, and routes that ask a dependency or render much.
         Some(limits) if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" => {
             let address = Address::of(request.extensions(), request.headers(), app.trust_proxy);
             limits.check_address(address).map(Some)
@@ -217,7 +177,7 @@ fn check_address(app: &HttpState, request: &Request) -> Result<Option<u32>, Prob
 fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
     let status = response.status();
     let headers = response.headers_mut();
-    // What a client sent may come back to it; no browser is to guess that it is a page.
+    // Answers may repeat what a client sent: browsers must not guess a content type.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(left) = left
         && !headers.contains_key(RATELIMIT)
@@ -227,23 +187,18 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
         headers.insert(RATELIMIT_POLICY, HeaderValue::from_static(ADDRESS.text));
     }
     // Every 429 and 503 carries Retry-After.
-    if [
-        StatusCode::TOO_MANY_REQUESTS,
-        StatusCode::SERVICE_UNAVAILABLE,
-    ]
-    .contains(&status)
-    {
+    if matches!(status.as_u16(), 429 | 503) {
         let soon = headers.entry(RETRY_AFTER);
         soon.or_insert(const { HeaderValue::from_static("1") });
     }
-    // A client that keeps the connection would send its next request while the port closes, or to a
-    // connection that ends because its body was not read.
-    if app.leaving.load(Relaxed) || status == StatusCode::PAYLOAD_TOO_LARGE {
+    // On a kept connection the next request would meet a closing port, or the rest of an unread
+    // body.
+    if app.drain_announced.load(Relaxed) || status == StatusCode::PAYLOAD_TOO_LARGE {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
-/// The span of a trace, if this request is traced.
+/// The span of a traced request.
 fn span(method: &'static str, route: &str, request: &Request) -> Span {
     if !route.starts_with("/api/") {
         return Span::none();
@@ -253,20 +208,12 @@ fn span(method: &'static str, route: &str, request: &Request) -> Span {
     traces::request(method, route, id, request.headers())
 }
 
-/// Answers within the span, and says where the trace is found.
-async fn traced<B>(
-    answer: impl Future<Output = Result<Response<B>, Infallible>>,
-    span: Span,
-) -> Response
-where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
+/// Answers within the span, and names the trace in a header.
+async fn traced(answer: impl Future<Output = Response>, span: Span) -> Response {
     if span.is_disabled() {
-        let Ok(response) = answer.await;
-        return response.map(Body::new);
+        return answer.await;
     }
-    let Ok(response) = answer.instrument(span.clone()).await;
-    let mut response = response.map(Body::new);
+    let mut response = answer.instrument(span.clone()).await;
     let found_at = traces::answered(&span, response.status().as_u16());
     if let Some(Ok(found_at)) = found_at.map(HeaderValue::try_from) {
         response.headers_mut().insert(TRACERESPONSE, found_at);
@@ -277,6 +224,10 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::{
+        router,
+        testing::{self, is, refusal, request, send, token},
+    };
     use axum::{body::Body, routing::get};
     use proptest::prelude::*;
     use tower::ServiceExt;
@@ -285,10 +236,8 @@ mod tests {
     async fn a_handler_that_never_answers_is_given_up() {
         let app = crate::http::testing::app();
         let slow = get(std::future::pending::<()>).layer(time_limit(Duration::from_millis(1)));
-        let router = around(Router::new().route("/slow", slow), app.clone()).with_state(app);
-        let request = Request::get("/slow")
-            .body(Body::empty())
-            .expect("a request");
+        let router = wrap(Router::new().route("/slow", slow), app.clone()).with_state(app);
+        let request = Request::get("/slow").body(Body::empty()).expect("a request");
         let answer = router.oneshot(request).await.expect("infallible");
         assert_eq!(answer.status(), 503);
         assert_eq!(answer.headers()[RETRY_AFTER], "5");
@@ -313,5 +262,55 @@ mod tests {
                 prop_assert_eq!(kept == Some(&value), is_plain(value.as_bytes()));
             }
         }
+    }
+
+    #[tokio::test]
+    async fn bodies_are_bounded_on_every_route() {
+        let router = router(testing::state());
+        let token = token();
+        let huge = "x".repeat(web::body::LIMIT + 1);
+        for (method, path) in [
+            (Method::POST, "/api/v1/session"),
+            (Method::GET, "/api/v1/session"),
+            (Method::POST, "/api/v1/sales/1/orders"),
+            (Method::POST, "/api/v1/orders/1/pay"),
+            (Method::GET, "/api/v1/sales"),
+            (Method::GET, "/healthz"),
+        ] {
+            let length = huge.len().to_string();
+            let headers = [("authorization", token.as_str()), ("content-length", &length)];
+            // A body that comes in chunks is only counted where it is read.
+            let sent = if method == Method::GET { 0 } else { 1 };
+            for headers in &[&headers[..], &headers[..1]][..=sent] {
+                let refused = refusal(&router, method.clone(), path, headers, &huge).await;
+                assert_eq!(refused, is(413, "too_large"), "{path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_too() {
+        let router = router(HttpState {
+            metrics: Arc::new(|| panic!("no figures today")),
+            ..testing::state()
+        });
+        assert_eq!(refusal(&router, Method::GET, "/metrics", &[], "").await, is(500, "internal"));
+    }
+
+    #[tokio::test]
+    async fn every_answer_has_an_id_and_only_a_plain_one_comes_back() {
+        let router = router(testing::state());
+        let id_of = async |headers: &[(&str, &str)]| {
+            let (response, _) = send(&router, request(Method::GET, "/healthz", headers, "")).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            response.headers()["x-request-id"].to_str().expect("ascii").to_owned()
+        };
+        assert_eq!(id_of(&[("x-request-id", "trace-1.a_b")]).await, "trace-1.a_b");
+        assert_ne!(id_of(&[]).await, id_of(&[]).await);
+        let long = "x".repeat(65);
+        for strange in ["a b", "a\tb", "", &long, "a;b"] {
+            assert_ne!(id_of(&[("x-request-id", strange)]).await, strange);
+        }
+        assert!(!id_of(&[("x-request-id", "one"), ("x-request-id", "two")]).await.contains("one"));
     }
 }

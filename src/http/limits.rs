@@ -1,51 +1,30 @@
-//! How often somebody may ask: GCRA limiters (`governor`), in this process' memory.
+//! Rate limits of this process: GCRA (`governor`).
 //!
-//! They keep one shopper or one address from crowding out the others; they do not ration the sale
-//! (the gate does). With several instances each counts for itself. A key that has been quiet for as
-//! long as its burst takes to refill is as good as new and is forgotten by [`Limits::upkeep`], so
-//! memory holds a minute's worth of callers. With limits off none of this runs.
+//! They keep one shopper or address from crowding out others; the sale itself is rationed by
+//! admission. Each instance counts for itself. Keys that were quiet for as long as their burst
+//! takes to refill are removed by [`Limits::upkeep`], so memory holds about a minute's callers.
 
-use crate::{
-    domain::UserId,
-    web::{address::Address, limit::Policy, problem::Problem},
-};
+use crate::domain::UserId;
 use dashmap::DashMap;
-use governor::{
-    DefaultKeyedRateLimiter, Quota, RateLimiter,
-    clock::{Clock, QuantaInstant},
-    middleware::{RateLimitingMiddleware, StateInformationMiddleware},
-};
-use std::{
-    hash::Hash,
-    num::NonZeroU32,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use governor::clock::{Clock, QuantaInstant};
+use governor::middleware::{RateLimitingMiddleware, StateInformationMiddleware};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use std::hash::Hash;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use web::address::Address;
+use web::limit::Policy;
+use web::problem::Problem;
 
-pub static USER: Policy = Policy {
-    name: "user",
-    per_second: 10,
-    burst: 20,
-    text: r#""user";q=20;w=2"#,
-};
-pub static SESSION: Policy = Policy {
-    name: "session",
-    per_second: 10,
-    burst: 60,
-    text: r#""session";q=60;w=6"#,
-};
-pub static ADDRESS: Policy = Policy {
-    name: "address",
-    per_second: 500,
-    burst: 1_000,
-    text: r#""address";q=1000;w=2"#,
-};
-pub static ADMIN: Policy = Policy {
-    name: "admin",
-    per_second: 5,
-    burst: 10,
-    text: r#""admin";q=10;w=2"#,
-};
+pub static USER: Policy =
+    Policy { name: "user", per_second: 10, burst: 20, text: r#""user";q=20;w=2"# };
+pub static SESSION: Policy =
+    Policy { name: "session", per_second: 10, burst: 60, text: r#""session";q=60;w=6"# };
+pub static ADDRESS: Policy =
+    Policy { name: "address", per_second: 500, burst: 1_000, text: r#""address";q=1000;w=2"# };
+pub static ADMIN: Policy =
+    Policy { name: "admin", per_second: 5, burst: 10, text: r#""admin";q=10;w=2"# };
 
 /// The limiters, with their figures in the policies above.
 pub struct Limits {
@@ -53,13 +32,13 @@ pub struct Limits {
     user: DefaultKeyedRateLimiter<UserId>,
     /// New sessions from one address.
     session: DefaultKeyedRateLimiter<Address>,
-    /// Everything under /api from one address: wide, many shoppers may share it.
+    /// All API requests of one address: wide, many shoppers may share it.
     address: DefaultKeyedRateLimiter<Address, StateInformationMiddleware>,
     /// Wrong admin tokens from one address.
     admin: DefaultKeyedRateLimiter<Address>,
-    /// Addresses that spent their wrong admin tokens: until then not even the right one counts, or
-    /// the answer to a guess would still tell.
-    admin_shut: DashMap<Address, Instant>,
+    /// Addresses with too many wrong admin tokens: even the right one is refused meanwhile, or the
+    /// answer would confirm a guess.
+    admin_locked: DashMap<Address, Instant>,
 }
 
 impl Limits {
@@ -69,7 +48,7 @@ impl Limits {
             session: RateLimiter::keyed(quota(&SESSION)),
             address: RateLimiter::keyed(quota(&ADDRESS)).with_middleware(),
             admin: RateLimiter::keyed(quota(&ADMIN)),
-            admin_shut: DashMap::new(),
+            admin_locked: DashMap::new(),
         }
     }
 
@@ -81,7 +60,7 @@ impl Limits {
         check(&self.session, &address, &SESSION)
     }
 
-    /// How many requests the address has left.
+    /// Answers how many requests are left.
     pub fn check_address(&self, address: Address) -> Result<u32, Problem> {
         match self.address.check_key(&address) {
             Ok(state) => Ok(state.remaining_burst_capacity()),
@@ -92,9 +71,9 @@ impl Limits {
         }
     }
 
-    /// Before an admin token is looked at.
+    /// Before an admin token is checked.
     pub fn check_admin(&self, address: Address) -> Result<(), Problem> {
-        let Some(until) = self.admin_shut.get(&address).map(|until| *until) else {
+        let Some(until) = self.admin_locked.get(&address).map(|until| *until) else {
             return Ok(());
         };
         match until.checked_duration_since(Instant::now()) {
@@ -106,12 +85,12 @@ impl Limits {
     /// After an admin token turned out to be wrong.
     pub fn admin_failed(&self, address: Address) -> Result<(), Problem> {
         wait_for(&self.admin, &address).map_or(Ok(()), |wait| {
-            self.admin_shut.insert(address, Instant::now() + wait);
+            self.admin_locked.insert(address, Instant::now() + wait);
             Err(Problem::limited(&ADMIN, wait))
         })
     }
 
-    /// Forgets who has been quiet, every minute, for ever.
+    /// Removes quiet keys every minute, for ever.
     pub async fn upkeep(self: Arc<Self>) {
         let mut minute = tokio::time::interval(Duration::from_secs(60));
         minute.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -127,8 +106,8 @@ impl Limits {
         forget(&self.address);
         forget(&self.admin);
         let now = Instant::now();
-        self.admin_shut.retain(|_, until| *until > now);
-        self.admin_shut.shrink_to_fit();
+        self.admin_locked.retain(|_, until| *until > now);
+        self.admin_locked.shrink_to_fit();
     }
 }
 
@@ -139,10 +118,7 @@ impl Default for Limits {
 }
 
 const fn quota(policy: &Policy) -> Quota {
-    let (rate, burst) = (
-        NonZeroU32::new(policy.per_second),
-        NonZeroU32::new(policy.burst),
-    );
+    let (rate, burst) = (NonZeroU32::new(policy.per_second), NonZeroU32::new(policy.burst));
     let (Some(rate), Some(burst)) = (rate, burst) else {
         panic!("a limit of nothing");
     };
@@ -175,6 +151,11 @@ fn forget<K: Hash + Eq + Clone, M: RateLimitingMiddleware<QuantaInstant>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::{
+        HttpState, router,
+        testing::{self, request, send},
+    };
+    use axum::http::{HeaderValue, Method, StatusCode};
 
     fn address(text: &str) -> Address {
         Address::from(text.parse::<std::net::IpAddr>().expect("an address"))
@@ -191,9 +172,7 @@ mod tests {
         let (one, other) = (UserId::random(), UserId::random());
         assert!((20..25).contains(&passes(100, || limits.check_user(one))));
         assert!(limits.check_user(other).is_ok());
-        let refused = (0..10)
-            .find_map(|_| limits.check_user(one).err())
-            .expect("a refusal");
+        let refused = (0..10).find_map(|_| limits.check_user(one).err()).expect("a refusal");
         assert_eq!(refused.kind().code, "rate_limited");
         assert!((60..70).contains(&passes(300, || limits.check_session(address("10.0.0.1")))));
         assert!(
@@ -217,13 +196,38 @@ mod tests {
     fn the_quiet_are_forgotten() {
         let limits = Limits::new();
         for last in 0..=255 {
-            limits
-                .check_address(Address::V4([10, 0, 0, last]))
-                .expect("the first request passes");
+            limits.check_address(Address::V4([10, 0, 0, last])).expect("the first request passes");
         }
         assert_eq!(limits.address.len(), 256);
         std::thread::sleep(Duration::from_millis(20));
         limits.forget_quiet();
         assert_eq!(limits.address.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn limits_answer_429_with_a_wait() {
+        let router =
+            router(HttpState { limits: Some(Arc::new(Limits::new())), ..testing::state() });
+        let mut refused = None;
+        for _ in 0..200 {
+            let (response, body) =
+                send(&router, request(Method::POST, "/api/v1/session", &[], "")).await;
+            if response.status() == StatusCode::TOO_MANY_REQUESTS {
+                refused = Some((response, body));
+                break;
+            }
+        }
+        let (response, body) = refused.expect("a refusal");
+        assert_eq!(
+            (&body["code"], &response.headers()["retry-after"]),
+            (&"rate_limited".into(), &HeaderValue::from(1))
+        );
+        assert!(body["retry_after_ms"].as_u64().is_some_and(|wait| (1..=1_000).contains(&wait)));
+        // Another address is not affected; neither is what is not the API.
+        let mut other = request(Method::POST, "/api/v1/session", &[], "");
+        other
+            .extensions_mut()
+            .insert(axum::extract::ConnectInfo(std::net::SocketAddr::from(([10, 0, 0, 9], 1))));
+        assert_eq!(send(&router, other).await.0.status(), StatusCode::CREATED);
     }
 }

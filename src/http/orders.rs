@@ -1,27 +1,19 @@
-//! Buying, and what becomes of an order.
+//! Purchases and orders.
 
-use super::{
-    App,
-    door::{self, Shown},
-    error::{Problem, of_refusal},
-    extract::{Id, PacedShopper, Params, RetryKey, Shopper, page},
-    openapi::refusals,
-};
-use crate::{
-    domain::{Admission, Order, OrderId, OrderStatus, SaleId},
-    web::body::{self, NoBody},
-};
-use axum::{
-    extract::State,
-    http::{
-        HeaderValue, StatusCode,
-        header::{HeaderName, LOCATION},
-    },
-    response::Response,
-};
+use super::access_policy::{self, MaybeCredentials};
+use super::error::{HttpResult, of_refusal};
+use super::extract::{Id, PacedShopper, Params, RetryKey, Shopper, page};
+use super::openapi::refusals;
+use super::state::App;
+use crate::domain::{Order, OrderId, OrderStatus, PurchaseResult, SaleId};
+use axum::extract::State;
+use axum::http::header::{HeaderName, LOCATION};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use utoipa::{IntoParams, ToSchema};
+use web::body::{self, NoBody};
 
 /// Orders, newest first.
 #[derive(Serialize, ToSchema)]
@@ -34,7 +26,7 @@ pub struct Orders {
 pub struct Purchased {
     order_id: OrderId,
     sale_id: SaleId,
-    /// Always `queued`: for this order's first answer it has not been written down yet.
+    /// Always `queued`: the row is written after this answer.
     status: OrderStatus,
 }
 
@@ -50,9 +42,11 @@ pub struct OrdersParams {
 }
 
 refusals!(PurchaseRefusals:
-    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, SOLD_OUT, ALREADY_ORDERED,
+    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, NOT_OPEN, PAUSED, ENDED, SOLD_OUT,
+        ALREADY_ORDERED,
     ADMISSION_REQUIRED, ADMISSION_INVALID, ADMISSION_EXPIRED, ADMISSION_USED,
-    PASS_REQUIRED, PASS_INVALID, PASS_EXPIRED, CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED, TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
+    PASS_REQUIRED, PASS_INVALID, PASS_EXPIRED, CHALLENGE_REQUIRED, CHALLENGE_FAILED,
+        CHALLENGE_EXPIRED, TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(ListRefusals: UNAUTHENTICATED, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(ReadRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
@@ -65,27 +59,30 @@ refusals!(CancelRefusals:
     TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 
-/// Where one buys, as the router names it. (The macro below wants it spelled out; a test compares.)
-pub const PURCHASE: &str = "/api/v1/sales/{id}/orders";
-
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Buy one unit.
 ///
-/// A retry with the same `Idempotency-Key` gets the first answer, marked `Idempotent-Replayed: true`. A sale with a
-/// waiting room asks for the `Admission-Token` of one's turn, of which one order comes, whatever the key.
+/// A retry with the same `Idempotency-Key` gets the first answer, marked `Idempotent-Replayed:
+/// true`. A sale with a waiting room asks for the `Admission-Token` of the turn, with which only
+/// one order is made, whatever the key.
 #[utoipa::path(
     post, path = "/api/v1/sales/{id}/orders", tag = "shopping", operation_id = "purchase",
     params(
         ("id" = SaleId, Path, description = "The sale"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII characters", min_length = 1, max_length = 64, pattern = "^[ -~]*$"),
-        ("Admission-Token" = Option<String>, Header, description = "From the waiting room, where the sale has one"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 64 printable ASCII \
+            characters", min_length = 1, max_length = 64, pattern = "^[ -~]*$"),
+        ("Admission-Token" = Option<String>, Header, description = "From the waiting room, where \
+            the sale has one"),
         ("Purchase-Pass" = Option<String>, Header, description = "Where the sale asks for a pass"),
-        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for \
+            work: `CHALLENGE:NUMBER`"),
     ),
     responses(
-        (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a moment", body = Purchased,
-         headers(("Location" = String, description = "The order"), ("Idempotent-Replayed" = String, description = "`true` for a replay"))),
+        (status = 202, description = "Accepted: it is on disk, and will be an order to pay in a \
+            moment", body = Purchased,
+         headers(("Location" = String, description = "The order"), ("Idempotent-Replayed" = String,
+             description = "`true` for a replay"))),
         PurchaseRefusals
     ),
     security(("bearer" = []), ("cookie" = [])),
@@ -95,30 +92,27 @@ pub async fn purchase(
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
     RetryKey(key): RetryKey,
-    Shown(papers): Shown,
-    NoBody: NoBody,
-) -> Result<Response, Problem> {
-    let judged = match papers {
-        None => app.shop.purchase(sale, user, key).await?,
-        // Boxed, because it is rare: the ordinary purchase would carry its room around.
-        Some(papers) => Box::pin(door::purchase(&app, sale, user, key, &papers)).await?,
+    MaybeCredentials(credentials): MaybeCredentials,
+    _: NoBody,
+) -> HttpResult {
+    let result = match &credentials {
+        None => app.admission.purchase(sale, user, key).await?,
+        // Boxed to keep the hot future small.
+        Some(shown) => Box::pin(access_policy::purchase(&app, sale, user, key, shown)).await?,
     };
-    match judged {
-        Admission::Accepted { order_id, replayed } => Ok(accepted(sale, order_id, replayed)),
-        refusal => Err(of_refusal(refusal, app.shop.now()).expect("only Accepted is no refusal")),
+    if let PurchaseResult::Accepted { order_id, replayed } = result {
+        return Ok(accepted(sale, order_id, replayed));
     }
+    Err(of_refusal(result, app.catalog.now()).expect("only Accepted is no refusal"))
 }
 
-/// The answer to an accepted purchase, written by hand: it is the hottest 202 of the house, and its
-/// members are two numbers and a constant.
+/// The most frequent answer, written by hand: two numbers and a constant.
 pub fn accepted(sale_id: SaleId, order_id: OrderId, replayed: bool) -> Response {
     let mut body = Vec::with_capacity(96);
     let mut location = Vec::with_capacity(40);
     // Writing to a Vec cannot fail.
-    let _ = write!(
-        body,
-        r#"{{"order_id":"{order_id}","sale_id":"{sale_id}","status":"queued"}}"#
-    );
+    let (order, sale) = (order_id, sale_id);
+    let _ = write!(body, r#"{{"order_id":"{order}","sale_id":"{sale}","status":"queued"}}"#);
     let _ = write!(location, "/api/v1/orders/{order_id}");
     let mut response = body::json_bytes(StatusCode::ACCEPTED, body);
     let headers = response.headers_mut();
@@ -142,11 +136,9 @@ pub async fn list(
     State(app): State<App>,
     Shopper(shopper): Shopper,
     Params(OrdersParams { limit, after }): Params<OrdersParams>,
-) -> Result<Response, Problem> {
-    let orders = app
-        .shop
-        .orders(shopper.user_id, page(limit, after, 20, 100)?)
-        .await?;
+) -> HttpResult {
+    let page = page(limit, after, 20, 100)?;
+    let orders = app.orders.orders(shopper.user_id, page).await?;
     body::json(StatusCode::OK, &Orders { orders })
 }
 
@@ -161,8 +153,8 @@ pub async fn read(
     State(app): State<App>,
     Shopper(shopper): Shopper,
     Id(order): Id<OrderId>,
-) -> Result<Response, Problem> {
-    let order = app.shop.order(shopper.user_id, order).await?;
+) -> HttpResult {
+    let order = app.orders.order(shopper.user_id, order).await?;
     body::json(StatusCode::OK, &order)
 }
 
@@ -177,9 +169,9 @@ pub async fn pay(
     State(app): State<App>,
     PacedShopper(user): PacedShopper,
     Id(order): Id<OrderId>,
-    NoBody: NoBody,
-) -> Result<Response, Problem> {
-    let order = app.shop.pay(user, order).await?;
+    _: NoBody,
+) -> HttpResult {
+    let order = app.payments.pay(user, order).await?;
     body::json(StatusCode::OK, &order)
 }
 
@@ -194,9 +186,9 @@ pub async fn cancel(
     State(app): State<App>,
     PacedShopper(user): PacedShopper,
     Id(order): Id<OrderId>,
-    NoBody: NoBody,
-) -> Result<Response, Problem> {
-    let order = app.shop.cancel(user, order).await?;
+    _: NoBody,
+) -> HttpResult {
+    let order = app.orders.cancel(user, order).await?;
     body::json(StatusCode::OK, &order)
 }
 
@@ -207,9 +199,7 @@ mod tests {
     use time::macros::datetime;
 
     async fn json_of(response: Response) -> Value {
-        let bytes = axum::body::to_bytes(response.into_body(), 4096)
-            .await
-            .expect("a body");
+        let bytes = axum::body::to_bytes(response.into_body(), 4096).await.expect("a body");
         serde_json::from_slice(&bytes).expect("JSON")
     }
 
@@ -219,35 +209,11 @@ mod tests {
         let response = accepted(sale_id, order_id, true);
         assert_eq!(response.status(), 202);
         assert_eq!(response.headers()["content-type"], "application/json");
-        assert_eq!(
-            response.headers()["location"],
-            "/api/v1/orders/9223372036854775807"
-        );
+        assert_eq!(response.headers()["location"], "/api/v1/orders/9223372036854775807");
         assert_eq!(response.headers()["idempotent-replayed"], "true");
-        let documented = Purchased {
-            order_id,
-            sale_id,
-            status: OrderStatus::Queued,
-        };
-        assert_eq!(
-            json_of(response).await,
-            serde_json::to_value(documented).expect("JSON")
-        );
-        assert!(
-            !accepted(sale_id, order_id, false)
-                .headers()
-                .contains_key("idempotent-replayed")
-        );
-    }
-
-    #[test]
-    fn the_purchase_is_where_it_is_said_to_be() {
-        let document = crate::http::openapi();
-        let operation = &document.paths.paths[PURCHASE].post;
-        let id = operation
-            .as_ref()
-            .and_then(|post| post.operation_id.as_deref());
-        assert_eq!(id, Some("purchase"));
+        let documented = Purchased { order_id, sale_id, status: OrderStatus::Queued };
+        assert_eq!(json_of(response).await, serde_json::to_value(documented).expect("JSON"));
+        assert!(!accepted(sale_id, order_id, false).headers().contains_key("idempotent-replayed"));
     }
 
     #[test]

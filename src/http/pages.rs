@@ -1,30 +1,25 @@
-//! The pages and their files, carried inside the program (in a debug build they are read from
-//! `static/`, so an edit shows on reload).
+//! The pages and their files, embedded in the program (debug builds read `static/`, so an edit
+//! shows on reload).
 //!
-//! A file that the browser has is not sent again.
+//! Unchanged files are answered with 304.
 
-use super::{
-    App,
-    error::{NOT_FOUND, Problem},
+use super::error::{NOT_FOUND, Problem};
+use super::state::App;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
+    VARY,
 };
-use axum::{
-    Router,
-    body::Body,
-    extract::{Path, State},
-    http::{
-        HeaderMap, HeaderName, HeaderValue, StatusCode,
-        header::{
-            CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
-            REFERRER_POLICY, VARY,
-        },
-    },
-    response::{IntoResponse, Redirect, Response},
-    routing::{MethodRouter, get},
-};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{MethodRouter, get};
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use tower_http::{compression::CompressionLayer, set_header::SetResponseHeaderLayer};
+use tower_http::compression::CompressionLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_swagger_ui::SwaggerUi;
 
 #[derive(Embed)]
@@ -37,26 +32,23 @@ macro_rules! fetched {
     };
 }
 
-/// The charting library of the live wall, from build.rs; empty where the build had no network.
-const VENDOR: [(&str, &[u8]); 3] = [
-    fetched!("uPlot.iife.min.js"),
-    fetched!("uPlot.min.css"),
-    fetched!("uPlot.LICENSE"),
-];
+/// The charting library of the live page, fetched by build.rs; empty after a build without network.
+const VENDOR: [(&str, &[u8]); 3] =
+    [fetched!("uPlot.iife.min.js"), fetched!("uPlot.min.css"), fetched!("uPlot.LICENSE")];
 
-/// Everything comes from here, and nobody may frame it: an inline script does not run even if one
-/// got into a sale's title.
-const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri 'none'; \
-                      frame-ancestors 'none'; form-action 'self'";
-/// Runs as a worker, which is governed by the policy that comes with itself.
+/// Only own resources, no inline scripts, no framing: a script in a sale's title does not run.
+const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri \
+    'none'; frame-ancestors 'none'; form-action 'self'";
+/// A worker is governed by the policy of its own response.
 const WORKER: &str = "js/work-thread.js";
 /// Swagger UI styles its elements inline.
-const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' 'unsafe-inline'; \
-                           object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'";
+const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' \
+    'unsafe-inline'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action \
+    'self'";
 
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
-/// What a page of a shop has no use for, and so no script of it gets.
+/// Browser features that no page uses.
 const PERMISSIONS: &str = "camera=(), geolocation=(), microphone=(), payment=(), usb=()";
 
 /// The pages, their files, and `/docs` over the document at `/openapi.json`.
@@ -67,55 +59,51 @@ pub fn router() -> Router<App> {
         .route("/sales/{id}/live", page("live.html"))
         .route("/orders", page("orders.html"))
         .route("/admin", page("admin.html"))
-        .route("/lab", room("lab.html"))
-        .route(
-            "/lab/lessons",
-            get(async || Redirect::to("/lab#lessons")), // an address cut short; the list is there
-        )
-        .route("/lab/lessons/{id}", room("lesson.html"))
-        .route("/lab/locks", room("locks.html"))
-        .route("/lab/ids", room("ids.html"))
-        .route(
-            "/static/{*path}",
-            get(async |Path(path): Path<String>, headers: HeaderMap| {
-                let mut response = file(&path, &headers);
-                if path == WORKER {
-                    let policy = HeaderValue::from_static(POLICY);
-                    response
-                        .headers_mut()
-                        .insert(CONTENT_SECURITY_POLICY, policy);
-                }
-                response
-            }),
-        );
-    // No validator: the document would be sent to somebody else's server.
+        .route("/lab", lab_page("lab.html"))
+        // A shortened URL: the list is on the lab page.
+        .route("/lab/lessons", get(async || Redirect::to("/lab#lessons")))
+        .route("/lab/lessons/{id}", lab_page("lesson.html"))
+        .route("/lab/locks", lab_page("locks.html"))
+        .route("/lab/ids", lab_page("ids.html"))
+        .route("/static/{*path}", get(part));
+    // Without it, Swagger UI would send the document to a public validator.
     let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
     let docs = Router::from(SwaggerUi::new("/docs").config(config));
     let all = guarded(pages, POLICY).merge(guarded(docs, DOCS_POLICY));
     all.layer(CompressionLayer::new())
 }
 
-/// A page of the shop. All are the same for everybody, but for the way to a lab that is not there.
+async fn part(Path(path): Path<String>, headers: HeaderMap) -> Response {
+    let mut response = file(&path, &headers);
+    if path == WORKER {
+        let policy = HeaderValue::from_static(POLICY);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// A page of the shop, without links to a lab that is off.
 fn page(name: &'static str) -> MethodRouter<App> {
     get(async move |State(app): State<App>, headers: HeaderMap| {
         html(name, app.lab.lab.is_some(), &headers)
     })
 }
 
-/// A page of the lab; where the lab is off, 404 in words instead.
-fn room(name: &'static str) -> MethodRouter<App> {
+/// A page of the lab; 404 with an explanation where the lab is off.
+fn lab_page(name: &'static str) -> MethodRouter<App> {
     get(async move |State(app): State<App>, headers: HeaderMap| {
         if app.lab.lab.is_some() {
             return file(name, &headers);
         }
-        // Whatever the browser has: a 404 has a body.
+        // No conditional headers: a 404 has a body.
         let mut off = html("lab-off.html", false, &HeaderMap::new());
         *off.status_mut() = StatusCode::NOT_FOUND;
         off
     })
 }
 
-/// A page, without its links to the lab where there is none: each stands on a line of its own.
+/// A page; without a lab its links to it, each on a line of its own, are removed.
 fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
     let Some(found) = find(name) else {
         return Problem::new(&NOT_FOUND).into_response();
@@ -124,9 +112,8 @@ fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
         return send(found, headers);
     }
     let whole = String::from_utf8_lossy(&found.data);
-    let lines = whole
-        .lines()
-        .filter(|line| !line.contains(r#"href="/lab""#));
+    let is_kept = |line: &&str| !line.contains(r#"href="/lab""#);
+    let lines = whole.lines().filter(is_kept);
     let data = lines.flat_map(|line| [line, "\n"]).collect::<String>();
     let found = Found {
         hash: Sha256::digest(&data).into(),
@@ -153,7 +140,7 @@ fn is_page(kind: &[u8]) -> bool {
     kind.starts_with(b"text/html")
 }
 
-/// Sets a header of answers whose content type fits.
+/// Sets a header on answers with a matching content type.
 fn header_where(
     fits: fn(&[u8]) -> bool,
     name: HeaderName,
@@ -173,8 +160,7 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
     }
 }
 
-/// A file, or 304 if the client has it as it is. `no-cache` means "ask every time": a new release is
-/// seen at once, and an unchanged file costs headers only.
+/// A file, or 304. `no-cache` makes browsers revalidate, so a new release shows at once.
 fn send(found: Found, headers: &HeaderMap) -> Response {
     let tag = etag(&found.hash);
     let mut response = if is_known(headers, &tag) {
@@ -189,7 +175,7 @@ fn send(found: Found, headers: &HeaderMap) -> Response {
     response
 }
 
-/// A file of this program; all of them are text (our pictures are SVG).
+/// A file; all are text (pictures are SVG).
 struct Found {
     data: Cow<'static, [u8]>,
     hash: [u8; 32],
@@ -218,30 +204,26 @@ fn find(path: &str) -> Option<Found> {
     })
 }
 
-/// Half of the content's SHA-256 tells two versions of a file apart. Weak: it may be compressed.
+/// Half of the content's SHA-256. Weak: the answer may be compressed.
 fn etag(hash: &[u8; 32]) -> String {
-    let head = hash[..16]
-        .iter()
-        .fold(0u128, |head, byte| head << 8 | u128::from(*byte));
-    format!("W/\"{head:032x}\"")
+    let head = hash[..16].iter().map(|byte| format!("{byte:02x}"));
+    format!("W/\"{}\"", head.collect::<String>())
 }
 
 /// If-None-Match (RFC 9110 §13.1.2), by weak comparison.
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let tags = headers
-        .get_all(IF_NONE_MATCH)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
+    let tags = headers.get_all(IF_NONE_MATCH).iter();
+    let tags = tags.filter_map(|value| value.to_str().ok());
     tags.flat_map(|value| value.split(','))
         .map(str::trim)
         .any(|known| known == "*" || known.trim_start_matches("W/") == tag.trim_start_matches("W/"))
 }
 
 fn content_type(kind: &str) -> String {
-    if kind.starts_with("text/") || ["application/javascript", "application/json"].contains(&kind) {
-        format!("{kind}; charset=utf-8")
-    } else {
-        kind.to_owned()
+    match kind.strip_prefix("application/").unwrap_or(kind) {
+        "javascript" | "json" => format!("{kind}; charset=utf-8"),
+        _ if kind.starts_with("text/") => format!("{kind}; charset=utf-8"),
+        _ => kind.to_owned(),
     }
 }
 
@@ -251,10 +233,7 @@ mod tests {
 
     fn asked(path: &str, known: &str) -> Response {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            IF_NONE_MATCH,
-            HeaderValue::from_str(known).expect("a header"),
-        );
+        headers.insert(IF_NONE_MATCH, HeaderValue::from_str(known).expect("a header"));
         file(path, &headers)
     }
 
@@ -266,12 +245,7 @@ mod tests {
         let tag = first.headers()[ETAG].to_str().expect("ascii").to_owned();
         let strong = tag.strip_prefix("W/").expect("a weak tag").to_owned();
         assert_eq!(strong.len(), 34);
-        for known in [
-            tag.clone(),
-            strong.clone(),
-            format!("\"other\", {strong}"),
-            "*".to_owned(),
-        ] {
+        for known in [tag.clone(), strong.clone(), format!("\"other\", {strong}"), "*".to_owned()] {
             assert_eq!(asked("index.html", &known).status(), 304, "{known}");
         }
         assert_eq!(asked("index.html", "\"other\"").status(), 200);
@@ -321,19 +295,9 @@ mod tests {
             let body = body.expect("in memory").expect("whole");
             (same, body.windows(LINK.len()).any(|part| part == LINK))
         };
-        for name in [
-            "index.html",
-            "sale.html",
-            "live.html",
-            "orders.html",
-            "admin.html",
-        ] {
+        for name in ["index.html", "sale.html", "live.html", "orders.html", "admin.html"] {
             assert_eq!(leads(name, true), (true, true), "{name}");
-            assert_eq!(
-                leads(name, false),
-                (false, false),
-                "{name}: another tag, too"
-            );
+            assert_eq!(leads(name, false), (false, false), "{name}: another tag, too");
         }
         assert!(!leads("lab-off.html", false).1);
     }

@@ -1,43 +1,36 @@
-//! The waiting room of a sale: joining it, asking for one's place, following it.
+//! The waiting room: joining it, reading a place, following it.
 
-use super::{
-    App,
-    door::{self, Shown},
-    error::{
-        ENDED, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
-        WAITING_ROOM_NOT_OPEN, not_before,
-    },
-    extract::{Caller, Id, PacedShopper, Shopper},
-    openapi::refusals,
+use super::access_policy::{self, MaybeCredentials};
+use super::error::{
+    ENDED, HttpResult, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
+    WAITING_ROOM_NOT_OPEN, not_before,
 };
-use crate::{
-    domain::{SaleId, SaleState, UserId},
-    room::{
-        Place, RoomError,
-        view::{Standing, View},
-    },
-    web::{
-        body::{self, NoBody},
-        events::event,
-    },
-};
-use axum::{
-    extract::State,
-    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
-    response::{Response, sse::Event},
-};
+use super::extract::{Caller, Id, PacedShopper, Shopper};
+use super::openapi::refusals;
+use super::state::App;
+use crate::access::waiting_room::view::{Standing, View};
+use crate::access::waiting_room::{Place, RoomError};
+use crate::domain::{SaleId, SaleState, UserId};
+use axum::extract::State;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::sse::Event;
 use futures_util::{Stream, stream};
 use serde::Serialize;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use utoipa::ToSchema;
+use web::body::{self, NoBody};
+use web::events::event;
 
-/// Where one stands in the waiting room.
+/// The state of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum PlaceState {
-    /// Here before the draw; places are drawn at `draw_at`.
+    /// Joined before the draw; places are drawn at `draw_at`.
     Early,
     Waiting,
     /// Buy with `admission_token` before `turn_ends_at`.
@@ -55,46 +48,43 @@ pub struct PlaceBody {
     sale_state: SaleState,
     /// Units left.
     remaining: i64,
-    /// How many people have joined, ever.
+    /// How many people have joined so far.
     joined: u64,
-    /// 1 is next; null before the draw and after one's turn has begun.
+    /// 1 is next; null before the draw and once the turn has begun.
     #[schema(required)]
     position: Option<u64>,
-    /// Until one's turn begins, by how fast turns have begun in the last ten seconds; null when nobody can say.
+    /// Until the turn begins, by the rate of the last ten seconds; null when unknown.
     #[schema(required)]
     estimate_secs: Option<u64>,
     /// More people stand ahead, or have their turn, than there are units left.
     more_ahead_than_left: bool,
-    /// Who has joined by then takes part in the draw.
+    /// Everybody who has joined by then takes part in the draw.
     #[serde(with = "time::serde::rfc3339")]
     draw_at: OffsetDateTime,
-    /// While it is one's turn.
+    /// During the turn.
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     turn_ends_at: Option<OffsetDateTime>,
-    /// While it is one's turn: the `Admission-Token` that the purchase needs.
+    /// During the turn: the `Admission-Token` that the purchase needs.
     #[schema(required)]
     admission_token: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
     server_time: OffsetDateTime,
-    /// When to ask again, for who does not follow the events.
+    /// The polling interval for clients that do not follow the events.
     poll_after_ms: u64,
 }
 
 impl PlaceBody {
     fn of(app: &App, sale_id: SaleId, user: UserId, place: &Place) -> Self {
-        let now = app.shop.now();
+        let now = app.catalog.now();
         let view = &place.view;
-        let (state, ahead) = match place.standing {
-            Standing::Early => (PlaceState::Early, None),
-            Standing::Waiting { ahead } => (PlaceState::Waiting, Some(ahead)),
-            Standing::Turn { .. } => (PlaceState::Turn, None),
-            Standing::Missed => (PlaceState::Missed, None),
+        let (state, ahead, turn_ends_at) = match place.standing {
+            Standing::Early => (PlaceState::Early, None, None),
+            Standing::Waiting { ahead } => (PlaceState::Waiting, Some(ahead), None),
+            Standing::Turn { ends_at, .. } => (PlaceState::Turn, None, Some(ends_at)),
+            Standing::Missed => (PlaceState::Missed, None, None),
         };
-        let turn_ends_at = match place.standing {
-            Standing::Turn { ends_at, .. } => Some(ends_at),
-            _ => None,
-        };
+        let estimate = ahead.and_then(|ahead| view.estimate(ahead));
         let wait = view.ask_again_after(place.number, place.standing, now);
         Self {
             sale_id,
@@ -103,9 +93,7 @@ impl PlaceBody {
             remaining: view.remaining,
             joined: view.joined,
             position: ahead.map(|ahead| ahead.saturating_add(1)),
-            estimate_secs: ahead
-                .and_then(|ahead| view.estimate(ahead))
-                .map(|wait| wait.as_secs().max(1)),
+            estimate_secs: estimate.map(|wait| wait.as_secs().max(1)),
             more_ahead_than_left: ahead.is_some_and(|ahead| view.is_beyond_stock(ahead)),
             draw_at: view.draw_at,
             turn_ends_at,
@@ -115,7 +103,7 @@ impl PlaceBody {
         }
     }
 
-    fn answer(&self) -> Result<Response, Problem> {
+    fn answer(&self) -> HttpResult {
         let mut response = body::json(StatusCode::OK, self)?;
         let seconds = self.poll_after_ms.div_ceil(1_000);
         let headers = response.headers_mut();
@@ -140,25 +128,31 @@ impl From<RoomError> for Problem {
 }
 
 refusals!(JoinRefusals:
-    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, WAITING_ROOM_NOT_OPEN, ENDED, SOLD_OUT,
+    UNAUTHENTICATED, CROSS_ORIGIN, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, WAITING_ROOM_NOT_OPEN,
+        ENDED, SOLD_OUT,
     CHALLENGE_REQUIRED, CHALLENGE_FAILED, CHALLENGE_EXPIRED,
     TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
-refusals!(LookRefusals:
-    UNAUTHENTICATED, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, NOT_IN_WAITING_ROOM, RATE_LIMITED, UNAVAILABLE
+refusals!(PlaceRefusals:
+    UNAUTHENTICATED, SALE_NOT_FOUND, WAITING_ROOM_NOT_FOUND, NOT_IN_WAITING_ROOM, RATE_LIMITED,
+        UNAVAILABLE
 );
 
 /// Join the waiting room of a sale.
 ///
-/// Joining again changes nothing: one has one place, in however many tabs. Whose turn is over gets a new one.
+/// Joining again changes nothing: a user has one place, in however many tabs. After a missed turn
+/// it gives a new one.
 #[utoipa::path(
-    post, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id = "join_waiting_room",
+    post, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id =
+        "join_waiting_room",
     params(
         ("id" = SaleId, Path, description = "The sale"),
-        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for work: `CHALLENGE:NUMBER`"),
+        ("Challenge-Solution" = Option<String>, Header, description = "Where the sale asks for \
+            work: `CHALLENGE:NUMBER`"),
     ),
     responses(
-        (status = 200, description = "The place; Retry-After says when to ask again", body = PlaceBody,
+        (status = 200, description = "The place; Retry-After says when to ask again", body =
+            PlaceBody,
          headers(("Retry-After" = u64, description = "Seconds"))),
         JoinRefusals
     ),
@@ -168,10 +162,10 @@ pub async fn join(
     State(app): State<App>,
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
-    Shown(papers): Shown,
-    NoBody: NoBody,
-) -> Result<Response, Problem> {
-    let place = door::join(&app, sale, user, papers.as_ref()).await?;
+    MaybeCredentials(credentials): MaybeCredentials,
+    _: NoBody,
+) -> HttpResult {
+    let place = access_policy::join(&app, sale, user, credentials.as_ref()).await?;
     PlaceBody::of(&app, sale, user, &place).answer()
 }
 
@@ -180,27 +174,30 @@ pub async fn join(
     get, path = "/api/v1/sales/{id}/waiting-room", tag = "shopping", operation_id = "get_place",
     params(("id" = SaleId, Path, description = "The sale")),
     responses(
-        (status = 200, description = "The place; Retry-After says when to ask again", body = PlaceBody,
+        (status = 200, description = "The place; Retry-After says when to ask again", body =
+            PlaceBody,
          headers(("Retry-After" = u64, description = "Seconds"))),
-        LookRefusals
+        PlaceRefusals
     ),
     security(("bearer" = []), ("cookie" = [])),
 )]
-pub async fn look(
+pub async fn place(
     State(app): State<App>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
-) -> Result<Response, Problem> {
-    let place = app.rooms.look(sale, shopper.user_id).await?;
+) -> HttpResult {
+    let place = app.rooms.place(sale, shopper.user_id).await?;
     PlaceBody::of(&app, sale, shopper.user_id, &place).answer()
 }
 
-/// Follow my place: event `place`, at once, when the sale or my state changes, and now and then in between; until
-/// the turn or the sale is over.
+/// Follow my place: event `place`, at once, when the sale or my state changes, and now and then in
+/// between; until the turn or the sale is over.
 #[utoipa::path(
-    get, path = "/api/v1/sales/{id}/waiting-room/events", tag = "shopping", operation_id = "follow_place",
+    get, path = "/api/v1/sales/{id}/waiting-room/events", tag = "shopping", operation_id =
+        "follow_place",
     params(("id" = SaleId, Path, description = "The sale")),
-    responses((status = 200, description = "Server-sent events", body = PlaceBody, content_type = "text/event-stream"), LookRefusals),
+    responses((status = 200, description = "Server-sent events", body = PlaceBody, content_type =
+        "text/event-stream"), PlaceRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn events(
@@ -208,35 +205,28 @@ pub async fn events(
     Shopper(shopper): Shopper,
     Caller(address): Caller,
     Id(sale): Id<SaleId>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "waiting_room");
-    let seat = app.streams.take_place(address, gauge)?;
+    let stream = app.streams.take_place(address, gauge)?;
     let user = shopper.user_id;
     let (place, views) = app.rooms.follow(sale, user).await?;
-    let following = Following {
-        app: app.clone(),
-        sale,
-        user,
-        place,
-        views,
-        told: None,
-    };
-    Ok(seat.respond(following.events()))
+    let following = Following { app: app.clone(), sale, user, place, views, told: None };
+    Ok(stream.respond(following.events()))
 }
 
-/// Who stands far back hears how far they have come this often.
+/// The interval of updates for users far from the front.
 const FAR_PACE: Duration = Duration::from_secs(10);
-/// And who stands before this place as often as anything changes.
+/// Users in front of this position get every change.
 const NEAR: u64 = 100;
 
-/// Somebody who follows their place.
+/// A followed place.
 struct Following {
     app: App,
     sale: SaleId,
     user: UserId,
     place: Place,
     views: watch::Receiver<Option<Arc<View>>>,
-    /// What they were told last, and when.
+    /// The last event, and when it was sent.
     told: Option<(Place, Instant)>,
 }
 
@@ -254,13 +244,13 @@ impl Following {
         })
     }
 
-    /// Returns when there is something to tell; `None` when the place is gone.
+    /// Returns when there is news; `None` when the place is gone.
     async fn wait_for_news(&mut self) -> Option<()> {
         while !self.is_news() {
-            // A turn ends by the clock, and nobody may be letting others in.
+            // A turn ends by the clock, even if no turns begin any more.
             let turn_over = match self.place.standing {
                 Standing::Turn { ends_at, .. } => {
-                    Duration::try_from(ends_at - self.app.shop.now()).unwrap_or_default()
+                    Duration::try_from(ends_at - self.app.catalog.now()).unwrap_or_default()
                 }
                 _ => Duration::MAX,
             };
@@ -271,10 +261,10 @@ impl Following {
             let view = self.views.borrow_and_update().clone();
             match view.filter(|view| view.generation == self.place.view.generation) {
                 Some(view) => {
-                    let standing = view.standing(self.place.number, self.app.shop.now());
+                    let standing = view.standing(self.place.number, self.app.catalog.now());
                     (self.place.view, self.place.standing) = (view, standing);
                 }
-                // The room was lost and has begun again. Who is still there joins again.
+                // The room was lost and has begun again: join again.
                 None => self.place = self.app.rooms.join(self.sale, self.user).await.ok()?,
             }
         }

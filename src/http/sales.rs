@@ -1,21 +1,18 @@
 //! The catalogue.
 
-use super::{
-    App,
-    error::Problem,
-    extract::{Id, Params},
-    openapi::refusals,
-};
-use crate::{
-    domain::{RoomSettings, SaleId, SaleState, SaleView},
-    web::body,
-};
-use axum::{extract::State, http::StatusCode, response::Response};
+use super::error::HttpResult;
+use super::extract::{Id, Params};
+use super::openapi::refusals;
+use super::state::App;
+use crate::domain::{RoomSettings, SaleId, SaleState, SaleView};
+use axum::extract::State;
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
+use web::body;
 
-/// A sale as it stands at `server_time`.
+/// A sale at `server_time`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Sale)]
 pub struct SaleBody<'a> {
@@ -38,15 +35,15 @@ pub struct SaleBody<'a> {
     #[serde(with = "time::serde::rfc3339")]
     closes_at: OffsetDateTime,
     payment_timeout_secs: i32,
-    /// Null: one buys without waiting.
+    /// Null: there is none.
     #[schema(required)]
     waiting_room: Option<RoomSettings>,
     /// Whether a purchase needs a `Purchase-Pass`.
     purchase_pass: bool,
-    /// The proof of work that a purchase (or joining the waiting room) needs, at least; 0: none.
+    /// Bits of the proof of work for a purchase (or for joining the waiting room); 0: none.
     challenge_bits: i32,
     state: SaleState,
-    /// The clock that judges the window.
+    /// Redis' time, which decides the window.
     #[serde(with = "time::serde::rfc3339")]
     server_time: OffsetDateTime,
 }
@@ -68,9 +65,9 @@ impl<'a> From<&'a SaleView> for SaleBody<'a> {
             opens_at: sale.opens_at,
             closes_at: sale.closes_at,
             payment_timeout_secs: sale.payment_timeout_secs,
-            waiting_room: sale.door.room(),
-            purchase_pass: sale.door.purchase_pass,
-            challenge_bits: sale.door.challenge_bits,
+            waiting_room: sale.access_policy.room(),
+            purchase_pass: sale.access_policy.purchase_pass,
+            challenge_bits: sale.access_policy.challenge_bits,
             state: view.state,
             server_time: view.server_time,
         }
@@ -98,19 +95,16 @@ refusals!(ReadRefusals: SALE_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 #[utoipa::path(
     get, path = "/api/v1/sales", tag = "shopping", operation_id = "list_sales",
     params(SalesParams),
-    responses((status = 200, description = "Open ones first, then by opening time", body = Sales), ListRefusals),
+    responses((status = 200, description = "Open ones first, then by opening time", body = Sales),
+        ListRefusals),
 )]
 pub async fn list(
     State(app): State<App>,
     Params(SalesParams { state }): Params<SalesParams>,
-) -> Result<Response, Problem> {
-    let sales = app.shop.sales(state);
-    body::json(
-        StatusCode::OK,
-        &Sales {
-            sales: sales.iter().map(SaleBody::from).collect(),
-        },
-    )
+) -> HttpResult {
+    let sales = app.catalog.sales(state);
+    let sales = sales.iter().map(SaleBody::from).collect();
+    body::json(StatusCode::OK, &Sales { sales })
 }
 
 /// One sale.
@@ -119,8 +113,8 @@ pub async fn list(
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleBody), ReadRefusals),
 )]
-pub async fn read(State(app): State<App>, Id(sale): Id<SaleId>) -> Result<Response, Problem> {
-    let sale = app.shop.sale(sale).await?;
+pub async fn read(State(app): State<App>, Id(sale): Id<SaleId>) -> HttpResult {
+    let sale = app.catalog.sale(sale).await?;
     body::json(StatusCode::OK, &SaleBody::from(&sale))
 }
 
@@ -151,7 +145,7 @@ mod tests {
             closed: false,
             epoch: 1,
             version: 1,
-            door: crate::domain::Door::default(),
+            access_policy: crate::domain::AccessPolicy::default(),
         };
         let server_time = datetime!(2026-11-20 12:00:00.5 UTC);
         let view = SaleView {
@@ -162,14 +156,13 @@ mod tests {
         };
         let expected = json!({
             "id": "7", "title": "Phone", "description": "", "image_url": "/static/img/phone.svg",
-            "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10, "remaining": 3,
-            "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z", "closes_at": "2026-11-21T10:00:00Z",
+            "currency": "USD", "price_cents": 19_900, "original_price_cents": null, "stock": 10,
+                "remaining": 3,
+            "per_user_limit": 1, "opens_at": "2026-11-20T10:00:00Z",
+                "closes_at": "2026-11-21T10:00:00Z",
             "payment_timeout_secs": 600, "waiting_room": null, "purchase_pass": false,
             "challenge_bits": 0, "state": "open", "server_time": "2026-11-20T12:00:00.5Z",
         });
-        assert_eq!(
-            serde_json::to_value(SaleBody::from(&view)).expect("JSON"),
-            expected
-        );
+        assert_eq!(serde_json::to_value(SaleBody::from(&view)).expect("JSON"), expected);
     }
 }

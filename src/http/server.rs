@@ -1,56 +1,54 @@
-//! The accept loop: how many connections there may be, how long each may take, and how they end.
+//! The accept loop: the number of connections, their time limits, and their end.
 //!
-//! `axum::serve` waits for a request's head for ever and takes as many connections as come.
-//! HTTP/1.1 and 1.0 only: a proxy in front speaks HTTP/2 and TLS to browsers.
+//! `axum::serve` has no time limit for request heads and no limit of connections. HTTP/1.1 and 1.0
+//! only: a proxy in front speaks HTTP/2 and TLS to browsers.
 
-use crate::web::{address::Address, seats::Seats};
-use axum::{
-    Router,
-    extract::{ConnectInfo, Request},
-    serve::Listener,
-};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use axum::Router;
+use axum::extract::{ConnectInfo, Request};
+use axum::serve::Listener;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::Semaphore,
-    task::JoinSet,
-};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
+use web::address::Address;
+use web::address_limit::AddressLimit;
 
-/// A request's head, request line included. Tokens and cookies need one KiB of it.
+/// The size of a request's head. Tokens and cookies need one KiB.
 const HEAD_LIMIT: usize = 32 * 1024;
-/// How long a client may leave answers unread before the system ends its connection.
+/// How long answers may stay unread before the system closes the connection.
 #[cfg(target_os = "linux")]
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long after the port is closed a request may still arrive.
+/// How long requests may still arrive after the port is closed.
 const LAST_REQUESTS: Duration = Duration::from_millis(500);
-/// Beyond this many connections it is memory that counts, and that is an operator's decision.
+/// More connections cost much memory: an operator's decision.
 const MOST_BY_DEFAULT: usize = 50_000;
-/// Longer than the usual 128, which is full at once when a sale opens: clients that find it full
-/// only try again after a second.
+/// The usual 128 is full at once when a sale opens, and refused clients retry only after a second.
 const BACKLOG: u32 = 65_535;
 
-/// How many connections there may be and how long they may be silent.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// More of them wait in the system's queue.
+    /// More connections wait in the system's queue.
     pub most: usize,
-    /// More of one address are closed. `None`: it may have all of them, as a proxy has.
+    /// More connections of one address are closed. `None`: no limit, as for a proxy.
     pub most_of_address: Option<usize>,
-    /// How long a request's head may take, counted from the answer before it: so it is also how long
-    /// a connection may be idle.
+    /// The timeout of a request's head, counted from the answer before: also the idle timeout.
     pub head_timeout: Duration,
 }
 
 impl ConnectionLimits {
-    /// `most` connections, a quarter of them for one address if addresses mean anything.
+    /// `most` connections; a quarter of them for one address, if `by_address`.
     pub fn new(most: usize, by_address: bool) -> Self {
         Self {
             most,
@@ -59,17 +57,16 @@ impl ConnectionLimits {
         }
     }
 
-    /// What `descriptors` leave for connections: an eighth, and at least 256, are for everything else
-    /// that a process opens.
+    /// The connections that `descriptors` allow: an eighth, and at least 256, are for other files.
     pub fn most_with(descriptors: usize) -> usize {
         let left = descriptors.saturating_sub((descriptors / 8).max(256));
         left.clamp(64, MOST_BY_DEFAULT)
     }
 }
 
-/// Raises the number of files that this process may open to the most that it may have, and returns it.
+/// Raises the limit of open files as far as possible, and returns it.
 pub fn raise_descriptor_limit() -> usize {
-    /// "Unlimited" is refused by some systems, and a child process may walk through all of them.
+    /// Some systems refuse "unlimited", and child processes may close every possible descriptor.
     const ENOUGH: u64 = 1 << 20;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1_024, 1_024));
     let wanted = hard.min(ENOUGH).max(soft);
@@ -97,13 +94,11 @@ pub async fn serve(
     grace: Duration,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout)
-        .max_buf_size(HEAD_LIMIT);
-    // Turns every handler into a service now, not anew for each request.
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(HEAD_LIMIT);
+    // Builds the services once, not for each request.
     let router = router.with_state::<()>(());
     let free = Arc::new(Semaphore::new(limits.most));
-    let seats = Seats::new(limits.most_of_address);
+    let limit = AddressLimit::new(limits.most_of_address);
     let (graceful, mut open) = (GracefulShutdown::new(), JoinSet::new());
     let gauge = metrics::gauge!("flash_sale_connections");
     let refused = metrics::counter!("flash_sale_connections_refused_total");
@@ -113,12 +108,12 @@ pub async fn serve(
             (permit, Listener::accept(&mut listener).await)
         };
         let (permit, (stream, peer)) = tokio::select! {
-            biased; // who has connected already is taken in: closing the port would reset them
+            biased; // accept first: closing the port would reset waiting connections
             accepted = accepted => accepted,
             () = draining.cancelled() => break,
         };
         while open.try_join_next().is_some() {}
-        let Some(seat) = seats.take(Address::from(peer.ip())) else {
+        let Some(address_permit) = limit.take(Address::from(peer.ip())) else {
             refused.increment(1);
             continue;
         };
@@ -134,24 +129,18 @@ pub async fn serve(
         let gauge = gauge.clone();
         open.spawn(async move {
             gauge.increment(1.0);
-            // What ends a connection early was answered, or there is nobody left to answer.
+            // Errors were answered, or the client has gone.
             drop(connection.await);
             gauge.decrement(1.0);
-            drop((permit, seat));
+            drop((address_permit, permit));
         });
     }
     drop(listener);
-    // hyper hangs up on whom it has not read from yet; a proxy's last request may be on its way.
+    // hyper closes connections that have sent nothing yet, but a last request may be on its way.
     let ended = async { while open.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(LAST_REQUESTS, ended).await;
-    if tokio::time::timeout(grace, graceful.shutdown())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            connections = open.len(),
-            "cutting connections that would not end"
-        );
+    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        tracing::warn!(connections = open.len(), "closing connections that did not end in time");
         open.shutdown().await;
     }
 }

@@ -1,36 +1,28 @@
-//! Sessions: a name and a signed token. There are no accounts; whoever asks is a new shopper.
+//! Sessions: a name and a signed token. There are no accounts: a new session is a new shopper.
 
-use super::{
-    App,
-    error::Problem,
-    extract::{SESSION_COOKIE, Shopper, refuse_cross_origin},
-    openapi::refusals,
-};
-use crate::{
-    domain::UserId,
-    web::{
-        address::Address,
-        body::{self, OptionalJson},
-    },
-};
-use axum::{
-    extract::{FromRequestParts, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE, request::Parts},
-    response::Response,
-};
+use super::error::{HttpResult, Problem};
+use super::extract::{SESSION_COOKIE, Shopper, refuse_cross_origin};
+use super::openapi::refusals;
+use super::state::App;
+use crate::domain::UserId;
+use axum::extract::{FromRequestParts, State};
+use axum::http::header::SET_COOKIE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum_extra::extract::cookie::{Cookie, SameSite};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 use utoipa::ToSchema;
+use web::address::Address;
+use web::body::{self, OptionalJson};
 
-/// How long a token is valid.
 const LIFE: Duration = Duration::days(7);
 const LONGEST_NAME: usize = 40;
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSession {
-    /// 1 to 40 characters; a guest's name is made up if absent.
+    /// 1 to 40 characters; a generated name if absent.
     #[schema(min_length = 1, max_length = 40)]
     name: Option<String>,
 }
@@ -56,22 +48,18 @@ pub struct Session<'a> {
 refusals!(OpenRefusals: CROSS_ORIGIN, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED);
 refusals!(ReadRefusals: UNAUTHENTICATED, RATE_LIMITED);
 
-/// A request that may open a session: from this site or no browser, and not too many from there.
+/// A request that may open a session: not from another site, and within the limit of its address.
 ///
-/// Another site must not be able to swap a visitor's session for a fresh one.
+/// Another site must not replace a visitor's session.
 pub struct Newcomer;
 
 impl FromRequestParts<App> for Newcomer {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        if let Some(limits) = &app.limits {
-            limits.check_session(Address::of(
-                &parts.extensions,
-                &parts.headers,
-                app.trust_proxy,
-            ))?;
-        }
+        let address = Address::of(&parts.extensions, &parts.headers, app.trust_proxy);
+        let limits = app.limits.as_deref();
+        limits.map_or(Ok(()), |limits| limits.check_session(address))?;
         refuse_cross_origin(parts)?;
         Ok(Self)
     }
@@ -82,7 +70,8 @@ impl FromRequestParts<App> for Newcomer {
     post, path = "/api/v1/session", tag = "shopping", operation_id = "open_session",
     request_body(content = Option<NewSession>, description = "May be left out"),
     responses(
-        (status = 201, description = "The session; its token is also set as the `session` cookie", body = OpenedSession,
+        (status = 201, description = "The session; its token is also set as the `session` cookie",
+            body = OpenedSession,
          headers(("Set-Cookie" = String, description = "session=TOKEN; HttpOnly; SameSite=Lax"))),
         OpenRefusals
     ),
@@ -92,27 +81,21 @@ pub async fn open(
     _: Newcomer,
     headers: HeaderMap,
     OptionalJson(wanted): OptionalJson<NewSession>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     let user_id = UserId::random();
     let name = match wanted.name {
         Some(name) => checked_name(&name)?,
         None => guest_name(user_id),
     };
-    let now = app.shop.now();
+    let now = app.catalog.now();
     let expires_at = now.replace_nanosecond(0).expect("0 is a nanosecond") + LIFE;
     let token = app.tokens.mint(user_id, &name, expires_at);
 
-    let opened = OpenedSession {
-        user_id,
-        name: &name,
-        token: &token,
-        expires_at,
-    };
+    let opened = OpenedSession { user_id, name: &name, token: &token, expires_at };
     let mut response = body::json(StatusCode::CREATED, &opened)?;
-    let over_tls = app.trust_proxy.is_on()
-        && headers
-            .get("x-forwarded-proto")
-            .is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"));
+    let proto = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+    let over_tls =
+        app.trust_proxy.is_on() && proto.is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"));
     if let Ok(cookie) = HeaderValue::try_from(session_cookie(&token, over_tls)) {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }
@@ -125,12 +108,9 @@ pub async fn open(
     responses((status = 200, description = "The caller's session", body = Session), ReadRefusals),
     security(("bearer" = []), ("cookie" = [])),
 )]
-pub async fn read(Shopper(shopper): Shopper) -> Result<Response, Problem> {
-    let session = Session {
-        user_id: shopper.user_id,
-        name: &shopper.name,
-        expires_at: shopper.expires_at,
-    };
+pub async fn read(Shopper(shopper): Shopper) -> HttpResult {
+    let session =
+        Session { user_id: shopper.user_id, name: &shopper.name, expires_at: shopper.expires_at };
     body::json(StatusCode::OK, &session)
 }
 
@@ -138,9 +118,8 @@ fn checked_name(name: &str) -> Result<String, Problem> {
     let name = name.trim();
     if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control)
     {
-        return Err(Problem::invalid(
-            "name: must be 1 to 40 characters, without control characters",
-        ));
+        let why = "name: must be 1 to 40 characters, without control characters";
+        return Err(Problem::invalid(why));
     }
     Ok(name.to_owned())
 }
@@ -150,8 +129,8 @@ fn guest_name(user_id: UserId) -> String {
     format!("guest-{a:02x}{b:02x}")
 }
 
-/// HttpOnly: no script can read it. Lax: other sites' pages cannot send it with a POST. `Secure`
-/// only when the browser is known to be on TLS, or it would not come back at all.
+/// HttpOnly: no script reads it. Lax: other sites cannot send it with a POST. `Secure` only on TLS,
+/// or the browser would not send it back.
 fn session_cookie(token: &str, over_tls: bool) -> String {
     Cookie::build((SESSION_COOKIE, token))
         .path("/")
@@ -166,6 +145,11 @@ fn session_cookie(token: &str, over_tls: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::{
+        router,
+        testing::{self, is, refusal, request, send},
+    };
+    use axum::http::Method;
 
     #[test]
     fn names_are_trimmed_and_checked() {
@@ -180,16 +164,58 @@ mod tests {
     #[test]
     fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
         let plain = session_cookie("t.o.k", false);
-        for part in [
-            "session=t.o.k",
-            "HttpOnly",
-            "SameSite=Lax",
-            "Path=/",
-            "Max-Age=604800",
-        ] {
+        for part in ["session=t.o.k", "HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=604800"] {
             assert!(plain.contains(part), "{plain}");
         }
         assert!(!plain.contains("Secure"));
         assert!(session_cookie("t.o.k", true).contains("Secure"));
+    }
+
+    #[tokio::test]
+    async fn a_session_opens_with_and_without_a_body() {
+        let router = router(testing::state());
+        let json = [("content-type", "application/json")];
+        for (headers, body, name) in [
+            (&[][..], "", None),
+            (&json[..], "{}", None),
+            (&json[..], r#"{"name":" Ada "}"#, Some("Ada")),
+        ] {
+            let (response, session) =
+                send(&router, request(Method::POST, "/api/v1/session", headers, body)).await;
+            assert_eq!(response.status(), StatusCode::CREATED);
+            let told = session["name"].as_str().expect("a name");
+            assert!(name.map_or(told.starts_with("guest-"), |name| name == told), "{told}");
+            let cookie = response.headers()["set-cookie"]
+                .to_str()
+                .expect("ascii")
+                .split(';')
+                .next()
+                .expect("a cookie")
+                .to_owned();
+            let bearer = format!("Bearer {}", session["token"].as_str().expect("a token"));
+            for (header, value) in [("authorization", &bearer), ("cookie", &cookie)] {
+                let (response, same) =
+                    send(&router, request(Method::GET, "/api/v1/session", &[(header, value)], ""))
+                        .await;
+                assert_eq!(response.status(), StatusCode::OK);
+                for member in ["user_id", "name", "expires_at"] {
+                    assert_eq!(same[member], session[member]);
+                }
+                assert_eq!(same.as_object().map(serde_json::Map::len), Some(3));
+            }
+        }
+        for (headers, body, expected) in [
+            (&json[..], r#"{"name":""}"#, is(422, "invalid")),
+            (&json[..], r#"{"name":7}"#, is(422, "invalid")),
+            (&json[..], r#"{"nick":"x"}"#, is(422, "invalid")),
+            (&[("content-type", "text/plain")][..], "{}", is(415, "unsupported_media_type")),
+            (&[("sec-fetch-site", "cross-site")][..], "", is(403, "cross_origin")),
+        ] {
+            assert_eq!(
+                refusal(&router, Method::POST, "/api/v1/session", headers, body).await,
+                expected,
+                "{body}"
+            );
+        }
     }
 }

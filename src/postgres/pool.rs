@@ -1,38 +1,63 @@
-//! The pool that the shop uses, which also works through a pooler in transaction mode.
+//! The pool, which also works through a pooler in transaction mode.
 //!
-//! Such a pooler lends a session for one transaction. What needs more, and what is done about it:
+//! Such a pooler lends a session for one transaction. Features that need more:
 //!
 //! | of a session | through a pooler |
 //! |---|---|
 //! | settings (`statement_timeout`, …) | `SET LOCAL` at the beginning of each transaction |
 //! | prepared statements | each statement in a transaction, see below |
 //! | the migrator's lock, the lab | DATABASE_DIRECT_URL |
-//! | the lock that elects who rebuilds | a transaction's, held open: nothing to do |
+//! | the lock of the rebuild's election | held by an open transaction: nothing to do |
 //! | LISTEN, temporary tables, cursors WITH HOLD | not used (changes are published in Redis) |
 //!
-//! `sqlx` prepares a statement in one exchange and executes it in the next. Between the two a pooler
-//! may lend the session to somebody else. A transaction keeps it for both, and begins by forgetting
-//! what the session's last user has prepared. Four exchanges instead of one: correct, and slow.
+//! `sqlx` prepares a statement in one exchange and executes it in the next; between the two a
+//! pooler may lend the session to another client. So each statement runs in a transaction, which
+//! first deallocates what the session's last user prepared. Four exchanges instead of one: correct,
+//! and slow.
 
-use super::{
-    ACQUIRE_TIMEOUT, IDLE_TRANSACTION_TIMEOUT, RETURN_TIMEOUT, STATEMENT_TIMEOUT, Transaction,
-    timed_out,
-};
-use futures_util::{
-    TryStreamExt,
-    future::BoxFuture,
-    stream::{self, BoxStream},
+use futures_util::TryStreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use sqlx::postgres::{
+    PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
 };
 use sqlx::{
-    Connection, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row, SqlStr,
-    postgres::{
-        PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
-    },
+    AssertSqlSafe, Connection, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row,
+    SqlStr,
 };
 use std::sync::Arc;
+use std::time::Duration;
+use stores::postgres::Transaction;
 
-/// Connections to Postgres. An executor like `sqlx`'s own pool; not that pool, so that nothing can go
-/// past the transactions that a pooler needs.
+/// Short: a shopper who gets 503 can retry.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Only an audit or a rebuild of millions of orders takes seconds.
+const STATEMENT_TIMEOUT: &str = "60s";
+
+/// A process that stands still (SIGSTOP, a paused machine) must not keep the rows of a sale or the
+/// lock of the rebuild; its transaction ends, and it tries again.
+const IDLE_TRANSACTION_TIMEOUT: &str = "10s";
+
+/// How long a returned connection may take to answer outstanding requests.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The error of a Postgres that did not answer in time.
+pub fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
+}
+
+/// An answer within `limit`, or [`timed_out`].
+pub async fn within<T, E: From<sqlx::Error>>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let answer = tokio::time::timeout(limit, asked).await;
+    answer.unwrap_or_else(|_| Err(timed_out().into()))
+}
+
+/// Connections to Postgres. A type of its own, so that no statement bypasses the transactions that
+/// a pooler needs.
 #[derive(Debug, Clone)]
 pub struct Pool {
     connections: PgPool,
@@ -63,52 +88,41 @@ pub fn pooled(options: PgConnectOptions, direct: PgConnectOptions, connections: 
     }
 }
 
-/// Connections are not tested before they are handed out: that is a round trip for each query, and a
-/// broken one shows by its error, after which the pool drops it. They are tested when they come
-/// back, behind the answer, by `sqlx` itself, which sends a round trip and waits for ever. So before
-/// that a query that was given up is waited for here, and a connection that stays silent is dropped.
-/// One that owes no answer costs nothing here.
+/// No test before checkout: it would cost a round trip for each query, and a broken connection
+/// fails and is dropped. `sqlx` pings returned connections without a limit; the bounded flush
+/// before that drops silent ones.
 fn connect_lazily(pool: PgPoolOptions, options: PgConnectOptions, connections: u32) -> PgPool {
     pool.max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
         .after_release(|connection, _| {
             Box::pin(async move {
-                // Reads what is outstanding and sends nothing. Not in the documentation of `sqlx`; a test
-                // notices if it becomes something else.
-                tokio::time::timeout(RETURN_TIMEOUT, connection.flush())
-                    .await
-                    .unwrap_or_else(|_| Err(timed_out()))
-                    .map(|()| true)
+                // Reads outstanding answers and sends nothing. `sqlx` does not document that; a
+                // test checks it.
+                let flushed = within(RETURN_TIMEOUT, connection.flush()).await;
+                flushed.map(|()| true)
             })
         })
         .connect_lazy_with(options)
 }
 
-/// Numbers travel in binary, and poolers know fewer settings than Postgres.
+/// Poolers know fewer settings than Postgres, and numbers travel in binary.
 fn for_poolers(options: PgConnectOptions) -> PgConnectOptions {
-    options
-        .application_name("flash-sale")
-        .extra_float_digits(None)
+    options.application_name("flash-sale").extra_float_digits(None)
 }
 
-/// With a mark, by which [`check_session`] knows that nobody else has this session.
+/// Sets a mark by which [`check_session`] recognises a session without a pooler.
 pub(super) fn own_session(options: PgConnectOptions) -> PgConnectOptions {
     for_poolers(options).options([
         ("statement_timeout", STATEMENT_TIMEOUT),
-        (
-            "idle_in_transaction_session_timeout",
-            IDLE_TRANSACTION_TIMEOUT,
-        ),
+        ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT),
         ("flash_sale.session", "own"),
     ])
 }
 
-/// A pooler that ignores settings would mix up what is prepared, so its connections are refused.
-pub(super) async fn check_session(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let mark = connection
-        .fetch_one("SELECT current_setting('flash_sale.session', true)")
-        .await?;
+/// Refuses connections to a pooler: it would mix up prepared statements.
+pub(super) async fn check_session(connection: &mut PgConnection) -> sqlx::Result<()> {
+    let mark = connection.fetch_one("SELECT current_setting('flash_sale.session', true)").await?;
     if mark.try_get::<Option<String>, _>(0)?.is_some() {
         return Ok(());
     }
@@ -118,34 +132,33 @@ pub(super) async fn check_session(connection: &mut PgConnection) -> Result<(), s
 }
 
 impl Pool {
-    /// `begin`, and what has to be said in the same breath behind a pooler. One exchange in any case.
-    pub(super) fn beginning(&self, begin: &str) -> Option<String> {
-        // Names of statements count from 1 in every connection: without DEALLOCATE two would meet.
-        self.is_pooled.then(|| {
-            format!(
-                "{begin}; DEALLOCATE ALL; SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}';
-                 SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_TIMEOUT}'"
-            )
-        })
+    /// Begins a transaction with `statement`, a BEGIN of some kind.
+    pub async fn begin(&self, statement: &'static str) -> sqlx::Result<Transaction> {
+        if !self.is_pooled {
+            return Transaction::begin(&self.connections, statement).await;
+        }
+        // Statement names count from 1 in every connection: without DEALLOCATE two would collide.
+        let statement = format!(
+            "{statement}; DEALLOCATE ALL; SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}';
+             SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_TIMEOUT}'"
+        );
+        Transaction::begin(&self.connections, AssertSqlSafe(statement)).await
     }
 
-    /// The connections themselves, for who needs one in particular. Statements with parameters need a
-    /// [`Transaction`] there, see above.
+    /// The connections themselves. Statements with parameters need a [`Transaction`] there.
     pub fn connections(&self) -> &PgPool {
         &self.connections
     }
 
-    /// Where Postgres itself is, for who needs a session.
+    /// The address of Postgres itself, for sessions.
     pub fn direct(&self) -> &PgConnectOptions {
         &self.direct
     }
 
-    /// How many there are.
     pub fn size(&self) -> u32 {
         self.connections.size()
     }
 
-    /// How many of them nobody uses.
     pub fn num_idle(&self) -> usize {
         self.connections.num_idle()
     }
@@ -158,23 +171,20 @@ impl Pool {
     async fn alone<'q>(
         self,
         mut query: impl Execute<'q, Postgres> + 'q,
-    ) -> Result<Vec<Either<PgQueryResult, PgRow>>, sqlx::Error> {
+    ) -> sqlx::Result<Vec<Either<PgQueryResult, PgRow>>> {
         let arguments: Option<PgArguments> = query.take_arguments().map_err(sqlx::Error::Encode)?;
         let statement = query.sql();
-        let mut transaction = Transaction::begin(&self, "BEGIN").await?;
-        let answered = match arguments {
+        let mut transaction = self.begin("BEGIN").await?;
+        let rows = match arguments {
             Some(arguments) => {
-                let query = sqlx::query_with::<Postgres, _>(statement, arguments);
-                transaction.fetch_many(query).try_collect().await
+                transaction.fetch_many(sqlx::query_with::<Postgres, _>(statement, arguments))
             }
-            None => {
-                let query = sqlx::raw_sql(statement);
-                transaction.fetch_many(query).try_collect().await
-            }
+            None => transaction.fetch_many(sqlx::raw_sql(statement)),
         };
+        let answered = rows.try_collect().await;
         match answered {
             Ok(rows) => {
-                // What this answers is committed, as with a statement that stands alone.
+                // The answer must be committed, as after a single statement.
                 transaction.commit().await?;
                 Ok(rows)
             }
@@ -182,13 +192,13 @@ impl Pool {
                 transaction.rollback().await?;
                 Err(refusal)
             }
-            // Dropped: the connection goes with its transaction.
+            // Dropping the transaction closes the connection.
             Err(error) => Err(error),
         }
     }
 }
 
-/// Connections of its own to Postgres, which are as good as sessions.
+/// Connections without a pooler.
 impl From<&PgPool> for Pool {
     fn from(connections: &PgPool) -> Self {
         Self {
@@ -211,7 +221,7 @@ impl<'p> Executor<'p> for &'_ Pool {
     fn fetch_many<'e, 'q: 'e, E>(
         self,
         query: E,
-    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    ) -> BoxStream<'e, sqlx::Result<Either<PgQueryResult, PgRow>>>
     where
         E: 'q + Execute<'q, Postgres>,
     {
@@ -226,10 +236,7 @@ impl<'p> Executor<'p> for &'_ Pool {
         Box::pin(futures_util::FutureExt::into_stream(rows).try_flatten())
     }
 
-    fn fetch_optional<'e, 'q: 'e, E>(
-        self,
-        query: E,
-    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, sqlx::Result<Option<PgRow>>>
     where
         E: 'q + Execute<'q, Postgres>,
     {
@@ -247,27 +254,17 @@ impl<'p> Executor<'p> for &'_ Pool {
         self,
         statement: SqlStr,
         parameters: &'e [PgTypeInfo],
-    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    ) -> BoxFuture<'e, sqlx::Result<PgStatement>>
     where
         'p: 'e,
     {
-        // What it learns of the statement is true for every session.
+        // The description of a statement holds for every session.
         let pool = self.clone();
         Box::pin(async move {
-            let mut transaction = Transaction::begin(&pool, "BEGIN").await?;
+            let mut transaction = pool.begin("BEGIN").await?;
             let prepared = transaction.prepare_with(statement, parameters).await?;
             transaction.commit().await?;
             Ok(prepared)
         })
-    }
-
-    fn describe<'e>(
-        self,
-        statement: SqlStr,
-    ) -> BoxFuture<'e, Result<sqlx::Describe<Postgres>, sqlx::Error>>
-    where
-        'p: 'e,
-    {
-        (&self.connections).describe(statement)
     }
 }

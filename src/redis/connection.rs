@@ -1,42 +1,55 @@
-//! Connections: the pools of `deadpool-redis`, and what they lend.
+//! Connections: the pools of `deadpool-redis`, and shared ones.
 
-use super::{CONNECT_TIMEOUT, PoolSize, RESPONSE_TIMEOUT};
 use arc_swap::ArcSwapOption;
-use deadpool_redis::{
-    Manager, Metrics, PoolConfig, PoolError, Runtime, Timeouts,
-    sentinel::{self, SentinelNodeConnectionInfo, SentinelServerType, TlsMode},
-};
+use deadpool_redis::sentinel::{self, SentinelNodeConnectionInfo, SentinelServerType, TlsMode};
+use deadpool_redis::{Manager, PoolConfig, PoolError, Runtime, Timeouts};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, InfoDict, IntoConnectionInfo, Pipeline,
     RedisError, RedisFuture, Value,
-    aio::{ConnectionLike, MultiplexedConnection, PubSub},
-    cluster::{ClusterClient, ClusterClientBuilder},
-    cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
-    sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo},
 };
-use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
-use tokio::{sync::Mutex, time::timeout};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How long one command may take.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
+
+/// How many connections a pool has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PoolSize {
+    pub size: usize,
+    pub idle: usize,
+}
 
 /// The most connections of a pool.
 const POOLED: usize = 16;
 
-/// An idle connection that takes longer to answer has fallen silent, and so have the others that
-/// nobody has used meanwhile: the pool would ask one after the other.
+/// An idle connection that needs longer is dead, and so are the others that were idle as long: the
+/// pool would try one after the other.
 const CHECKOUT: Duration = Duration::from_millis(500);
 
-/// How long a node of a cluster may take: while the client looks for who has a slot, it asks one node
-/// after the other, and everybody waits.
+/// The timeout of a cluster node: the client asks node after node for the owner of a slot, and
+/// every command waits.
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What `REDIS_URL` names.
+/// The servers of `REDIS_URL`.
 pub(super) enum Servers {
     One {
         client: Box<Client>,
         pool: deadpool_redis::Pool,
     },
-    /// Two connections, each to every node: one for purchases, and one for the rest. A pool would be
-    /// many times as many, and `deadpool-redis` gives those no time limits.
+    /// One connection to every node for purchases and one for all else: a pool would open many
+    /// more, and `deadpool-redis` has no time limits for clusters.
     Cluster {
         nodes: Vec<Client>,
         purchases: Nodes,
@@ -58,8 +71,8 @@ fn limits(size: usize) -> PoolConfig {
     limits
 }
 
-/// The members of a comma-separated list, as addresses that the `redis` crate takes: the scheme and
-/// the login of the first go for those that have none.
+/// The members of a comma-separated list as URLs: the scheme and the login of the first apply to
+/// members without their own.
 fn members(list: &str) -> Vec<String> {
     let first = list.split(',').next().unwrap_or_default();
     let scheme_end = first.find("://").map_or(0, |at| at + 3);
@@ -77,12 +90,19 @@ fn invalid(why: &'static str) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, why))
 }
 
-fn build_error(error: impl std::error::Error + Send + Sync + 'static) -> RedisError {
-    RedisError::from(std::io::Error::other(error))
+/// Builds a pool with this manager.
+macro_rules! pool {
+    ($module:ident, $manager:expr) => {
+        $module::Pool::builder($manager)
+            .config(limits(POOLED))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| RedisError::from(std::io::Error::other(error)))?
+    };
 }
 
-/// Borrows a connection that answers. Only where one is idle: to make one, or to wait for one that
-/// is lent, has the pool's own time limits.
+/// Borrows a connection that answers. An idle one is tried within [`CHECKOUT`]; otherwise the
+/// pool's own time limits apply.
 async fn lent<T, G>(
     idle: usize,
     get: impl Fn() -> G,
@@ -100,11 +120,14 @@ where
     get().await.map_err(pool_error)
 }
 
-fn is_in_use(metrics: &Metrics) -> bool {
-    metrics.last_used() < CHECKOUT
+macro_rules! lend {
+    ($pool:ident) => {{
+        let forget_idle = || drop($pool.retain(|_, metrics| metrics.last_used() < CHECKOUT));
+        lent($pool.status().available, || $pool.get(), forget_idle).await?
+    }};
 }
 
-/// A pool's error as the `redis` crate would have said it.
+/// Converts a pool's error.
 fn pool_error(error: PoolError) -> RedisError {
     match error {
         PoolError::Backend(error) => error,
@@ -113,8 +136,7 @@ fn pool_error(error: PoolError) -> RedisError {
 }
 
 impl Servers {
-    /// Prepares the pool; connects to nothing yet. An error repeats nothing of the address, which
-    /// may hold a password.
+    /// Connects to nothing yet. Errors do not repeat the address, which may hold a password.
     pub fn new(url: &str) -> Result<Self, RedisError> {
         if let Some(rest) = url.strip_prefix("redis-sentinel://") {
             return Self::sentinel("redis://", rest);
@@ -124,7 +146,7 @@ impl Servers {
         }
         if url.contains(',') || url.contains("+cluster://") {
             let nodes = members(&url.replacen("+cluster://", "://", 1));
-            // What is refused for a while is for the caller to retry, who knows until when.
+            // Longer retries are the caller's: it knows the deadline.
             let client = ClusterClientBuilder::new(nodes.clone())
                 .connection_timeout(NODE_TIMEOUT)
                 .response_timeout(NODE_TIMEOUT)
@@ -132,11 +154,9 @@ impl Servers {
                 .min_retry_wait(10)
                 .max_retry_wait(30)
                 .build()?;
+            let nodes = nodes.into_iter().map(Client::open);
             return Ok(Self::Cluster {
-                nodes: nodes
-                    .into_iter()
-                    .map(Client::open)
-                    .collect::<Result<_, _>>()?,
+                nodes: nodes.collect::<Result<_, _>>()?,
                 purchases: Nodes::new(client.clone()),
                 others: Nodes::new(client),
             });
@@ -146,11 +166,7 @@ impl Servers {
             .set_connection_timeout(Some(CONNECT_TIMEOUT));
         Ok(Self::One {
             client: Box::new(Client::open(url)?),
-            pool: deadpool_redis::Pool::builder(Manager::new_with_config(url, config)?)
-                .config(limits(POOLED))
-                .runtime(Runtime::Tokio1)
-                .build()
-                .map_err(build_error)?,
+            pool: pool!(deadpool_redis, Manager::new_with_config(url, config)?),
         })
     }
 
@@ -159,16 +175,16 @@ impl Servers {
         let (hosts, name) = rest.split_once('/').unwrap_or((rest, ""));
         let (name, database) = name.split_once('/').unwrap_or((name, "0"));
         if name.is_empty() {
-            return Err(invalid(
-                "a Sentinel address ends with the name of the primary: redis-sentinel://host,host/NAME",
-            ));
+            let why = "a Sentinel address ends with the name of the primary: \
+                       redis-sentinel://host,host/NAME";
+            return Err(invalid(why));
         }
         let (login, hosts) = match hosts.rsplit_once('@') {
             Some((login, hosts)) => (format!("{login}@"), hosts),
             None => (String::new(), hosts),
         };
         let sentinels = members(&format!("{scheme}{hosts}"));
-        // Only for its login, database and TLS: the host is what the Sentinels name.
+        // The host is a placeholder: the Sentinels name the real one.
         let primary = format!("{scheme}{login}primary/{database}").into_connection_info()?;
         let tls = scheme == "rediss://";
         let info = primary.redis_settings().clone();
@@ -184,60 +200,33 @@ impl Servers {
         let client = SentinelClient::build(sentinels.clone(), name.clone(), Some(node), kind)?;
         let manager =
             sentinel::Manager::new(sentinels, name, Some(pooled), SentinelServerType::Master)?;
-        Ok(Self::Sentinel {
-            client: Box::new(Mutex::new(client)),
-            pool: sentinel::Pool::builder(manager)
-                .config(limits(POOLED))
-                .runtime(Runtime::Tokio1)
-                .build()
-                .map_err(build_error)?,
-        })
+        Ok(Self::Sentinel { client: Box::new(Mutex::new(client)), pool: pool!(sentinel, manager) })
     }
 
     /// A connection for ordinary work.
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = lent(
-                    pool.status().available,
-                    || pool.get(),
-                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
-                )
-                .await?;
+                let lent = lend!(pool);
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Sentinel { pool, .. } => {
-                let lent = lent(
-                    pool.status().available,
-                    || pool.get(),
-                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
-                )
-                .await?;
+                let lent = lend!(pool);
                 Connection::Server(lent.clone(), Some(Box::new(lent)))
             }
             Self::Cluster { others, .. } => Connection::Cluster(others.connected().await?),
         })
     }
 
-    /// A connection for everybody, of no pool.
+    /// A connection that callers share, taken out of the pool.
     pub async fn shared(&self) -> Result<Connection, RedisError> {
         Ok(match self {
             Self::One { pool, .. } => {
-                let lent = lent(
-                    pool.status().available,
-                    || pool.get(),
-                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
-                )
-                .await?;
+                let lent = lend!(pool);
                 Connection::Server(deadpool_redis::Connection::take(lent), None)
             }
             Self::Sentinel { pool, .. } => {
-                let lent = lent(
-                    pool.status().available,
-                    || pool.get(),
-                    || drop(pool.retain(|_, metrics| is_in_use(&metrics))),
-                )
-                .await?;
+                let lent = lend!(pool);
                 Connection::Server(sentinel::Connection::take(lent), None)
             }
             Self::Cluster { purchases, .. } => Connection::Cluster(purchases.connected().await?),
@@ -250,13 +239,10 @@ impl Servers {
             Self::Sentinel { pool, .. } => pool.status(),
             Self::Cluster { .. } => return PoolSize { size: 2, idle: 2 },
         };
-        PoolSize {
-            size: status.size,
-            idle: status.available,
-        }
+        PoolSize { size: status.size, idle: status.available }
     }
 
-    /// A connection of its own that receives what is published.
+    /// A connection for subscriptions.
     pub async fn subscriber(&self) -> Result<PubSub, RedisError> {
         let nodes = match self {
             Self::One { client, .. } => std::slice::from_ref(&**client),
@@ -279,9 +265,9 @@ impl Servers {
     }
 }
 
-/// A connection to every node of a cluster. The client looks for who has a slot when a node says that
-/// it has moved; a node that stands still says nothing. So after silence a second connection is made
-/// beside the first, and takes over when every primary answers on it.
+/// A connection to every node of a cluster. The client follows slots that moved, but not past a
+/// node that is silent. So after a timeout a second connection is made, which takes over once every
+/// primary answers on it.
 #[derive(Clone)]
 pub struct Nodes(Arc<NodesInner>);
 
@@ -318,7 +304,7 @@ impl Nodes {
         current.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected).into())
     }
 
-    /// Passes an answer on, and looks for the nodes again if there was none.
+    /// Passes an answer on; after an I/O error it reconnects in the background.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
         if answer.as_ref().is_err_and(RedisError::is_io_error)
             && let Ok(turn) = self.0.renewing.clone().try_lock_owned()
@@ -338,21 +324,19 @@ impl Nodes {
     }
 }
 
-/// A connection on which all primaries answer; the client alone would leave out who does not.
+/// Connects, and checks that all primaries answer: the client would skip a silent one.
 async fn complete(client: &ClusterClient) -> Result<ClusterConnection, RedisError> {
     let mut connection = client.get_async_connection().await?;
     let primaries = primaries_of(&mut connection).await?;
-    let answers = connection
-        .route_command(redis::cmd("PING"), every_primary())
-        .await?;
-    let answers: HashMap<String, Value> = redis::from_redis_value(answers)?;
+    let answers = connection.route_command(redis::cmd("PING"), every_primary());
+    let answers: HashMap<String, Value> = redis::from_redis_value(answers.await?)?;
     if answers.len() < primaries {
         return Err(invalid("a primary does not answer"));
     }
     Ok(connection)
 }
 
-/// How many primaries the cluster says that it has.
+/// The number of primaries by CLUSTER INFO.
 async fn primaries_of(connection: &mut ClusterConnection) -> Result<usize, RedisError> {
     let info = redis::cmd("CLUSTER").arg("INFO").to_owned();
     let random = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
@@ -361,14 +345,14 @@ async fn primaries_of(connection: &mut ClusterConnection) -> Result<usize, Redis
     size.ok_or_else(|| invalid("the cluster does not say how large it is"))
 }
 
-/// A connection, returned to the pool that has lent it when it is dropped.
+/// A connection; a pooled one returns to its pool when it is dropped.
 pub enum Connection {
     Server(MultiplexedConnection, Option<Box<dyn Any + Send + Sync>>),
     Cluster(Nodes),
 }
 
 impl Connection {
-    /// The same line for another command beside those of this one; it returns to no pool.
+    /// The same connection for a concurrent command; dropping it returns nothing to the pool.
     pub fn another(&self) -> Self {
         match self {
             Self::Server(connection, _) => Self::Server(connection.clone(), None),
@@ -376,7 +360,7 @@ impl Connection {
         }
     }
 
-    /// How many servers hold keys.
+    /// How many primaries there are.
     pub(super) async fn primaries(&self) -> Result<usize, RedisError> {
         let Self::Cluster(nodes) = self else {
             return Ok(1);
@@ -385,8 +369,7 @@ impl Connection {
         nodes.heard(in_time(primaries_of(&mut connection)).await)
     }
 
-    /// Sends a command to every primary of a cluster. The reply is a map by address; who has no
-    /// connection is left out.
+    /// Sends a command to every connected primary of a cluster. The reply is a map by address.
     pub(super) async fn ask_primaries(&self, command: &Cmd) -> Result<Value, RedisError> {
         let Self::Cluster(nodes) = self else {
             return Err(invalid("this is no cluster"));
@@ -401,7 +384,7 @@ fn every_primary() -> RoutingInfo {
     RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None))
 }
 
-/// What a cluster's client does before it has an answer is not bounded by its own limits.
+/// The cluster client's own limits do not cover its reconnects and redirections.
 async fn in_time<T>(asked: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
     let answer = timeout(RESPONSE_TIMEOUT, asked).await;
     answer.unwrap_or_else(|_| Err(timed_out()))

@@ -9,23 +9,23 @@
 //! | `{sale:ID}:log` | stream | accepted orders that are not yet committed in Postgres |
 //! | `{sale:ID}:EPOCH:buyers` | hash | user → their orders, 17 bytes each |
 //! | `{sale:ID}:EPOCH:unreadable` | stream | log entries that could not be read, quarantined |
-//! | `{sale:ID}:EPOCH:unwritable` | stream | orders that could not be rows of any kind, dead letters |
+//! | `{sale:ID}:EPOCH:unwritable` | stream | orders that could not be rows of any kind |
 //! | `{ids}:clock` | hash | floor and day of the id generator |
 //! | `{ids}:yyyymmdd` | integer | how many order numbers that UTC day has leased |
-//! | `{ids:LANE}:clock`, `…:yyyymmdd` | | the same in a cluster, for each of 16 lanes; see [`IdLane`] |
-//! | `{room:ID}` | hash | the waiting room: who was early, the seed of the draw, whose turn it is |
+//! | `{ids:LANE}:clock`, `…:yyyymmdd` | | the same in a cluster, for each [`IdLane`] |
+//! | `{room:ID}` | hash | the waiting room: arrivals, the seed of the draw, the frontier |
 //! | `{room:ID}:who:SHARD` | hash | user → their number in the waiting room |
 //! | `{room:ID}:turns` | string | the seconds in which turns began, and how many |
-//! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | integer | when the quota is full again, Unix µs |
-//! | `{spent:ID:SALT}` | integer | a solved challenge that was used, and by which purchase |
+//! | `{limit:user:USER}`, `{limit:address:ADDRESS}` | string | when it is full again, Unix µs |
+//! | `{spent:ID:SALT}` | integer | a used solution, and a mark of its purchase |
 //! | `changes` | channel | ids of sales that other instances should read again at once |
 
 use crate::domain::{SaleId, UserId};
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 use time::Date;
 
-/// Into how many hashes those who wait are spread. A million of them are 122 a hash, which is still
-/// a listpack.
+/// Hashes of a waiting room: a million people are 122 a hash, which is still a listpack.
 const ROOM_SHARDS: i32 = 8_192;
 
 /// Builds keys below one prefix, which lets several deployments (or tests) share a Redis.
@@ -36,12 +36,9 @@ pub struct Keys {
 
 impl Keys {
     pub fn new(prefix: &str) -> Self {
-        Self {
-            prefix: prefix.into(),
-        }
+        Self { prefix: prefix.into() }
     }
 
-    /// What stands before every key.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -58,17 +55,17 @@ impl Keys {
         format!("{}{{sale:{sale}}}:{epoch}:buyers", self.prefix)
     }
 
-    /// Where the program kept buyers before it had the function library.
+    /// The buyers' keys of versions before the function library.
     pub fn buyers_shard(&self, sale: SaleId, epoch: i64, shard: i32) -> String {
         format!("{}{{sale:{sale}}}:{epoch}:buyers:{shard}", self.prefix)
     }
 
-    /// Where a log is put whose entries cannot be read.
+    /// The quarantine of a log with entries that cannot be read.
     pub fn unreadable_log(&self, sale: SaleId, epoch: i64) -> String {
         format!("{}{{sale:{sale}}}:{epoch}:unreadable", self.prefix)
     }
 
-    /// Where orders are put that Postgres cannot store.
+    /// The dead letters: orders that Postgres cannot store.
     pub fn unwritable_log(&self, sale: SaleId, epoch: i64) -> String {
         format!("{}{{sale:{sale}}}:{epoch}:unwritable", self.prefix)
     }
@@ -87,7 +84,7 @@ impl Keys {
         format!("{}{{room:{sale}}}", self.prefix)
     }
 
-    /// Where a user's number in the waiting room stands.
+    /// The hash with the user's number in the waiting room.
     pub fn room_shard(&self, sale: SaleId, user: UserId) -> String {
         let shard = shard_of(user, ROOM_SHARDS);
         format!("{}{{room:{sale}}}:who:{shard}", self.prefix)
@@ -97,12 +94,12 @@ impl Keys {
         format!("{}{{room:{sale}}}:turns", self.prefix)
     }
 
-    /// A bucket of requests of one user or address; the whole name is the hash tag.
+    /// The bucket of one user or address; the whole name is the hash tag.
     pub fn limit(&self, kind: &str, whose: &str) -> String {
         format!("{}{{limit:{kind}:{whose}}}", self.prefix)
     }
 
-    /// Where the use of a solution stands.
+    /// The mark of a used solution.
     pub fn spent(&self, sale: SaleId, salt: &[u8]) -> String {
         let mut name = format!("{}{{spent:{sale}:", self.prefix);
         for byte in salt {
@@ -119,9 +116,9 @@ impl Keys {
 
 /// A share of each day's order numbers, with a counter and a clock of its own.
 ///
-/// One server has one, for all numbers. In a cluster one counter would be on one node, and with that
-/// node every sale would stop: so the numbers are split into 16 lanes by their highest bits. A sale
-/// takes its numbers from any lane that answers.
+/// One server has a single lane. In a cluster a single counter would be on one node, and every sale
+/// would stop with that node; so the highest four bits of a number are its lane, and a sale takes
+/// numbers from any lane that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdLane {
     Whole,
@@ -140,8 +137,7 @@ impl IdLane {
         }
     }
 
-    /// The sequence number of the id that is the `number`-th of this lane today; `None` if there
-    /// are not so many.
+    /// The sequence number for the `number`-th id of this lane today; `None` beyond its last.
     pub fn sequence(self, number: i64) -> Option<u32> {
         let (lane, bits) = match self {
             Self::Whole => (0, 32),

@@ -1,10 +1,11 @@
-//! The function library: what Redis decides atomically, in Lua, one concept a file in `library/`.
+//! The function library: the atomic steps in Lua, one concept a file in `library/`.
 //!
-//! Its name and those of its functions end in a hash of its source, so that two versions of the
-//! program can run side by side on one Redis. Redis keeps functions with its data, so they are
-//! loaded once; a server that does not know them is given them and asked again.
+//! The names of the library and its functions end in a hash of the source, so that two versions of
+//! the program can share a Redis. Redis keeps functions with its data; a server that does not know
+//! them is loaded, and asked again.
 
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ToRedisArgs, aio::ConnectionLike, cmd};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ToRedisArgs, cmd};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
@@ -24,7 +25,7 @@ pub struct Library {
     source: String,
 }
 
-/// The one that this program calls.
+/// The library of this version.
 pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(BODY));
 
 impl Library {
@@ -36,10 +37,7 @@ impl Library {
 
     fn named(version: String, body: &str) -> Self {
         let head = format!("#!lua name=flash_sale_{version}\nlocal VERSION = '{version}'\n");
-        Self {
-            source: head + body,
-            version,
-        }
+        Self { source: head + body, version }
     }
 
     /// The same library under another name, with one expression replaced. For lessons and tests.
@@ -47,36 +45,55 @@ impl Library {
         Self::named(version.to_owned(), &BODY.replace(from, to))
     }
 
-    /// What Redis calls the library.
+    /// The name of the library in Redis.
     pub fn name(&self) -> String {
         format!("flash_sale_{}", self.version)
     }
 
-    /// What FUNCTION LOAD takes.
+    /// The source for FUNCTION LOAD.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What Redis calls this function.
+    /// The name of a function in Redis.
     pub fn name_of(&self, function: &str) -> String {
         format!("{function}_{}", self.version)
     }
 
-    /// Starts a call of a function of the library with so many keys.
+    /// An FCALL of a function with so many keys.
     pub(super) fn call(&self, function: &str, keys: usize) -> Cmd {
         let mut call = cmd("FCALL");
         call.arg(self.name_of(function)).arg(keys);
         call
     }
 
-    /// The same for a function that writes nothing.
+    /// An FCALL_RO, for functions that write nothing.
     pub(super) fn call_read_only(&self, function: &str, keys: usize) -> Cmd {
         let mut call = cmd("FCALL_RO");
         call.arg(self.name_of(function)).arg(keys);
         call
     }
 
-    /// Gives the library to every primary, where it is not there yet.
+    /// Runs a call; loads the library where the server does not know it.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        call: &Cmd,
+        connection: &mut impl ConnectionLike,
+    ) -> Result<T, RedisError> {
+        match call.query_async(connection).await {
+            Err(error) if is_unknown_function(&error) => {
+                // One of several primaries may be away; the second call shows whether it is this
+                // key's.
+                if let Err(error) = self.load(connection).await {
+                    tracing::debug!(%error, "the function library could not be loaded everywhere");
+                }
+                call.query_async(connection).await
+            }
+            other => other,
+        }
+    }
+
+    /// Loads the library on every primary that lacks it.
     pub async fn load(&self, connection: &mut impl ConnectionLike) -> Result<(), RedisError> {
         let mut load = cmd("FUNCTION");
         load.arg("LOAD").arg(&self.source);
@@ -95,27 +112,10 @@ pub async fn ask<T: FromRedisValue>(
     args: impl ToRedisArgs,
 ) -> Result<T, RedisError> {
     let mut call = LIBRARY.call(function, keys.len());
-    run(call.arg(keys).arg(args), connection).await
+    LIBRARY.run(call.arg(keys).arg(args), connection).await
 }
 
-/// Runs a call of a function; one that the server does not know is loaded first.
-pub(super) async fn run<T: FromRedisValue>(
-    call: &Cmd,
-    connection: &mut impl ConnectionLike,
-) -> Result<T, RedisError> {
-    match call.query_async(connection).await {
-        Err(error) if is_unknown_function(&error) => {
-            // One primary of several may be away; whether this key's has it is seen next.
-            if let Err(error) = LIBRARY.load(connection).await {
-                tracing::debug!(%error, "the function library could not be loaded everywhere");
-            }
-            call.query_async(connection).await
-        }
-        other => other,
-    }
-}
-
-/// Whether a call met a server that does not have the library (any more).
+/// Whether the server does not have the library.
 pub fn is_unknown_function(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_)) && error.to_string().contains("Function not found")
 }

@@ -1,11 +1,11 @@
 //! Redis: connections, keys, and the function library with its typed wrappers.
 //!
-//! `REDIS_URL` names one server, the nodes of a Redis Cluster (a comma-separated list), or Sentinels
-//! (`redis-sentinel://host,host/name`). Which server has a key, who is primary, and what a redirection
-//! means is the client library's business. Ordinary work borrows from the pool, which pings at every
-//! checkout; the purchase path shares one multiplexed connection, on which batches travel in order.
+//! `REDIS_URL` names one server, the nodes of a Redis Cluster (a comma-separated list), or
+//! Sentinels (`redis-sentinel://host,host/name`). The client library finds the server of a key and
+//! the primary, and follows redirections. Ordinary work borrows from the pool, which pings at every
+//! checkout; purchases share one multiplexed connection, on which batches travel in order.
 //!
-//! Whether a process may be sold from is for Redis itself to say: `library/prelude.lua`.
+//! The function library itself decides whether a process may sell: `library/prelude.lua`.
 
 mod connection;
 pub mod functions;
@@ -18,17 +18,14 @@ use arc_swap::ArcSwapOption;
 use connection::Servers;
 use library::LIBRARY;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::sync::Mutex;
 
-pub use connection::Connection;
+pub use connection::{Connection, PoolSize, RESPONSE_TIMEOUT};
 pub use keys::Keys;
 
-/// How long one command may take.
-pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
-
-/// All connections to Redis, be it one server or many.
+/// All connections to Redis, one server or many.
 pub struct Redis {
     url: String,
     servers: Servers,
@@ -36,13 +33,6 @@ pub struct Redis {
     /// One reconnect at a time; the others wait for its result.
     connecting: Mutex<()>,
     pub keys: Keys,
-}
-
-/// Connections of the pool.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PoolSize {
-    pub size: usize,
-    pub idle: usize,
 }
 
 impl Redis {
@@ -57,7 +47,7 @@ impl Redis {
         })
     }
 
-    /// Where it is; it may hold a password.
+    /// The address, which may hold a password.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -72,10 +62,9 @@ impl Redis {
         matches!(self.servers, Servers::Cluster { .. })
     }
 
-    /// A pooled connection for ordinary work. In a cluster the keys of one command must have one
-    /// hash tag, and those of a pipeline too.
+    /// A pooled connection. In a cluster, the keys of a command or pipeline need one hash tag.
     pub async fn pooled(&self) -> Result<Connection, RedisError> {
-        // Boxed: making a connection is a large future, which every caller would carry.
+        // Boxed: the future that connects is large, and every caller would carry it.
         Box::pin(self.servers.pooled()).await
     }
 
@@ -99,13 +88,13 @@ impl Redis {
         Ok(another)
     }
 
-    /// Lets go of the shared connection after an error on it; the next use reconnects.
+    /// Drops the shared connection after an error; the next use reconnects.
     pub fn drop_shared(&self) {
         self.shared.store(None);
     }
 
-    /// Runs commands that have nothing to do with each other: on one server in one round trip, in a
-    /// cluster side by side. An error is one command's own, or that of all if nobody answered.
+    /// Runs independent commands: pipelined on one server, concurrently in a cluster. The outer
+    /// error means that no server answered; the inner ones belong to single commands.
     pub async fn query_all(
         &self,
         commands: Vec<Cmd>,
@@ -118,7 +107,7 @@ impl Redis {
             side_by_side(&connection, &commands).await?
         } else {
             let mut pipeline = redis::Pipeline::with_capacity(commands.len());
-            pipeline.ignore_errors(); // a key of the wrong type is that command's trouble alone
+            pipeline.ignore_errors(); // a key of the wrong type fails one command only
             for command in &commands {
                 pipeline.add_command(command.clone());
             }
@@ -127,19 +116,18 @@ impl Redis {
         };
         for (answer, command) in answers.iter_mut().zip(&commands) {
             if answer.as_ref().is_err_and(library::is_unknown_function) {
-                *answer = library::run(command, &mut connection).await;
+                *answer = LIBRARY.run(command, &mut connection).await;
             }
         }
         Ok(answers)
     }
 
-    /// The processes that hold the keys: the server, or the primaries of the cluster, by what they call
-    /// themselves (`library/prelude.lua`).
+    /// The approval tokens of the server, or of all primaries of the cluster.
     pub async fn processes(&self) -> Result<Vec<String>, RedisError> {
         let call = LIBRARY.call_read_only("process", 0);
         let mut connection = self.pooled().await?;
         if !self.is_cluster() {
-            return Ok(vec![library::run(&call, &mut connection).await?]);
+            return Ok(vec![LIBRARY.run(&call, &mut connection).await?]);
         }
         let answered = connection.ask_primaries(&call).await;
         let answered = match answered {
@@ -153,13 +141,13 @@ impl Redis {
         Ok(by_node.into_values().collect())
     }
 
-    /// How many of those processes there should be.
+    /// How many primaries there should be.
     pub async fn primaries(&self) -> Result<usize, RedisError> {
         self.pooled().await?.primaries().await
     }
 
-    /// A connection of its own that receives what is published on the channel of changes. In a
-    /// cluster any node passes on what any other was told.
+    /// A connection of its own, subscribed to the channel of changes. Every node of a cluster
+    /// forwards messages.
     pub async fn subscribe(&self) -> Result<redis::aio::PubSub, RedisError> {
         let mut subscriber = self.servers.subscriber().await?;
         subscriber.subscribe(self.keys.changes()).await?;
@@ -168,9 +156,7 @@ impl Redis {
 
     /// Whether any server answers.
     pub async fn ping(&self) -> Result<(), RedisError> {
-        redis::cmd("PING")
-            .exec_async(&mut self.pooled().await?)
-            .await
+        redis::cmd("PING").exec_async(&mut self.pooled().await?).await
     }
 
     /// Tells every instance that a sale changed. Best effort: they also poll.
@@ -199,9 +185,7 @@ async fn side_by_side(
     });
     let answers = futures_util::future::join_all(asked).await;
     let is_silent = |answer: &Result<Value, RedisError>| {
-        answer
-            .as_ref()
-            .is_err_and(|error| !matches!(error.kind(), ErrorKind::Server(_)))
+        answer.as_ref().is_err_and(|error| !matches!(error.kind(), ErrorKind::Server(_)))
     };
     if answers.iter().all(is_silent) {
         return answers.into_iter().map(|answer| answer.map(Ok)).collect();
@@ -209,13 +193,13 @@ async fn side_by_side(
     Ok(answers)
 }
 
-/// Whether a command or a function met a key of another type than the program ever writes there.
+/// Whether a key has another type than the program writes.
 pub fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
 }
 
-/// Whether a command was refused for a reason that goes by itself, and was certainly not run: its
-/// slot is on its way to another node, or somebody is still being elected or loading.
+/// Whether a command was certainly not run, for a transient reason: its slot is moving, or its
+/// server is loading or waits for an election.
 pub fn is_passing(error: &RedisError) -> bool {
     let ErrorKind::Server(kind) = error.kind() else {
         return false;

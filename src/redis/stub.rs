@@ -1,7 +1,8 @@
-//! For tests of what reads replies: a connection that gives the same answer to everything.
+//! A connection that gives one answer to everything, for tests of parsers.
 
 use proptest::prelude::*;
-use redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, RedisFuture, Value};
 
 pub struct StubConnection(pub Value);
 
@@ -26,7 +27,8 @@ impl ConnectionLike for StubConnection {
 
 /// Any tree of values that the protocol can carry, the outcomes of the functions among them.
 pub fn any_value() -> impl Strategy<Value = Value> {
-    let outcome = "ok|absent|epoch|not_approved|corrupt|unchanged|short|newer|log|day|floor|[0-9]{1,20}|.{0,8}";
+    let outcome = "ok|absent|epoch|not_approved|corrupt|unchanged|short|newer|log|day|floor\
+                   |[0-9]{1,20}|.{0,8}";
     let leaf = prop_oneof![
         Just(Value::Nil),
         Just(Value::Okay),

@@ -1,27 +1,22 @@
-//! A storm of one warning must not fill a disk: each place in the code that warns is shown a few
-//! times in an interval, and then one line says how often it was left out.
+//! Bounds repeated warnings: each callsite is logged a few times in an interval, and then one line
+//! counts the suppressed ones.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::Duration,
-};
-use tracing::{
-    Event, Level, Metadata,
-    callsite::Identifier,
-    field::{Field, Visit},
-    level_filters::LevelFilter,
-};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, thread};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// How many lines of one place are shown in each interval.
+/// Lines of one callsite in each interval.
 const SHOWN: u64 = 10;
 const INTERVAL: Duration = Duration::from_secs(10);
 const LONGEST_MESSAGE: usize = 200;
 
-/// Counts warnings and errors by the place in the code, of which there is a fixed number.
+/// Counts warnings and errors by callsite, of which there is a fixed number.
 #[derive(Clone, Default)]
 pub(super) struct Repeats(Arc<Mutex<HashMap<Identifier, Place>>>);
 
@@ -29,7 +24,7 @@ struct Place {
     of: &'static Metadata<'static>,
     /// In this interval.
     seen: u64,
-    /// Of the first line that was left out.
+    /// Of the first suppressed line.
     message: Message,
 }
 
@@ -49,7 +44,7 @@ impl Repeats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sums up in every interval, for as long as the process lives.
+    /// Logs the counts of every interval, as long as the process lives.
     pub fn start(self) {
         let every_interval = move || {
             loop {
@@ -57,10 +52,8 @@ impl Repeats {
                 self.sum_up();
             }
         };
-        // Without the thread the lines are still bounded, and nobody is told of the others.
-        let _ = thread::Builder::new()
-            .name("repeated warnings".to_owned())
-            .spawn(every_interval);
+        // Without the thread lines are still bounded, but not counted.
+        let _ = thread::Builder::new().name("repeated warnings".to_owned()).spawn(every_interval);
     }
 
     fn count(&self, of: &'static Metadata<'static>) -> u64 {
@@ -79,12 +72,8 @@ impl Repeats {
         for place in places.into_values().filter(|place| place.seen > SHOWN) {
             let (of, times) = (place.of.target(), place.seen - SHOWN);
             let (line, seconds) = (place.of.line(), INTERVAL.as_secs());
-            tracing::warn!(
-                of,
-                line,
-                "{}: repeated {times} times in {seconds} s",
-                place.message.0
-            );
+            let message = place.message.0;
+            tracing::warn!(of, line, "{message}: repeated {times} times in {seconds} s");
         }
     }
 }
@@ -94,14 +83,14 @@ impl<S> Filter<S> for Repeats {
         true
     }
 
-    /// Without it the filter beside this one would lose its own hint.
+    /// Otherwise the combined filter would lose its level hint.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let of = event.metadata();
-        // The summary is bounded as it is: a line for each place.
+        // The summary itself is bounded: one line for each callsite.
         if *of.level() > Level::WARN || of.target() == module_path!() {
             return true;
         }
@@ -140,9 +129,8 @@ mod tests {
     fn a_storm_of_one_line_is_summed_up_and_others_pass() {
         let (written, repeats) = (Written::default(), Repeats::default());
         let writer = written.clone();
-        let lines = tracing_subscriber::fmt::layer()
-            .with_ansi(false)
-            .with_writer(move || writer.clone());
+        let lines =
+            tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
         let log = tracing_subscriber::registry().with(lines.with_filter(repeats.clone()));
         let storm = |times: u32| {
             for time in 0..times {
@@ -161,11 +149,7 @@ mod tests {
         let count = |words: &str| text.lines().filter(|line| line.contains(words)).count();
         assert_eq!(count("it storms time="), 15, "{text}");
         assert_eq!(count("it storms: repeated 990 times in 10 s"), 1, "{text}");
-        assert_eq!(
-            (count("repeated"), count("something else")),
-            (1, 1),
-            "{text}"
-        );
+        assert_eq!((count("repeated"), count("something else")), (1, 1), "{text}");
         assert_eq!(count("told"), 1_005);
     }
 }

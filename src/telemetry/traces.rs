@@ -1,6 +1,6 @@
-//! Traces: the way of one purchase, from its request through Redis to its row in Postgres.
+//! Traces of a purchase, from its request through Redis to its row in Postgres.
 //!
-//! Off by default; then nobody wants the spans of this target, and making one is a look at a flag.
+//! Off by default: making a span is then a check of a flag.
 //!
 //! ```text
 //! POST /api/v1/sales/{id}/orders
@@ -13,29 +13,29 @@
 //!    └─ redis ack.lua
 //! ```
 //!
-//! A batch belongs to the first traced request in it, and is linked with the others. The log of orders
-//! knows nothing of traces: an order that another process writes has no `order written`.
+//! A batch belongs to its first traced request and is linked with the others. The log knows nothing
+//! of traces: an order that another process writes has no `order written`.
 
-use crate::{config::TraceSettings, domain::OrderId};
+use crate::config::TraceSettings;
+use crate::domain::OrderId;
 use axum::http::HeaderMap;
-use opentelemetry::{
-    Context, KeyValue,
-    propagation::TextMapPropagator,
-    trace::{SpanContext, TraceContextExt, TracerProvider as _},
-};
+use opentelemetry::propagation::TextMapPropagator;
+pub use opentelemetry::trace::SpanContext;
+use opentelemetry::trace::{TraceContextExt, TracerProvider as _};
+use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
-use opentelemetry_sdk::{
-    Resource,
-    propagation::TraceContextPropagator,
-    trace::{Sampler, SdkTracerProvider},
-};
-use std::{sync::OnceLock, time::Duration};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use std::sync::OnceLock;
+use std::time::Duration;
 use tracing::{Level, Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
-use tracing_subscriber::{Layer, Registry, filter::Targets};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::{Layer, Registry};
 
-/// How long the last spans may take to reach the collector when the process ends.
+/// The time at shutdown for the last spans.
 const LAST_EXPORT: Duration = Duration::from_millis(400);
 /// The most links of one span: a batch may have hundreds of requests in it.
 const MOST_LINKS: u32 = 1_024;
@@ -48,24 +48,21 @@ pub type Traced = (OrderId, SpanContext);
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     #[error(
-        "OTEL_EXPORTER_OTLP_ENDPOINT must be like http://127.0.0.1:4318 (OTLP over plain HTTP; \
-         for TLS run a collector beside this program)"
+        "OTEL_EXPORTER_OTLP_ENDPOINT must be like http://127.0.0.1:4318 (OTLP over plain HTTP; for \
+         TLS run a collector beside this program)"
     )]
     Endpoint,
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 
-/// What exports spans to the collector, if the settings name one.
+/// The layer that exports spans, if a collector is configured.
 pub fn layer(
     settings: &TraceSettings,
 ) -> Result<Option<Box<dyn Layer<Registry> + Send + Sync>>, TraceError> {
-    // Set to nothing is how a compose file leaves it out.
-    let Some(endpoint) = settings
-        .otlp_endpoint
-        .as_deref()
-        .filter(|url| !url.is_empty())
-    else {
+    // A compose file leaves it out by an empty value.
+    let endpoint = settings.otlp_endpoint.as_deref();
+    let Some(endpoint) = endpoint.filter(|url| !url.is_empty()) else {
         return Ok(None);
     };
     let host = endpoint.strip_prefix("http://");
@@ -106,12 +103,12 @@ pub async fn end() {
     let Some(provider) = PROVIDER.get() else {
         return;
     };
-    // It waits for the thread that exports.
+    // It blocks on the exporting thread.
     let ended = tokio::task::spawn_blocking(|| provider.shutdown_with_timeout(LAST_EXPORT));
     let _ = tokio::time::timeout(LAST_EXPORT, ended).await;
 }
 
-/// The span of a request; the trace of its caller goes on, if it has a `traceparent`.
+/// The span of a request; continues the trace of its `traceparent`.
 pub fn request(method: &str, route: &str, id: &str, headers: &HeaderMap) -> Span {
     if PROVIDER.get().is_none() {
         return Span::none();
@@ -125,8 +122,8 @@ pub fn request(method: &str, route: &str, id: &str, headers: &HeaderMap) -> Span
     span
 }
 
-/// Notes the answer, and gives the value of a `traceresponse` header (W3C Trace Context, level 2),
-/// by which the client finds the trace. `None`: it is not sampled.
+/// Records the status, and returns the value of `traceresponse` (W3C Trace Context, level 2).
+/// `None`: not sampled.
 pub fn answered(span: &Span, status: u16) -> Option<String> {
     span.set_attribute("http.response.status_code", i64::from(status));
     if status >= 500 {
@@ -137,19 +134,19 @@ pub fn answered(span: &Span, status: u16) -> Option<String> {
     Some(format!("00-{}-{}-01", found.trace_id(), found.span_id()))
 }
 
-/// The context of the span, if that is traced.
+/// The context of the span, if it is sampled.
 fn sampled(context: &Context) -> Option<SpanContext> {
     let found = context.span().span_context().clone();
     found.is_sampled().then_some(found)
 }
 
-/// The traced request that this task serves. Boxed: a queue of untraced ones stays small.
+/// The traced request of this task. Boxed: most are untraced, and the queue stays small.
 pub fn here() -> Option<Box<SpanContext>> {
     PROVIDER.get()?;
     Context::map_current(sampled).map(Box::new)
 }
 
-/// A span below the one that this task is in, if that is traced.
+/// A child of this task's span, if that is sampled.
 pub fn below_here(name: &'static str) -> Span {
     let is_sampled = |context: &Context| context.span().span_context().is_sampled();
     if PROVIDER.get().is_none() || !Context::map_current(is_sampled) {
@@ -158,8 +155,7 @@ pub fn below_here(name: &'static str) -> Span {
     info_span!(target: "otel", "step", otel.name = name)
 }
 
-/// A span of what is done for several traced requests at once: below the first, linked with the
-/// others.
+/// A span of work for several traced requests: a child of the first, linked with the others.
 pub fn shared<'a>(name: &'static str, requests: impl Iterator<Item = &'a SpanContext>) -> Span {
     let mut requests = requests.cloned();
     let Some(first) = requests.next() else {
@@ -176,7 +172,7 @@ fn below(name: &'static str, parent: SpanContext) -> Span {
     span
 }
 
-/// The spans of a write: its own, and one for each order in the trace of its request.
+/// The spans of a write: its own, and one for each order in its request's trace.
 pub fn written<'a>(traced: impl Iterator<Item = &'a Traced> + Clone) -> (Span, Vec<Span>) {
     let requests = traced.clone().map(|(_, request)| request);
     let write = shared("write orders", requests);
@@ -201,16 +197,8 @@ mod tests {
                 trace_share: 1.0,
             })
         };
-        for wrong in [
-            "127.0.0.1:4318",
-            "https://collector:4318",
-            "http://",
-            "http:///x",
-        ] {
-            assert!(
-                matches!(layer_for(wrong), Err(TraceError::Endpoint)),
-                "{wrong}"
-            );
+        for wrong in ["127.0.0.1:4318", "https://collector:4318", "http://", "http:///x"] {
+            assert!(matches!(layer_for(wrong), Err(TraceError::Endpoint)), "{wrong}");
         }
         assert!(matches!(layer_for(""), Ok(None)));
         assert!(here().is_none());

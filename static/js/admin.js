@@ -25,7 +25,7 @@ function words(problem) {
   return errorWords(problem);
 }
 
-// ---- the gate ----------------------------------------------------------------------------------------------------
+// ---- signing in ----------------------------------------------------------------------------------------------------
 
 /** No call asks only "is this token right", so read the orders of some sale; of one that cannot be, if there is none. */
 async function prove() {
@@ -46,7 +46,7 @@ async function enter(event) {
     await prove();
   } catch (problem) {
     if (problem.status === 401) leave();
-    $('#gate').hidden = false;
+    $('#sign-in').hidden = false;
     text($('#token-error'), words(problem));
     $('#token').focus();
     return;
@@ -54,7 +54,7 @@ async function enter(event) {
   sessionStorage.setItem(KEPT, token);
   $('#token').value = '';
   render(); // before the desk shows, so that nothing moves
-  $('#gate').hidden = true;
+  $('#sign-in').hidden = true;
   $('#desk').hidden = $('#leave').hidden = false;
   polling = poll(refresh, () => 3000);
 }
@@ -64,7 +64,7 @@ function leave() {
   token = '';
   polling?.stop();
   inspected = null;
-  $('#gate').hidden = false;
+  $('#sign-in').hidden = false;
   $('#desk').hidden = $('#leave').hidden = $('#inspect').hidden = true;
 }
 
@@ -265,10 +265,10 @@ async function create(event) {
 }
 
 shell();
-$('#gate').addEventListener('submit', enter);
+$('#sign-in').addEventListener('submit', enter);
 $('#leave').addEventListener('click', () => { leave(); $('#token').focus(); });
 $('#create').addEventListener('submit', create);
 $('#audit-again').addEventListener('click', audit);
 for (const id of ['#filter', '#whose']) $(id).addEventListener('change', () => orders());
 $('#more').addEventListener('click', () => orders(last));
-if (token) enter(); else $('#gate').hidden = false;
+if (token) enter(); else $('#sign-in').hidden = false;

@@ -41,10 +41,10 @@ function early(method, path) {
   return asked.answer;
 }
 
-/** `body` is sent as JSON, `key` as Idempotency-Key, `bearer` as Authorization, `papers` as
+/** `body` is sent as JSON, `key` as Idempotency-Key, `bearer` as Authorization, `credentials` as
  * headers of their own. Resolves to the parsed answer. */
-export async function call(method, path, { body, key, bearer, papers, timeoutMs = 10_000 } = {}) {
-  const headers = { accept: 'application/json', ...papers };
+export async function call(method, path, { body, key, bearer, credentials, timeoutMs = 10_000 } = {}) {
+  const headers = { accept: 'application/json', ...credentials };
   if (body !== undefined) headers['content-type'] = 'application/json';
   if (key) headers['idempotency-key'] = key;
   if (bearer) headers.authorization = `Bearer ${bearer}`;

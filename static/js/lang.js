@@ -22,6 +22,6 @@
   if (document.currentScript.dataset.early !== undefined) {
     const path = `/api/v1${location.pathname === '/' ? '/sales' : location.pathname}`, sent = performance.now();
     globalThis.early = { path, answer: fetch(path, { headers: { accept: 'application/json' }, cache: 'no-store' }).then((response) => ({ response, sent, received: performance.now() })) };
-    globalThis.early.answer.catch(() => {}); // whoever takes it is told
+    globalThis.early.answer.catch(() => {}); // its reader handles the error
   }
 })();

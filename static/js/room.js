@@ -52,11 +52,11 @@ export function room(sale, { onPlace, onProblem }) {
   session().then(find, () => setTimeout(find, backoff(2)));
 
   return {
-    /** `papers` are headers that the sale asks for. */
-    async join(papers) {
+    /** `credentials` are headers that the sale asks for. */
+    async join(credentials) {
       try {
         rest();
-        tell(await shop('POST', path, { papers }));
+        tell(await shop('POST', path, { credentials }));
         watch();
       } catch (problem) { onProblem(problem); }
     },

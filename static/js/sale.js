@@ -7,7 +7,7 @@ import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
 import { money, moment, number, percentOff } from './format.js';
 import { followOrder } from './order-feed.js';
-import { forPlace, forPurchase, prepare, spent } from './papers.js';
+import { forPlace, forPurchase, prepare, spent } from './credentials.js';
 import { room } from './room.js';
 import { roomView } from './room-view.js';
 import { session, shop } from './session.js';
@@ -37,8 +37,8 @@ const EFFECTS = {
   async send({ key, delayMs }) {
     await new Promise((resolve) => { setTimeout(resolve, delayMs); });
     try {
-      const papers = await forPurchase(SALE, sale, place);
-      const answer = await shop('POST', `${SALE}/orders`, { key, papers });
+      const credentials = await forPurchase(SALE, sale, place);
+      const answer = await shop('POST', `${SALE}/orders`, { key, credentials });
       spent();
       dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
     } catch (problem) {

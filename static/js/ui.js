@@ -32,7 +32,7 @@ export function shell() {
   }
   const other = language === 'en' ? { to: 'zh', tag: 'zh-Hans', name: '中文' } : { to: 'en', tag: 'en', name: 'English' };
   const button = $('#lang');
-  text(button, other.name); // in its own language: whoever needs it can read it
+  text(button, other.name); // in its own language, for those who need it
   button.lang = other.tag;
   button.addEventListener('click', () => switchLanguage(other.to));
   document.documentElement.classList.remove('wordless');

@@ -26,7 +26,7 @@ export function admin(stage) {
       await page.keyboard.press('Enter');
       await page.click('#leave');
       await page.reload();
-      await page.waitForSelector('#gate:not([hidden])');
+      await page.waitForSelector('#sign-in:not([hidden])');
       await page.leave();
     });
 

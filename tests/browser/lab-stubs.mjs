@@ -89,7 +89,7 @@ impl Lock for SetPxNoOwner {
 }
 `;
 function play(id, say, options) {
-  const at = (line) => ({ file: 'src/lock/set_px_no_owner.rs', line });
+  const at = (line) => ({ file: 'crates/locks/src/set_px_no_owner.rs', line });
   const held = (owner) => ({ 'lock:phone': { value: options.token ? `7f3a-${owner}` : 'locked', ttl_ms: 200, owner } });
   const gone = { 'lock:phone': { value: null, ttl_ms: null, owner: null } };
   const set = 'SET lock:phone locked NX PX 200';
@@ -110,7 +110,7 @@ function play(id, say, options) {
     actors: [{ id: 'a', name: say('Client A', '客户 A'), kind: 'client' }, { id: 'b', name: say('Client B', '客户 B'), kind: 'client' }, { id: 'redis', name: 'Redis', kind: 'redis' }, { id: 'stock', name: say('The stock', '库存'), kind: 'resource' }],
     acts: [{ id: 'failure', title: say('DEL without asking', '不问主人就 DEL'), kind: 'failure', say: say('The value is the same for everybody.', '所有人的值都一样。'), first: 0, last: 5, verdict: broken },
       { id: 'cure', title: say('Compare and delete', '比较再删除'), kind: 'cure', say: say('The value says whose lock it is.', '值说明了锁是谁的。'), first: 6, last: 8, verdict: kept }],
-    events, code: { 'src/lock/set_px_no_owner.rs': LOCK_RS }, verdict: kept,
+    events, code: { 'crates/locks/src/set_px_no_owner.rs': LOCK_RS }, verdict: kept,
   };
 }
 

@@ -285,7 +285,7 @@ export function lab(stage) {
       assert.match(await say(), /Step 4 of 9\. Client B to Redis\. SET lock:phone locked NX PX 200\. Reply: OK\. B takes the lock\..* Two hold the lock: Client A and Client B\./);
       assert.ok(await page.locator('#holders.overlap').isVisible());
       assert.match(await page.textContent('.code .line.runs'), /"SET", name/);
-      assert.equal(await page.textContent('#file'), 'src/lock/set_px_no_owner.rs:4');
+      assert.equal(await page.textContent('#file'), 'crates/locks/src/set_px_no_owner.rs:4');
       assert.match(await page.textContent('#keys'), /lock:phone.*locked.*Client B.*200 ms/);
       assert.equal(new URL(page.url()).hash, '#4');
       await page.keyboard.press('PageDown');

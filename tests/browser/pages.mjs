@@ -31,7 +31,7 @@ export function pages(stage) {
       }],
       ['orders', '/orders', (page) => page.waitForSelector('.order')],
       ['wall', `/sales/${open.id}/live`, (page) => page.waitForSelector('#latest tr', { state: 'attached' })],
-      ['admin-gate', '/admin', (page) => page.waitForSelector('#gate:not([hidden])')],
+      ['admin-sign-in', '/admin', (page) => page.waitForSelector('#sign-in:not([hidden])')],
       ['admin', '/admin', async (page) => {
         await page.fill('#token', server.adminToken);
         await page.keyboard.press('Enter');

@@ -1,29 +1,21 @@
 //! A deployment: a private Redis and a private Postgres, some instances of the program, and a proxy
 //! of its own between each instance and each store.
 
-use crate::{
-    Error,
-    instance::{Instance, Role},
-    support::proxy::{Address, Fault, Proxy, free_port},
-};
-use flash_sale::{
-    auth::TokenSigner,
-    embedded::{PostgresServer, PostgresTuning, RedisFsync, RedisServer, RedisSettings},
-};
-use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-
-pub const ADMIN_TOKEN: &str = "admin-token-of-the-chaos-run";
-pub const TOKEN_SECRET: &str = "a secret of the chaos run, of at least thirty-two bytes";
+use crate::instance::{Instance, Role};
+use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET};
+use crate::support::driver::http::{Connection, Ended, request};
+use crate::support::launch::{Folder, poll, tail};
+use crate::support::proxy::{Address, Fault, Proxy, free_port};
+use crate::support::stores::{Error, Result, Stores, connect};
+use crate::support::{own_redis::OwnRedis, standby::options_of};
+use embedded::{PostgresServer, PostgresTuning, RedisFsync, RedisSettings};
+use nix::sys::signal::Signal;
+use redis::aio::MultiplexedConnection;
+use sqlx::{PgConnection, postgres::PgConnectOptions};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use std::{env, path::PathBuf};
 
 static POSTGRES_VERSION: OnceLock<String> = OnceLock::new();
 
@@ -32,135 +24,49 @@ pub fn postgres_version() -> String {
     POSTGRES_VERSION.get().cloned().unwrap_or_default()
 }
 
-/// How many processes of each kind.
-#[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    pub servers: u8,
-    pub without_writer: u8,
-    pub workers: u8,
-}
+/// How the folders of deployments are called. Short, because the paths of unix sockets are.
+pub const PREFIX: &str = "fs-chaos-";
 
-/// A folder that exists as long as this value.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn create() -> Result<Self, Error> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Short, because the paths of unix sockets are.
-        let name = format!(
-            "fs-chaos-{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path)
-            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        // The program reads `.env` from the nearest folder upwards: this one, which says nothing.
-        fs::write(path.join(".env"), "")?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Postgres may still be writing its last file; what remains is removed by the next run.
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-/// Removes the folders of runs that were killed before they could.
-pub fn remove_leftovers() {
-    let folders = fs::read_dir(std::env::temp_dir())
-        .into_iter()
-        .flatten()
-        .flatten();
-    for folder in folders {
-        let name = folder.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("fs-chaos-"));
-        let pid = pid.and_then(|rest| rest.split('-').next()?.parse().ok());
-        let is_gone = |pid: u32| {
-            nix::sys::signal::kill(crate::instance::pid_of(pid), None)
-                == Err(nix::errno::Errno::ESRCH)
-        };
-        if pid.is_some_and(is_gone) {
-            fs::remove_dir_all(folder.path()).ok();
-        }
-    }
-}
-
-/// See the head of this file.
 pub struct Cluster {
     // Dropped in this order: instances before what they use, the folder last.
     pub instances: Vec<Instance>,
     pub redis_proxies: Vec<Proxy>,
     pub postgres_proxies: Vec<Proxy>,
-    /// `None` while somebody works on its files.
-    pub redis: Option<RedisServer>,
-    pub redis_folder: PathBuf,
-    pub redis_port: u16,
-    pub postgres: Option<PostgresServer>,
-    /// Servers that were promoted in the place of the first one.
-    pub promoted: Vec<crate::faults::postgres::Promoted>,
+    pub redis: OwnRedis,
+    pub postgres: PostgresServer,
     /// Where Postgres is now, for the runner's own connections.
     pub primary: Arc<Mutex<PgConnectOptions>>,
     pub folder: Folder,
 }
 
 impl Cluster {
-    pub async fn start(shape: Shape, settings: &[(&str, &str)]) -> Result<Self, Error> {
-        let folder = Folder::create()?;
-        let redis_folder = folder.0.join("r0");
-        let redis_port = free_port();
-        let tuning = PostgresTuning {
-            max_connections: 200,
-            ..PostgresTuning::default()
-        };
+    pub async fn start(roles: &[Role], settings: &[(&str, &str)]) -> Result<Self> {
+        let folder = Folder::create(&env::temp_dir(), PREFIX)?;
+        let tuning = PostgresTuning { max_connections: 200, ..PostgresTuning::default() };
         let postgres_folder = folder.0.join("p0");
         let (redis, postgres) = tokio::join!(
-            start_redis(&redis_folder, redis_port, &[]),
+            start_redis(folder.0.join("r0"), free_port(), &[]),
             PostgresServer::start(&postgres_folder, tuning),
         );
         let (redis, postgres) = (redis?, postgres?);
-        let address = postgres.address();
-        let options = PgConnectOptions::new()
-            .socket(&address.socket_dir)
-            .port(address.port)
-            .username(&address.user)
-            .database(&address.database);
-        let postgres_socket = address.socket_dir.join(".s.PGSQL.5432");
+        let options = options_of(postgres.address());
         let mut cluster = Self {
             instances: Vec::new(),
             redis_proxies: Vec::new(),
             postgres_proxies: Vec::new(),
-            redis: Some(redis),
-            redis_folder,
-            redis_port,
-            postgres: Some(postgres),
-            promoted: Vec::new(),
-            primary: Arc::new(Mutex::new(options)),
+            redis,
+            postgres,
+            primary: Arc::new(Mutex::new(options.clone())),
             folder,
         };
-        // The schema is there before the first instance starts: instances do not wait for each other.
-        let pool = flash_sale::postgres::pool(cluster.primary(), 1);
+        // The schema is there before the first instance: they do not wait for each other.
+        let pool = flash_sale::postgres::pool(options, 1);
         flash_sale::postgres::migrate(&pool).await?;
-        let version = sqlx::query_scalar("SELECT version()")
-            .fetch_one(&pool)
-            .await?;
+        let version = sqlx::query_scalar("SELECT version()").fetch_one(&pool).await?;
         POSTGRES_VERSION.get_or_init(|| version);
         pool.close().await;
-        let roles = [
-            (Role::Server, shape.servers),
-            (Role::ServerWithoutWriter, shape.without_writer),
-            (Role::Worker, shape.workers),
-        ];
-        for (role, count) in roles {
-            for _ in 0..count {
-                cluster
-                    .add_instance(role, &postgres_socket, settings)
-                    .await?;
-            }
+        for role in roles {
+            cluster.add_instance(*role, settings).await?;
         }
         for instance in &mut cluster.instances {
             instance.start(&[])?;
@@ -169,155 +75,129 @@ impl Cluster {
         Ok(cluster)
     }
 
-    async fn add_instance(
-        &mut self,
-        role: Role,
-        postgres: &Path,
-        settings: &[(&str, &str)],
-    ) -> Result<(), Error> {
+    async fn add_instance(&mut self, role: Role, more: &[(&str, &str)]) -> Result {
         let number = u8::try_from(self.instances.len()).map_err(|_| "at most 255 instances")?;
-        let redis = Proxy::start(Address::Unix(self.redis()?.socket())).await;
-        let postgres = Proxy::start(Address::Unix(postgres.to_path_buf())).await;
+        let redis = Proxy::start(Address::Unix(self.redis.socket())).await;
+        let postgres = Proxy::start(Address::of_postgres(self.postgres.address())).await;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-        let mut all: Vec<(String, String)> = [
+        let database =
+            format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address());
+        let secret = String::from_utf8_lossy(TOKEN_SECRET).into_owned();
+        let own = [
             ("REDIS_URL", format!("redis://{}", redis.address())),
-            (
-                "DATABASE_URL",
-                format!(
-                    "postgres://flash_sale@{}/flash_sale?sslmode=disable",
-                    postgres.address()
-                ),
-            ),
+            ("DATABASE_URL", database),
             ("LISTEN_ADDR", address.to_string()),
-            ("TOKEN_SECRET", TOKEN_SECRET.to_owned()),
+            ("TOKEN_SECRET", secret),
             ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
             ("RATE_LIMIT", "off".to_owned()),
             ("RUST_LOG", "info".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
-        all.extend(
-            settings
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
-        );
-        let instance = Instance::new(number, role, address, &self.folder.0, all);
-        self.instances.push(instance);
+        ];
+        let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        let settings = own.into_iter().chain(more);
+        let settings = settings.map(|(name, value)| (name.to_owned(), value)).collect();
+        self.instances.push(Instance::new(number, role, address, &self.folder.0, settings));
         self.redis_proxies.push(redis);
         self.postgres_proxies.push(postgres);
         Ok(())
     }
 
-    pub fn redis(&self) -> Result<&RedisServer, Error> {
-        self.redis
-            .as_ref()
-            .ok_or_else(|| "redis is not running".into())
+    pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        self.redis_proxies.iter().chain(&self.postgres_proxies)
     }
 
-    pub fn primary(&self) -> PgConnectOptions {
-        let primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
-        primary.clone()
+    /// Whether Postgres refuses connections and has lost those it had.
+    pub async fn refuse_postgres(&self, refuses: bool) {
+        for proxy in &self.postgres_proxies {
+            proxy.set(if refuses { Fault::Refuse } else { Fault::None }).await;
+            if refuses {
+                proxy.cut();
+            }
+        }
     }
 
     /// A connection past all proxies, waiting for Postgres to take it if need be.
-    pub async fn direct(&self) -> Result<PgConnection, Error> {
+    pub async fn direct(&self) -> Result<PgConnection> {
         connect(&self.primary).await
     }
 
-    pub fn serving(&self) -> Vec<SocketAddr> {
-        let serving = self.instances.iter().filter(|one| one.role.serves());
-        serving.map(|one| one.address).collect()
+    /// `kill -9` of the postmaster; its supervisor starts it again.
+    pub async fn until_postgres_is_back(&self) -> Result {
+        // The death has to be noticed before readiness means the new process.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(self.postgres.wait_ready().await?)
     }
 
-    /// Lets everything work again: no fault in the network, every process running. Servers of stores
-    /// are the fault's own to bring back. Answers how many instances were started again.
-    pub async fn heal(&mut self) -> Result<(), Error> {
-        for proxy in self.redis_proxies.iter().chain(&self.postgres_proxies) {
+    pub fn serving(&self) -> Vec<SocketAddr> {
+        self.instances.iter().filter(|one| one.role.serves()).map(|one| one.address).collect()
+    }
+
+    /// Lets everything work again: no fault in the network, every process running. Servers of
+    /// stores are the fault's own to bring back.
+    pub async fn heal(&mut self) -> Result {
+        for proxy in self.proxies() {
             proxy.set(Fault::None).await;
         }
         for instance in &mut self.instances {
-            instance.signal(nix::sys::signal::Signal::SIGCONT);
+            instance.signal(Signal::SIGCONT);
             instance.start(&[])?;
         }
         Ok(())
     }
 
     /// Waits until every instance that serves says that it is ready.
-    pub async fn until_serving(&mut self, patience: Duration) -> Result<(), Error> {
-        let deadline = tokio::time::Instant::now() + patience;
-        for number in 0..self.instances.len() {
-            while self.instances[number].role.serves() {
-                let instance = &mut self.instances[number];
-                let mut connection = crate::http::Connection::new(instance.address);
-                let asked = crate::http::request("GET", "/readyz", "", "", "");
+    async fn until_serving(&mut self, limit: Duration) -> Result {
+        let deadline = Instant::now() + limit;
+        for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
+            let ready = poll(deadline - Instant::now(), 10, async || {
+                let mut connection = Connection::new(instance.address);
+                let asked = request("GET", "/readyz", "", "", "");
                 let answer = connection.call(&asked, Duration::from_secs(2)).await;
-                if matches!(&answer, crate::http::Ended::Answered(found) if found.status == 200) {
-                    break;
-                }
-                // One that ended because a store was away when it started is started again, as any
-                // service manager would.
+                // One that ended because a store was away is started again.
                 instance.start(&[])?;
-                if tokio::time::Instant::now() > deadline {
-                    return Err(format!(
-                        "instance {number} is not ready after {patience:?}: {answer:?}; its log ends with\n{}",
-                        tail(&instance.log())
-                    )
-                    .into());
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                let is_ready = matches!(&answer, Ended::Answered(found) if found.status == 200);
+                Ok::<_, Error>(is_ready.then_some(()))
+            });
+            if ready.await?.is_none() {
+                let (number, end) = (instance.number, tail(&instance.log(), 20));
+                return Err(format!(
+                    "instance {number} is not ready after {limit:?}; its log ends:\n{end}"
+                )
+                .into());
             }
         }
         Ok(())
     }
 }
 
-/// Connects to wherever Postgres is now; waits for it for up to 30 s.
-pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection, Error> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    loop {
-        let options = primary
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let attempt = PgConnection::connect_with(&options);
-        let why = match tokio::time::timeout(Duration::from_secs(5), attempt).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in 5 s".to_owned(),
-        };
-        if tokio::time::Instant::now() > deadline {
-            return Err(format!("postgres takes no connection: {why}").into());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+impl Stores for Cluster {
+    async fn postgres(&self) -> Result<PgConnection> {
+        self.direct().await
+    }
+
+    async fn redis(&self, _key: &str) -> Result<MultiplexedConnection> {
+        self.redis.connection().await
+    }
+
+    async fn is_approved(&self) -> Result<bool> {
+        let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
+            .fetch_optional(&mut self.direct().await?)
+            .await?;
+        let info = self.redis.say(&["INFO", "server"]).await?;
+        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        // A replica that was promoted has more than the run id in its name.
+        let approved = approved.as_deref().and_then(|one| one.split('+').next());
+        Ok(run_id.is_some() && approved == run_id.map(str::trim))
     }
 }
 
 /// Redis with its files in this folder, also reachable on a port (a replica needs one).
-pub async fn start_redis(folder: &Path, port: u16, extra: &[&str]) -> Result<RedisServer, Error> {
+pub async fn start_redis(folder: PathBuf, port: u16, extra: &[&str]) -> Result<OwnRedis> {
     let port = port.to_string();
-    let mut extra_args = vec![
-        "--port",
-        &port,
-        "--bind",
-        "127.0.0.1",
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
-    extra_args.extend(extra);
+    let reachable = ["--port", &port, "--bind", "127.0.0.1"];
+    let all = [&reachable[..], &["--repl-diskless-sync-delay", "0"], extra].concat();
     let settings = RedisSettings {
         fsync: RedisFsync::Always,
-        extra_args: extra_args.into_iter().map(str::to_owned).collect(),
+        extra_args: all.into_iter().map(str::to_owned).collect(),
     };
-    Ok(RedisServer::start(folder, settings).await?)
-}
-
-pub fn token_signer() -> TokenSigner {
-    TokenSigner::new(TOKEN_SECRET.as_bytes()).expect("the secret is long enough")
-}
-
-/// The last lines of a log.
-pub fn tail(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    OwnRedis::start(folder, settings).await
 }

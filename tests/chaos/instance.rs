@@ -1,19 +1,12 @@
 //! One process of the program: started, killed, stopped, continued and started again, always on the
 //! same port.
 
-use crate::Error;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use std::{
-    fs::OpenOptions,
-    net::SocketAddr,
-    os::unix::process::{CommandExt, ExitStatusExt},
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
-};
+use crate::support::{launch, processes, stores::Result};
+use nix::sys::signal::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+use std::{fs, net::SocketAddr, os::unix::process::ExitStatusExt};
 
 /// What a process of the program is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +19,14 @@ pub enum Role {
 impl Role {
     pub fn serves(self) -> bool {
         self != Self::Worker
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Server => &["serve"],
+            Self::ServerWithoutWriter => &["serve", "--no-writer"],
+            Self::Worker => &["worker"],
+        }
     }
 }
 
@@ -72,53 +73,33 @@ impl Instance {
     }
 
     /// Starts it with these settings besides its own; does not wait for it to serve.
-    pub fn start(&mut self, extra: &[(&str, &str)]) -> Result<(), Error> {
+    pub fn start(&mut self, extra: &[(&str, &str)]) -> Result {
         if self.is_running() {
             return Ok(());
         }
         let log = self.log();
-        let open = || OpenOptions::new().create(true).append(true).open(&log);
+        let open = || fs::OpenOptions::new().create(true).append(true).open(&log);
         let output = open().map_err(|error| format!("cannot open {}: {error}", log.display()))?;
         self.log_before = output.metadata()?.len();
         let errors = output.try_clone()?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flash-sale"));
-        command.arg(match self.role {
-            Role::Server | Role::ServerWithoutWriter => "serve",
-            Role::Worker => "worker",
-        });
-        if self.role == Role::ServerWithoutWriter {
-            command.arg("--no-writer");
-        }
-        // Nobody's settings but ours.
-        command.env_clear();
-        for kept in ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"] {
-            if let Some(value) = std::env::var_os(kept) {
-                command.env(kept, value);
-            }
-        }
+        let mut command = launch::command(env!("CARGO_BIN_EXE_flash-sale"), &self.folder);
+        launch::end_with_this_process(&mut command, Signal::SIGKILL);
         command
+            .args(self.role.arguments())
             .env("NO_COLOR", "1") // the logs are searched
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .envs(extra.iter().copied())
-            .current_dir(&self.folder)
-            .process_group(0) // Ctrl-C is the runner's to handle
-            .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors);
-        end_with_this_process(&mut command);
-        let child = command
-            .spawn()
-            .map_err(|error| format!("cannot start instance {}: {error}", self.number))?;
-        self.child = Some(child);
+        let cannot = |error| format!("cannot start instance {}: {error}", self.number);
+        self.child = Some(command.spawn().map_err(cannot)?);
         self.started = Instant::now();
         Ok(())
     }
 
     /// Whether there is a process, stopped ones included. Notices one that has ended by itself.
     pub fn is_running(&mut self) -> bool {
-        let Some(child) = &mut self.child else {
-            return false;
-        };
+        let Some(child) = &mut self.child else { return false };
         match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
@@ -130,14 +111,16 @@ impl Instance {
         }
     }
 
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+    /// Of the process that runs, if one does.
+    pub fn pids(&self) -> Vec<u32> {
+        self.child.iter().map(Child::id).collect()
     }
 
-    /// Whether the last process may have ended by itself: before it was ready, and at once or because
-    /// it says that Postgres is away. (How old it was is only known when its end is noticed.)
+    /// Whether the last process may have ended by itself: before it was ready, and at once or
+    /// because it says that Postgres is away. (How old it was is only known when its end is
+    /// noticed.)
     pub fn may_have_ended(&self) -> bool {
-        let log = std::fs::read(self.log()).unwrap_or_default();
+        let log = fs::read(self.log()).unwrap_or_default();
         let since = usize::try_from(self.log_before).unwrap_or(usize::MAX);
         let said = String::from_utf8_lossy(log.get(since..).unwrap_or_default()).into_owned();
         let mut lines = said.lines().filter(|line| line.starts_with("flash-sale"));
@@ -150,27 +133,22 @@ impl Instance {
         self.started.elapsed()
     }
 
+    /// Not yet waited for, so the pid is still this child's; it may be a zombie, which is no error.
     pub fn signal(&self, signal: Signal) {
-        if let Some(child) = &self.child {
-            // Not yet waited for, so the pid is still this child's; it may be a zombie, which is no error.
-            kill(pid_of(child.id()), signal).ok();
-        }
+        processes::signal(&self.pids(), signal);
     }
 
     /// `kill -9`. Answers whether there was somebody to kill.
     pub fn kill(&mut self) -> bool {
         self.signal(Signal::SIGKILL);
-        let Some(mut child) = self.child.take() else {
+        let Some(Ok(status)) = self.child.take().map(|mut child| child.wait()) else {
             return false;
         };
-        match child.wait() {
-            Ok(status) if status.signal() == Some(Signal::SIGKILL as i32) => true,
-            Ok(status) => {
-                self.ended_by_itself = Some(status);
-                false
-            }
-            Err(_) => false,
+        let was_killed = status.signal() == Some(Signal::SIGKILL as i32);
+        if !was_killed {
+            self.ended_by_itself = Some(status);
         }
+        was_killed
     }
 }
 
@@ -179,20 +157,3 @@ impl Drop for Instance {
         self.kill();
     }
 }
-
-pub fn pid_of(pid: u32) -> Pid {
-    Pid::from_raw(i32::try_from(pid).expect("pids are small"))
-}
-
-#[cfg(target_os = "linux")]
-fn end_with_this_process(command: &mut Command) {
-    // SAFETY: runs between fork and exec, where only async-signal-safe calls are allowed: it is one
-    // system call and allocates nothing.
-    #[allow(unsafe_code)]
-    unsafe {
-        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn end_with_this_process(_: &mut Command) {}

@@ -3,16 +3,12 @@
 
 mod cluster;
 mod faults;
-mod http;
 mod instance;
-mod look;
 mod measures;
-mod operator;
 mod planted;
 mod report;
 mod shoppers;
 mod trial;
-mod world;
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -21,23 +17,13 @@ use clap::Parser;
 use faults::Fault;
 use futures_util::{StreamExt, stream};
 use report::{HEADINGS, Machine, Report, TrialReport, Verdict};
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-    sync::OnceLock,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{env, path::PathBuf, process::ExitCode, sync::OnceLock};
+use support::stores::Result;
 use trial::Plan;
 
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
-
 /// What `cargo test` runs: a fault of each kind.
-const SHORT: &[Fault] = &[
-    Fault::Many,
-    Fault::RedisCut,
-    Fault::PostgresKill,
-    Fault::NetLostReplies,
-];
+const SHORT: &[&str] = &["many", "redis-cut", "postgres-kill", "net-lost-replies"];
 const SHORT_SECONDS: u64 = 2;
 
 /// The name under which `--only` knows the measurements.
@@ -45,9 +31,9 @@ const MEASURES: &str = "measures";
 
 /// Breaks the program in every way we know while shoppers buy, and judges what came of it.
 ///
-/// Without arguments: the short form, some seconds for each kind of fault. Every run prints its seed;
-/// the same seed makes the same decisions (when what dies, who buys what), though the machine decides
-/// how they interleave.
+/// Without arguments: the short form, some seconds for each kind of fault. Every run prints its
+/// seed; the same seed makes the same decisions (when what dies, who buys what), though the machine
+/// decides how they interleave.
 #[derive(Debug, Parser)]
 #[command(name = "chaos", after_help = list_of_faults())]
 struct Arguments {
@@ -106,22 +92,15 @@ struct Arguments {
 }
 
 fn list_of_faults() -> String {
-    let lines = Fault::ALL
-        .iter()
-        .map(|fault| format!("  {:<24}{}", fault.name(), fault.about()));
-    let lines: Vec<String> = lines.collect();
-    format!(
-        "Faults, for --only:\n{}\n  {MEASURES:<24}no fault: promised times against their targets",
-        lines.join("\n")
-    )
+    let mut text = "Faults, for --only:".to_owned();
+    for fault in Fault::ALL {
+        text += &format!("\n  {:<24}{}", fault.name(), fault.about());
+    }
+    text + &format!("\n  {MEASURES:<24}no fault: promised times against their targets")
 }
-
-static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
 /// Where the logs of failed trials are kept, if anywhere.
-pub fn keep_logs_in() -> Option<&'static PathBuf> {
-    KEEP_LOGS_IN.get()
-}
+static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
 static TALKATIVE: OnceLock<Instant> = OnceLock::new();
 
@@ -134,26 +113,17 @@ pub fn progress(trial: &str, what: &str) {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let names_others = |filters: &[String]| {
-        !filters.is_empty()
-            && !filters
-                .iter()
-                .any(|filter| "chaos".contains(filter.as_str()))
-    };
-    if arguments.list || names_others(&arguments.filters) {
+    let filters = &arguments.filters;
+    let is_meant = filters.is_empty() || filters.iter().any(|one| "chaos".contains(&one[..]));
+    if arguments.list || !is_meant {
         return ExitCode::SUCCESS;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("chaos: no runtime: {error}");
-            return ExitCode::FAILURE;
-        }
+    let runtime = tokio::runtime::Runtime::new();
+    let ran = match runtime {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => Err(error.into()),
     };
-    match runtime.block_on(run(arguments)) {
+    match ran {
         Ok(report) if report.passed => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -171,14 +141,12 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     };
     let length = seconds.map_or(plan.length, Duration::from_secs);
     let plan = Plan {
-        swaps_tokens: false,
         length: length.max(fault.least_length()),
         terminal_within: fault.terminal_within(),
         ..plan
     };
-    let mut report = trial::run(fault, plan)
-        .await
-        .unwrap_or_else(|error| TrialReport::failed(fault, &error));
+    let report = trial::run(fault, plan).await;
+    let mut report = report.unwrap_or_else(|error| TrialReport::failed(fault, &error));
     if fault == Fault::Clock && arguments.allow_missing_faketime {
         report.excuse_missing_faketime();
     }
@@ -189,8 +157,27 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     report
 }
 
-async fn run(arguments: Arguments) -> Result<Report, Error> {
-    cluster::remove_leftovers();
+/// The faults that were asked for.
+fn faults_of(arguments: &Arguments) -> Result<Vec<Fault>> {
+    if arguments.planted {
+        return Ok(Vec::new());
+    }
+    if arguments.only.is_empty() && arguments.all {
+        return Ok(Fault::ALL.to_vec());
+    }
+    let only = arguments.only.iter().map(String::as_str);
+    let mut names: Vec<&str> = only.filter(|name| *name != MEASURES).collect();
+    if arguments.only.is_empty() {
+        names = SHORT.to_vec();
+    }
+    let named = names.into_iter().map(|name| {
+        Fault::from_name(name).ok_or_else(|| format!("there is no fault {name}: see --help").into())
+    });
+    named.collect()
+}
+
+async fn run(arguments: Arguments) -> Result<Report> {
+    support::launch::remove_leftovers(&env::temp_dir(), cluster::PREFIX);
     if let Some(folder) = &arguments.report {
         KEEP_LOGS_IN.get_or_init(|| folder.clone());
     }
@@ -199,62 +186,41 @@ async fn run(arguments: Arguments) -> Result<Report, Error> {
     }
     // The commit too: it is the one that this was built from, as far as anybody can tell.
     let mut machine = Machine::look();
-    let seed = match arguments.seed {
-        Some(seed) => seed,
-        None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
-    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let seed = arguments.seed.unwrap_or(now % 1_000_000);
     eprintln!("chaos: seed {seed}");
-    let faults: Vec<Fault> = if arguments.planted {
-        Vec::new()
-    } else if !arguments.only.is_empty() {
-        let named = arguments.only.iter().filter(|name| *name != MEASURES);
-        named
-            .map(|name| {
-                Fault::from_name(name)
-                    .ok_or_else(|| format!("there is no fault {name}: see --help"))
-            })
-            .collect::<Result<_, _>>()?
-    } else if arguments.all {
-        Fault::ALL.to_vec()
-    } else {
-        SHORT.to_vec()
-    };
+    let faults = faults_of(&arguments)?;
     let plan = Plan {
-        swaps_tokens: false,
         seed,
         length: Duration::from_secs(arguments.seconds),
         clients: arguments.clients,
         terminal_within: Duration::ZERO, // each fault has its own
         least_accepted: arguments.seconds * 20,
+        swaps_tokens: false,
     };
-    let is_short = arguments.only.is_empty() && !arguments.all;
     if !faults.is_empty() {
         eprintln!("{HEADINGS}");
     }
+    let is_short = arguments.only.is_empty() && !arguments.all;
     // In the short form two at once: each mostly waits for orders to lapse.
     let at_once = if is_short { 2 } else { 1 };
-    let trials: Vec<TrialReport> = stream::iter(faults)
-        .map(async |fault| try_fault(fault, plan, &arguments).await)
-        .buffered(at_once)
-        .collect()
-        .await;
-    let mut planted = Vec::new();
-    if arguments.planted || is_short {
+    let trials = stream::iter(faults).map(async |fault| try_fault(fault, plan, &arguments).await);
+    let trials: Vec<TrialReport> = trials.buffered(at_once).collect().await;
+    let (mut planted, mut measures) = (Vec::new(), Vec::new());
+    if arguments.planted {
         eprintln!("planted bugs, which the checkers must notice:");
         planted = planted::run(seed, &arguments.only).await;
         for report in &planted {
             eprintln!("{}", report.line());
         }
     }
-    let measures = if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
-        measures::run(seed).await
-    } else {
-        Vec::new()
-    };
+    if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
+        measures = measures::run(seed).await;
+    }
     machine.postgres = cluster::postgres_version();
     let report = Report {
         seed,
-        arguments: std::env::args().skip(1).collect(),
+        arguments: env::args().skip(1).collect(),
         machine,
         operations: trials.iter().map(|trial| trial.operations).sum(),
         kills: trials.iter().map(|trial| trial.kills).sum(),

@@ -1,16 +1,12 @@
-//! What a run says: a line for each fault while it goes on, a table in the end, and the same as JSON.
+//! What a run says: a line for each fault while it goes on, a table in the end, and the same as
+//! JSON.
 
-use crate::{
-    Error,
-    faults::{Fault, Strikes},
-    support::{
-        checkers::{Evidence, Violation},
-        history::Answer,
-    },
-    trial::tell,
-};
+use crate::faults::{Fault, Strikes};
+use crate::support::checkers::{Evidence, Violation};
+use crate::support::stores::{Error, Result};
+use crate::{planted::PlantedReport, support::history::Answer, trial::tell};
 use serde::Serialize;
-use std::{fmt::Write as _, fs, path::Path, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,7 +57,6 @@ impl TrialReport {
         let history = &evidence.history;
         Self {
             fault: fault.name().to_owned(),
-            verdict: Verdict::Passed,
             operations: history.count(|one| one.answer != Answer::NeverSent),
             accepted: history.count(|one| one.answer == Answer::Accepted),
             unknown: history.count(|one| one.answer == Answer::Unknown),
@@ -82,18 +77,9 @@ impl TrialReport {
     pub fn failed(fault: Fault, error: &Error) -> Self {
         Self {
             fault: fault.name().to_owned(),
-            verdict: Verdict::Void,
             void: Some(format!("the trial could not be done: {error}")),
             ..Self::default()
         }
-    }
-
-    pub fn conclude(&mut self) {
-        self.verdict = match (self.violations.is_empty(), &self.void) {
-            (false, _) => Verdict::Violated,
-            (true, Some(_)) => Verdict::Void,
-            (true, None) => Verdict::Passed,
-        };
     }
 
     /// Only on request: a fault that was not exercised is otherwise no pass.
@@ -108,9 +94,8 @@ impl TrialReport {
 
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
-        let at_rest = self
-            .at_rest_after
-            .map_or("-".into(), |after| format!("{:.1} s", after.as_secs_f64()));
+        let at_rest = self.at_rest_after.map(|after| format!("{:.1} s", after.as_secs_f64()));
+        let at_rest = at_rest.unwrap_or("-".into());
         let verdict = match self.verdict {
             Verdict::Passed => "passed",
             Verdict::Violated => "VIOLATED",
@@ -133,11 +118,7 @@ impl TrialReport {
     /// What has to be said besides the line.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
-        let is_told = |note: &&String| {
-            ["NOT EXERCISED", EXITS]
-                .iter()
-                .any(|beginning| note.starts_with(beginning))
-        };
+        let is_told = |note: &&String| note.starts_with("NOT EXERCISED") || note.starts_with(EXITS);
         remarks.extend(self.notes.iter().filter(is_told).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks
@@ -147,7 +128,8 @@ impl TrialReport {
 /// How the notes begin that say where processes were ended.
 pub const EXITS: &str = "exit at fail points";
 
-pub const HEADINGS: &str = "fault                   operations  accepted  unknown    shed strikes kills   recovery at rest  verdict";
+pub const HEADINGS: &str = "fault                   operations  accepted  unknown    shed \
+                            strikes kills   recovery at rest  verdict";
 
 /// The middle of the values.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -172,27 +154,22 @@ impl Machine {
     pub fn look() -> Self {
         let said = |program: &str, arguments: &[&str]| {
             let output = Command::new(program).args(arguments).output();
-            let text =
-                output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-            text.unwrap_or_default()
+            output.map_or(String::new(), |output| {
+                String::from_utf8_lossy(&output.stdout).trim().to_owned()
+            })
         };
-        let changed = !said("git", &["status", "--porcelain"]).is_empty();
-        let commit = said("git", &["rev-parse", "--short", "HEAD"]);
+        let mut commit = said("git", &["rev-parse", "--short", "HEAD"]);
+        if !said("git", &["status", "--porcelain"]).is_empty() {
+            commit += " with changes";
+        }
+        let is_debug = cfg!(debug_assertions);
         Self {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             kernel: said("uname", &["-sr"]),
             redis: said("redis-server", &["--version"]),
             postgres: String::new(), // known when the first one was started
-            commit: if changed {
-                format!("{commit} with changes")
-            } else {
-                commit
-            },
-            profile: if cfg!(debug_assertions) {
-                "debug"
-            } else {
-                "release"
-            },
+            commit,
+            profile: if is_debug { "debug" } else { "release" },
         }
     }
 }
@@ -208,11 +185,9 @@ pub struct Measure {
 
 impl Measure {
     pub fn line(&self) -> String {
-        let verdict = if self.held { "held" } else { "MISSED" };
-        format!(
-            "{:<84}{:>10}  target {:<12}{verdict}",
-            self.what, self.measured, self.target
-        )
+        let Self { what, measured, target, held } = self;
+        let verdict = if *held { "held" } else { "MISSED" };
+        format!("{what:<84}{measured:>10}  target {target:<12}{verdict}")
     }
 }
 
@@ -223,7 +198,7 @@ pub struct Report {
     pub arguments: Vec<String>,
     pub machine: Machine,
     pub trials: Vec<TrialReport>,
-    pub planted: Vec<crate::planted::PlantedReport>,
+    pub planted: Vec<PlantedReport>,
     pub measures: Vec<Measure>,
     pub operations: usize,
     pub kills: u64,
@@ -232,56 +207,36 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn text(&self) -> String {
-        let mut text = String::new();
+    fn text(&self) -> String {
         let machine = &self.machine;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "seed {}, commit {}, {} build, {} cores, {}\n{}\n{}\narguments: {}\n",
-            self.seed,
-            machine.commit,
-            machine.profile,
-            machine.cores,
-            machine.kernel,
-            machine.redis,
-            machine.postgres,
-            self.arguments.join(" ")
-        );
-        if !self.trials.is_empty() {
-            let _ = writeln!(text, "{HEADINGS}");
-        }
+        let mut lines = vec![
+            format!(
+                "seed {}, commit {}, {} build, {} cores, {}",
+                self.seed, machine.commit, machine.profile, machine.cores, machine.kernel
+            ),
+            machine.redis.clone(),
+            machine.postgres.clone(),
+            format!("arguments: {}\n", self.arguments.join(" ")),
+        ];
+        lines.extend((!self.trials.is_empty()).then(|| HEADINGS.to_owned()));
         for trial in &self.trials {
-            let _ = writeln!(text, "{}", trial.line());
-            for remark in trial.remarks() {
-                let _ = writeln!(text, "    {remark}");
-            }
+            lines.push(trial.line());
+            lines.extend(trial.remarks().into_iter().map(|remark| format!("    {remark}")));
         }
-        for planted in &self.planted {
-            let _ = writeln!(text, "{}", planted.line());
-        }
-        for measure in &self.measures {
-            let _ = writeln!(text, "{}", measure.line());
-        }
-        let _ = writeln!(
-            text,
-            "\n{} operations checked, {} kills, {} violations: {}",
-            self.operations,
-            self.kills,
-            self.violations,
-            if self.passed { "passed" } else { "FAILED" }
-        );
-        text
+        lines.extend(self.planted.iter().map(PlantedReport::line));
+        lines.extend(self.measures.iter().map(Measure::line));
+        let verdict = if self.passed { "passed" } else { "FAILED" };
+        lines.push(format!(
+            "\n{} operations checked, {} kills, {} violations: {verdict}\n",
+            self.operations, self.kills, self.violations
+        ));
+        lines.join("\n")
     }
 
-    pub fn write(&self, folder: &Path) -> Result<(), Error> {
-        fs::create_dir_all(folder)
-            .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    pub fn write(&self, folder: &Path) -> Result {
+        let created = fs::create_dir_all(folder);
+        created.map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         fs::write(folder.join("report.txt"), self.text())?;
-        fs::write(
-            folder.join("report.json"),
-            serde_json::to_string_pretty(self)?,
-        )?;
-        Ok(())
+        Ok(fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)?)?)
     }
 }

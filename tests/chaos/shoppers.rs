@@ -1,134 +1,87 @@
-//! The load: shoppers who buy, retry, click twice, hang up, pay, cancel, look at their orders and try
-//! to look at those of others. Each notes every operation and its answer.
+//! The load: shoppers who buy, retry, click twice, hang up, pay, cancel, look at their orders and
+//! try to look at those of others; and the operator.
 
-use crate::{
-    http::{Connection, Ended, Response, request},
-    support::{
-        history::{Answer, Kind, NO_KEY, NO_ORDER, Operation},
-        random::Random,
-    },
-    world::World,
-};
-use flash_sale::domain::OrderStatus;
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
-};
-
-/// Longer than any timeout inside the program: what has no answer by then gets none.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+use crate::support::driver::client::{Buyer, Client};
+use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER};
+use crate::support::{driver::World, random::Random};
+use std::time::{Duration, Instant};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 /// How often a shopper asks again when the answer is unclear.
 const RETRIES: usize = 12;
 
-/// What is asked, and about which order.
-const BUY: (Kind, i64) = (Kind::Buy, NO_ORDER);
-
 /// How many of their own orders a shopper remembers, to look at them again.
 const REMEMBERED: usize = 64;
 
-/// One client: a few connections, and one shopper after another behind them.
-pub struct Client {
-    world: Arc<World>,
-    number: u16,
-    random: Random,
-    /// Two for each instance, for double clicks.
-    connections: Vec<[Connection; 2]>,
-    remembered: VecDeque<Remembered>,
-    pub operations: Vec<Operation>,
+/// One shopper after another.
+pub struct Shopper {
+    client: Client,
+    /// Each with an order of theirs.
+    remembered: VecDeque<(Buyer, i64)>,
 }
 
-#[derive(Clone, Copy)]
-struct Remembered {
-    order: i64,
-    user: u32,
-    sale: u8,
-    key: u32,
+/// Whether asking again may bring a clear answer.
+fn is_unclear(answer: Answer) -> bool {
+    use Answer::{NeverSent, RateLimited, Unavailable, Unknown};
+    matches!(answer, Unknown | Unavailable | RateLimited | NeverSent)
 }
 
-impl Client {
+impl Shopper {
     pub fn new(world: &Arc<World>, number: u16) -> Self {
-        let connections = world.addresses.iter();
-        Self {
-            world: world.clone(),
-            number,
-            random: Random::of(world.seed, "client", u64::from(number)),
-            connections: connections
-                .map(|address| [Connection::new(*address), Connection::new(*address)])
-                .collect(),
-            remembered: VecDeque::new(),
-            operations: Vec::new(),
-        }
+        let (client, remembered) = (Client::new(world, number), VecDeque::new());
+        Self { client, remembered }
     }
 
-    /// One shopper after another until the world stops.
-    pub async fn run(mut self) -> Vec<Operation> {
-        while !self.world.is_stopping() {
+    /// One after another until the world stops, and no longer than until then.
+    pub async fn run(mut self, until: Option<Instant>) {
+        let is_over = || until.is_some_and(|until| Instant::now() >= until);
+        while !self.client.world.is_stopping() && !is_over() {
             self.session().await;
         }
-        self.operations
-    }
-
-    /// The same, but no longer than until then.
-    pub async fn run_until(mut self, until: Instant) -> Vec<Operation> {
-        while !self.world.is_stopping() && Instant::now() < until {
-            self.session().await;
-        }
-        self.operations
     }
 
     async fn session(&mut self) {
+        let world = self.client.world.clone();
         let sale = self.choose_sale();
         // Most come once; some come again, for the same sale or another.
         let user = match self.remembered.back() {
-            Some(known) if self.random.chance(0.15) => known.user,
-            _ => self.world.new_user(),
+            Some((known, _)) if self.client.random.chance(0.15) => known.user,
+            _ => world.new_user(),
         };
-        let key = if self.random.chance(0.6) {
-            self.world.new_key()
-        } else {
-            NO_KEY
-        };
-        let mut shopper = Shopper {
-            user,
-            sale,
-            key,
-            token: self.world.token(user),
-        };
-        let order = match self.random.below(100) {
-            0..8 => self.click_twice(&shopper).await,
-            8..12 => {
-                self.hang_up(&shopper).await;
-                self.buy(&mut shopper).await
+        let key = if self.client.random.chance(0.6) { world.new_key() } else { NO_KEY };
+        let buyer = Buyer::known(&world, user, sale, key);
+        let order = match self.client.random.below(100) {
+            0..8 => {
+                let at = [0, 1].map(|_| self.client.any_instance());
+                self.client.click_twice(&buyer, at).await
             }
-            _ => self.buy(&mut shopper).await,
+            8..12 => {
+                let instance = self.client.any_instance();
+                self.client.hang_up(&buyer, instance).await;
+                self.buy(&buyer).await
+            }
+            _ => self.buy(&buyer).await,
         };
         if let Some(order) = order {
-            self.world.show(order, sale, user);
-            self.decide(&shopper, order).await;
+            world.show(order, sale, user);
+            self.decide(&buyer, order).await;
             if self.remembered.len() == REMEMBERED {
                 self.remembered.pop_front();
             }
-            self.remembered.push_back(Remembered {
-                order,
-                user,
-                sale,
-                key: shopper.key,
-            });
+            self.remembered.push_back((buyer.clone(), order));
         }
-        if self.random.chance(0.25) {
+        if self.client.random.chance(0.25) {
             self.look_back().await;
         }
-        if self.random.chance(0.1) {
-            self.pry(&shopper).await;
+        if self.client.random.chance(0.1) {
+            self.pry(&buyer).await;
         }
     }
 
     fn choose_sale(&mut self) -> u8 {
-        let sales = &self.world.sales;
+        let sales = &self.client.world.sales;
         let all: u64 = sales.iter().map(|sale| sale.habits.popularity).sum();
-        let mut drawn = self.random.below(all.max(1));
+        let mut drawn = self.client.random.below(all.max(1));
         for (sale, index) in sales.iter().zip(0..) {
             if drawn < sale.habits.popularity {
                 return index;
@@ -138,90 +91,55 @@ impl Client {
         0
     }
 
+    /// Asks at any instance.
+    async fn ask(&mut self, buyer: &Buyer, kind: Kind, order: i64) -> (Answer, i64) {
+        let instance = self.client.any_instance();
+        self.client.ask(buyer, kind, order, instance).await
+    }
+
+    /// Whether to ask again; if so, after a pause. Short: a crowd does not wait as it is told to.
+    async fn asks_again(&mut self, is_unclear: bool, millis: Range<u64>) -> bool {
+        if !is_unclear || self.client.world.is_stopping() {
+            return false;
+        }
+        tokio::time::sleep(self.client.random.millis(millis)).await;
+        true
+    }
+
     /// Buys, and asks again while the answer is unclear. Answers which order it became.
-    async fn buy(&mut self, shopper: &mut Shopper) -> Option<i64> {
+    async fn buy(&mut self, buyer: &Buyer) -> Option<i64> {
         for _ in 0..RETRIES {
-            let instance = self.random.index(self.connections.len());
-            let (answer, order) = self.ask(shopper, Kind::Buy, NO_ORDER, instance).await;
-            match answer {
-                Answer::Accepted | Answer::Replayed => return Some(order),
-                Answer::Unknown | Answer::Unavailable | Answer::RateLimited | Answer::NeverSent => {
-                    if self.world.is_stopping() {
-                        return None;
-                    }
-                    // Short: a crowd does not wait as long as it is told to.
-                    let pause = self.random.millis(10..60);
-                    tokio::time::sleep(pause).await;
-                }
-                _ => return None,
+            let (answer, order) = self.ask(buyer, Kind::Buy, NO_ORDER).await;
+            if answer.is_accepted() {
+                return Some(order);
+            }
+            if !self.asks_again(is_unclear(answer), 10..60).await {
+                return None;
             }
         }
         None
     }
 
-    /// The same purchase on two connections at once, often at two instances.
-    async fn click_twice(&mut self, shopper: &Shopper) -> Option<i64> {
-        let [first, second] = [0, 1].map(|_| self.random.index(self.connections.len()));
-        let mut left = self.take(first, 0);
-        let mut right = self.take(second, 1);
-        let asked = shopper.request(&self.world, Kind::Buy, NO_ORDER);
-        let invoked = self.world.now();
-        let (one, other) = tokio::join!(
-            timed(&self.world, left.call(&asked, PATIENCE)),
-            timed(&self.world, right.call(&asked, PATIENCE)),
-        );
-        self.connections[first][0] = left;
-        self.connections[second][1] = right;
-        let mut bought = None;
-        for (instance, (ended, completed)) in [(first, one), (second, other)] {
-            let (answer, order) = self.note(shopper, BUY, instance, (invoked, completed), ended);
-            if answer.is_accepted() {
-                bought = Some(order);
-            }
-        }
-        bought
-    }
-
-    async fn hang_up(&mut self, shopper: &Shopper) {
-        let instance = self.random.index(self.connections.len());
-        let asked = shopper.request(&self.world, Kind::Buy, NO_ORDER);
-        let invoked = self.world.now();
-        let ended = self.connections[instance][0]
-            .call_and_hang_up(&asked, PATIENCE)
-            .await;
-        let completed = self.world.now();
-        self.note(shopper, BUY, instance, (invoked, completed), ended);
-    }
-
     /// Looks at the order; pays it, cancels it, or lets it lapse.
-    async fn decide(&mut self, shopper: &Shopper, order: i64) {
-        let habits = self.world.sales[usize::from(shopper.sale)].habits;
-        let dice = self.random.below(1_000) as f64 / 1_000.0;
+    async fn decide(&mut self, buyer: &Buyer, order: i64) {
+        let habits = self.client.world.sales[usize::from(buyer.sale)].habits;
+        let dice = self.client.random.below(1_000) as f64 / 1_000.0;
         let kind = if dice < habits.pay {
             Kind::Pay
         } else if dice < habits.pay + habits.cancel {
             Kind::Cancel
-        } else if self.random.chance(0.3) {
+        } else if self.client.random.chance(0.3) {
             Kind::Read
         } else {
             return;
         };
         for _ in 0..RETRIES {
-            let instance = self.random.index(self.connections.len());
-            let (answer, _) = self.ask(shopper, kind, order, instance).await;
-            let again = match answer {
-                // Too early: it is not written yet.
-                Answer::Conflict => true,
-                Answer::Unknown | Answer::Unavailable | Answer::RateLimited | Answer::NeverSent => {
-                    true
-                }
-                _ => false,
-            };
-            if !again || self.world.is_stopping() {
+            let (answer, _) = self.ask(buyer, kind, order).await;
+            // A conflict: too early, it is not written yet.
+            let is_unclear = is_unclear(answer) || answer == Answer::Conflict;
+            if !self.asks_again(is_unclear, 5..40).await {
                 return;
             }
-            let pause = self.random.millis(5..40);
-            tokio::time::sleep(pause).await;
         }
     }
 
@@ -230,174 +148,83 @@ impl Client {
         if self.remembered.is_empty() {
             return;
         }
-        let at = self.random.index(self.remembered.len());
-        let known = self.remembered[at];
-        let shopper = Shopper {
-            user: known.user,
-            sale: known.sale,
-            key: known.key,
-            token: self.world.token(known.user),
-        };
-        let instance = self.random.index(self.connections.len());
-        if known.key != NO_KEY && self.random.chance(0.3) {
-            self.ask(&shopper, Kind::Buy, NO_ORDER, instance).await;
+        let at = self.client.random.index(self.remembered.len());
+        let (buyer, order) = self.remembered[at].clone();
+        if buyer.key != NO_KEY && self.client.random.chance(0.3) {
+            self.ask(&buyer, Kind::Buy, NO_ORDER).await;
         } else {
-            self.ask(&shopper, Kind::Read, known.order, instance).await;
+            self.ask(&buyer, Kind::Read, order).await;
         }
     }
 
-    async fn pry(&mut self, shopper: &Shopper) {
-        let dice = self.random.next();
-        let Some((order, sale, owner)) = self.world.order_of_another(shopper.user, dice) else {
-            return;
+    async fn pry(&mut self, buyer: &Buyer) {
+        let world = self.client.world.clone();
+        let dice = self.client.random.next();
+        let Some((order, sale, owner)) = world.order_of_another(buyer.user, dice) else { return };
+        let token = match world.swaps_tokens {
+            true => world.token(owner),
+            false => buyer.token.clone(),
         };
-        let token = match self.world.swaps_tokens {
-            true => self.world.token(owner),
-            false => shopper.token.clone(),
-        };
-        let prying = Shopper {
-            sale,
-            token,
-            ..*shopper
-        };
-        let instance = self.random.index(self.connections.len());
-        self.ask(&prying, Kind::Pry, order, instance).await;
+        let prying = Buyer { sale, token, ..*buyer };
+        self.ask(&prying, Kind::Pry, order).await;
+    }
+}
+
+/// Pauses and resumes one sale again and again, and changes the stock of another.
+pub struct Operator {
+    client: Client,
+    random: Random,
+}
+
+impl Operator {
+    pub fn new(world: &Arc<World>) -> Self {
+        Self { client: Client::new(world, u16::MAX), random: Random::of(world.seed, "operator", 0) }
     }
 
-    fn take(&mut self, instance: usize, which: usize) -> Connection {
-        let address = self.world.addresses[instance];
-        std::mem::replace(
-            &mut self.connections[instance][which],
-            Connection::new(address),
-        )
-    }
-
-    /// One operation from invocation to completion: the answer, and the order that it is about.
-    pub async fn ask(
-        &mut self,
-        shopper: &Shopper,
-        kind: Kind,
-        order: i64,
-        instance: usize,
-    ) -> (Answer, i64) {
-        let asked = shopper.request(&self.world, kind, order);
-        let invoked = self.world.now();
-        let ended = self.connections[instance][0].call(&asked, PATIENCE).await;
-        let completed = self.world.now();
-        self.note(
-            shopper,
-            (kind, order),
-            instance,
-            (invoked, completed),
-            ended,
-        )
-    }
-
-    fn note(
-        &mut self,
-        shopper: &Shopper,
-        (kind, order): (Kind, i64),
-        instance: usize,
-        (invoked, completed): (u64, u64),
-        ended: Ended,
-    ) -> (Answer, i64) {
-        let answer = understand(kind, &ended);
-        let order = match (&ended, kind) {
-            (Ended::Answered(response), Kind::Buy) => {
-                response.text("order_id").parse().unwrap_or(NO_ORDER)
+    /// Works until the world stops, and leaves no sale paused.
+    pub async fn run(mut self) {
+        let world = self.client.world.clone();
+        while !world.is_stopping() {
+            for (sale, number) in world.sales.iter().zip(0u8..) {
+                if sale.habits.is_paused_often {
+                    self.ask(number, Kind::Pause).await;
+                    self.wait(20..150).await;
+                    self.until_resumed(number).await;
+                }
+                if sale.habits.stock_changes && self.random.chance(0.3) {
+                    let add = self.random.below(12) as i16 - 4;
+                    if add != 0 {
+                        self.ask(number, Kind::AddStock(add)).await;
+                    }
+                }
             }
-            _ => order,
-        };
-        if answer == Answer::Accepted {
-            self.world.accepted[instance].fetch_add(1, Relaxed);
+            self.wait(20..200).await;
         }
-        self.operations.push(Operation {
-            invoked,
-            completed,
-            order,
-            user: shopper.user,
-            key: if kind == Kind::Buy {
-                shopper.key
-            } else {
-                NO_KEY
-            },
-            client: self.number,
-            instance: u8::try_from(instance).unwrap_or(u8::MAX),
-            sale: shopper.sale,
-            kind,
-            answer,
-        });
-        (answer, order)
     }
-}
 
-async fn timed(world: &World, call: impl Future<Output = Ended>) -> (Ended, u64) {
-    let ended = call.await;
-    (ended, world.now())
-}
-
-/// Somebody who wants something of a sale.
-pub struct Shopper {
-    pub user: u32,
-    pub sale: u8,
-    pub key: u32,
-    pub token: String,
-}
-
-impl Shopper {
-    fn request(&self, world: &World, kind: Kind, order: i64) -> Vec<u8> {
-        let sale = world.sales[usize::from(self.sale)].id;
-        let headers = match (kind, self.key) {
-            (Kind::Buy, key) if key != NO_KEY => format!("Idempotency-Key: k{key}\r\n"),
-            _ => String::new(),
-        };
-        let (method, path) = match kind {
-            Kind::Buy => ("POST", format!("/api/v1/sales/{sale}/orders")),
-            Kind::Pay => ("POST", format!("/api/v1/orders/{order}/pay")),
-            Kind::Cancel => ("POST", format!("/api/v1/orders/{order}/cancel")),
-            _ => ("GET", format!("/api/v1/orders/{order}")),
-        };
-        request(method, &path, &self.token, &headers, "")
+    async fn wait(&mut self, millis: Range<u64>) {
+        tokio::time::sleep(self.random.millis(millis)).await;
     }
-}
 
-/// What an ending means for this kind of question.
-pub fn understand(kind: Kind, ended: &Ended) -> Answer {
-    match ended {
-        Ended::NeverSent => Answer::NeverSent,
-        Ended::Unknown => Answer::Unknown,
-        Ended::Answered(response) => answer_of(kind, response),
-    }
-}
-
-fn answer_of(kind: Kind, response: &Response) -> Answer {
-    let about_order = matches!(kind, Kind::Read | Kind::Pry | Kind::Pay | Kind::Cancel);
-    match (response.status, response.text("code")) {
-        (202, _) if kind == Kind::Buy => {
-            if response.replayed {
-                Answer::Replayed
-            } else {
-                Answer::Accepted
+    /// A sale that stays paused would end the run of its buyers, so this one insists (for a while
+    /// also after the end of the run).
+    async fn until_resumed(&mut self, sale: u8) {
+        for _ in 0..600 {
+            if self.ask(sale, Kind::Resume).await == Answer::Done {
+                return;
             }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        (200, _) if about_order => match response.text("status").parse::<OrderStatus>() {
-            Ok(status) => Answer::Order(status),
-            Err(()) => Answer::Undocumented(200),
-        },
-        (200, _) if kind != Kind::Buy => Answer::Done,
-        (404, "order_not_found") if about_order => Answer::OrderNotFound,
-        (409, "already_ordered") if kind == Kind::Buy => Answer::AlreadyOrdered,
-        (409, "sold_out") if kind == Kind::Buy => Answer::SoldOut,
-        (409, "not_open") if kind == Kind::Buy => Answer::NotOpen,
-        (409, "paused") if kind == Kind::Buy => Answer::Paused,
-        (409, "ended") if kind == Kind::Buy => Answer::Ended,
-        (409, "still_queued" | "not_payable" | "not_cancellable" | "not_enough_remaining")
-            if kind != Kind::Buy =>
-        {
-            Answer::Conflict
-        }
-        (429, "rate_limited") => Answer::RateLimited,
-        (503, "unavailable") => Answer::Unavailable,
-        (status, _) => Answer::Undocumented(status),
+    }
+
+    async fn ask(&mut self, sale: u8, kind: Kind) -> Answer {
+        let instance = self.random.index(self.client.world.addresses.len());
+        self.ask_at(sale, kind, instance).await
+    }
+
+    /// One change, asked for at this instance.
+    pub async fn ask_at(&mut self, sale: u8, kind: Kind, instance: usize) -> Answer {
+        let operator = Buyer::operator(sale);
+        (self.client.ask(&operator, kind, NO_ORDER, instance).await).0
     }
 }

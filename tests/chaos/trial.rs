@@ -1,25 +1,21 @@
 //! One trial: a deployment under load, a fault again and again, healing, all at rest, sold off, at
 //! rest again, and the verdict.
 
-use crate::{
-    Error,
-    cluster::Cluster,
-    faults::{Fault, Stage},
-    look,
-    operator::Operator,
-    report::{TrialReport, Verdict},
-    shoppers::{Client, Shopper},
-    support::{
-        checkers::{self, Checker, Evidence, Settled, Violation},
-        history::{Answer, History, Kind, Micros, NO_KEY, NO_ORDER, Operation},
-        random::Random,
-    },
-    world::{Habits, SALES, World},
-};
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
-};
+use crate::faults::{Fault, Stage, Strikes};
+use crate::report::{TrialReport, Verdict};
+use crate::shoppers::{Operator, Shopper};
+use crate::support::checkers::{self, Checker, Evidence, Settled, Violation};
+use crate::support::driver::client::{Buyer, Client};
+use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
+use crate::support::history::{Answer, History, Kind, Micros, NO_ORDER, Operation};
+use crate::support::stores::{Result, evidence, settle, take_snapshots};
+use crate::support::{launch::tail, random::Random};
+use crate::{cluster::Cluster, instance::Instance};
+use serde_json::json;
+use std::path::Path;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::task::JoinSet;
 
 /// How a trial is run.
@@ -44,6 +40,36 @@ const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
+/// How long an order may be paid: short, so that units come back while the run lasts.
+const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The sales of an ordinary run.
+const SALES: [Habits; 5] = [
+    ORDINARY,
+    // Few units, which come back again and again: most are cancelled or lapse.
+    Habits {
+        name: "scarce",
+        stock: 300,
+        popularity: 30,
+        pay: 0.04,
+        cancel: 0.5,
+        stock_changes: true,
+        is_sold_off: true,
+        ..ORDINARY
+    },
+    Habits { name: "paused", popularity: 10, is_paused_often: true, ..ORDINARY },
+    Habits {
+        name: "two each",
+        stock: 300,
+        per_user_limit: 2,
+        popularity: 10,
+        pay: 0.04,
+        cancel: 0.5,
+        is_sold_off: true,
+        ..ORDINARY
+    },
+    Habits { name: "window", popularity: 10, window: Some((0.3, 0.7)), ..ORDINARY },
+];
 
 /// A moment at which something was made to work again; `instance` if it concerns only that one.
 #[derive(Debug, Clone, Copy)]
@@ -52,35 +78,27 @@ pub struct Healed {
     pub instance: Option<u8>,
 }
 
-/// What came of a trial.
 pub struct Judged {
     pub report: TrialReport,
     pub violations: Vec<Violation>,
 }
 
 /// Runs one fault. An error means that the trial itself could not be done.
-pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport, Error> {
+pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let began = Instant::now();
     let seed = Random::of(plan.seed, fault.name(), 0).next();
-    let mut cluster = Cluster::start(fault.shape(), fault.settings()).await?;
+    let mut cluster = Cluster::start(fault.roles(), fault.settings()).await?;
     crate::progress(fault.name(), "deployed");
-    let outcome = conduct(fault, plan, seed, &mut cluster).await;
-    let mut report = match outcome {
+    let mut report = match conduct(fault, plan, seed, &mut cluster).await {
         Ok(judged) => judged.report,
         Err(error) => {
-            let logs: Vec<String> = (cluster.instances.iter())
-                .map(|one| {
-                    format!(
-                        "instance {}:\n{}",
-                        one.number,
-                        crate::cluster::tail(&one.log())
-                    )
-                })
-                .collect();
-            return Err(format!("{error}\n{}", logs.join("\n")).into());
+            let end = |one: &Instance| tail(&one.log(), 20);
+            let logs = cluster.instances.iter();
+            let logs = logs.map(|one| format!("\ninstance {}:\n{}", one.number, end(one)));
+            return Err(format!("{error}{}", logs.collect::<String>()).into());
         }
     };
-    if let Some(folder) = crate::keep_logs_in()
+    if let Some(folder) = crate::KEEP_LOGS_IN.get()
         && report.verdict != Verdict::Passed
     {
         keep_logs(&cluster, &folder.join(fault.name()))?;
@@ -90,105 +108,93 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport, Error> {
     Ok(report)
 }
 
+/// What was done to a deployment under load, and how it recovered.
+struct Struck {
+    strikes: Strikes,
+    healed_at: Instant,
+    /// Instances that sold nothing afterwards.
+    silent: Vec<usize>,
+}
+
 /// The trial itself, on a deployment that is there.
-pub async fn conduct(
-    fault: Fault,
-    plan: Plan,
-    seed: u64,
-    cluster: &mut Cluster,
-) -> Result<Judged, Error> {
+pub async fn conduct(fault: Fault, plan: Plan, seed: u64, cluster: &mut Cluster) -> Result<Judged> {
     let phase = |what: &str| crate::progress(fault.name(), what);
     phase("starting the load");
-    let mut world = World::create(cluster, seed, &sales_of(plan), plan.length).await?;
+    let mut world = create_world(cluster, seed, &sales_of(plan), plan.length).await?;
     world.swaps_tokens = plan.swaps_tokens;
     let world = Arc::new(world);
-    let mut load: JoinSet<Vec<Operation>> = JoinSet::new();
-    for number in 0..plan.clients {
-        load.spawn(Client::new(&world, number).run());
+    let snapshots = tokio::spawn(take_snapshots(world.clone(), cluster.primary.clone()));
+    let struck = strike_under_load(fault, plan, &world, cluster).await?;
+    let mut settled = settle(cluster, plan.terminal_within).await;
+    let at_rest_after = struck.healed_at.elapsed();
+    let mut sold_off = None;
+    if settled.after.is_some() {
+        phase("at rest; selling the rest");
+        sold_off = Some(sell_off(&world).await);
+        settled = settle(cluster, plan.terminal_within).await;
     }
-    load.spawn(Operator::new(&world).run());
-    let snapshots = tokio::spawn(look::take_snapshots(world.clone(), cluster.primary.clone()));
+    world.is_over.store(true, Relaxed);
 
+    phase("looking at what there is");
+    let all_sold = sold_off == Some(true);
+    let mut evidence = evidence(cluster, &world, snapshots.await?, settled, all_sold).await?;
+    evidence.late_effects = fault.late_effects();
+    evidence.redis_lost_data = fault.loses_redis_data();
+    evidence.may_lose_accepted = fault.may_lose_accepted();
+    evidence.may_panic = fault == Fault::FailPoints;
+    phase("judging");
+    // Judging millions of operations takes seconds of a processor.
+    let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
+    let (mut violations, evidence) = judging.await?;
+    let (strikes, silent) = (struck.strikes, struck.silent);
+    let mut late = strikes.crashes.clone();
+    if !silent.is_empty() {
+        let within = SERVES_WITHIN;
+        late.push(format!("{within:?} after healing instances {silent:?} sold nothing"));
+    }
+    if sold_off == Some(false) {
+        late.push("after healing, buyers found neither a unit nor \"sold out\"".to_owned());
+    }
+    let checker = Checker::TerminalInTime;
+    violations.extend(late.into_iter().map(|evidence| Violation { checker, evidence }));
+    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
+    report.recoveries_ms = recoveries(&evidence.history, &strikes.healed);
+    report.at_rest_after = Some(at_rest_after);
+    report.void = void(plan, &evidence, &strikes);
+    report.verdict = match (violations.is_empty(), &report.void) {
+        (false, _) => Verdict::Violated,
+        (true, Some(_)) => Verdict::Void,
+        (true, None) => Verdict::Passed,
+    };
+    Ok(Judged { report, violations })
+}
+
+/// The load, the fault in the middle of it, and the healing.
+async fn strike_under_load(
+    fault: Fault,
+    plan: Plan,
+    world: &Arc<World>,
+    cluster: &mut Cluster,
+) -> Result<Struck> {
+    let phase = |what: &str| crate::progress(fault.name(), what);
+    let mut load: JoinSet<()> = JoinSet::new();
+    for number in 0..plan.clients {
+        load.spawn(Shopper::new(world, number).run(None));
+    }
+    load.spawn(Operator::new(world).run());
     phase("striking");
     // A fault in a running sale, not in one that begins.
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
     let mut stage = Stage::new(cluster, world.clone(), plan);
     stage.run(fault).await?;
-    let (strikes, mut operations) = stage.finish().await?;
+    let strikes = stage.finish().await?;
     let healed_at = Instant::now();
     phase("healed");
-    let serves = until_all_sell(cluster, &world).await?;
+    let silent = until_all_sell(cluster, world).await?;
     phase("every instance sells; stopping the load");
     world.stop.store(true, Relaxed);
-    while let Some(client) = load.join_next().await {
-        operations.append(&mut client?);
-    }
-    phase("the load has stopped");
-    let snapshots = snapshots.await?;
-
-    let mut settled = look::settle(cluster, plan.terminal_within).await;
-    let at_rest_after = healed_at.elapsed();
-    let mut sold_off = None;
-    if settled.after.is_some() {
-        phase("at rest; selling the rest");
-        let (mut more, heard) = sell_off(&world).await?;
-        operations.append(&mut more);
-        sold_off = Some(heard);
-        settled = look::settle(cluster, plan.terminal_within).await;
-    }
-
-    phase("looking at what there is");
-    let (sales, rows, outbox) =
-        look::dump_postgres(cluster, &world, sold_off == Some(true)).await?;
-    let evidence = Evidence {
-        history: History {
-            seed,
-            began_at: world.began_at,
-            operations,
-        },
-        sales,
-        rows,
-        redis: look::dump_redis(cluster, &world).await?,
-        snapshots,
-        audits: look::audits(cluster).await?,
-        settled: settled.clone(),
-        outbox,
-        late_effects: fault.late_effects(),
-        redis_lost_data: fault.loses_redis_data(),
-        may_lose_accepted: fault.may_lose_accepted(),
-        may_panic: fault == Fault::FailPoints,
-    };
-    phase("judging");
-    // Judging millions of operations takes seconds of a processor.
-    let (evidence, mut violations) = tokio::task::spawn_blocking(move || {
-        let violations = checkers::check(&evidence);
-        (evidence, violations)
-    })
-    .await?;
-    let mut say = |evidence: String| {
-        violations.push(Violation {
-            checker: Checker::TerminalInTime,
-            evidence,
-        });
-    };
-    if !serves.is_empty() {
-        say(format!(
-            "{SERVES_WITHIN:?} after healing instances {serves:?} sold nothing"
-        ));
-    }
-    if sold_off == Some(false) {
-        say("after healing, buyers found neither a unit nor \"sold out\"".to_owned());
-    }
-    for crash in &strikes.crashes {
-        say(crash.clone());
-    }
-    let recoveries = recoveries(&evidence.history, &strikes.healed);
-    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
-    report.recoveries_ms = recoveries;
-    report.at_rest_after = Some(at_rest_after);
-    report.void = void(plan, &evidence, &strikes);
-    report.conclude();
-    Ok(Judged { report, violations })
+    load.join_all().await;
+    Ok(Struck { strikes, healed_at, silent })
 }
 
 /// The ordinary sales. In a short run fewer units are scarce, so that they run out, and fewer are
@@ -206,19 +212,50 @@ fn sales_of(plan: Plan) -> Vec<Habits> {
     SALES.into_iter().map(scale).collect()
 }
 
+/// Creates the sales of a run, whose length decides when the windows are.
+pub async fn create_world(
+    cluster: &Cluster,
+    seed: u64,
+    all: &[Habits],
+    length: Duration,
+) -> Result<World> {
+    let addresses = cluster.serving();
+    let first = *addresses.first().ok_or("no instance serves")?;
+    let mut sales = Vec::new();
+    for habits in all {
+        let mut body = json!({
+            "title": habits.name,
+            "price_cents": 100,
+            "stock": habits.stock,
+            "per_user_limit": habits.per_user_limit,
+            "payment_timeout_secs": PAYMENT_TIMEOUT.as_secs(),
+        });
+        if let Some((opens, closes)) = habits.window {
+            for (member, part) in [("opens_at", opens), ("closes_at", closes)] {
+                let at = OffsetDateTime::now_utc() + length.mul_f64(part);
+                body[member] = at.format(&Rfc3339)?.into();
+            }
+        }
+        let body = body.to_string();
+        let response = admin(first, "POST", "/api/v1/admin/sales", &body).await?;
+        if response.status != 201 {
+            return Err(format!("cannot create a sale: {response:?}").into());
+        }
+        let id = response.text("id").parse()?;
+        let habits = *habits;
+        sales.push(Sale { id, habits });
+    }
+    Ok(World::new(seed, addresses, sales))
+}
+
 /// Waits until every serving instance has accepted a purchase since now; those that did not.
-async fn until_all_sell(cluster: &mut Cluster, world: &World) -> Result<Vec<usize>, Error> {
-    let before: Vec<u64> = world
-        .accepted
-        .iter()
-        .map(|count| count.load(Relaxed))
-        .collect();
+async fn until_all_sell(cluster: &mut Cluster, world: &World) -> Result<Vec<usize>> {
+    let counts = || world.accepted.iter().map(|count| count.load(Relaxed));
+    let before: Vec<u64> = counts().collect();
     let deadline = Instant::now() + SERVES_WITHIN;
     loop {
-        let silent: Vec<usize> = (world.accepted.iter().zip(&before).enumerate())
-            .filter(|(_, (now, before))| now.load(Relaxed) <= **before)
-            .map(|(instance, _)| instance)
-            .collect();
+        let silent = counts().zip(&before).enumerate().filter(|(_, (now, before))| now <= before);
+        let silent: Vec<usize> = silent.map(|(instance, _)| instance).collect();
         if silent.is_empty() || Instant::now() > deadline {
             return Ok(silent);
         }
@@ -230,52 +267,33 @@ async fn until_all_sell(cluster: &mut Cluster, world: &World) -> Result<Vec<usiz
     }
 }
 
-/// Buys and pays what is left of the sales that are to be sold to the last unit. Whether all of them
-/// ended with "sold out".
-async fn sell_off(world: &Arc<World>) -> Result<(Vec<Operation>, bool), Error> {
-    let mut buyers: JoinSet<(Vec<Operation>, bool)> = JoinSet::new();
-    for (sale, index) in world.sales.iter().zip(0u8..) {
-        if !sale.habits.is_sold_off {
-            continue;
-        }
+/// Buys and pays what is left of the sales that are to be sold to the last unit. Whether all of
+/// them ended with "sold out".
+async fn sell_off(world: &Arc<World>) -> bool {
+    let mut buyers: JoinSet<bool> = JoinSet::new();
+    let sales = world.sales.iter().zip(0u8..);
+    for (_, sale) in sales.filter(|(sale, _)| sale.habits.is_sold_off) {
         for number in 0..8 {
-            let client = Client::new(world, 10_000 + u16::from(index) * 100 + number);
-            buyers.spawn(buy_until_sold_out(world.clone(), client, index));
+            let client = Client::new(world, 10_000 + u16::from(sale) * 100 + number);
+            buyers.spawn(buy_until_sold_out(client, sale));
         }
     }
-    let (mut operations, mut all_heard) = (Vec::new(), true);
-    while let Some(buyer) = buyers.join_next().await {
-        let (mut noted, heard) = buyer?;
-        operations.append(&mut noted);
-        all_heard &= heard;
-    }
-    Ok((operations, all_heard))
+    buyers.join_all().await.into_iter().all(|heard| heard)
 }
 
-async fn buy_until_sold_out(
-    world: Arc<World>,
-    mut client: Client,
-    sale: u8,
-) -> (Vec<Operation>, bool) {
+async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
     let deadline = Instant::now() + SOLD_OFF_WITHIN;
-    let mut sold_out = false;
+    let instances = client.world.addresses.len();
     let mut turn = 0;
-    while !sold_out && Instant::now() < deadline {
-        let user = world.new_user();
-        let shopper = Shopper {
-            user,
-            sale,
-            key: NO_KEY,
-            token: world.token(user),
-        };
-        turn += 1;
-        let instance = turn % world.addresses.len();
-        let (answer, order) = client.ask(&shopper, Kind::Buy, NO_ORDER, instance).await;
+    while Instant::now() < deadline {
+        let buyer = Buyer::new(&client.world, sale);
+        turn = (turn + 1) % instances;
+        let (answer, order) = client.ask(&buyer, Kind::Buy, NO_ORDER, turn).await;
         match answer {
-            Answer::SoldOut => sold_out = true,
+            Answer::SoldOut => return true,
             Answer::Accepted => {
                 while Instant::now() < deadline {
-                    let (paid, _) = client.ask(&shopper, Kind::Pay, order, instance).await;
+                    let (paid, _) = client.ask(&buyer, Kind::Pay, order, turn).await;
                     if matches!(paid, Answer::Order(_)) {
                         break;
                     }
@@ -285,36 +303,30 @@ async fn buy_until_sold_out(
             _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
-    (client.operations, sold_out)
+    false
 }
 
 /// From each healing to the first purchase that began after it and was accepted, in milliseconds.
 fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
-    let mut accepted: Vec<&Operation> = history
-        .of_kind(Kind::Buy)
-        .filter(|one| one.answer == Answer::Accepted)
-        .collect();
+    let accepted = history.of_kind(Kind::Buy).filter(|one| one.answer == Answer::Accepted);
+    let mut accepted: Vec<&Operation> = accepted.collect();
     accepted.sort_by_key(|one| one.completed);
     let first_after = |healed: &Healed| {
         let start = accepted.partition_point(|one| one.completed < healed.at);
-        let first = accepted[start..].iter().find(|one| {
-            one.invoked >= healed.at
-                && healed
-                    .instance
-                    .is_none_or(|instance| instance == one.instance)
-        });
-        first.map(|one| (one.completed - healed.at) as f64 / 1e3)
+        let concerns = |one: &Operation| healed.instance.is_none_or(|here| here == one.instance);
+        let is_after = |one: &&&Operation| one.invoked >= healed.at && concerns(one);
+        let first = accepted[start..].iter().find(is_after)?;
+        Some((first.completed - healed.at) as f64 / 1e3)
     };
     healed.iter().filter_map(first_after).collect()
 }
 
 /// Why this trial proves nothing, if so.
-fn void(plan: Plan, evidence: &Evidence, strikes: &crate::faults::Strikes) -> Option<String> {
+fn void(plan: Plan, evidence: &Evidence, strikes: &Strikes) -> Option<String> {
     let seconds = plan.length.as_secs().max(1) as usize;
-    let operations = evidence
-        .history
-        .count(|one| one.answer != Answer::NeverSent);
-    let accepted = evidence.history.count(|one| one.answer == Answer::Accepted);
+    let history = &evidence.history;
+    let operations = history.count(|one| one.answer != Answer::NeverSent);
+    let accepted = history.count(|one| one.answer == Answer::Accepted);
     if operations < LEAST_OPERATIONS * seconds {
         return Some(format!("only {operations} operations"));
     }
@@ -330,14 +342,11 @@ fn void(plan: Plan, evidence: &Evidence, strikes: &crate::faults::Strikes) -> Op
     strikes.missing.clone()
 }
 
-fn keep_logs(cluster: &Cluster, folder: &std::path::Path) -> Result<(), Error> {
+fn keep_logs(cluster: &Cluster, folder: &Path) -> Result {
     std::fs::create_dir_all(folder)?;
-    for instance in &cluster.instances {
-        let log = instance.log();
-        if let Some(name) = log.file_name() {
-            std::fs::copy(&log, folder.join(name))
-                .map_err(|error| format!("cannot keep {}: {error}", log.display()))?;
-        }
+    for log in cluster.instances.iter().map(|instance| instance.log()) {
+        std::fs::copy(&log, folder.join(log.file_name().unwrap_or_default()))
+            .map_err(|error| format!("cannot keep {}: {error}", log.display()))?;
     }
     Ok(())
 }

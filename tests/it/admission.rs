@@ -1,20 +1,21 @@
-//! The admission path: crowds, double clicks, retries, and the script against a model of it.
+//! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
 use crate::support::{
     Servers,
-    app::{Options, TestApp, all_at_once},
+    app::{Options, Reply, TestApp, eventually, must_accept},
+    redis_connection,
 };
 use flash_sale::{
-    domain::{Admission, Door, IdempotencyKey, OrderId, Sale, SaleId, UserId},
+    domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale, SaleId, UserId},
+    error::ServiceError,
     redis::{
         Keys,
         functions::{self, AdmitOptions, Buyer, Installed, Verdict},
     },
-    sale::ShopError,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future::join_all};
 use proptest::{prelude::*, test_runner::TestRunner};
-use reqwest::StatusCode;
+use redis::AsyncCommands;
 use serde_json::json;
 use std::{
     collections::{HashMap, HashSet},
@@ -24,90 +25,63 @@ use time::macros::datetime;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
-    let shoppers: Vec<_> = (0..2_000).map(|_| app.shopper()).collect();
+    let (app, sale) = TestApp::selling(10, json!({})).await;
+    let shoppers = app.shoppers(2_000);
     let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
-
-    let winners: Vec<_> = shoppers
-        .iter()
-        .zip(&replies)
-        .filter(|(_, reply)| reply.is_accepted())
-        .collect();
+    let (winners, losers): (Vec<_>, Vec<_>) =
+        shoppers.iter().zip(&replies).partition(|(_, reply)| reply.is_accepted());
     assert_eq!(winners.len(), 10);
-    for reply in replies.iter().filter(|reply| !reply.is_accepted()) {
+    for (_, reply) in losers {
         reply.assert_problem(409, "sold_out");
     }
-    let ids: HashSet<&str> = winners
-        .iter()
-        .map(|(_, reply)| reply.text("order_id"))
-        .collect();
+    let ids: HashSet<&str> = winners.iter().map(|(_, reply)| reply.text("order_id")).collect();
     assert_eq!(ids.len(), 10, "order ids are unique");
     let audit = app.assert_sound(&sale).await;
-    assert_eq!(
-        (audit.live, audit.remaining, audit.postgres.taken),
-        (10, 0, 10)
-    );
+    assert_eq!((audit.live, audit.remaining, audit.postgres.taken), (10, 0, 10));
     for (shopper, reply) in winners {
         let id = reply.text("order_id");
         shopper.until(id, "pending_payment").await;
-        // Sold out or not: a winner who asks again hears of their own order.
-        let again = shopper.refused(&sale, "already_ordered").await;
-        assert_eq!(again.text("order_id"), id);
+        // Sold out or not, a winner's next attempt names their order.
+        assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), id);
     }
     app.finish().await;
 }
 
-/// A function of Redis passes 8,000 values on at most: what a large batch writes is cut into slices.
+/// The answers to users who join the queue in this order before it can run: they are polled on one
+/// thread and without a pause.
+async fn all_purchase(app: &TestApp, sale: &str, users: usize) -> Vec<PurchaseResult> {
+    let sale: SaleId = sale.parse().expect("an id");
+    let users = (0..users).map(|_| UserId::random());
+    let purchases = users.map(|user| app.services.admission.purchase(sale, user, None));
+    let answers = tokio::task::unconstrained(join_all(purchases)).await;
+    answers.into_iter().map(|answer| answer.expect("an answer")).collect()
+}
+
+/// A function of Redis passes 8,000 values on at most: what a large batch writes is cut into
+/// slices.
 #[tokio::test]
 async fn the_largest_batch_is_admitted_at_once() {
     const CROWD: u16 = 4_096;
-    let app = TestApp::start_with(Options {
-        batch_limit: CROWD,
-        ..Options::default()
-    })
-    .await;
+    let app = TestApp::start_with(Options { batch_limit: CROWD, ..Options::default() }).await;
     let sale = app.sale(CROWD.into(), json!({})).await;
-    let sale_id: SaleId = sale.parse().expect("an id");
-    let users = (0..CROWD).map(|_| UserId::random());
-    let purchases = users.map(|user| app.shop.purchase(sale_id, user, None));
-    // On one thread, and without a pause: all are waiting before the gate can run.
-    let answers = futures_util::future::join_all(purchases);
-    for answer in tokio::task::unconstrained(answers).await {
-        assert!(
-            matches!(answer, Ok(Admission::Accepted { .. })),
-            "{answer:?}"
-        );
+    for answer in all_purchase(&app, &sale, CROWD.into()).await {
+        assert!(matches!(answer, PurchaseResult::Accepted { .. }), "{answer:?}");
     }
     assert_eq!(app.assert_sound(&sale).await.live, i64::from(CROWD));
     app.finish().await;
 }
 
-/// Who joins the queue first is judged first, within a batch too: with less stock than people it is the
-/// first who win, and their order ids are in the order in which they came.
+/// With less stock than people the first in the queue win, within a batch too, and their order ids
+/// are in the order in which they came.
 #[tokio::test]
 async fn first_come_first_served() {
-    let app = TestApp::start().await;
-    let sale = app.sale(100, json!({})).await;
-    let sale_id: SaleId = sale.parse().expect("an id");
-    let users: Vec<UserId> = (0..400).map(|_| UserId::random()).collect();
-    let purchases: Vec<_> = users
-        .iter()
-        .map(|user| app.shop.purchase(sale_id, *user, None))
-        .collect();
-    // On one thread, and polled in this order: so they join in this order, before the gate can run.
-    let answers = futures_util::future::join_all(purchases).await;
+    let (app, sale) = TestApp::selling(100, json!({})).await;
     let mut winners = Vec::new();
-    for (place, answer) in answers.into_iter().enumerate() {
-        match answer.expect("an answer") {
-            Admission::Accepted { order_id, .. } => {
-                assert!(
-                    place < 100,
-                    "number {place} was served before somebody who came first"
-                );
-                winners.push(order_id);
-            }
-            other => assert_eq!((other, place >= 100), (Admission::SoldOut, true)),
+    for (place, answer) in all_purchase(&app, &sale, 400).await.into_iter().enumerate() {
+        match answer {
+            PurchaseResult::Accepted { order_id, .. } if place < 100 => winners.push(order_id),
+            PurchaseResult::SoldOut if place >= 100 => {}
+            other => panic!("number {place}: {other:?}"),
         }
     }
     assert_eq!(winners.len(), 100);
@@ -120,37 +94,25 @@ async fn first_come_first_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
     let app = TestApp::start().await;
-    let sale = app.sale(300, json!({})).await;
-    let sale_id: SaleId = sale.parse().expect("an id");
+    let sale_id: SaleId = app.sale(300, json!({})).await.parse().expect("an id");
     let mut owners = Vec::new();
     for _ in 0..60 {
-        let user = UserId::random();
-        let bought = app.shop.purchase(sale_id, user, None).await;
-        let Ok(Admission::Accepted { order_id, .. }) = bought else {
-            panic!("{bought:?}");
-        };
-        owners.push((user, order_id));
+        owners.push(must_accept(&app.services, sale_id).await);
     }
-    // Each looks at their own and at the next one's, many times; some orders are not written yet, and
-    // what is not in Postgres is looked for in Redis, one by one: more at once may be told to come again.
-    let looks = (0..3_000).map(|number| {
-        let (shop, owners) = (app.shop.clone(), owners.clone());
+    // Each looks at their own and at the next one's, many times. Orders that are not written yet
+    // are looked for in Redis, one by one: more at once may be told to come again.
+    let loads = (0..3_000).map(|number| {
+        let (services, owners) = (app.services.clone(), owners.clone());
         async move {
             let (user, own) = owners[number % 60];
             let (_, other) = owners[(number + 1) % 60];
-            let seen = shop.order(user, own).await.expect("one's own order");
+            let seen = services.orders.order(user, own).await.expect("one's own order");
             assert_eq!((seen.user_id, seen.id), (user, own));
-            let strange = shop.order(user, other).await;
-            assert!(
-                matches!(strange, Err(ShopError::OrderNotFound)),
-                "{strange:?}"
-            );
+            let found = services.orders.order(user, other).await;
+            assert!(matches!(found, Err(ServiceError::OrderNotFound)), "{found:?}");
         }
     });
-    futures_util::stream::iter(looks)
-        .buffer_unordered(256)
-        .collect::<Vec<()>>()
-        .await;
+    futures_util::stream::iter(loads).buffer_unordered(256).collect::<Vec<()>>().await;
     app.finish().await;
 }
 
@@ -160,97 +122,60 @@ async fn the_same_idempotency_key_from_many_tasks_is_one_order_and_one_answer() 
     let second = app.another(Options::default()).await;
     let sale = app.sale(100, json!({"per_user_limit": 5})).await;
     let shopper = app.shopper();
-    let elsewhere = second.as_shopper(&shopper);
-    let replies = all_at_once((0..200).map(|number| {
-        let shopper = if number % 2 == 0 {
-            shopper.clone()
-        } else {
-            elsewhere.clone()
-        };
-        let sale = sale.clone();
-        async move { shopper.buy_with_key(&sale, "the one key").await }
-    }))
-    .await;
+    let both = [&shopper, &shopper.at(&second)];
+    let buy = |number: usize| both[number % 2].buy_with_key(&sale, "the one key");
+    let replies = join_all((0..200).map(buy)).await;
     let ids: HashSet<&str> = replies.iter().map(|reply| reply.text("order_id")).collect();
     assert_eq!(ids.len(), 1);
-    let first_answers = replies
-        .iter()
-        .filter(|reply| reply.header("idempotent-replayed").is_empty())
-        .count();
-    assert_eq!(first_answers, 1, "all but one are marked as replays");
+    let is_first = |reply: &&Reply| reply.header("idempotent-replayed").is_empty();
+    assert_eq!(replies.iter().filter(is_first).count(), 1, "all but one are replays");
     // Another key is another intent, up to the limit.
     for number in 1..5 {
-        shopper
-            .buy_with_key(&sale, &format!("key {number}"))
-            .await
-            .assert(StatusCode::ACCEPTED);
+        shopper.buy_with_key(&sale, &format!("key {number}")).await.assert(202);
     }
-    shopper
-        .buy_with_key(&sale, "one too many")
-        .await
-        .assert_problem(409, "already_ordered");
-    let replay = shopper.buy_with_key(&sale, "the one key").await;
-    assert!(ids.contains(replay.text("order_id")));
+    shopper.buy_with_key(&sale, "one too many").await.assert_problem(409, "already_ordered");
+    assert!(ids.contains(shopper.buy_with_key(&sale, "the one key").await.text("order_id")));
     assert_eq!(app.assert_sound(&sale).await.live, 5);
     second.stop().await;
     app.finish().await;
 }
 
-/// One instance takes a sale to be sold out, and asks Redis about one of a crowd. Meanwhile a unit came back and
-/// another instance sold it: whoever has it is in that crowd with their key.
+/// One instance takes a sale to be sold out, and asks Redis about one buyer for a whole crowd.
+/// Meanwhile a unit came back and another instance sold it to somebody in that crowd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
     let app = TestApp::start().await;
     let other = app.another(Options::default()).await;
-    let points = &app.shop.fail_points;
-    for round in 0..3 {
+    let points = &app.services.fail_points;
+    for _ in 0..3 {
         let sale = app.sale(1, json!({})).await;
-        let holder = app.shopper();
-        let held = holder.order_to_pay(&sale).await;
+        let (holder, held) = app.buyer(&sale).await;
         app.shopper().refused(&sale, "sold_out").await;
 
-        // A batch of one is held up after Redis has answered it, so that the crowd becomes one batch, and the first
-        // since the unit was sold again.
-        let fired = points.fired("gate.admitted");
-        points.set("gate.admitted=pause:1500").expect("a point");
+        // A batch of one is held up after Redis has answered it, so that the crowd becomes one
+        // batch, and the first since the unit was sold again.
+        let fired = points.fired("admission.admitted");
+        points.set("admission.admitted=pause:1500").expect("a point");
         let (early, its_sale) = (app.shopper(), sale.clone());
         let early = tokio::spawn(async move { early.buy_with_key(&its_sale, "early").await });
-        while points.fired("gate.admitted") == fired {
+        while points.fired("admission.admitted") == fired {
             tokio::task::yield_now().await;
         }
-        holder.at(&other).cancel(&held).await.assert(StatusCode::OK);
+        holder.at(&other).cancel(&held).await.assert(200);
         let buyer = app.shopper();
-        let elsewhere = buyer.at(&other);
-        let bought = loop {
-            let reply = elsewhere.buy_with_key(&sale, "mine").await;
-            if reply.is_accepted() {
-                break reply.text("order_id").to_owned();
-            }
-            reply.assert_problem(409, "sold_out"); // not returned yet
-        };
-        let crowd: Vec<_> = (0..60)
-            .map(|number| {
-                if number == 30 {
-                    buyer.clone()
-                } else {
-                    app.shopper()
-                }
-            })
-            .collect();
-        let replies = all_at_once(crowd.into_iter().map(|shopper| {
-            let sale = sale.clone();
-            async move { shopper.buy_with_key(&sale, "mine").await }
-        }))
+        let bought = eventually("the unit has come back", async || {
+            let reply = buyer.at(&other).buy_with_key(&sale, "mine").await;
+            reply.is_accepted().then(|| reply.text("order_id").to_owned())
+        })
         .await;
-        let early = early.await.expect("no panic");
-        early.assert_problem(409, "sold_out");
+        let mut crowd = app.shoppers(60);
+        crowd[30] = buyer;
+        let replies = join_all(crowd.iter().map(|one| one.buy_with_key(&sale, "mine"))).await;
+        early.await.expect("no panic").assert_problem(409, "sold_out");
         for (number, reply) in replies.iter().enumerate() {
-            if number == 30 {
-                let found = (reply.status, reply.text("order_id"));
-                let expected = (StatusCode::ACCEPTED, bought.as_str());
-                assert_eq!(found, expected, "round {round}");
-            } else {
-                reply.assert_problem(409, "sold_out");
+            match number {
+                30 => assert_eq!((reply.is_accepted(), reply.text("order_id")), (true, &*bought)),
+                _ => reply.assert_problem(409, "sold_out"),
             }
         }
         app.assert_sound(&sale).await;
@@ -259,39 +184,24 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
     app.finish().await;
 }
 
+fn buyer(user: UserId, order: i64, key: Option<IdempotencyKey>) -> Buyer {
+    Buyer { user, order_id: OrderId::from_i64(order), key }
+}
+
 #[tokio::test]
 async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
-    let bench = ScriptBench::new("corrupt:", 10, 1).await;
-    let mut connection = bench.connection.clone();
-    let user = UserId::random();
-    let shard = bench.keys.buyers(bench.sale.id, 1);
-    let _: () = redis::cmd("SET")
-        .arg(&shard)
-        .arg("not a hash")
-        .query_async(&mut connection)
-        .await
-        .expect("SET");
+    let mut bench = ScriptBench::new("corrupt:", 10, 1).await;
+    let id = bench.sale.id;
+    let (shard, log) = (bench.keys.buyers(id, 1), bench.keys.log(id));
     let before = bench.state().await;
-    let buyers = [Buyer {
-        user,
-        order_id: OrderId::from_i64(1),
-        key: None,
-    }];
+    let buyers = [buyer(UserId::random(), 1, None)];
+    let set = bench.connection.set(&shard, "not a hash").await;
+    let () = set.expect("SET");
     bench.try_admit(&buyers).await.expect_err("WRONGTYPE");
     assert_eq!(bench.state().await, before, "no unit was taken");
-    let _: () = redis::cmd("DEL")
-        .arg(&shard)
-        .query_async(&mut connection)
-        .await
-        .expect("DEL");
+    let _: () = bench.connection.del(&shard).await.expect("DEL");
 
-    let log = bench.keys.log(bench.sale.id);
-    let _: () = redis::cmd("SET")
-        .arg(&log)
-        .arg("not a stream")
-        .query_async(&mut connection)
-        .await
-        .expect("SET");
+    let () = bench.connection.set(&log, "not a stream").await.expect("SET");
     let outcome = bench.try_admit(&buyers).await.expect("an answer");
     assert_eq!(outcome.expect_err("refused"), functions::Fenced::Corrupt);
     assert_eq!(bench.state().await, before, "no unit was taken");
@@ -300,21 +210,12 @@ async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
 #[tokio::test]
 async fn the_same_attempt_asked_twice_is_accepted_once() {
     let bench = ScriptBench::new("twice:", 10, 1).await;
-    let buyers = [Buyer {
-        user: UserId::random(),
-        order_id: OrderId::from_i64(7),
-        key: None,
-    }];
-    assert_eq!(
-        bench.admit(&buyers).await,
-        vec![Verdict::Accepted { slot: 0 }]
-    );
-    assert_eq!(
-        bench.admit(&buyers).await,
-        vec![Verdict::AcceptedBefore { slot: Some(0) }]
-    );
-    assert_eq!(bench.state().await["remaining"], 9);
-    assert_eq!(bench.state().await["pending"], 1);
+    let buyers = [buyer(UserId::random(), 7, None)];
+    for verdict in [Verdict::Accepted { slot: 0 }, Verdict::AcceptedBefore { slot: Some(0) }] {
+        assert_eq!(bench.admit(&buyers).await, vec![verdict]);
+    }
+    let state = bench.state().await;
+    assert_eq!((state["remaining"], state["pending"]), (9, 1));
 }
 
 /// One sale's keys in a real Redis, driven by the typed wrappers alone.
@@ -327,11 +228,7 @@ struct ScriptBench {
 impl ScriptBench {
     async fn new(prefix: &str, stock: i32, limit: i16) -> Self {
         let servers = Servers::shared().await;
-        let client = redis::Client::open(servers.redis.url()).expect("url");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("redis");
+        let mut connection = redis_connection(&servers.redis.url()).await;
         let keys = Keys::new(prefix);
         let sale = Sale {
             id: SaleId::from_i64(1),
@@ -350,76 +247,46 @@ impl ScriptBench {
             closed: false,
             epoch: 1,
             version: 1,
-            door: Door::default(),
+            access_policy: AccessPolicy::default(),
         };
-        functions::seal(&mut connection, &keys, sale.id, sale.epoch)
-            .await
-            .expect("seal");
-        let installed = functions::install(&mut connection, &keys, &sale, i64::from(stock), 0, 0)
-            .await
-            .expect("install");
-        assert_eq!(installed, Installed::Open);
-        Self {
-            keys,
-            sale,
-            connection,
-        }
+        functions::seal(&mut connection, &keys, sale.id, sale.epoch).await.expect("seal");
+        let left = i64::from(stock);
+        let installed = functions::install(&mut connection, &keys, &sale, left, 0, 0).await;
+        assert_eq!(installed.expect("install"), Installed::Open);
+        Self { keys, sale, connection }
     }
 
     async fn try_admit(
         &self,
         buyers: &[Buyer],
     ) -> Result<Result<functions::Admitted, functions::Fenced>, redis::RedisError> {
-        let options = AdmitOptions {
-            high_water: 1_000_000,
-            own_writer: true,
-            readmitted: None,
-        };
-        let mut connection = self.connection.clone();
-        functions::admit(
-            &mut connection,
-            &self.keys,
-            self.sale.id,
-            1,
-            options,
-            buyers,
-        )
-        .await
+        let options = AdmitOptions { high_water: 1_000_000, own_writer: true, readmitted: None };
+        let (mut connection, sale) = (self.connection.clone(), self.sale.id);
+        functions::admit(&mut connection, &self.keys, sale, 1, options, buyers).await
     }
 
     async fn admit(&self, buyers: &[Buyer]) -> Vec<Verdict> {
-        self.try_admit(buyers)
-            .await
-            .expect("an answer")
-            .expect("judged")
-            .verdicts
+        let admitted = self.try_admit(buyers).await.expect("an answer");
+        admitted.expect("decided").verdicts
     }
 
     async fn release(&self, orders: &[(UserId, OrderId)]) -> i64 {
-        let mut connection = self.connection.clone();
-        functions::release(&mut connection, &self.keys, self.sale.id, 1, orders)
-            .await
-            .expect("an answer")
-            .expect("released")
-            .returned
+        let (mut connection, sale) = (self.connection.clone(), self.sale.id);
+        let released = functions::release(&mut connection, &self.keys, sale, 1, orders).await;
+        released.expect("an answer").expect("released").returned
     }
 
     async fn state(&self) -> HashMap<String, i64> {
-        let mut connection = self.connection.clone();
-        let mut state: HashMap<String, String> = redis::cmd("HGETALL")
-            .arg(self.keys.state(self.sale.id))
-            .query_async(&mut connection)
-            .await
-            .expect("HGETALL");
+        let key = self.keys.state(self.sale.id);
+        let state: Result<HashMap<String, String>, _> = self.connection.clone().hgetall(key).await;
+        let mut state = state.expect("HGETALL");
         state.remove("approved");
-        let numbers = state.into_iter();
-        numbers
-            .map(|(field, value)| (field, value.parse().expect("a number")))
-            .collect()
+        let number = |(field, value): (String, String)| (field, value.parse().expect("a number"));
+        state.into_iter().map(number).collect()
     }
 }
 
-/// What `admit` and `release` should do, written the obvious way.
+/// A plain model of `admit` and `release`.
 struct Model {
     remaining: i64,
     limit: usize,
@@ -430,10 +297,8 @@ struct Model {
 impl Model {
     fn admit(&mut self, user: u8, order: i64, key: u64) -> Verdict {
         let held = self.held.entry(user).or_default();
-        if let Some(replayed) = held
-            .iter()
-            .find(|(_, stored, _)| key != 0 && *stored == key)
-        {
+        let is_replay = |(_, stored, _): &&(i64, u64, bool)| key != 0 && *stored == key;
+        if let Some(replayed) = held.iter().find(is_replay) {
             return Verdict::Replay(OrderId::from_i64(replayed.0));
         }
         let live: Vec<_> = held.iter().filter(|(_, _, live)| *live).collect();
@@ -457,8 +322,7 @@ impl Model {
         self.remaining += 1;
         // Spent orders are kept for their key's sake, the newest eight of them.
         held.retain(|(_, key, live)| *live || *key != 0);
-        let spent = held.iter().filter(|(_, _, live)| !live).count();
-        let mut surplus = spent.saturating_sub(8);
+        let mut surplus = held.iter().filter(|(_, _, live)| !live).count().saturating_sub(8);
         held.retain(|(_, _, live)| {
             let drop = !live && surplus > 0;
             surplus -= usize::from(drop);
@@ -514,19 +378,12 @@ async fn agree(
     for step in steps {
         match step {
             Step::Batch(clicks) => {
-                let buyers: Vec<Buyer> = clicks
-                    .iter()
-                    .map(|(user, key)| {
-                        let key = (*key != 0).then(|| IdempotencyKey::from_stored(i64::from(*key)));
-                        let order_id = OrderId::from_i64(next_order);
-                        next_order += 1;
-                        Buyer {
-                            user: users[usize::from(*user)],
-                            order_id,
-                            key,
-                        }
-                    })
-                    .collect();
+                let clicked = |(number, (user, key)): (usize, &(u8, u8))| {
+                    let key = (*key != 0).then(|| IdempotencyKey::from_stored(i64::from(*key)));
+                    buyer(users[usize::from(*user)], next_order + number as i64, key)
+                };
+                let buyers: Vec<Buyer> = clicks.iter().enumerate().map(clicked).collect();
+                next_order += clicks.len() as i64;
                 let verdicts = bench.admit(&buyers).await;
                 for ((verdict, buyer), (user, key)) in verdicts.iter().zip(&buyers).zip(&clicks) {
                     let expected = model.admit(*user, buyer.order_id.get(), u64::from(*key));
@@ -542,45 +399,23 @@ async fn agree(
             }
             Step::Release(which) if !accepted.is_empty() => {
                 let (user, order) = accepted[which.index(accepted.len())];
-                let released = bench
-                    .release(&[(users[usize::from(user)], OrderId::from_i64(order))])
-                    .await;
-                prop_assert_eq!(released, model.release(user, order));
+                let orders = [(users[usize::from(user)], OrderId::from_i64(order))];
+                prop_assert_eq!(bench.release(&orders).await, model.release(user, order));
             }
             Step::Release(_) => {}
         }
         let state = bench.state().await;
         prop_assert_eq!(state["remaining"], model.remaining);
-        let live: usize = model
-            .held
-            .values()
-            .flatten()
-            .filter(|(_, _, live)| *live)
-            .count();
-        prop_assert_eq!(
-            state["remaining"] + i64::try_from(live).unwrap_or(0),
-            i64::from(stock),
-            "conservation"
-        );
+        let live = model.held.values().flatten().filter(|(_, _, live)| *live).count() as i64;
+        prop_assert_eq!(state["remaining"] + live, i64::from(stock), "conservation");
     }
-    let mut connection = bench.connection.clone();
     let shard = bench.keys.buyers(bench.sale.id, 1);
-    let records: HashMap<Vec<u8>, Vec<u8>> = redis::cmd("HGETALL")
-        .arg(shard)
-        .query_async(&mut connection)
-        .await
-        .expect("HGETALL");
-    for record in records.values() {
-        let slots: Vec<u8> = functions::record::decode(record)
-            .filter(|held| !held.returned)
-            .map(|held| held.slot)
-            .collect();
+    let records: Vec<Vec<u8>> = bench.connection.clone().hvals(shard).await.expect("HVALS");
+    for record in &records {
+        let live = functions::record::decode(record).filter(|held| !held.returned);
+        let slots: Vec<u8> = live.map(|held| held.slot).collect();
         let distinct: HashSet<&u8> = slots.iter().collect();
-        prop_assert_eq!(
-            distinct.len(),
-            slots.len(),
-            "live orders of a user take different slots"
-        );
+        prop_assert_eq!(distinct.len(), slots.len(), "two live orders take one slot");
         prop_assert!(slots.iter().all(|slot| i16::from(*slot) < limit));
     }
     Ok(())

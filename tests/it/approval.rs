@@ -9,6 +9,7 @@ use crate::support::{
     redis_servers::RedisProcess,
 };
 use flash_sale::{
+    admission::ids,
     domain::{OrderId, SaleId, UserId},
     redis::{
         Keys,
@@ -24,31 +25,21 @@ use time::OffsetDateTime;
 /// Far from those that the generator leases.
 fn fresh_id() -> OrderId {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let second = OffsetDateTime::now_utc().unix_timestamp() - 1_735_689_600;
     let number = u32::MAX - NUMBER.fetch_add(1, Relaxed);
-    OrderId::from_i64(second << 32 | i64::from(number))
+    ids::encode(OffsetDateTime::now_utc().unix_timestamp(), number).expect("an id")
 }
 
 fn fresh_buyer() -> Buyer {
-    Buyer {
-        user: UserId::random(),
-        order_id: fresh_id(),
-        key: None,
-    }
+    Buyer { user: UserId::random(), order_id: fresh_id(), key: None }
 }
 
-const OPTIONS: AdmitOptions = AdmitOptions {
-    high_water: 1_000_000,
-    own_writer: false,
-    readmitted: None,
-};
+const OPTIONS: AdmitOptions =
+    AdmitOptions { high_water: 1_000_000, own_writer: false, readmitted: None };
 
-/// What a purchase hears from this server, in this epoch.
+/// The answer of this server to a purchase in this epoch.
 async fn ask(server: &RedisProcess, sale: SaleId, epoch: i64) -> Result<Verdict, Fenced> {
     let mut connection = server.connection().await.expect("it answers");
-    let keys = Keys::new("");
-    let buyers = [fresh_buyer()];
-    functions::admit(&mut connection, &keys, sale, epoch, OPTIONS, &buyers)
+    functions::admit(&mut connection, &Keys::new(""), sale, epoch, OPTIONS, &[fresh_buyer()])
         .await
         .expect("an answer")
         .map(|admitted| admitted.verdicts[0])
@@ -57,12 +48,7 @@ async fn ask(server: &RedisProcess, sale: SaleId, epoch: i64) -> Result<Verdict,
 const SOLD: Result<Verdict, Fenced> = Ok(Verdict::Accepted { slot: 0 });
 
 async fn follow(replica: &RedisProcess, primary: &RedisProcess) {
-    let port = primary.port.to_string();
-    let _: String = replica.command(&["REPLICAOF", "127.0.0.1", &port]).await;
-    eventually("the replica follows", async || {
-        (replica.info("replication", "master_link_status").await? == "up").then_some(())
-    })
-    .await;
+    replica.follow(primary).await;
     // In step with everything that was written so far.
     eventually("the replica has it all", async || {
         let offset = primary.info("replication", "master_repl_offset").await;
@@ -80,21 +66,13 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     let servers = Servers::own().await;
     let start = |name: &str| RedisProcess::start(&servers.folder(name), free_port(), &[]);
     let (first, second) = (start("first"), start("second"));
-    for server in [&first, &second] {
-        eventually("it answers", async || {
-            server.ask::<String>(&["PING"]).await.ok()
-        })
-        .await;
-    }
-    let url = |server: &RedisProcess| format!("redis://{}", server.address());
-
-    let app = TestApp::launch(
-        servers.database().await,
-        url(&first),
-        String::new(),
-        Options::default(),
-    )
-    .await;
+    first.until_ready().await;
+    second.until_ready().await;
+    let launch = |database, server: &RedisProcess| {
+        let url = format!("redis://{}", server.address());
+        TestApp::launch(database, url, String::new(), Options::default())
+    };
+    let app = launch(servers.database().await, &first).await;
     let sale: SaleId = app.sale(1_000, json!({})).await.parse().expect("an id");
     let database = app.stop().await;
     assert_eq!(ask(&first, sale, 1).await, SOLD);
@@ -103,7 +81,7 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     // A first replica changes what INFO says of replication, and nothing that matters.
     follow(&second, &first).await;
     assert_eq!(ask(&first, sale, 1).await, SOLD);
-    // What Redis itself forgets of functions is given to it again, without a rebuild.
+    // A library that Redis has dropped is loaded again, without a rebuild.
     let _: String = first.command(&["FUNCTION", "FLUSH"]).await;
     assert_eq!(ask(&first, sale, 1).await, SOLD);
 
@@ -113,7 +91,7 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     assert_eq!(ask(&second, sale, 1).await, Err(Fenced::NotApproved));
 
     // Others go on there. The old primary knows the old epoch, which nobody names any more.
-    let app = TestApp::launch(database, url(&second), String::new(), Options::default()).await;
+    let app = launch(database, &second).await;
     let epoch = eventually("it is rebuilt", async || {
         let epoch = app.number("SELECT epoch FROM sales").await;
         (epoch > 1 && ask(&second, sale, epoch).await == SOLD).then_some(epoch)
@@ -131,22 +109,18 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     // Killed and started on its own files, which are complete.
     second.kill();
     second.start_again();
-    eventually("it answers again", async || {
-        second.ask::<String>(&["PING"]).await.ok()
-    })
-    .await;
+    second.until_ready().await;
     let after = eventually("it has loaded its files", async || {
         let mut connection = second.connection().await.ok()?;
         let call = functions::snapshot(&Keys::new(""), sale);
-        let reply = call.query_async(&mut connection).await.ok()?;
-        functions::Snapshot::from_reply(reply)
+        functions::Snapshot::from_reply(call.query_async(&mut connection).await.ok()?)
     })
     .await;
     assert_eq!((after.epoch, after.is_approved()), (epoch, false));
     assert_eq!(ask(&second, sale, epoch).await, Err(Fenced::NotApproved));
 
     // Emptied: the process is the same, and sees that the sale is not there.
-    let app = TestApp::launch(database, url(&second), String::new(), Options::default()).await;
+    let app = launch(database, &second).await;
     let epoch = eventually("it is rebuilt once more", async || {
         let epoch = app.number("SELECT epoch FROM sales").await;
         (ask(&second, sale, epoch).await == SOLD).then_some(epoch)
@@ -170,14 +144,10 @@ async fn buy_with(
         let mut packed = buyer.user.as_bytes().to_vec();
         packed.extend(buyer.order_id.get().to_be_bytes());
         packed.extend([0; 8]);
+        let names = [keys.state(sale), keys.log(sale), keys.buyers(sale, 1)];
         let mut call = redis::cmd("FCALL");
-        call.arg(format!("admit_{version}"))
-            .arg(3)
-            .arg(keys.state(sale))
-            .arg(keys.log(sale))
-            .arg(keys.buyers(sale, 1))
-            .arg(&[1, 1_000_000, 0, 0])
-            .arg(packed);
+        call.arg(format!("admit_{version}")).arg(3).arg(&names);
+        call.arg(&[1, 1_000_000, 0, 0]).arg(packed);
         type Reply = (String, i64, i64, i64, i64, String, String);
         let reply: redis::Value = call.query_async(&mut connection).await.expect("an answer");
         let redis::Value::Array(mut reply) = reply else {
@@ -195,55 +165,34 @@ async fn buy_with(
     }
 }
 
-/// A rolling change of versions: an instance with the newer library works beside one with the older,
-/// on one sale, and nobody has to rebuild it.
+/// A rolling change of versions: an instance with the newer library works beside one with the
+/// older, on one sale, and nobody has to rebuild it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_versions_of_the_library_sell_side_by_side() {
     const STOCK: usize = 3_000;
-    let app = TestApp::start().await;
-    let sale = app.sale(STOCK as i64, json!({})).await;
+    let (app, sale) = TestApp::selling(STOCK as i64, json!({})).await;
     let id: SaleId = sale.parse().expect("an id");
     // The same code under another name is what a change of a comment would make of it.
     let mine = LIBRARY.name_of("");
     let other = "ffffffff";
-    let source = LIBRARY
-        .source()
-        .replace(mine.trim_start_matches('_'), other);
-    redis::cmd("FUNCTION")
-        .arg("LOAD")
-        .arg("REPLACE")
-        .arg(&source)
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("it loads");
-    let keys = Keys::new(&app.prefix);
-    let newer = tokio::spawn(buy_with(other, app.redis().await, keys, id));
+    let source = LIBRARY.source().replace(mine.trim_start_matches('_'), other);
+    let mut load = redis::cmd("FUNCTION");
+    app.in_redis::<String>(load.arg(&["LOAD", "REPLACE", &source])).await;
+    let newer = tokio::spawn(buy_with(other, app.redis().await, Keys::new(&app.prefix), id));
     let mut older = 0;
     while !newer.is_finished() {
-        let bought = crate::support::load::crowd(&app, &sale, 50).await;
-        older += bought.len();
+        older += crate::support::load::crowd(&app, &sale, 50).await.len();
     }
     let newer = newer.await.expect("no panic");
     assert!(older > 0 && newer > 0, "{older} and {newer}");
     assert_eq!(older + newer, STOCK);
-    eventually("everything is written", async || {
-        (app.number(&format!(
-            "SELECT count(*) FROM orders WHERE sale_id = {sale}"
-        ))
-        .await
-            == STOCK as i64)
-            .then_some(())
-    })
-    .await;
-    let audit = app.assert_sound(&sale).await;
-    assert_eq!(audit.live, STOCK as i64);
+    let rows = format!("SELECT count(*) FROM orders WHERE sale_id = {sale}");
+    wait_for!(app.number(&rows).await == STOCK as i64);
+    assert_eq!(app.assert_sound(&sale).await.live, STOCK as i64);
     let epoch = format!("SELECT epoch FROM sales WHERE id = {sale}");
     assert_eq!(app.number(&epoch).await, 1, "it was rebuilt");
-    redis::cmd("FUNCTION")
-        .arg("DELETE")
-        .arg(format!("flash_sale_{other}"))
-        .exec_async(&mut app.redis().await)
-        .await
-        .expect("it goes");
+    let library = format!("flash_sale_{other}");
+    let mut delete = redis::cmd("FUNCTION");
+    app.in_redis::<()>(delete.arg(&["DELETE", &library])).await;
     app.finish().await;
 }

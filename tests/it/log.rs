@@ -1,4 +1,4 @@
-//! The log: a storm of one warning is summed up, whoever causes it.
+//! The log: a storm of one warning is summed up.
 
 use crate::{
     cli::{Home, Program, get},
@@ -28,13 +28,11 @@ async fn a_storm_of_warnings_is_summed_up() {
     let repeated = eventually("it is summed up", async || {
         let said = program.stderr();
         let mut lines = said.lines();
-        lines
-            .find(|line| line.contains("not ready: repeated"))
-            .map(str::to_owned)
+        lines.find(|line| line.contains("not ready: repeated")).map(str::to_owned)
     })
     .await;
     assert!(repeated.contains("WARN"), "{repeated}");
-    // 800 lines it would have been, for redis and for the gate.
+    // 800 lines it would have been, for redis and for admission.
     let said = program.stderr();
     assert!(said.lines().count() <= 100, "{said}");
     wait_for!(get(&program, "/readyz").await.0 == StatusCode::OK);

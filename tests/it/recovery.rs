@@ -1,53 +1,43 @@
-//! What dead writers left behind, and orders that nobody knows.
+//! Log entries of dead writers, and unknown orders.
 
-use crate::support::app::{Options, TestApp, eventually};
-use flash_sale::{
-    domain::{Admission, UserId},
-    sale::ids,
-    worker::{rebuild, recovery},
-};
-use reqwest::StatusCode;
+use crate::support::app::{Options, TestApp, eventually, must_accept};
+use flash_sale::{admission::ids, orders::log_recovery, services::Services};
+use redis::AsyncCommands;
 use serde_json::json;
 use std::{
-    collections::HashSet,
     sync::atomic::Ordering::Relaxed,
     time::{Duration, Instant},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// The services of a process that says it writes its own orders, and has lost its writer. It has
+/// accepted so many orders of each of these sales.
+async fn without_their_writer(app: &TestApp, sales: &[String], orders: usize) -> Services {
+    let (services, _) = app.approved_services().await;
+    for sale in sales {
+        for _ in 0..orders {
+            must_accept(&services, sale.parse().expect("an id")).await;
+        }
+    }
+    services
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_written() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let id = sale.parse().expect("an id");
-    // A process that says it writes its own orders, and has lost its writer.
-    let (shop, _) = app.shop_without_loops();
-    rebuild::step(&shop, &mut HashSet::new())
-        .await
-        .expect("approved");
     let accepted = Instant::now();
-    for _ in 0..5 {
-        let admission = shop
-            .purchase(id, UserId::random(), None)
-            .await
-            .expect("an answer");
-        assert!(
-            matches!(admission, Admission::Accepted { .. }),
-            "{admission:?}"
-        );
-    }
-    shop.refresh(id).await.expect("the sale");
-    assert_eq!(
-        recovery::step(&shop).await.expect("a pass"),
-        0,
-        "too young to be left behind"
-    );
+    let services = without_their_writer(&app, std::slice::from_ref(&sale), 5).await;
+    let recover = async || {
+        services.catalog.refresh(id).await.expect("the sale");
+        services.orders.recover_step().await.expect("a pass")
+    };
     let mut settled = 0;
     eventually("all orders are left behind", async || {
-        shop.refresh(id).await.expect("the sale");
         // On a busy machine the first ones are old enough a pass before the last.
-        settled += recovery::step(&shop).await.expect("a pass");
-        assert!(settled == 0 || accepted.elapsed() >= recovery::GRACE);
+        settled += recover().await;
+        assert!(settled == 0 || accepted.elapsed() >= log_recovery::GRACE, "written too early");
         (settled >= 5).then_some(())
     })
     .await;
@@ -56,8 +46,8 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
     app.finish().await;
 }
 
-/// What was left behind in many sales is written together, not in a transaction for each; and while this process' own
-/// writer is behind, what has grown old meanwhile is not taken for left behind.
+/// Orders of many sales are recovered in one transaction, not in one for each. While this process'
+/// own writer is behind, its older orders do not count as left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_writes_them() {
     const SALES: usize = 40;
@@ -66,29 +56,20 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     for _ in 0..SALES {
         sales.push(app.sale(10, json!({})).await);
     }
-    let (shop, _) = app.shop_without_loops();
-    rebuild::step(&shop, &mut HashSet::new())
-        .await
-        .expect("approved");
-    for sale in &sales {
-        let id = sale.parse().expect("an id");
-        let admission = shop.purchase(id, UserId::random(), None).await;
-        let admission = admission.expect("an answer");
-        assert!(matches!(admission, Admission::Accepted { .. }));
-    }
-    let listings = shop.board.listings();
-    shop.read_snapshots(&listings).await.expect("snapshots");
+    let services = without_their_writer(&app, &sales, 1).await;
+    let read = services.catalog.read_snapshots(&services.catalog.cache.cached_sales()).await;
+    read.expect("snapshots");
     let last = Instant::now();
-    shop.set_oldest_in_hand(1); // since 1970
+    services.orders.set_oldest_in_hand(1); // since 1970
     eventually("all are older than the grace", async || {
-        assert_eq!(recovery::step(&shop).await.expect("a pass"), 0);
-        (last.elapsed() > recovery::GRACE + Duration::from_millis(200)).then_some(())
+        assert_eq!(services.orders.recover_step().await.expect("a pass"), 0);
+        (last.elapsed() > log_recovery::GRACE + Duration::from_millis(200)).then_some(())
     })
     .await;
-    shop.set_oldest_in_hand(0);
-    let asked = || shop.round_trips.postgres.load(Relaxed);
+    services.orders.set_oldest_in_hand(0);
+    let asked = || services.orders.round_trips.postgres.load(Relaxed);
     let before = asked();
-    assert_eq!(recovery::step(&shop).await.expect("a pass"), SALES);
+    assert_eq!(services.orders.recover_step().await.expect("a pass"), SALES);
     let round_trips = asked() - before;
     assert!(round_trips < 10, "{round_trips} questions to Postgres");
     for sale in &sales {
@@ -97,19 +78,17 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     app.finish().await;
 }
 
-/// An id says when it was made: a sale that was not open by then cannot have that order, whatever state it
-/// is in.
+/// An id says when it was made: a sale that was not open by then cannot have that order, whatever
+/// state it is in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
     let app = TestApp::start().await;
     let opens_at = OffsetDateTime::now_utc() + time::Duration::HOUR;
     let text = opens_at.format(&Rfc3339).expect("a time");
-    let (open, next) = (
-        app.sale(10, json!({})).await,
-        app.sale(10, json!({ "opens_at": text })).await,
-    );
-    // What is broken stays so.
-    let points = &app.shop.fail_points;
+    let open = app.sale(10, json!({})).await;
+    let next = app.sale(10, json!({ "opens_at": text })).await;
+    // No rebuild repairs what the test breaks.
+    let points = &app.services.fail_points;
     points.set("rebuild.elected=error*always").expect("a point");
     let shopper = app.shopper();
     let unknown = |hours: i64| {
@@ -117,16 +96,16 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
         ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
     };
     let break_sale = async |sale: &str| {
-        let state = app.shop.redis.keys.state(sale.parse().expect("an id"));
-        app.in_redis::<()>(redis::cmd("HSET").arg(&[state.as_str(), "epoch", "7"]))
-            .await;
+        let keys = &app.services.catalog.redis.keys;
+        let state = keys.state(sale.parse().expect("an id"));
+        let () = app.redis().await.hset(state, "epoch", 7).await.expect("HSET");
     };
     let ask = async |hours| shopper.order(&unknown(hours).to_string()).await;
-    ask(0).await.assert(StatusCode::NOT_FOUND);
+    ask(0).await.assert(404);
     break_sale(&next).await;
-    ask(0).await.assert(StatusCode::NOT_FOUND);
-    ask(2).await.assert(StatusCode::SERVICE_UNAVAILABLE);
+    ask(0).await.assert(404);
+    ask(2).await.assert(503);
     break_sale(&open).await;
-    ask(0).await.assert(StatusCode::SERVICE_UNAVAILABLE);
+    ask(0).await.assert(503);
     app.finish().await;
 }

@@ -1,20 +1,15 @@
-//! From the buyers' queue to the writer's channel, under many thousand schedules (the crate
-//! `shuttle`). A replica of `gate::ask`, `gate::run` and `writer::run`: docs/model.md.
-//! `SHUTTLE_RANDOM_SEED` replays one.
+//! From the admission queue to the writer's channel, under thousands of schedules (`shuttle`). A
+//! replica of `src/admission/queue.rs` and `src/orders/writer.rs`: see docs/model.md.
+//! `SHUTTLE_RANDOM_SEED` replays a schedule.
 
 use futures_util::future::{Either, select};
-use shuttle::{
-    Config, Runner,
-    future::{block_on, spawn, yield_now},
-    rand::{Rng, thread_rng},
-    scheduler::PctScheduler,
-};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{BuildHasher, Hasher, RandomState},
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::{Config, Runner, scheduler::PctScheduler};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 const BUYERS: u32 = 5;
@@ -35,7 +30,7 @@ enum Admission {
 /// `Err`: 503.
 type Answer = Result<Admission, &'static str>;
 
-struct Waiting {
+struct PendingPurchase {
     user: u32,
     answer: oneshot::Sender<Answer>,
 }
@@ -47,29 +42,29 @@ struct Batch {
     orders: Vec<u32>,
 }
 
-/// What goes wrong in a run, drawn anew for each schedule.
+/// The faults of a run, drawn anew for each schedule.
 #[derive(Clone, Copy, Debug, Default)]
-struct Trouble {
+struct Faults {
     /// The reply of this script call is lost: 0 is the first.
     lost_reply: Option<u32>,
-    /// The gate's task dies (a panic) before this batch is answered.
-    gate_dies_at: Option<u32>,
+    /// The queue's task panics before this batch is answered.
+    queue_dies_at: Option<u32>,
     /// The writer's task ends after so many batches, and its channel with it.
     writer_ends_after: Option<u32>,
     /// This buyer's client hangs up at some time.
     hangs_up: Option<u32>,
 }
 
-/// A mistake in the replica, to see that the properties notice it.
+/// A mistake planted in the replica, for the properties to notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    AnswersBeforeTheLog,
-    DropsWhatTheChannelRefuses,
-    ForgetsABuyer,
-    JudgesTheLastFirst,
-    RetriesUnderFreshIds,
-    SellsToWhoHungUp,
+    AnswerBeforeTheLog,
+    DropRefusedBatches,
+    ForgetABuyer,
+    AdmitTheLastFirst,
+    RetryUnderFreshIds,
+    SellToGoneBuyers,
 }
 
 #[derive(Default)]
@@ -82,56 +77,53 @@ struct World {
     log: Vec<Batch>,
     /// In Postgres.
     rows: BTreeSet<u32>,
-    /// Users in the order in which they joined the queue, and in which the script saw them.
+    /// Users in the order of joining the queue, and in that of their admission.
     joined: Vec<u32>,
-    judged: Vec<u32>,
-    /// Who had hung up before the script saw them.
+    admitted: Vec<u32>,
+    /// Users who had hung up before their admission.
     gone: BTreeSet<u32>,
 }
 
 impl World {
     fn is_kept(&self, order: u32) -> bool {
-        let in_log = self.log.iter().any(|batch| batch.orders.contains(&order));
-        in_log || self.rows.contains(&order)
+        self.log.iter().any(|batch| batch.orders.contains(&order)) || self.rows.contains(&order)
     }
 
     /// `admit.lua`
-    fn admit(&mut self, buyers: &[(u32, u32)]) -> (Vec<Admission>, Option<Batch>) {
+    fn admit(&mut self, buyers: Vec<(u32, u32)>) -> (Vec<Admission>, Option<Batch>) {
         let mut orders = Vec::new();
         let mut verdicts = Vec::new();
         for (user, order) in buyers {
-            if !self.judged.contains(user) {
-                self.judged.push(*user);
+            if !self.admitted.contains(&user) {
+                self.admitted.push(user);
             }
-            verdicts.push(match self.buyers.get(user) {
-                Some(held) if held == order => Admission::Accepted(*order),
+            verdicts.push(match self.buyers.get(&user) {
+                Some(held) if *held == order => Admission::Accepted(order),
                 Some(_) => Admission::AlreadyOrdered,
                 None if self.buyers.len() == STOCK => Admission::SoldOut,
                 None => {
-                    self.buyers.insert(*user, *order);
-                    orders.push(*order);
-                    Admission::Accepted(*order)
+                    self.buyers.insert(user, order);
+                    orders.push(order);
+                    Admission::Accepted(order)
                 }
             });
         }
         if orders.is_empty() {
             return (verdicts, None);
         }
-        let batch = Batch {
-            entry: self.next_entry,
-            orders,
-        };
+        let entry = self.next_entry;
         self.next_entry += 1;
+        let batch = Batch { entry, orders };
         self.log.push(batch.clone());
         (verdicts, Some(batch))
     }
 }
 
-/// What all tasks of a run share.
+/// Shared by all tasks of a run.
 #[derive(Clone)]
 struct Run {
     world: Arc<Mutex<World>>,
-    trouble: Trouble,
+    faults: Faults,
     bug: Bug,
 }
 
@@ -142,11 +134,11 @@ impl Run {
     }
 }
 
-/// `gate::ask`
-async fn ask(run: &Run, queue: &mpsc::Sender<Waiting>, user: u32) -> Answer {
+/// A purchase joins the queue and waits for its answer.
+async fn ask(run: &Run, queue: &mpsc::Sender<PendingPurchase>, user: u32) -> Answer {
     let (answer, verdict) = oneshot::channel();
     yield_now().await;
-    match queue.try_send(Waiting { user, answer }) {
+    match queue.try_send(PendingPurchase { user, answer }) {
         Ok(()) => {
             run.world().joined.push(user);
             verdict.await.unwrap_or(Err("no answer"))
@@ -155,34 +147,31 @@ async fn ask(run: &Run, queue: &mpsc::Sender<Waiting>, user: u32) -> Answer {
     }
 }
 
-/// `gate::run`
-async fn serve(run: Run, mut queue: mpsc::Receiver<Waiting>, handoff: mpsc::Sender<Batch>) {
+/// The task of the admission queue.
+async fn serve(run: Run, mut queue: mpsc::Receiver<PendingPurchase>, handoff: mpsc::Sender<Batch>) {
     let mut waiting = Vec::new();
     let mut batches = 0;
     while queue.recv_many(&mut waiting, BATCH_LIMIT).await > 0 {
         yield_now().await;
-        if run.bug != Bug::SellsToWhoHungUp {
+        if run.bug != Bug::SellToGoneBuyers {
             waiting.retain(|buyer| !buyer.answer.is_closed());
         }
-        for buyer in &waiting {
-            if buyer.answer.is_closed() {
-                run.world().gone.insert(buyer.user);
-            }
-        }
-        if run.bug == Bug::JudgesTheLastFirst {
+        let gone = waiting.iter().filter(|buyer| buyer.answer.is_closed());
+        run.world().gone.extend(gone.map(|buyer| buyer.user));
+        if run.bug == Bug::AdmitTheLastFirst {
             waiting.reverse();
         }
         if waiting.is_empty() {
             continue;
         }
-        let (verdicts, batch) = judge(&run, &waiting).await;
-        if run.trouble.gate_dies_at == Some(batches) {
+        let (verdicts, batch) = admit(&run, &waiting).await;
+        if run.faults.queue_dies_at == Some(batches) {
             return; // as a panic: everything that the task owns is dropped
         }
         batches += 1;
         if let Some(batch) = batch {
             let refused = handoff.try_send(batch);
-            if run.bug == Bug::DropsWhatTheChannelRefuses
+            if run.bug == Bug::DropRefusedBatches
                 && let Err(error) = refused
             {
                 let entry = error.into_inner().entry;
@@ -190,7 +179,7 @@ async fn serve(run: Run, mut queue: mpsc::Receiver<Waiting>, handoff: mpsc::Send
             }
         }
         for (buyer, verdict) in waiting.drain(..).zip(verdicts) {
-            if run.bug == Bug::ForgetsABuyer && buyer.user == 0 {
+            if run.bug == Bug::ForgetABuyer && buyer.user == 0 {
                 std::mem::forget(buyer);
                 continue;
             }
@@ -200,8 +189,8 @@ async fn serve(run: Run, mut queue: mpsc::Receiver<Waiting>, handoff: mpsc::Send
     }
 }
 
-/// `gate::judge`: asks until there is a reply, under the same ids.
-async fn judge(run: &Run, waiting: &[Waiting]) -> (Vec<Admission>, Option<Batch>) {
+/// Sends a batch until there is a reply, under the same ids.
+async fn admit(run: &Run, waiting: &[PendingPurchase]) -> (Vec<Admission>, Option<Batch>) {
     let fresh_ids = || {
         let mut world = run.world();
         let first = world.next_id;
@@ -209,38 +198,30 @@ async fn judge(run: &Run, waiting: &[Waiting]) -> (Vec<Admission>, Option<Batch>
         (first..).take(waiting.len()).collect::<Vec<u32>>()
     };
     let mut ids = fresh_ids();
-    if run.bug == Bug::AnswersBeforeTheLog {
-        let accepted = ids.iter().map(|id| Admission::Accepted(*id));
-        return (accepted.collect(), None);
+    if run.bug == Bug::AnswerBeforeTheLog {
+        return (ids.iter().map(|id| Admission::Accepted(*id)).collect(), None);
     }
     loop {
         yield_now().await;
-        let users = waiting.iter().map(|buyer| buyer.user);
-        let buyers: Vec<(u32, u32)> = users.zip(ids.iter().copied()).collect();
-        let (verdicts, batch, call) = {
-            let mut world = run.world();
-            let call = world.calls;
-            world.calls += 1;
-            let (verdicts, batch) = world.admit(&buyers);
-            (verdicts, batch, call)
-        };
+        let buyers = waiting.iter().map(|buyer| buyer.user).zip(ids.iter().copied()).collect();
+        let call = run.world().calls;
+        run.world().calls += 1;
+        let reply = run.world().admit(buyers);
         yield_now().await;
-        if run.trouble.lost_reply != Some(call) {
-            return (verdicts, batch);
+        if run.faults.lost_reply != Some(call) {
+            return reply;
         }
-        if run.bug == Bug::RetriesUnderFreshIds {
+        if run.bug == Bug::RetryUnderFreshIds {
             ids = fresh_ids();
         }
     }
 }
 
-/// `writer::run`
+/// The writer.
 async fn write(run: Run, mut channel: mpsc::Receiver<Batch>) {
     let mut batches = 0;
-    while run.trouble.writer_ends_after != Some(batches) {
-        let Some(batch) = channel.recv().await else {
-            return;
-        };
+    while run.faults.writer_ends_after != Some(batches) {
+        let Some(batch) = channel.recv().await else { return };
         batches += 1;
         yield_now().await;
         run.world().rows.extend(&batch.orders);
@@ -249,11 +230,11 @@ async fn write(run: Run, mut channel: mpsc::Receiver<Batch>) {
     }
 }
 
-/// A client, which may hang up, and what it makes of its answer. Whether it got one.
-async fn client(run: Run, queue: mpsc::Sender<Waiting>, user: u32) -> bool {
+/// A client, which may hang up; whether it got an answer.
+async fn client(run: Run, queue: mpsc::Sender<PendingPurchase>, user: u32) -> bool {
     let asked = pin!(ask(&run, &queue, user));
     let hang_up = async {
-        if run.trouble.hangs_up != Some(user) {
+        if run.faults.hangs_up != Some(user) {
             std::future::pending::<()>().await;
         }
         for _ in 0..thread_rng().gen_range(0..8) {
@@ -265,133 +246,92 @@ async fn client(run: Run, queue: mpsc::Sender<Waiting>, user: u32) -> bool {
         Either::Right(_) => return false,
     };
     match answer {
-        Ok(Admission::Accepted(order)) => assert!(
-            run.world().is_kept(order),
-            "an order was answered before it was kept"
-        ),
-        Ok(Admission::AlreadyOrdered) => {
-            panic!("somebody who asked once was told that they had ordered before")
+        Ok(Admission::Accepted(order)) => {
+            assert!(run.world().is_kept(order), "an order was answered before it was kept");
         }
+        Ok(Admission::AlreadyOrdered) => panic!("a user who asked once had ordered before"),
         Ok(Admission::SoldOut) | Err(_) => {}
     }
     true
 }
 
-fn one_run(bug: Bug, trouble: Trouble) {
-    let run = Run {
-        world: Arc::default(),
-        trouble,
-        bug,
-    };
+fn one_run(bug: Bug, faults: Faults) {
+    let world = Arc::default();
+    let run = Run { world, faults, bug };
     block_on(async {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (handoff, channel) = mpsc::channel(CHANNEL);
-        let gate = spawn(serve(run.clone(), waiting, handoff));
+        let serving = spawn(serve(run.clone(), waiting, handoff));
         let writer = spawn(write(run.clone(), channel));
-        let clients: Vec<_> = (0..BUYERS)
-            .map(|user| spawn(client(run.clone(), queue.clone(), user)))
-            .collect();
+        let start = |user| spawn(client(run.clone(), queue.clone(), user));
+        let clients: Vec<_> = (0..BUYERS).map(start).collect();
         drop(queue);
-        // That nobody waits for ever: shuttle fails a run in which all tasks are stuck.
+        // Nobody waits for ever: shuttle fails a run in which all tasks are stuck.
         for (user, client) in (0..).zip(clients) {
-            let answered = client.await.expect("a client never panics by itself");
-            assert!(answered || trouble.hangs_up == Some(user));
+            assert!(client.await.expect("no panic") || faults.hangs_up == Some(user));
         }
-        gate.await.expect("the gate ends with its last client");
-        writer.await.expect("the writer ends with the gate");
+        serving.await.expect("it ends with its last client");
+        writer.await.expect("it ends with the queue");
     });
 
     let world = run.world();
-    for order in world.buyers.values() {
-        assert!(
-            world.is_kept(*order),
-            "a batch was neither written nor left in the log"
-        );
-    }
-    let in_order: Vec<u32> = world
-        .joined
-        .iter()
-        .copied()
-        .filter(|user| world.judged.contains(user))
-        .collect();
-    assert_eq!(
-        world.judged, in_order,
-        "buyers were not judged in the order of their arrival"
-    );
-    let sold: BTreeSet<u32> = world.buyers.keys().copied().collect();
-    assert!(
-        sold.is_disjoint(&world.gone),
-        "somebody who had hung up was sold something"
-    );
+    let kept = world.buyers.values().all(|order| world.is_kept(*order));
+    assert!(kept, "a batch was neither written nor left in the log");
+    let mut in_order = world.joined.clone();
+    in_order.retain(|user| world.admitted.contains(user));
+    assert_eq!(world.admitted, in_order, "not in the order of arrival");
+    let sold_to_gone = world.buyers.keys().any(|user| world.gone.contains(user));
+    assert!(!sold_to_gone, "a buyer who had hung up was sold something");
 }
 
-/// Half of the runs without a given trouble, the other half with it at some point.
-fn some_trouble() -> Trouble {
+/// Each fault happens in half of the runs, at some point.
+fn some_faults() -> Faults {
     fn perhaps(below: u32) -> Option<u32> {
         let mut random = thread_rng();
-        let drawn = random.gen_range(0..below);
-        random.gen_bool(0.5).then_some(drawn)
+        random.gen_bool(0.5).then_some(random.gen_range(0..below))
     }
-    Trouble {
+    Faults {
         lost_reply: perhaps(3),
-        gate_dies_at: perhaps(3),
+        queue_dies_at: perhaps(3),
         writer_ends_after: perhaps(2),
         hangs_up: perhaps(BUYERS),
     }
 }
 
-#[test]
-fn the_hand_over_holds() {
-    shuttle::check_random(|| one_run(Bug::None, some_trouble()), SCHEDULES);
+fn run_with(bug: Bug) {
+    shuttle::check_random(move || one_run(bug, some_faults()), SCHEDULES);
 }
 
-/// The same with priorities instead of dice, which reaches long delays of single tasks.
+#[test]
+fn the_hand_over_holds() {
+    run_with(Bug::None);
+}
+
+/// Priorities instead of dice reach long delays of single tasks.
 #[test]
 fn the_hand_over_holds_with_slow_tasks() {
     let seed = RandomState::new().build_hasher().finish();
     println!("seed {seed}, unless SHUTTLE_RANDOM_SEED is set");
     let schedules = PctScheduler::new_from_seed(seed, 3, SCHEDULES);
-    Runner::new(schedules, Config::new()).run(|| one_run(Bug::None, some_trouble()));
+    Runner::new(schedules, Config::new()).run(|| one_run(Bug::None, some_faults()));
 }
 
-// ── Each property notices a mistake ─────────────────────────────────────────────────────────────────
-
-fn with(bug: Bug) {
-    shuttle::check_random(move || one_run(bug, some_trouble()), SCHEDULES);
+/// A test for each planted bug: the run panics with these words.
+macro_rules! noticed {
+    ($($name:ident: $bug:ident, $words:literal;)*) => {$(
+        #[test]
+        #[should_panic(expected = $words)]
+        fn $name() {
+            run_with(Bug::$bug);
+        }
+    )*};
 }
 
-#[test]
-#[should_panic(expected = "answered before it was kept")]
-fn answering_before_the_log_is_noticed() {
-    with(Bug::AnswersBeforeTheLog);
-}
-
-#[test]
-#[should_panic(expected = "kept")]
-fn dropping_what_the_channel_refuses_is_noticed() {
-    with(Bug::DropsWhatTheChannelRefuses);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn forgetting_a_buyer_is_noticed() {
-    with(Bug::ForgetsABuyer);
-}
-
-#[test]
-#[should_panic(expected = "order of their arrival")]
-fn judging_the_last_first_is_noticed() {
-    with(Bug::JudgesTheLastFirst);
-}
-
-#[test]
-#[should_panic(expected = "had ordered before")]
-fn retrying_under_fresh_ids_is_noticed() {
-    with(Bug::RetriesUnderFreshIds);
-}
-
-#[test]
-#[should_panic(expected = "had hung up")]
-fn selling_to_who_hung_up_is_noticed() {
-    with(Bug::SellsToWhoHungUp);
+noticed! {
+    answering_before_the_log_is_noticed: AnswerBeforeTheLog, "answered before it was kept";
+    dropping_refused_batches_is_noticed: DropRefusedBatches, "kept";
+    forgetting_a_buyer_is_noticed: ForgetABuyer, "deadlock";
+    admitting_the_last_first_is_noticed: AdmitTheLastFirst, "not in the order of arrival";
+    retrying_under_fresh_ids_is_noticed: RetryUnderFreshIds, "had ordered before";
+    selling_to_gone_buyers_is_noticed: SellToGoneBuyers, "had hung up";
 }

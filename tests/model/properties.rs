@@ -1,4 +1,4 @@
-//! What must be true in every state, and which corners a check must have visited to mean anything.
+//! What must be true in every state, and the corners that a check must have visited.
 
 use crate::{protocol::Protocol, state::*};
 use stateright::Property;
@@ -12,17 +12,6 @@ pub const SAME_BUYERS: &str = "I4: at rest, Redis' buyers are Postgres' live ord
 pub const RECORDS_ADD_UP: &str = "I7: in Redis, what remains and the buyers' records are the stock";
 pub const IDS_DIFFER: &str = "I6: no id is given out twice";
 
-pub const ALWAYS: [&str; 8] = [
-    NO_OVERSELL,
-    ONE_PER_USER,
-    NOTHING_VANISHES,
-    REJECTED_AFTER_LOSS,
-    CONSERVED,
-    SAME_BUYERS,
-    RECORDS_ADD_UP,
-    IDS_DIFFER,
-];
-
 pub const READMITTED: &str = "an order is readmitted";
 pub const REJECTED: &str = "an order is rejected";
 pub const OVERTAKEN: &str = "a rebuild is overtaken by another one";
@@ -30,14 +19,8 @@ pub const OWN_RETRY: &str = "an attempt is recognised as its own retry";
 pub const LOST: &str = "an order is lost as documented";
 pub const REOPENED: &str = "a sale rests in a later epoch, with orders of an earlier one";
 
-pub fn all() -> Vec<Property<Protocol>> {
-    let mut properties = always();
-    properties.extend(sometimes());
-    properties
-}
-
-fn always() -> Vec<Property<Protocol>> {
-    vec![
+pub fn always() -> [Property<Protocol>; 8] {
+    [
         Property::always(NO_OVERSELL, |model: &Protocol, state: &State| {
             let live = state.postgres.live().count();
             live == usize::from(state.postgres.taken) && state.postgres.taken <= model.stock
@@ -58,10 +41,9 @@ fn always() -> Vec<Property<Protocol>> {
             !matches!(state.wrong, Some(Wrong::RepeatedId(_)))
         }),
         Property::always(CONSERVED, |model: &Protocol, state: &State| {
-            let Some(selling) = state.redis.selling else {
-                return true;
-            };
-            !state.is_quiescent() || selling.remaining + state.postgres.taken == model.stock
+            let sum = |live: Selling| live.remaining + state.postgres.taken;
+            let adds_up = |live| sum(live) == model.stock;
+            !state.is_quiescent() || state.redis.selling.is_none_or(adds_up)
         }),
         Property::always(SAME_BUYERS, |_, state: &State| {
             let mut buyers: Vec<Order> = state.redis.buyers_of(state.postgres.epoch).collect();
@@ -69,18 +51,16 @@ fn always() -> Vec<Property<Protocol>> {
             !state.is_quiescent() || buyers.into_iter().eq(state.postgres.live())
         }),
         Property::always(RECORDS_ADD_UP, |model: &Protocol, state: &State| {
-            let Some(selling) = state.redis.selling else {
-                return true;
-            };
-            let held = state.redis.buyers_of(selling.epoch).count();
-            !state.gate_is_open()
-                || usize::from(selling.remaining) + held == usize::from(model.stock)
+            let held = |epoch| state.redis.buyers_of(epoch).count();
+            let sum = |live: Selling| usize::from(live.remaining) + held(live.epoch);
+            let adds_up = |live| sum(live) == usize::from(model.stock);
+            !state.admission_is_open() || state.redis.selling.is_none_or(adds_up)
         }),
     ]
 }
 
-fn sometimes() -> Vec<Property<Protocol>> {
-    vec![
+pub fn sometimes() -> [Property<Protocol>; 6] {
+    [
         Property::sometimes(READMITTED, |_, state: &State| {
             let mut work = state.processes.iter().flat_map(Process::work);
             work.any(|work| work.readmitted_as.is_some())
@@ -94,16 +74,15 @@ fn sometimes() -> Vec<Property<Protocol>> {
             rebuilds.any(|rebuild| rebuild.epoch < state.postgres.epoch)
         }),
         Property::sometimes(OWN_RETRY, |_, state: &State| {
-            let mut gates = state.processes.iter().flat_map(|process| process.gate);
-            gates.any(|attempt| attempt.reply == Some(Verdict::AcceptedBefore))
+            let mut attempts = state.processes.iter().flat_map(|process| process.attempt);
+            attempts.any(|attempt| attempt.reply == Some(Verdict::AcceptedBefore))
         }),
         Property::sometimes(LOST, |_, state: &State| {
-            !state.lost_as_documented.is_empty()
+            state.lost_as_documented != OrderSet::default()
         }),
         Property::sometimes(REOPENED, |_, state: &State| {
-            state.is_quiescent()
-                && state.postgres.epoch > 1
-                && state.postgres.live().next().is_some()
+            let some_live = state.postgres.live().next().is_some();
+            state.is_quiescent() && state.postgres.epoch > 1 && some_live
         }),
     ]
 }

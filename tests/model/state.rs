@@ -1,19 +1,17 @@
-//! What the model remembers, as small as it can be: one sale, orders of one unit, batches of one
-//! buyer. Times do not exist: whatever may take long may take for ever.
+//! The state of the model, as small as it can be: one sale, orders of one unit, batches of one
+//! buyer. There is no time: a step that may take long may take for ever.
 
 use std::fmt;
 
 pub type User = u8;
 pub type Epoch = u8;
-
-/// Names a Redis process, as its `run_id` does. 0: none known.
-pub type Incarnation = u8;
-
-/// Names a log entry. Streams number by time, so no number comes twice, not even after a loss.
+/// A Redis process, as its `run_id` names it. 0: none known.
+pub type RedisProcess = u8;
+/// Streams number their entries by time, so no number comes twice, not even after a loss.
 pub type EntryId = u8;
 
-/// An order id: the id clock's floor, then a number from Redis' counter. Within a floor the model's clock
-/// does not move on, which is the worst case for uniqueness.
+/// The floor of the id clock, then a number from Redis' counter. The clock does not move within a
+/// floor, which is the worst case for uniqueness.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderId(pub u8);
 
@@ -21,27 +19,20 @@ impl OrderId {
     const NUMBERS: u8 = 16;
 
     pub fn new(floor: u8, number: u8) -> Self {
-        assert!(
-            number < Self::NUMBERS && floor < 128 / Self::NUMBERS,
-            "more ids than the model has room for"
-        );
+        let fits = number < Self::NUMBERS && floor < 128 / Self::NUMBERS;
+        assert!(fits, "more ids than the model has room for");
         Self(floor * Self::NUMBERS + number)
     }
 }
 
 impl fmt::Debug for OrderId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "#{}.{}",
-            self.0 / Self::NUMBERS,
-            self.0 % Self::NUMBERS
-        )
+        let (floor, number) = (self.0 / Self::NUMBERS, self.0 % Self::NUMBERS);
+        write!(formatter, "#{floor}.{number}")
     }
 }
 
-/// A set of order ids.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OrderSet(u128);
 
 impl OrderSet {
@@ -51,10 +42,6 @@ impl OrderSet {
 
     pub fn has(self, id: OrderId) -> bool {
         self.0 & (1 << id.0) != 0
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
     }
 
     pub fn iter(self) -> impl Iterator<Item = OrderId> {
@@ -67,13 +54,6 @@ impl OrderSet {
     }
 }
 
-impl fmt::Debug for OrderSet {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.iter()).finish()
-    }
-}
-
-/// An order and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
     pub id: OrderId,
@@ -95,18 +75,18 @@ pub struct Row {
 }
 
 /// The truth. Each action that touches it is one transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Postgres {
     pub epoch: Epoch,
     pub taken: u8,
     /// By id.
     pub rows: Vec<Row>,
-    /// Orders whose units Redis is to take back, and a number that tells two returns of one order apart
-    /// (`releases.created_at`).
+    /// Orders whose units Redis is to take back, with a number that tells two returns of one order
+    /// apart (`releases.created_at`).
     pub outbox: Vec<(OrderId, u8)>,
     pub next_return: u8,
-    pub approved: Incarnation,
-    /// The last floor that was given out for the id clock.
+    pub approved: RedisProcess,
+    /// The highest floor of the id clock so far.
     pub floor: u8,
     /// Which process holds the election lock.
     pub elected: Option<usize>,
@@ -118,10 +98,7 @@ impl Postgres {
     }
 
     pub fn live(&self) -> impl Iterator<Item = Order> {
-        self.rows
-            .iter()
-            .filter(|row| row.status == Status::Live)
-            .map(|row| row.order)
+        self.rows.iter().filter(|row| row.status == Status::Live).map(|row| row.order)
     }
 
     /// Puts a unit into the outbox, or says that it is due once more.
@@ -132,8 +109,8 @@ impl Postgres {
         self.next_return += 1;
     }
 
-    pub fn insert(&mut self, row: Row) {
-        self.rows.push(row);
+    pub fn insert(&mut self, order: Order, status: Status) {
+        self.rows.push(Row { order, status });
         self.rows.sort_unstable_by_key(|row| row.order.id);
     }
 }
@@ -152,7 +129,7 @@ pub struct Entry {
     pub order: Order,
 }
 
-/// What a loss takes or turns back.
+/// The data that a loss takes or turns back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RedisData {
     pub selling: Option<Selling>,
@@ -169,22 +146,19 @@ pub struct RedisData {
 
 impl RedisData {
     pub fn buyers_of(&self, epoch: Epoch) -> impl Iterator<Item = Order> {
-        self.buyers
-            .iter()
-            .filter(move |(held_in, _)| *held_in == epoch)
-            .map(|(_, order)| *order)
+        self.buyers.iter().filter(move |(of, _)| *of == epoch).map(|(_, order)| *order)
     }
 
     pub fn add_buyer(&mut self, epoch: Epoch, order: Order) {
         // HSET: a user's record is replaced.
-        self.buyers
-            .retain(|(held_in, held)| (*held_in, held.user) != (epoch, order.user));
+        let replaced = (epoch, order.user);
+        self.buyers.retain(|(of, held)| (*of, held.user) != replaced);
         self.buyers.push((epoch, order));
         self.buyers.sort_unstable();
     }
 }
 
-/// The script's word on a buyer.
+/// The answer of `admit.lua` about one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Accepted(EntryId),
@@ -196,17 +170,17 @@ pub enum Verdict {
     Fenced,
 }
 
-/// A request of a gate.
+/// A call of `admit.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     pub order: Order,
     /// The epoch that the process believes in.
     pub epoch: Epoch,
-    /// To which Redis process its connection leads.
-    pub to: Incarnation,
+    /// The Redis process at the other end of its connection.
+    pub to: RedisProcess,
 }
 
-/// A batch of one buyer.
+/// A batch of one buyer in an admission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     pub request: Request,
@@ -216,12 +190,12 @@ pub struct Attempt {
     pub reply: Option<Verdict>,
 }
 
-/// An accepted order on its way into Postgres: in a channel, in a writer, a recovery pass or a drain.
+/// An accepted order on its way into Postgres: in a channel, a recovery pass or a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     pub order: Order,
     pub epoch: Epoch,
-    /// The log entries to acknowledge in the end: its own, and that of its readmission.
+    /// The log entries to delete in the end: its own, and that of its readmission.
     pub entry: EntryId,
     pub readmitted_as: Option<EntryId>,
     pub step: WorkStep,
@@ -256,9 +230,9 @@ pub enum RebuildStep {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rebuild {
-    /// The Redis process that was live when it began, which it approves in the end. `None`: only this sale
-    /// was missing from an approved process.
-    pub approves: Option<Incarnation>,
+    /// The Redis process that it approves in the end: the one that was live when it began. `None`:
+    /// only this sale was missing from an approved process.
+    pub approves: Option<RedisProcess>,
     /// The epoch that it opens.
     pub epoch: Epoch,
     pub step: RebuildStep,
@@ -272,8 +246,8 @@ pub struct Process {
     /// The sale's epoch as last heard; 0: never.
     pub believes: Epoch,
     /// The Redis process that it may sell from, as last heard.
-    pub approved: Incarnation,
-    pub gate: Option<Attempt>,
+    pub approved: RedisProcess,
+    pub attempt: Option<Attempt>,
     /// The writer works on the first of it.
     pub channel: Vec<Work>,
     pub recovery: Option<Work>,
@@ -285,10 +259,9 @@ pub struct Process {
 impl Process {
     /// Whether it could still write this order, from memory alone.
     pub fn holds(&self, id: OrderId) -> bool {
-        let accepted = self.gate.is_some_and(|attempt| {
-            attempt.request.order.id == id && matches!(attempt.reply, Some(Verdict::Accepted(_)))
-        });
-        accepted || self.work().any(|work| work.order.id == id)
+        let accepted = |attempt: Attempt| matches!(attempt.reply, Some(Verdict::Accepted(_)));
+        let attempts = |attempt: Attempt| attempt.request.order.id == id && accepted(attempt);
+        self.attempt.is_some_and(attempts) || self.work().any(|work| work.order.id == id)
     }
 
     pub fn work(&self) -> impl Iterator<Item = &Work> {
@@ -297,14 +270,14 @@ impl Process {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.gate.is_none()
+        self.attempt.is_none()
             && self.released.is_none()
             && self.rebuild.is_none()
             && self.work().next().is_none()
     }
 }
 
-/// How many faults may still happen. Part of the state, so that every order of faults is tried.
+/// How many faults may still happen: part of the state, so every order of faults is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// FLUSHALL: the same process, without its data.
@@ -317,32 +290,31 @@ pub struct Faults {
     pub rollbacks: u8,
     pub crashes: u8,
     pub lost_replies: u8,
-    /// The connection that carries the election lock breaks, and its process does not know.
+    /// The connection that carries the election lock breaks, unknown to its process.
     pub lost_locks: u8,
-    /// A step of a rebuild fails (a timeout, a server that says no), and nothing of it was done.
+    /// A step of a rebuild fails without any effect.
     pub failed_steps: u8,
     pub cancels: u8,
 }
 
-/// What went wrong at the moment when it did; a state cannot tell by itself.
+/// A mistake noted when it happens, because a later state does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wrong {
-    /// An order that was answered 202 is gone, and it was not both lost with the log and out of every
-    /// process' memory.
+    /// An order that was answered 202 is gone, although its log entry was not lost or a process
+    /// had it in memory.
     Vanished(OrderId),
-    /// An id was given out that an order has already.
+    /// The id was given out while an order had it.
     RepeatedId(OrderId),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub postgres: Postgres,
-    /// The live Redis process.
-    pub incarnation: Incarnation,
+    pub live_redis: RedisProcess,
     pub redis: RedisData,
-    /// What a rollback would bring back.
+    /// The data that a rollback brings back.
     pub backup: Option<Box<RedisData>>,
-    /// Requests whose sender has given up waiting; they may still run.
+    /// Requests whose sender no longer waits; they may still run.
     pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],
@@ -353,7 +325,7 @@ pub struct State {
     pub answered: OrderSet,
     /// Orders that a loss took out of the log before they were rows.
     pub lost_in_log: OrderSet,
-    /// Answered orders that are gone in the way that the README says they may.
+    /// Answered orders that were lost in the one way that the README allows.
     pub lost_as_documented: OrderSet,
     pub wrong: Option<Wrong>,
 }
@@ -366,18 +338,15 @@ impl State {
             || self.processes.iter().any(|process| process.holds(id))
     }
 
-    /// Whether purchases are judged as soon as a process has heard of it.
-    pub fn gate_is_open(&self) -> bool {
-        self.postgres.approved == self.incarnation
-            && self
-                .redis
-                .selling
-                .is_some_and(|selling| selling.epoch == self.postgres.epoch)
+    /// Whether processes that have heard of it may sell.
+    pub fn admission_is_open(&self) -> bool {
+        let live = self.redis.selling.map(|selling| selling.epoch);
+        self.postgres.approved == self.live_redis && live == Some(self.postgres.epoch)
     }
 
-    /// Whether nothing is under way, so that Redis and Postgres must agree.
+    /// Whether Redis and Postgres must agree, because nothing is under way.
     pub fn is_quiescent(&self) -> bool {
-        self.gate_is_open()
+        self.admission_is_open()
             && self.redis.log.is_empty()
             && self.postgres.outbox.is_empty()
             && self.stray.is_empty()

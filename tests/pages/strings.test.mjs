@@ -45,7 +45,7 @@ describe('the languages', () => {
 });
 
 it('every problem code of the server has words', () => {
-  const files = ['src/http/error.rs', 'src/web/problem.rs', 'src/lab/http/error.rs'];
+  const files = ['src/http/error.rs', 'crates/web/src/problem.rs', 'crates/lab/src/http/error.rs'];
   const codes = [...files.map(read).join('').matchAll(/^ {4}[A-Z_]+ = [A-Z_]+ "(\w+)"/gm)].map(([, code]) => code);
   assert.ok(codes.length > 40, 'the lists are still found');
   for (const code of codes) assert.ok(`error.${code}` in en, code);

@@ -1,44 +1,33 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
-use super::{Database, Servers, proxy::Proxy};
-use flash_sale::{
-    app::{Front, Role, Running, Stores, serve},
-    auth::{AdminToken, TokenSigner},
-    bots::limits::WhenAway,
-    config::{ProxyTrust, SaleSettings},
-    domain::UserId,
-    fail_point::FailPoints,
-    http::ConnectionLimits,
-    redis::Redis,
-    sale::{
-        Audit, Shop, ShopSettings, log::AcceptedBatch, metrics::Metrics, payment::SimulatedPayments,
-    },
-};
+pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has};
+use super::{Database, Servers, launch::poll, proxy::Proxy};
+use flash_sale::app::{Front, Role, Running, Stores, serve};
+use flash_sale::auth::{AdminToken, TokenSigner};
+use flash_sale::config::{ProxyTrust, SaleSettings};
+use flash_sale::domain::{OrderId, PurchaseResult, SaleId, UserId};
+use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
+use flash_sale::{fail_point::FailPoints, http::ConnectionLimits};
+use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
+use flash_sale::{services::Services, telemetry::instruments::Metrics};
+use futures_util::{StreamExt, future::join_all, stream};
 use redis::aio::MultiplexedConnection;
-use reqwest::{Method, Response, StatusCode};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 use time::OffsetDateTime;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio::{net::TcpListener, task::JoinHandle};
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
-const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
+pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 
-/// How long a test waits for something that should happen soon. Generous, because the machine may be
-/// busy; nothing that works waits for it to pass.
+/// How long a test waits for something that should happen soon. Generous, because the machine may
+/// be busy; nothing that works waits for it to pass.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How an application differs from the ordinary one.
@@ -53,10 +42,8 @@ pub struct Options {
     pub backlog_limit: i64,
     pub batch_limit: u16,
     pub connections: ConnectionLimits,
-    /// See `flash_sale::fail_point`.
     pub fail_points: String,
     pub lab: bool,
-    /// Where the lab may start servers.
     pub lab_dir: Option<std::path::PathBuf>,
 }
 
@@ -81,25 +68,18 @@ impl Default for Options {
 
 impl Options {
     pub fn with_lab() -> Self {
-        Self {
-            lab: true,
-            ..Self::default()
-        }
+        Self { lab: true, ..Self::default() }
     }
 
-    /// An instance that takes orders, and neither writes nor expires any.
     pub fn without_writer() -> Self {
-        Self {
-            role: Role::ServerWithoutWriter,
-            ..Self::default()
-        }
+        Self { role: Role::ServerWithoutWriter, ..Self::default() }
     }
 }
 
-/// One running application, with its own database and key prefix (or those of another, to be a second
-/// instance of it).
+/// One running application, with its own database and key prefix (or those of another, to be a
+/// second instance of it).
 pub struct TestApp {
-    pub shop: Arc<Shop>,
+    pub services: Services,
     pub base: String,
     pub client: reqwest::Client,
     pub database: Database,
@@ -111,9 +91,15 @@ pub struct TestApp {
 }
 
 impl TestApp {
-    /// An ordinary instance on the shared servers.
     pub async fn start() -> Self {
         Self::start_with(Options::default()).await
+    }
+
+    /// An ordinary instance and a sale on it: see [`TestApp::sale`].
+    pub async fn selling(stock: i64, members: Value) -> (Self, String) {
+        let app = Self::start().await;
+        let sale = app.sale(stock, members).await;
+        (app, sale)
     }
 
     pub async fn start_with(options: Options) -> Self {
@@ -122,15 +108,8 @@ impl TestApp {
 
     /// An instance with a fresh database and prefix on these servers.
     pub async fn start_on(servers: &Servers, options: Options) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let prefix = format!("t{}:", NUMBER.fetch_add(1, Relaxed));
-        Self::launch(
-            servers.database().await,
-            servers.redis.url(),
-            prefix,
-            options,
-        )
-        .await
+        let database = servers.database().await;
+        Self::launch(database, servers.redis.url(), new_prefix(), options).await
     }
 
     /// An instance on these servers, but with another Redis, or another way to it.
@@ -141,81 +120,60 @@ impl TestApp {
 
     /// An ordinary instance on these servers that reaches Postgres through this proxy.
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let prefix = format!("behind{}:", NUMBER.fetch_add(1, Relaxed));
         let database = servers.database().await.through(postgres.tcp_address());
-        Self::launch(database, servers.redis.url(), prefix, Options::default()).await
+        Self::launch(database, servers.redis.url(), new_prefix(), Options::default()).await
     }
 
-    /// One more instance of the same deployment.
     pub async fn another(&self, options: Options) -> Self {
-        Self::launch(
-            self.database.clone(),
-            self.redis_url.clone(),
-            self.prefix.clone(),
-            options,
-        )
-        .await
+        let (url, prefix) = (self.redis_url.clone(), self.prefix.clone());
+        Self::launch(self.database.clone(), url, prefix, options).await
     }
 
-    /// An instance on exactly these stores.
-    pub async fn launch(
-        database: Database,
-        redis_url: String,
-        prefix: String,
-        options: Options,
-    ) -> Self {
+    pub async fn launch(database: Database, url: String, prefix: String, options: Options) -> Self {
         flash_sale::telemetry::metrics();
-        let redis = Redis::new(&redis_url, &prefix).expect("redis url");
+        let redis = Redis::new(&url, &prefix).expect("redis url");
         let stores = Stores::existing(database.pool(10).await, redis);
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit,
             batch_limit: options.batch_limit,
             fail_points: options.fail_points,
         };
-        let running = Running::start(
-            &stores.postgres,
-            &stores.redis,
-            &sale,
-            options.role,
-            Metrics::published(),
-        )
-        .expect("well-formed fail points");
-        assert!(running.gate_opened(PATIENCE).await, "the gate opens");
-        let shop = running.shop.clone();
+        let (postgres, redis) = (&stores.postgres, &stores.redis);
+        let running = Running::start(postgres, redis, &sale, options.role, Metrics::published());
+        let running = running.expect("well-formed fail points");
+        assert!(running.admission_opened(PATIENCE).await, "it is ready to sell");
+        let services = running.services.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let front = Front {
             tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
             admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
-            trust_proxy: if options.trust_proxy {
-                ProxyTrust::Everybody
-            } else {
-                ProxyTrust::Nobody
+            trust_proxy: match options.trust_proxy {
+                true => ProxyTrust::Everybody,
+                false => ProxyTrust::Nobody,
             },
             drain_notice: options.drain_notice,
             shared_limits: options.shared_limits,
             connections: options.connections,
-            lab: options.lab.then(|| stores.lab(options.lab_dir)),
+            lab: match options.lab {
+                true => Some(stores.lab(options.lab_dir).await.expect("a lab")),
+                false => None,
+            },
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
-            let shutdown = async {
-                let _ = stopped.await;
-            };
-            serve(running, listener, front, shutdown)
-                .await
-                .expect("serves until it is stopped");
+            let served = serve(running, listener, front, async { drop(stopped.await) }).await;
+            served.expect("serves until it is stopped");
             stores.close().await;
         });
         Self {
-            shop,
+            services,
             base,
             client: reqwest::Client::new(),
             database,
             prefix,
-            redis_url,
+            redis_url: url,
             tokens: Arc::new(TokenSigner::new(TOKEN_SECRET).expect("long enough")),
             stop,
             served,
@@ -231,31 +189,26 @@ impl TestApp {
 
     /// Stops it and removes what it leaves.
     pub async fn finish(self) {
-        let (prefix, url) = (self.prefix.clone(), self.redis_url.clone());
+        let (all, mut redis) = (format!("{}*", self.prefix), self.redis().await);
         self.stop().await.drop().await;
-        let client = redis::Client::open(url).expect("redis url");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("redis");
-        let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-            .arg(format!("{prefix}*"))
-            .query_async(&mut connection)
-            .await
-            .expect("KEYS");
+        let mut query = redis::cmd("KEYS");
+        let keys: Vec<Vec<u8>> = query.arg(all).query_async(&mut redis).await.expect("KEYS");
         for keys in keys.chunks(1_000) {
-            redis::cmd("UNLINK")
-                .arg(keys)
-                .exec_async(&mut connection)
-                .await
-                .expect("UNLINK");
+            let mut unlink = redis::cmd("UNLINK");
+            unlink.arg(keys).exec_async(&mut redis).await.expect("UNLINK");
         }
     }
+    /// Services on the same stores without background tasks: a test steps them. They claim to have
+    /// a writer; the second value is the channel to it.
+    pub fn services_without_tasks(&self) -> (Services, mpsc::Receiver<AcceptedBatch>) {
+        services_without_tasks(&self.database, &self.redis_url, &self.prefix)
+    }
 
-    /// A shop on the same stores that nothing works for in the background: a test steps it. It says
-    /// that it writes its own orders; the second value is where it hands them.
-    pub fn shop_without_loops(&self) -> (Arc<Shop>, mpsc::Receiver<AcceptedBatch>) {
-        shop_without_loops(&self.database, &self.redis_url, &self.prefix)
+    /// The same, approved to sell.
+    pub async fn approved_services(&self) -> (Services, mpsc::Receiver<AcceptedBatch>) {
+        let (services, channel) = self.services_without_tasks();
+        services.rebuild.step(&mut HashSet::new()).await.expect("approved");
+        (services, channel)
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -274,6 +227,26 @@ impl TestApp {
         self.entrance().shopper()
     }
 
+    pub fn shoppers(&self, count: usize) -> Vec<Shopper> {
+        (0..count).map(|_| self.shopper()).collect()
+    }
+
+    /// Somebody new with an order that can be paid.
+    pub async fn buyer(&self, sale: &str) -> (Shopper, String) {
+        let shopper = self.shopper();
+        let order = shopper.order_to_pay(sale).await;
+        (shopper, order)
+    }
+
+    /// So many of them, one after the other.
+    pub async fn orders_to_pay(&self, sale: &str, count: usize) -> Vec<(Shopper, String)> {
+        let mut orders = Vec::new();
+        for _ in 0..count {
+            orders.push(self.buyer(sale).await);
+        }
+        orders
+    }
+
     /// Where people come in; it can be handed to another task.
     pub fn entrance(&self) -> Entrance {
         Entrance {
@@ -283,28 +256,23 @@ impl TestApp {
         }
     }
 
-    /// The same person at this instance.
     pub fn as_shopper(&self, other: &Shopper) -> Shopper {
         self.entrance().welcome(other)
     }
 
+    pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
+        ask(&self.client, method, self.url(path))
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
-        Reply::of(
-            self.client
-                .get(self.url(path))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        self.ask("GET", path).await
     }
 
     /// Writes these bytes and reads until the server has nothing more to say; it may hang up on
     /// what it reads.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let address = self.base.trim_start_matches("http://");
-        let connected = tokio::net::TcpStream::connect(address).await;
-        let mut connection = connected.expect("a connection");
+        let mut connection = tokio::net::TcpStream::connect(address).await.expect("a connection");
         let mut answer = Vec::new();
         let exchange = async {
             let _ = connection.write_all(bytes).await;
@@ -316,44 +284,28 @@ impl TestApp {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// A call of nobody in particular.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
-        let mut request = self.client.request(method, self.url(path));
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        Reply::of(request.send().await.expect("an answer")).await
+        self.ask(method, path).maybe_json(body).await
     }
 
-    /// A call with the admin token.
-    pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
-        let mut request = self
-            .client
-            .request(method, self.url(path))
-            .bearer_auth(ADMIN_TOKEN);
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        Reply::of(request.send().await.expect("an answer")).await
+    pub async fn admin(&self, method: impl AsRef<str>, path: &str, body: Option<Value>) -> Reply {
+        self.ask(method, path).bearer(ADMIN_TOKEN).maybe_json(body).await
     }
 
     /// Creates a sale; `members` are added to (or replace) a title, a price and the stock.
     pub async fn sale(&self, stock: i64, members: Value) -> String {
         let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
-        body.as_object_mut()
-            .expect("an object")
-            .extend(members.as_object().cloned().unwrap_or_default());
-        let reply = self
-            .admin(Method::POST, "/api/v1/admin/sales", Some(body))
-            .await;
-        reply.assert(StatusCode::CREATED);
+        let all = body.as_object_mut().expect("an object");
+        all.extend(members.as_object().cloned().unwrap_or_default());
+        let reply = self.admin("POST", "/api/v1/admin/sales", Some(body)).await;
+        reply.assert(201);
         reply.text("id").to_owned()
     }
 
     /// A call with the admin token, about one sale.
     pub async fn admin_sale(
         &self,
-        method: Method,
+        method: impl AsRef<str>,
         sale: &str,
         rest: &str,
         body: Option<Value>,
@@ -362,22 +314,36 @@ impl TestApp {
         self.admin(method, &path, body).await
     }
 
-    /// An operator changes members of a sale.
     pub async fn change(&self, sale: &str, members: Value) -> Reply {
-        self.admin_sale(Method::PATCH, sale, "", Some(members))
-            .await
+        self.admin_sale("PATCH", sale, "", Some(members)).await
+    }
+
+    /// An operator pauses, resumes or closes a sale, which must succeed; the sale as it answers.
+    pub async fn steer(&self, sale: &str, step: &str) -> Value {
+        let rest = format!("/{step}");
+        let reply = self.admin_sale("POST", sale, &rest, None).await;
+        reply.assert(200);
+        reply.body
+    }
+
+    pub async fn sale_now(&self, id: &str) -> Value {
+        let reply = self.get(&format!("/api/v1/sales/{id}")).await;
+        reply.assert(200);
+        reply.body
     }
 
     /// Everybody buys at once; the answers in their order.
+    /// All buy, 256 at a time: of more, a busy machine answers some only after the 2 s that a buyer
+    /// waits in the queue.
     pub async fn all_buy(shoppers: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Reply> {
-        all_at_once(shoppers.into_iter().map(|shopper| {
+        let buying = stream::iter(shoppers).map(|shopper| {
             let sale = sale.to_owned();
-            async move { shopper.buy(&sale).await }
-        }))
-        .await
+            tokio::spawn(async move { shopper.buy(&sale).await })
+        });
+        let replies: Vec<_> = buying.buffered(256).collect().await;
+        replies.into_iter().map(|reply| reply.expect("no panic")).collect()
     }
 
-    /// Waits until all of these orders are rows that can be paid.
     pub async fn all_written(orders: &[(Shopper, String)]) {
         for (shopper, id) in orders {
             shopper.until(id, "pending_payment").await;
@@ -386,69 +352,51 @@ impl TestApp {
 
     /// What this application's Redis answers, on a connection beside its own.
     pub async fn in_redis<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
-        let answer = command.query_async(&mut self.redis().await).await;
-        answer.expect("redis answers")
+        command.query_async(&mut self.redis().await).await.expect("redis answers")
     }
 
     /// Runs statements in this application's database, behind its back.
     pub async fn execute(&self, statements: &str) {
         let mut connection = self.database.connect().await;
-        connection
-            .execute(AssertSqlSafe(statements))
-            .await
-            .expect("executes");
+        connection.execute(AssertSqlSafe(statements)).await.expect("executes");
         connection.close().await.expect("close");
     }
 
-    /// The one number that a query finds.
-    pub async fn number(&self, query: &str) -> i64 {
+    pub async fn value<T>(&self, query: &str) -> T
+    where
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+    {
         let mut connection = self.database.connect().await;
-        let found = sqlx::query_scalar(AssertSqlSafe(query))
-            .fetch_one(&mut connection)
-            .await
-            .expect("a number");
+        let query = sqlx::query_scalar(AssertSqlSafe(query));
+        let found = query.fetch_one(&mut connection).await.expect("a value");
         connection.close().await.expect("close");
         found
+    }
+
+    pub async fn number(&self, query: &str) -> i64 {
+        self.value(query).await
     }
 
     /// Cuts every connection to this database and lets no new one in; or lets them in again.
     pub async fn allow_connections(&self, allowed: bool) {
         let options = self.database.options().database("postgres");
-        let mut admin = PgConnection::connect_with(&options)
-            .await
-            .expect("postgres");
+        let admin = PgConnection::connect_with(&options).await;
+        let mut admin = admin.expect("postgres");
         let name = &self.database.name;
-        admin
-            .execute(AssertSqlSafe(format!(
-                "ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}"
-            )))
-            .await
-            .expect("ALTER DATABASE");
+        let alter = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}");
+        admin.execute(AssertSqlSafe(alter)).await.expect("ALTER DATABASE");
         if !allowed {
-            sqlx::query(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",
-            )
-            .bind(name)
-            .execute(&mut admin)
-            .await
-            .expect("pg_terminate_backend");
+            let open = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+            sqlx::query(open).bind(name).execute(&mut admin).await.expect("pg_terminate_backend");
         }
     }
 
-    /// A connection to this application's Redis beside its own.
     pub async fn redis(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(self.redis_url.as_str()).expect("redis url");
-        client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("redis")
+        super::redis_connection(&self.redis_url).await
     }
 
     pub async fn audit(&self, sale: &str) -> Audit {
-        self.shop
-            .audit(sale.parse().expect("an id"))
-            .await
-            .expect("an audit")
+        self.services.auditor.audit(sale.parse().expect("an id")).await.expect("an audit")
     }
 
     /// The audit once nothing is under way.
@@ -460,280 +408,61 @@ impl TestApp {
         .await
     }
 
-    /// The quiet audit, which must find nothing wrong.
     pub async fn assert_sound(&self, sale: &str) -> Audit {
         let audit = self.quiet_audit(sale).await;
         assert!(audit.ok && audit.conserved == Some(true), "{audit:#?}");
         audit
     }
+
+    /// The quiet audit, which must find nothing wrong and have these members.
+    pub async fn assert_sound_with(&self, sale: &str, members: Value) {
+        assert_has(&serde_json::to_value(self.assert_sound(sale).await).expect("JSON"), members);
+    }
 }
 
-/// See [`TestApp::shop_without_loops`].
-pub fn shop_without_loops(
+fn new_prefix() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("t{}:", NUMBER.fetch_add(1, Relaxed))
+}
+
+/// See [`TestApp::services_without_tasks`].
+pub fn services_without_tasks(
     database: &Database,
     redis_url: &str,
     prefix: &str,
-) -> (Arc<Shop>, mpsc::Receiver<AcceptedBatch>) {
+) -> (Services, mpsc::Receiver<AcceptedBatch>) {
     let (handoff, channel) = mpsc::channel(16);
-    let settings = ShopSettings {
-        high_water: 1_000_000,
-        batch_limit: 512,
-        own_writer: true,
-    };
-    let postgres = flash_sale::postgres::pool(database.options(), 8);
-    let redis = Arc::new(Redis::new(redis_url, prefix).expect("redis url"));
-    let shop = Shop::new(
-        postgres,
-        redis,
+    let settings = AdmissionSettings { high_water: 1_000_000, batch_limit: 512, own_writer: true };
+    let services = Services::new(
+        flash_sale::postgres::pool(database.options(), 8),
+        Arc::new(Redis::new(redis_url, prefix).expect("redis url")),
         Arc::new(SimulatedPayments),
         handoff,
         settings,
         Metrics::unpublished(),
         FailPoints::default(),
     );
-    (Arc::new(shop), channel)
+    (services, channel)
 }
 
-/// The way into one instance, for people who are not there yet.
-#[derive(Clone)]
-pub struct Entrance {
-    tokens: Arc<TokenSigner>,
-    client: reqwest::Client,
-    base: String,
-}
-
-impl Entrance {
-    pub fn mint(&self, user: UserId, expires_at: OffsetDateTime) -> String {
-        self.tokens.mint(user, "tester", expires_at)
-    }
-
-    /// Somebody new.
-    pub fn shopper(&self) -> Shopper {
-        let user = UserId::random();
-        // For a week, as a session: long enough for an instance whose clock is a day ahead.
-        let expires_at = OffsetDateTime::now_utc() + time::Duration::WEEK;
-        Shopper {
-            user,
-            token: self.tokens.mint(user, "tester", expires_at),
-            client: self.client.clone(),
-            base: self.base.clone(),
-        }
-    }
-
-    /// The way into another instance of the same deployment.
-    pub fn at(&self, base: &str) -> Self {
-        Self {
-            base: base.to_owned(),
-            ..self.clone()
-        }
-    }
-
-    /// The same person here.
-    pub fn welcome(&self, other: &Shopper) -> Shopper {
-        Shopper {
-            base: self.base.clone(),
-            client: self.client.clone(),
-            ..other.clone()
-        }
-    }
-}
-
-/// Somebody with a token.
-#[derive(Clone)]
-pub struct Shopper {
-    pub user: UserId,
-    pub token: String,
-    client: reqwest::Client,
-    base: String,
-}
-
-impl Shopper {
-    pub async fn call(&self, method: Method, path: &str) -> Reply {
-        let request = self
-            .client
-            .request(method, format!("{}{path}", self.base))
-            .bearer_auth(&self.token);
-        Reply::of(request.send().await.expect("an answer")).await
-    }
-
-    /// The same person at another instance.
-    pub fn at(&self, app: &TestApp) -> Self {
-        Self {
-            base: app.base.clone(),
-            ..self.clone()
-        }
-    }
-
-    pub async fn get(&self, path: &str) -> Reply {
-        self.call(Method::GET, path).await
-    }
-
-    pub async fn post(&self, path: &str) -> Reply {
-        self.call(Method::POST, path).await
-    }
-
-    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
-        let mut request = self
-            .client
-            .post(format!("{}{path}", self.base))
-            .bearer_auth(&self.token);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        Reply::of(request.send().await.expect("an answer")).await
-    }
-
-    pub async fn buy(&self, sale: &str) -> Reply {
-        self.post(&format!("/api/v1/sales/{sale}/orders")).await
-    }
-
-    pub async fn buy_with_key(&self, sale: &str, key: &str) -> Reply {
-        let request = self
-            .client
-            .post(format!("{}/api/v1/sales/{sale}/orders", self.base))
-            .bearer_auth(&self.token)
-            .header("Idempotency-Key", key);
-        Reply::of(request.send().await.expect("an answer")).await
-    }
-
-    /// Buys, which must succeed; the order id.
-    pub async fn must_buy(&self, sale: &str) -> String {
-        let reply = self.buy(sale).await;
-        reply.assert(StatusCode::ACCEPTED);
-        reply.text("order_id").to_owned()
-    }
-
-    /// A purchase that is refused with 409 and this code.
-    pub async fn refused(&self, sale: &str, code: &str) -> Reply {
-        let reply = self.buy(sale).await;
-        reply.assert_problem(409, code);
-        reply
-    }
-
-    /// Buys, and waits until the order can be paid.
-    pub async fn order_to_pay(&self, sale: &str) -> String {
-        let id = self.must_buy(sale).await;
-        self.until(&id, "pending_payment").await;
-        id
-    }
-
-    pub async fn order(&self, id: &str) -> Reply {
-        self.get(&format!("/api/v1/orders/{id}")).await
-    }
-
-    /// The order once it has this status.
-    pub async fn until(&self, id: &str, status: &str) -> Value {
-        eventually(&format!("order {id} is {status}"), async || {
-            let reply = self.order(id).await;
-            (reply.status == StatusCode::OK && reply.text("status") == status).then_some(reply.body)
-        })
-        .await
-    }
-
-    pub async fn pay(&self, id: &str) -> Reply {
-        self.post(&format!("/api/v1/orders/{id}/pay")).await
-    }
-
-    pub async fn cancel(&self, id: &str) -> Reply {
-        self.post(&format!("/api/v1/orders/{id}/cancel")).await
-    }
-}
-
-/// An answer, read whole.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    pub status: StatusCode,
-    pub headers: reqwest::header::HeaderMap,
-    pub body: Value,
-}
-
-impl Reply {
-    pub async fn of(response: Response) -> Self {
-        let (status, headers) = (response.status(), response.headers().clone());
-        assert!(
-            headers.contains_key("x-request-id"),
-            "every response carries a request id: {headers:?}"
-        );
-        let text = response.text().await.expect("a body");
-        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Self {
-            status,
-            headers,
-            body,
-        }
-    }
-
-    pub fn text(&self, member: &str) -> &str {
-        self.body[member]
-            .as_str()
-            .unwrap_or_else(|| panic!("no text member {member} in {:#}", self.body))
-    }
-
-    pub fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .map_or("", |value| value.to_str().unwrap_or(""))
-    }
-
-    pub fn code(&self) -> &str {
-        self.body["code"].as_str().unwrap_or("")
-    }
-
-    pub fn is_accepted(&self) -> bool {
-        self.status == StatusCode::ACCEPTED
-    }
-
-    #[track_caller]
-    pub fn assert(&self, status: StatusCode) {
-        assert_eq!(self.status, status, "{:#}", self.body);
-    }
-
-    /// A problem document (RFC 9457) of this status and code, whole.
-    #[track_caller]
-    pub fn assert_problem(&self, status: u16, code: &str) {
-        self.assert_problem_at("", status, code);
-    }
-
-    /// The same in a table: `what` names the row.
-    #[track_caller]
-    pub fn assert_problem_at(&self, what: &str, status: u16, code: &str) {
-        let found = (self.status.as_u16(), self.code());
-        assert_eq!(found, (status, code), "{what}: {:#}", self.body);
-        assert_eq!(self.header("content-type"), "application/problem+json");
-        assert_eq!(self.body["status"], status);
-        for member in ["type", "title", "detail"] {
-            assert!(
-                self.body[member].is_string(),
-                "{member} is missing: {:#}",
-                self.body
-            );
-        }
+/// A new user buys, which must succeed; the user and the order.
+pub async fn must_accept(services: &Services, sale: SaleId) -> (UserId, OrderId) {
+    let user = UserId::random();
+    match services.admission.purchase(sale, user, None).await {
+        Ok(PurchaseResult::Accepted { order_id, .. }) => (user, order_id),
+        other => panic!("not accepted: {other:?}"),
     }
 }
 
 /// Waits for something that is to happen, by looking again and again; panics after [`PATIENCE`].
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "waited {PATIENCE:?} in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let found = poll::<_, Infallible>(PATIENCE, 10, async || Ok(look().await)).await;
+    found.ok().flatten().unwrap_or_else(|| panic!("waited in vain: {what}"))
 }
 
-/// Runs `tasks` at once and returns their results in order.
 pub async fn all_at_once<T: Send + 'static>(
     tasks: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
     let running: Vec<JoinHandle<T>> = tasks.map(tokio::spawn).collect();
-    let mut results = Vec::with_capacity(running.len());
-    for task in running {
-        results.push(task.await.expect("no panic"));
-    }
-    results
+    join_all(running).await.into_iter().map(|result| result.expect("no panic")).collect()
 }

@@ -7,7 +7,6 @@ use flash_sale::domain::{OrderStatus, UserId};
 /// Microseconds since the history began, by the monotonic clock.
 pub type Micros = u64;
 
-/// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Buy,
@@ -23,7 +22,6 @@ pub enum Kind {
     AddStock(i16),
 }
 
-/// What was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// 202: a new order.
@@ -38,12 +36,10 @@ pub enum Answer {
     /// 200 with the order in this status.
     Order(OrderStatus),
     OrderNotFound,
-    /// A conflict with the state of the order or the sale: `still_queued`, `not_payable`,
-    /// `not_cancellable`, `not_enough_remaining`.
+    /// A conflict with the state of the order or the sale.
     Conflict,
     /// An operator's change is confirmed.
     Done,
-    /// 429.
     RateLimited,
     /// 503. Nothing is promised, and nothing excluded: it may have been accepted all the same.
     Unavailable,
@@ -58,10 +54,7 @@ pub enum Answer {
 impl Answer {
     /// Whether a purchase with this answer may nevertheless have become an order.
     pub fn leaves_open_whether(self) -> bool {
-        matches!(
-            self,
-            Self::Unknown | Self::Unavailable | Self::Undocumented(_)
-        )
+        matches!(self, Self::Unknown | Self::Unavailable | Self::Undocumented(_))
     }
 
     pub fn is_accepted(self) -> bool {
@@ -69,12 +62,9 @@ impl Answer {
     }
 }
 
-/// No idempotency key.
 pub const NO_KEY: u32 = 0;
-/// No order was named.
 pub const NO_ORDER: i64 = 0;
 
-/// One operation of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
     pub invoked: Micros,
@@ -110,7 +100,8 @@ impl Operation {
             key => format!(" key k{key}"),
         };
         format!(
-            "[{:.3} s..{:.3} s] {:?} -> {:?}{order} (user {}{key}, sale {}, instance {}, client {})",
+            "[{:.3} s..{:.3} s] {:?} -> {:?}{order} \
+             (user {}{key}, sale {}, instance {}, client {})",
             self.invoked as f64 / 1e6,
             self.completed as f64 / 1e6,
             self.kind,

@@ -1,69 +1,73 @@
-//! People who keep buying while something is broken, and what they were told.
+//! People who keep buying while something is broken or killed, and what they were told.
 
-use super::app::{Entrance, PATIENCE, Reply, Shopper, TestApp, all_at_once, eventually};
+use super::app::{Entrance, Reply, Shopper, TestApp, ask, eventually};
+use super::program::Program;
 use flash_sale::domain::UserId;
-use reqwest::StatusCode;
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-use tokio::task::JoinHandle;
+use futures_util::future::{join_all, ready};
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::{sync::Arc, time::Duration};
+use tokio::{task::JoinHandle, time::sleep};
 
 /// Somebody who was told 202, and the order's id.
 pub type Winner = (Shopper, String);
 
 /// Buys with `count` new shoppers at once; those who were told 202.
 pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
-    let replies = all_at_once((0..count).map(|_| {
-        let (shopper, sale) = (app.shopper(), sale.to_owned());
-        async move {
-            let reply = shopper.buy(&sale).await;
-            (shopper, reply)
-        }
-    }))
-    .await;
-    replies
-        .into_iter()
-        .filter(|(_, reply)| reply.is_accepted())
-        .map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned()))
-        .collect()
+    let shoppers = app.shoppers(count);
+    let replies = TestApp::all_buy(shoppers.clone(), sale).await;
+    let all = shoppers.into_iter().zip(&replies);
+    let accepted = all.filter(|(_, reply)| reply.is_accepted());
+    accepted.map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned())).collect()
+}
+
+/// What the people of one load have in common.
+#[derive(Default)]
+struct Shared {
+    /// Nobody new comes.
+    enough: AtomicBool,
+    accepted: AtomicUsize,
+    shed: AtomicUsize,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.enough.load(Relaxed)
+    }
 }
 
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
-const BREATH: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(20);
 
-/// Who was told 503 comes back after this.
+/// A customer who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);
 
-/// A rush on a sale at some instances: strangers who ask once, and regulars, who have an order and ask
-/// again and again. The stock must be larger than what they buy: then a stranger may hear only 202 or
-/// 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
+/// A rush on a sale at some instances: newcomers who ask once, and regulars, who have an order and
+/// ask again and again. The stock must be larger than what they buy: then a newcomer may hear only
+/// 202 or 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
+#[derive(Default)]
 pub struct Rush {
-    enough: Arc<AtomicBool>,
-    accepted: Arc<AtomicUsize>,
-    shed: Arc<AtomicUsize>,
-    strangers: Vec<JoinHandle<Vec<Winner>>>,
+    shared: Arc<Shared>,
+    newcomers: Vec<JoinHandle<Vec<Winner>>>,
     regulars: Vec<JoinHandle<usize>>,
 }
 
 /// What a rush was told.
 pub struct Told {
     pub winners: Vec<Winner>,
-    /// How often a stranger was told to come back later.
+    /// How often a newcomer was told to come back later.
     pub shed: usize,
     /// How often a regular was told the right order.
     pub reminded: usize,
 }
 
 impl Rush {
-    /// Starts `lanes` strangers at a time at each instance, and the regulars, each at every instance.
+    /// Starts `lanes` newcomers at a time at each instance, and the regulars, each at every
+    /// instance.
     pub fn start(apps: &[&TestApp], sale: &str, lanes: usize, regulars: &[Winner]) -> Self {
-        let entrances = apps.iter().map(|app| app.entrance());
-        Self::start_at(entrances, sale, lanes, regulars)
+        Self::start_at(apps.iter().map(|app| app.entrance()), sale, lanes, regulars)
     }
 
     /// The same at instances that are processes of their own.
@@ -73,111 +77,91 @@ impl Rush {
         lanes: usize,
         regulars: &[Winner],
     ) -> Self {
-        let mut rush = Self {
-            enough: Arc::default(),
-            accepted: Arc::default(),
-            shed: Arc::default(),
-            strangers: Vec::new(),
-            regulars: Vec::new(),
-        };
+        let mut rush = Self::default();
         for entrance in entrances {
             for _ in 0..lanes {
-                let (entrance, sale, enough) =
-                    (entrance.clone(), sale.to_owned(), rush.enough.clone());
-                let (accepted, shed) = (rush.accepted.clone(), rush.shed.clone());
-                rush.strangers.push(tokio::spawn(async move {
-                    let mut winners = Vec::new();
-                    while !enough.load(Relaxed) {
-                        let shopper = entrance.shopper();
-                        let reply = shopper.buy(&sale).await;
-                        if reply.is_accepted() {
-                            accepted.fetch_add(1, Relaxed);
-                            winners.push((shopper, reply.text("order_id").to_owned()));
-                            tokio::time::sleep(BREATH).await;
-                        } else {
-                            assert_shed(&reply);
-                            shed.fetch_add(1, Relaxed);
-                            tokio::time::sleep(RETRY).await;
-                        }
-                    }
-                    winners
-                }));
+                let lane = newcomers(entrance.clone(), sale.to_owned(), rush.shared.clone());
+                rush.newcomers.push(tokio::spawn(lane));
             }
             for (shopper, id) in regulars {
-                let (shopper, id) = (entrance.welcome(shopper), id.clone());
-                let sale = sale.to_owned();
-                let enough = rush.enough.clone();
-                rush.regulars.push(tokio::spawn(async move {
-                    let mut reminded = 0;
-                    while !enough.load(Relaxed) {
-                        let reply = shopper.buy(&sale).await;
-                        if reply.status == StatusCode::CONFLICT {
-                            reply.assert_problem(409, "already_ordered");
-                            assert_eq!(reply.text("order_id"), id, "another order of a regular");
-                            reminded += 1;
-                        } else {
-                            assert_shed(&reply);
-                        }
-                        tokio::time::sleep(RETRY).await;
-                    }
-                    reminded
-                }));
+                let known = (entrance.welcome(shopper), id.clone());
+                let asking = regular(known, sale.to_owned(), rush.shared.clone());
+                rush.regulars.push(tokio::spawn(asking));
             }
         }
         rush
     }
 
-    /// How many strangers have been told 202 so far.
-    pub fn accepted(&self) -> usize {
-        self.accepted.load(Relaxed)
-    }
-
-    /// Waits until so many more strangers have been told 202.
+    /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
-        let wanted = self.accepted() + more;
-        self.until(&format!("{more} more have bought"), || {
-            self.accepted() >= wanted
-        })
-        .await;
+        self.until_more(&self.shared.accepted, more).await;
     }
 
-    /// Waits until so many more strangers have been told 503.
+    /// Waits until so many more newcomers have been told 503.
     pub async fn until_shed(&self, more: usize) {
-        let wanted = self.shed.load(Relaxed) + more;
-        self.until(&format!("{more} more were shed"), || {
-            self.shed.load(Relaxed) >= wanted
-        })
-        .await;
+        self.until_more(&self.shared.shed, more).await;
     }
 
-    async fn until(&self, what: &str, reached: impl Fn() -> bool) {
-        eventually(what, async || {
+    async fn until_more(&self, count: &AtomicUsize, more: usize) {
+        let wanted = count.load(Relaxed) + more;
+        eventually(&format!("{more} more were told so"), async || {
             // A lane that was told something wrong has panicked; waiting would not bring it back.
-            let broken = self.strangers.iter().any(JoinHandle::is_finished)
+            let broken = self.newcomers.iter().any(JoinHandle::is_finished)
                 || self.regulars.iter().any(JoinHandle::is_finished);
             assert!(!broken, "somebody was told something wrong, see above");
-            reached().then_some(())
+            (count.load(Relaxed) >= wanted).then_some(())
         })
         .await;
     }
 
     /// Nobody new comes; waits for those who still wait.
     pub async fn end(self) -> Told {
-        self.enough.store(true, Relaxed);
-        let mut told = Told {
-            winners: Vec::new(),
-            shed: 0,
-            reminded: 0,
-        };
-        for lane in self.strangers {
-            told.winners.extend(lane.await.expect("no wrong answer"));
+        self.shared.enough.store(true, Relaxed);
+        let (mut winners, mut reminded) = (Vec::new(), 0);
+        for lane in self.newcomers {
+            winners.extend(lane.await.expect("no wrong answer"));
         }
         for regular in self.regulars {
-            told.reminded += regular.await.expect("no wrong answer");
+            reminded += regular.await.expect("no wrong answer");
         }
-        told.shed = self.shed.load(Relaxed);
-        told
+        Told { winners, reminded, shed: self.shared.shed.load(Relaxed) }
     }
+}
+
+/// One lane of newcomers; those who were told 202.
+async fn newcomers(entrance: Entrance, sale: String, shared: Arc<Shared>) -> Vec<Winner> {
+    let mut winners = Vec::new();
+    while !shared.is_over() {
+        let shopper = entrance.shopper();
+        let reply = shopper.buy(&sale).await;
+        if reply.is_accepted() {
+            shared.accepted.fetch_add(1, Relaxed);
+            winners.push((shopper, reply.text("order_id").to_owned()));
+            sleep(PAUSE).await;
+        } else {
+            assert_shed(&reply);
+            shared.shed.fetch_add(1, Relaxed);
+            sleep(RETRY).await;
+        }
+    }
+    winners
+}
+
+/// How often a regular was told their order.
+async fn regular((shopper, id): Winner, sale: String, shared: Arc<Shared>) -> usize {
+    let mut reminded = 0;
+    while !shared.is_over() {
+        let reply = shopper.buy(&sale).await;
+        if reply.status == 409 {
+            reply.assert_problem(409, "already_ordered");
+            assert_eq!(reply.text("order_id"), id, "another order of a regular");
+            reminded += 1;
+        } else {
+            assert_shed(&reply);
+        }
+        sleep(RETRY).await;
+    }
+    reminded
 }
 
 /// Told to come back, and when.
@@ -189,45 +173,137 @@ pub fn assert_shed(reply: &Reply) {
 }
 
 impl TestApp {
-    /// I3 and I6: everybody who was told 202 has a row of their own, each under another id; how many
-    /// of those have each status. Waits for rows that are not written yet.
+    /// I3 and I6: everybody who was told 202 has a row of their own, each under another id; how
+    /// many of those have each status. Waits for rows that are not written yet.
     pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {
-        let ids: Vec<i64> = winners
-            .iter()
-            .map(|(_, id)| id.parse().expect("an id"))
-            .collect();
-        let owners: HashMap<i64, UserId> = ids
-            .iter()
-            .copied()
-            .zip(winners.iter().map(|(shopper, _)| shopper.user))
-            .collect();
+        let owner = |(shopper, id): &Winner| (id.parse().expect("an id"), shopper.user);
+        let owners: HashMap<i64, UserId> = winners.iter().map(owner).collect();
         assert_eq!(owners.len(), winners.len(), "two orders under one id");
-        let deadline = std::time::Instant::now() + PATIENCE;
-        loop {
+        let ids: Vec<i64> = owners.keys().copied().collect();
+        let orders = "SELECT id, user_id, sale_id, status::text FROM orders WHERE id = ANY($1)";
+        let what = format!("all {} orders are rows (I3)", ids.len());
+        let rows: Vec<(i64, UserId, i64, String)> = eventually(&what, async || {
             let mut connection = self.database.connect().await;
-            let rows: Vec<(i64, UserId, i64, String)> = sqlx::query_as(
-                "SELECT id, user_id, sale_id, status::text FROM orders WHERE id = ANY($1)",
-            )
-            .bind(&ids)
-            .fetch_all(&mut connection)
-            .await
-            .expect("the orders");
-            if rows.len() == ids.len() {
-                let mut statuses = BTreeMap::new();
-                for (id, user, row_sale, status) in rows {
-                    assert_eq!(owners[&id], user, "order {id} belongs to somebody else");
-                    assert_eq!(row_sale.to_string(), sale, "order {id} is of another sale");
-                    *statuses.entry(status).or_default() += 1;
-                }
-                return statuses;
-            }
-            assert!(
-                std::time::Instant::now() < deadline,
-                "I3 broken: {} of {} orders that were answered 202 are rows",
-                rows.len(),
-                ids.len()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            let rows = sqlx::query_as(orders).bind(&ids).fetch_all(&mut connection).await;
+            rows.ok().filter(|rows| rows.len() == ids.len())
+        })
+        .await;
+        let mut statuses = BTreeMap::new();
+        for (id, user, row_sale, status) in rows {
+            assert_eq!(owners[&id], user, "order {id} belongs to somebody else");
+            assert_eq!(row_sale.to_string(), sale, "order {id} is of another sale");
+            *statuses.entry(status).or_default() += 1;
         }
+        statuses
     }
+}
+
+/// An order that was answered 202, and the token of its owner.
+pub type Bought = (String, String);
+
+/// How the people of a [`Crowd`] buy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// As fast as they can, and they ask once.
+    Once,
+    /// They ask until there is an answer, with a pause between buyers, so that the rush lasts.
+    Patient,
+}
+
+/// A crowd that buys one unit each, 200 at a time, from a program that may be killed meanwhile.
+pub struct Crowd {
+    shared: Arc<Shared>,
+    buyers: JoinHandle<Vec<Result<Bought, String>>>,
+}
+
+impl Crowd {
+    pub fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
+        let shared = Arc::<Shared>::default();
+        let (counts, over) = (shared.clone(), shared.clone());
+        let (client, url) = (reqwest::Client::new(), format!("{base}/api/v1/sales/{sale}/orders"));
+        let buyer = move |token: String| {
+            let (client, url, counts) = (client.clone(), url.clone(), counts.clone());
+            async move {
+                loop {
+                    if let Some(order) = buy(&client, &url, &token).await {
+                        counts.accepted.fetch_add(1, Relaxed);
+                        if manner == Manner::Patient {
+                            sleep(5 * PAUSE).await;
+                        }
+                        return Ok((order, token));
+                    }
+                    if manner == Manner::Once {
+                        return Err(token);
+                    }
+                    sleep(RETRY).await;
+                }
+            }
+        };
+        let coming = stream::iter(tokens).take_while(move |_| ready(!over.is_over()));
+        let buyers = tokio::spawn(coming.map(buyer).buffer_unordered(200).collect());
+        Self { shared, buyers }
+    }
+
+    pub fn count(&self) -> usize {
+        self.shared.accepted.load(Relaxed)
+    }
+
+    pub async fn until(&self, count: usize) {
+        let what = format!("{count} have bought");
+        eventually(&what, async || (self.count() >= count).then_some(())).await;
+    }
+
+    /// Nobody new comes.
+    pub fn no_more(&self) {
+        self.shared.enough.store(true, Relaxed);
+    }
+
+    /// Waits until all have asked: what was promised, and who asked once and got no answer or 503.
+    pub async fn leave(self) -> (Vec<Bought>, Vec<String>) {
+        let (mut bought, mut unanswered) = (Vec::new(), Vec::new());
+        for answer in self.buyers.await.expect("no panic") {
+            match answer {
+                Ok(one) => bought.push(one),
+                Err(token) => unanswered.push(token),
+            }
+        }
+        (bought, unanswered)
+    }
+}
+
+/// One purchase: the order that it made or had made, or `None` if nobody answered or with 503.
+async fn buy(client: &reqwest::Client, url: &str, token: &str) -> Option<String> {
+    let response = client.post(url).bearer_auth(token).send().await.ok()?;
+    let status = response.status();
+    let body: Value = response.json().await.ok()?;
+    match (status.as_u16(), body["code"].as_str()) {
+        // `already_ordered`: accepted before; the answer was lost on its way.
+        (202, None) | (409, Some("already_ordered")) => {}
+        (503, Some("unavailable")) => return None,
+        _ => panic!("{status}: {body:#}"),
+    }
+    Some(body["order_id"].as_str().expect("an order id").to_owned())
+}
+
+/// Every promised order belongs to its buyer alone, and is a row.
+pub async fn assert_kept(program: &Program, bought: &[Bought]) {
+    let client = &reqwest::Client::new();
+    for some in bought.chunks(200) {
+        join_all(some.iter().map(async |(order, token)| {
+            eventually(&format!("order {order} is a row"), async || {
+                let url = program.url(&format!("/api/v1/orders/{order}"));
+                let reply = ask(client, "GET", url).bearer(token).await;
+                assert_eq!(reply.status, 200, "order {order} is lost");
+                assert_eq!(reply.text("order_id"), order);
+                let status = reply.text("status");
+                let may_be = ["queued", "pending_payment"].contains(&status);
+                assert!(may_be, "order {order} ended as {:#}", reply.body);
+                (status == "pending_payment").then_some(())
+            })
+            .await;
+        }))
+        .await;
+    }
+    let orders: HashSet<&str> = bought.iter().map(|(order, _)| order.as_str()).collect();
+    assert_eq!(orders.len(), bought.len(), "no order has two owners");
 }

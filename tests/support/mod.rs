@@ -1,33 +1,42 @@
-//! What tests stand on: shared servers, and an application for each test.
-//!
-//! The servers live as long as the test process. A static is never dropped, so a small shell waits at
-//! the other end of a pipe and removes them when this process has gone, however it went.
+//! What tests stand on: shared servers, and an application for each test.  The servers live as long
+//! as the test process. A static is never dropped, so a small shell waits at the other end of a
+//! pipe and removes them when this process has gone, however it went.
 
 // Two test binaries include this module, and neither uses all of it.
 #![allow(dead_code)]
 
 pub mod app;
 pub mod checkers;
+pub mod clock;
+pub mod driver;
+pub mod events;
 pub mod history;
+pub mod launch;
+pub mod lessons;
 pub mod load;
+pub mod locks;
 pub mod network;
+pub mod own_redis;
+pub mod people;
 pub mod pgbouncer;
 pub mod plant;
+pub mod processes;
+pub mod program;
 pub mod proxy;
 pub mod random;
 pub mod redis_servers;
+pub mod sockets;
+pub mod standby;
+pub mod stores;
+pub mod test_lab;
 
-use flash_sale::embedded::{
-    PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings,
-};
+use app::{Options, TestApp};
+use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
-use std::{
-    io::Write,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{ChildStdin, Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{io::Write, net::SocketAddr, sync::Arc};
 use tokio::sync::{Mutex, OnceCell};
 
 /// A Postgres and a Redis.
@@ -44,46 +53,44 @@ impl Servers {
         Self::start(temporary_folder(), true).await
     }
 
-    /// The same in a folder of the test's choice.
     pub async fn own_in(dir: PathBuf) -> Self {
         Self::start(dir, true).await
     }
 
     async fn start(dir: PathBuf, durable: bool) -> Self {
         copy_cluster(&dir).await;
-        let tuning = PostgresTuning {
-            max_connections: 400,
-            durable,
-            ..PostgresTuning::default()
-        };
+        let tuning = PostgresTuning { max_connections: 400, durable };
         let (postgres, redis) = tokio::join!(
             PostgresServer::start(&dir, tuning),
             RedisServer::start(&dir, RedisSettings::default())
         );
-        let (postgres, redis) = (
-            postgres.expect("postgres starts"),
-            redis.expect("redis starts"),
-        );
+        let postgres = postgres.expect("postgres starts");
+        let redis = redis.expect("redis starts");
         let janitor = hire_janitor(&dir, &[postgres.pid(), redis.pid()]);
-        Self {
-            postgres,
-            redis,
-            dir,
-            janitor,
-        }
+        Self { postgres, redis, dir, janitor }
     }
 
-    /// The servers that tests share.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Servers> = OnceCell::const_new();
-        SHARED
-            .get_or_init(|| Self::start(temporary_folder(), false))
-            .await
+        let start = || Self::start(temporary_folder(), false);
+        SHARED.get_or_init(start).await
     }
 
     /// A folder for more servers of the same test, removed together with these.
     pub fn folder(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// What a lab in the test's own process works on.
+    pub fn of_a_lab(
+        &self,
+        database: &Database,
+        key_prefix: &str,
+        data_dir: Option<PathBuf>,
+    ) -> lab::servers::Servers {
+        let shop = Arc::new(flash_sale::in_lab::ThisShop);
+        let (postgres, redis) = (database.options(), self.redis.url());
+        lab::servers::Servers::new(&postgres, &redis, key_prefix, shop, data_dir)
     }
 
     /// An empty, migrated database of its own.
@@ -93,39 +100,56 @@ impl Servers {
         let guard = ONE_AT_A_TIME.lock().await;
         let mut admin = connect(self.postgres.address(), "postgres").await;
         let name = format!("test_{}", NUMBER.fetch_add(1, Relaxed));
-        admin
-            .execute(AssertSqlSafe(format!(
-                "CREATE DATABASE {name} TEMPLATE migrated"
-            )))
-            .await
-            .expect("CREATE DATABASE from the template");
+        let create = format!("CREATE DATABASE {name} TEMPLATE migrated");
+        admin.execute(AssertSqlSafe(create)).await.expect("CREATE DATABASE from the template");
         admin.close().await.expect("close");
         drop(guard);
-        Database {
-            address: self.postgres.address().clone(),
-            name,
-            proxy: None,
-            is_pooled: false,
-        }
+        Database { address: self.postgres.address().clone(), name, proxy: None, is_pooled: false }
     }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // Servers of one test: nothing needs them any more, nor their files, which the janitor removes now.
+        // Nothing needs the servers of one test any more, nor their files.
         self.postgres.kill();
         self.redis.kill();
         let _ = self.janitor.write_all(b"ended\n");
     }
 }
 
-/// Removes servers and files when the answer is closed, so after this process at the latest; on Linux the servers
-/// end by themselves. Who writes `ended` to it has seen to the servers, and only the files go.
+/// The usual company of an application.
+impl TestApp {
+    /// Two ordinary instances of one deployment on the shared servers.
+    pub async fn pair() -> (Self, Self) {
+        let first = Self::start().await;
+        let second = first.another(Options::default()).await;
+        (first, second)
+    }
+
+    /// An ordinary instance on servers of its own, which end when they are dropped.
+    pub async fn on_own_servers() -> (Servers, Self) {
+        let servers = Servers::own().await;
+        let app = Self::start_on(&servers, Options::default()).await;
+        (servers, app)
+    }
+
+    /// Stops it after another instance of the same deployment, and removes what they leave.
+    pub async fn finish_with(self, other: Self) {
+        other.stop().await;
+        self.finish().await;
+    }
+}
+
+/// Kills the servers and removes the files once the answer is closed, so after this process at the
+/// latest. After the word `ended` only the files go: the caller has ended the servers.
 #[expect(clippy::zombie_processes, reason = "it may outlive this process")]
 fn hire_janitor(dir: &Path, servers: &[Option<u32>]) -> ChildStdin {
-    // Signals to the whole process group (Ctrl-C, `timeout`) must not end it before its work is done.
-    let script = "trap '' INT TERM HUP; read -r word; dir=$1; shift; [ \"$word\" = ended ] || kill \"$@\" 2>/dev/null; n=0
-        while [ $n -lt 200 ]; do rm -rf \"$dir\" 2>/dev/null; [ -e \"$dir\" ] || exit 0; sleep 0.05; n=$((n + 1)); done";
+    // A signal to the whole process group (Ctrl-C) must not end it before its work is done.
+    let script = "trap '' INT TERM HUP; read -r word; dir=$1; shift
+        [ \"$word\" = ended ] || kill \"$@\" 2>/dev/null; n=0
+        while [ $n -lt 200 ]; do
+            rm -rf \"$dir\" 2>/dev/null; [ -e \"$dir\" ] || exit 0; sleep 0.05; n=$((n + 1))
+        done";
     let mut janitor = Command::new("sh")
         .args(["-c", script, "janitor"])
         .arg(dir)
@@ -165,16 +189,13 @@ async fn copy_cluster(dir: &Path) {
 /// An empty, migrated database, which `CREATE DATABASE` copies.
 async fn make_template(address: &PostgresAddress) {
     let mut admin = connect(address, "postgres").await;
-    admin
-        .execute("CREATE DATABASE migrated")
-        .await
-        .expect("CREATE DATABASE");
+    admin.execute("CREATE DATABASE migrated").await.expect("CREATE DATABASE");
     admin.close().await.expect("close");
     let pool = flash_sale::postgres::pool(options(address, "migrated"), 1);
-    flash_sale::postgres::migrate(&pool)
-        .await
-        .expect("migrations run");
+    let migrated = flash_sale::postgres::migrate(&pool).await;
+    migrated.expect("migrations run");
     pool.close().await;
+    lab::schema::migrate(&options(address, "migrated")).await.expect("the lab's migrations run");
 }
 
 /// A database of one test.
@@ -191,21 +212,16 @@ pub struct Database {
 impl Database {
     /// The same database, which applications now reach through this address.
     pub fn through(self, proxy: SocketAddr) -> Self {
-        Self {
-            proxy: Some(proxy),
-            ..self
-        }
+        let proxy = Some(proxy);
+        Self { proxy, ..self }
     }
 
     /// The database of this name on another server: a copy of the one it was made on.
     pub fn on(self, address: &PostgresAddress) -> Self {
-        Self {
-            address: address.clone(),
-            ..self
-        }
+        let address = address.clone();
+        Self { address, ..self }
     }
 
-    /// How applications connect.
     pub fn options(&self) -> PgConnectOptions {
         match self.proxy {
             None => options(&self.address, &self.name),
@@ -217,36 +233,23 @@ impl Database {
         }
     }
 
-    /// Past whatever stands between.
     pub fn direct_options(&self) -> PgConnectOptions {
         options(&self.address, &self.name)
     }
 
-    /// A connection beside the application's own.
     pub async fn connect(&self) -> PgConnection {
         connect(&self.address, &self.name).await
     }
 
     pub async fn drop(self) {
         let mut admin = connect(&self.address, "postgres").await;
-        admin
-            .execute(AssertSqlSafe(format!(
-                "DROP DATABASE {} WITH (FORCE)",
-                self.name
-            )))
-            .await
-            .expect("DROP DATABASE");
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        admin.execute(AssertSqlSafe(drop)).await.expect("DROP DATABASE");
     }
 }
 
 fn temporary_folder() -> PathBuf {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let name = format!(
-        "fs-it-{}-servers-{}",
-        std::process::id(),
-        NUMBER.fetch_add(1, Relaxed)
-    );
-    std::env::temp_dir().join(name)
+    launch::name_in(&std::env::temp_dir(), "fs-it-servers-")
 }
 
 fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {
@@ -257,8 +260,23 @@ fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {
         .database(database)
 }
 
+pub async fn redis_connection(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("redis url");
+    client.get_multiplexed_async_connection().await.expect("redis")
+}
+
 async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {
     PgConnection::connect_with(&options(address, database))
         .await
         .expect("postgres takes connections")
+}
+
+/// Also after another has panicked with it.
+pub fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// On stderr: the harness hides what a passing test prints, but not this.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "\n*** {text} ***");
 }

@@ -5,7 +5,6 @@
 use super::proxy::{Address, Fault, Proxy};
 use std::net::Ipv4Addr;
 
-/// Where a node listens.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
     pub clients: u16,
@@ -24,7 +23,6 @@ pub enum Side {
 impl Side {
     const BOTH: [Self; 2] = [Self::Alone, Self::Others];
 
-    /// Where an instance of this side reaches the nodes.
     pub fn address(self) -> Ipv4Addr {
         match self {
             Self::Alone => Ipv4Addr::new(127, 0, 2, 1),
@@ -33,21 +31,13 @@ impl Side {
     }
 }
 
-/// The ways to one node.
-struct Ways {
-    /// Those of the other nodes: the cluster's bus, and replication.
-    from_nodes: [Proxy; 2],
-    /// Those of the instances of each side.
-    from_sides: [Proxy; 2],
-}
-
-/// See the head of this file.
+/// The ways to each node: two of the other nodes (the bus and replication), then one of the
+/// instances of either side.
 pub struct Network {
-    ways: Vec<Ways>,
+    ways: Vec<[Proxy; 4]>,
 }
 
 impl Network {
-    /// For nodes with these ports.
     pub async fn start(nodes: &[Ports]) -> Self {
         let proxy = async |address: Ipv4Addr, port: u16| {
             let target = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
@@ -57,13 +47,12 @@ impl Network {
         for (number, ports) in nodes.iter().enumerate() {
             let own = Self::address_of(number);
             let [alone, others] = Side::BOTH.map(Side::address);
-            ways.push(Ways {
-                from_nodes: [proxy(own, ports.bus).await, proxy(own, ports.clients).await],
-                from_sides: [
-                    proxy(alone, ports.clients).await,
-                    proxy(others, ports.clients).await,
-                ],
-            });
+            ways.push([
+                proxy(own, ports.bus).await,
+                proxy(own, ports.clients).await,
+                proxy(alone, ports.clients).await,
+                proxy(others, ports.clients).await,
+            ]);
         }
         Self { ways }
     }
@@ -73,20 +62,20 @@ impl Network {
         Ipv4Addr::new(127, 0, 1, u8::try_from(node + 1).expect("few nodes"))
     }
 
-    /// From now on this node and one instance have each other and nobody else. Whatever is on its way from one side
-    /// to the other vanishes, and nobody is told.
+    /// From now on this node and one instance have each other and nobody else. What is on its way
+    /// from one side to the other vanishes, and nobody is told.
     pub async fn split_off(&self, alone: usize) {
         for (number, ways) in self.ways.iter().enumerate() {
             let is_alone = number == alone;
-            let from_nodes = if is_alone {
-                Fault::BlackHole
-            } else {
-                Fault::SilentFrom(Self::address_of(alone).into())
+            let from_nodes = match is_alone {
+                true => Fault::BlackHole,
+                false => Fault::SilentFrom(Self::address_of(alone).into()),
             };
-            for way in &ways.from_nodes {
+            let (of_nodes, of_sides) = ways.split_at(2);
+            for way in of_nodes {
                 way.set(from_nodes.clone()).await;
             }
-            for (way, side) in ways.from_sides.iter().zip(Side::BOTH) {
+            for (way, side) in of_sides.iter().zip(Side::BOTH) {
                 if is_alone != (side == Side::Alone) {
                     way.set(Fault::BlackHole).await;
                 }
@@ -94,13 +83,8 @@ impl Network {
         }
     }
 
-    /// Everybody reaches everybody again, by new connections.
     pub async fn heal(&self) {
-        for way in self
-            .ways
-            .iter()
-            .flat_map(|ways| ways.from_nodes.iter().chain(&ways.from_sides))
-        {
+        for way in self.ways.iter().flatten() {
             way.set(Fault::None).await;
             way.cut();
         }

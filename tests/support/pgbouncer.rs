@@ -1,18 +1,12 @@
 //! The real PgBouncer in transaction mode, in front of a Postgres of a test.
 
-use super::{Database, Servers, hire_janitor, proxy::free_port};
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    os::unix::{
-        fs::{MetadataExt, chown},
-        process::CommandExt,
-    },
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
-    time::Duration,
-};
+use super::temporary_folder;
+use super::{Database, Servers, app::eventually, hire_janitor, launch::tail, proxy::free_port};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{fs, os::unix::process::CommandExt};
 use tokio::net::TcpStream;
 
 /// The same places as in `scripts/setup.sh`, which installs it.
@@ -31,17 +25,18 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of this Postgres. `ignored`: startup parameters that it ignores instead of refusing who
-    /// sends them, as in its `ignore_startup_parameters`.
+    /// In front of this Postgres. `ignored`: its `ignore_startup_parameters`, which it would refuse
+    /// otherwise.
     pub async fn start(servers: &Servers, ignored: &str) -> Self {
         let program = program();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-        // It runs as the user who owns the cluster: nobody else may enter the folder of the socket, and it
-        // refuses to run as root.
+        // It runs as the owner of the cluster: nobody else may enter the folder of the socket, and
+        // it refuses to run as root.
         let postmaster = servers.postgres.pid().expect("postgres runs");
         let cluster = fs::read_link(format!("/proc/{postmaster}/cwd")).expect("its cluster");
         let owner = fs::metadata(cluster).expect("the cluster");
-        let dir = folder();
+        let dir = temporary_folder();
+        fs::create_dir(&dir).expect("a folder");
         let settings = dir.join("pgbouncer.ini");
         let postgres = servers.postgres.address();
         let mut text = format!(
@@ -63,28 +58,20 @@ impl PgBouncer {
             chown(path, Some(owner.uid()), Some(owner.gid())).expect("chown");
         }
         let log = fs::File::create(dir.join("log")).expect("its log");
-        let child = Command::new(&program)
-            .arg(&settings)
-            .current_dir("/")
-            .uid(owner.uid())
-            .gid(owner.gid())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("pgbouncer starts");
+        let mut command = Command::new(&program);
+        command.arg(&settings).current_dir("/");
+        command.uid(owner.uid()).gid(owner.gid());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().expect("pgbouncer starts");
         std::mem::forget(hire_janitor(&dir, &[Some(child.id())]));
         let mut started = Self { child, address };
-        for _ in 0..200 {
-            if TcpStream::connect(address).await.is_ok() {
-                return started;
-            }
+        eventually("pgbouncer listens", async || {
             let ended = started.child.try_wait().expect("a child");
-            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
-            assert!(ended.is_none(), "pgbouncer has ended: {log}");
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("pgbouncer does not listen on {address}");
+            assert!(ended.is_none(), "pgbouncer has ended: {}", tail(&dir.join("log"), 20));
+            TcpStream::connect(address).await.ok()
+        })
+        .await;
+        started
     }
 }
 
@@ -98,10 +85,7 @@ impl Drop for PgBouncer {
 impl Database {
     /// The same database, which applications now reach through this pooler.
     pub fn pooled_by(self, pooler: &PgBouncer) -> Self {
-        Self {
-            is_pooled: true,
-            ..self.through(pooler.address)
-        }
+        Self { is_pooled: true, ..self.through(pooler.address) }
     }
 
     /// What an application makes of its address.
@@ -117,10 +101,9 @@ impl Database {
 fn program() -> PathBuf {
     let on_path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&on_path).map(|folder| folder.join("pgbouncer"));
-    on_path
-        .chain(PLACES.map(PathBuf::from))
-        .find(|path| path.is_file())
-        .expect("no pgbouncer on this machine: scripts/setup.sh test installs it")
+    let mut places = on_path.chain(PLACES.map(PathBuf::from));
+    let program = places.find(|path| path.is_file());
+    program.expect("no pgbouncer on this machine: scripts/setup.sh proof installs it")
 }
 
 /// Of `PgBouncer 1.18.0`, the first two numbers.
@@ -131,16 +114,4 @@ fn version(program: &Path) -> (u32, u32) {
     let word = said.split_whitespace().nth(1).expect("a version");
     let mut numbers = word.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-fn folder() -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let name = format!(
-        "fs-it-{}-pgbouncer-{}",
-        std::process::id(),
-        NUMBER.fetch_add(1, Relaxed)
-    );
-    let dir = std::env::temp_dir().join(name);
-    fs::create_dir(&dir).expect("a folder");
-    dir
 }

@@ -1,5 +1,5 @@
-//! Bugs, planted from outside of the program: in the function library, which is loaded anew with one
-//! expression changed, and in Postgres, by triggers. Either goes for everybody on that server or in that
+//! Bugs, planted from outside of the program: in the function library, which is loaded anew with
+//! one expression changed, and in Postgres, by triggers. Either concerns all of a server or a
 //! database, so those are the test's own.
 
 use flash_sale::redis::library::LIBRARY;
@@ -18,14 +18,10 @@ pub const SOLD_OUT_TOO_EARLY: Mutation = (
     "elseif remaining * 2 <= tonumber(redis.call('HGET', keys[1], 'stock')) then",
 );
 pub const FORGET_IDEMPOTENCY_KEYS: Mutation = ("if key ~= NO_KEY and", "if false and");
-pub const IGNORE_THE_WINDOW: Mutation = (
-    "if created ~= '0' then return nil end",
-    "if created then return nil end",
-);
-pub const REPEAT_IDS: Mutation = (
-    "local top = redis.call('INCRBY', keys[2], args[2])",
-    "local top = tonumber(args[2])",
-);
+pub const IGNORE_THE_WINDOW: Mutation =
+    ("if created ~= '0' then return nil end", "if created then return nil end");
+pub const REPEAT_IDS: Mutation =
+    ("local top = redis.call('INCRBY', keys[2], args[2])", "local top = tonumber(args[2])");
 /// Every process says that it may sell.
 pub const SELL_FROM_ANY_PROCESS: Mutation = ("if state[2] ~= token() then", "if not state[2] then");
 /// Nobody takes part in the draw: all are queued as they came.
@@ -39,13 +35,10 @@ pub const LET_EVERYBODY_IN: Mutation = (
 pub async fn plant(connection: &mut impl ConnectionLike, (from, to): Mutation) {
     let source = LIBRARY.source();
     assert!(source.contains(from), "not in the library: {from}");
-    redis::cmd("FUNCTION")
-        .arg("LOAD")
-        .arg("REPLACE")
-        .arg(source.replace(from, to))
-        .exec_async(connection)
-        .await
-        .expect("a function library");
+    let mutated = source.replace(from, to);
+    let mut load = redis::cmd("FUNCTION");
+    let loaded = load.arg(&["LOAD", "REPLACE", &mutated]).exec_async(connection).await;
+    loaded.expect("a function library");
 }
 
 /// One order in seven.
@@ -66,18 +59,15 @@ macro_rules! trigger {
 /// Rows that the writer has inserted are not there.
 pub const SWALLOW_ROWS: &str = trigger!("BEFORE INSERT", "NEW.id % 7 = 0", "RETURN NULL;");
 /// Nothing can be written.
-pub const WRITE_NOTHING: &str = trigger!(
-    "BEFORE INSERT",
-    "true",
-    "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';"
-);
+pub const WRITE_NOTHING: &str =
+    trigger!("BEFORE INSERT", "true", "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';");
 /// A copy of an order, for somebody who never asked.
 pub const INVENT_AN_ORDER: &str = trigger!(
     "AFTER INSERT",
     "NEW.id % 7 = 0 AND NEW.id < 1::bigint << 61",
     "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-     VALUES (NEW.id | (1::bigint << 62), NEW.sale_id, gen_random_uuid(), NEW.slot, NEW.status, NEW.price_cents,
-             NEW.created_at, NEW.pay_by);
+     VALUES (NEW.id | (1::bigint << 62), NEW.sale_id, gen_random_uuid(), NEW.slot, NEW.status,
+             NEW.price_cents, NEW.created_at, NEW.pay_by);
      RETURN NULL;"
 );
 /// What was paid waits to be paid.
@@ -87,8 +77,8 @@ pub const UNPAY: &str = trigger!(
     "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
 );
 
-/// Units that came back stay counted as taken. (Units that Redis alone has lost come back: the scrubber
-/// has the sale rebuilt.)
+/// Units that came back stay counted as taken. (Units that Redis alone has lost come back: the
+/// scrubber has the sale rebuilt.)
 pub const FORGET_A_RELEASE: &str = "
     CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         NEW.taken := OLD.taken; RETURN NEW;

@@ -2,67 +2,31 @@
 //! next byte on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the
 //! open ones.
 
-use flash_sale::embedded::PostgresAddress;
-use std::{
-    collections::VecDeque,
-    fmt, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::watch,
-    task::JoinHandle,
-    time::{Instant, sleep, sleep_until},
-};
+pub use super::sockets::{Address, free_port};
+use super::sockets::{Listener, Stream, connect};
+use super::{locked, random::Random};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::{collections::VecDeque, io, time::Duration};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{sync::watch, task::JoinHandle};
 
-/// Where a server listens, or this proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl Address {
-    /// The socket of a Postgres.
-    pub fn of_postgres(address: &PostgresAddress) -> Self {
-        let name = format!(".s.PGSQL.{}", address.port);
-        Self::Unix(address.socket_dir.join(name))
-    }
-}
-
-/// What stands behind a proxy.
 pub type Target = Address;
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// What the network does to the bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// Nothing: everything passes.
     None,
     /// Nobody listens: a new connection is refused by the kernel.
     Refuse,
-    /// Bytes vanish, in both directions, and nobody hears of a close. A connection that has lost a
-    /// byte stays silent for ever, also when the fault is over: what follows a hole is not the same
-    /// conversation any more. (A firewall that forgot its connections does just this.)
+    /// Bytes vanish, in both directions, and a close is not passed on. A connection that has lost a
+    /// byte stays silent when the fault is over, as with a firewall that forgot its connections.
     BlackHole,
     /// A black hole for connections that send a request with these bytes in it, from there on.
     SilentTo { request: &'static str },
-    /// A black hole for whoever comes from this address.
+    /// A black hole for connections from this address.
     SilentFrom(IpAddr),
     /// Every byte arrives that much later, in each direction.
     Latency(Duration),
@@ -101,7 +65,6 @@ pub struct Counts {
     pub unreachable: u64,
 }
 
-/// See the head of this file.
 pub struct Proxy {
     address: Address,
     shared: Arc<Shared>,
@@ -115,46 +78,36 @@ struct Shared {
     fault: watch::Sender<Fault>,
     /// How many replies [`Lost::Next`] still takes.
     replies_to_lose: AtomicU32,
-    dice: AtomicU64,
+    dice: Mutex<Random>,
     counts: Mutex<Counts>,
 }
 
 impl Shared {
     fn count(&self, add: impl FnOnce(&mut Counts)) {
-        add(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        add(&mut locked(&self.counts));
     }
 
     fn target(&self) -> Target {
-        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        target.clone()
+        locked(&self.target).clone()
     }
 
-    /// Whether this reply is to be lost.
     fn loses(&self, which: Lost) -> bool {
         match which {
-            Lost::Next(_) => self
-                .replies_to_lose
-                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
-                .is_ok(),
-            Lost::Share(share) => {
-                // SplitMix64: good enough dice, and no lock.
-                let mut x = self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
-                x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-                ((x >> 11) as f64 / (1u64 << 53) as f64) < share
+            Lost::Next(_) => {
+                let left = &self.replies_to_lose;
+                left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
             }
+            Lost::Share(share) => locked(&self.dice).chance(share),
         }
     }
 }
 
 impl Proxy {
-    /// A proxy on a free port of 127.0.0.1.
     pub async fn start(target: Target) -> Self {
         let address = Address::Tcp((Ipv4Addr::LOCALHOST, free_port()).into());
         Self::start_at(address, target).await
     }
 
-    /// A proxy on this port or unix socket.
     pub async fn start_at(address: Address, target: Target) -> Self {
         let (cuts, cut) = watch::channel(0);
         let (heard, listening) = watch::channel(false);
@@ -162,17 +115,11 @@ impl Proxy {
             target: Mutex::new(target),
             fault: watch::Sender::new(Fault::None),
             replies_to_lose: AtomicU32::new(0),
-            dice: AtomicU64::new(0),
+            dice: Mutex::new(Random::new(0)),
             counts: Mutex::default(),
         });
         let acceptor = tokio::spawn(accept(address.clone(), shared.clone(), heard, cut));
-        let proxy = Self {
-            address,
-            shared,
-            cuts,
-            listening,
-            acceptor,
-        };
+        let proxy = Self { address, shared, cuts, listening, acceptor };
         proxy.until_listening(true).await;
         proxy
     }
@@ -189,19 +136,15 @@ impl Proxy {
         }
     }
 
-    /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends them).
+    /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends
+    /// them).
     pub fn set_target(&self, target: Target) {
-        let mut current = (self.shared.target.lock()).unwrap_or_else(PoisonError::into_inner);
-        *current = target;
+        *locked(&self.shared.target) = target;
     }
 
     /// The fault from now on. When this returns, it is in force.
     pub async fn set(&self, fault: Fault) {
-        if let Fault::LoseReplies {
-            which: Lost::Next(replies),
-            ..
-        } = fault
-        {
+        if let Fault::LoseReplies { which: Lost::Next(replies), .. } = fault {
             self.shared.replies_to_lose.store(replies, Relaxed);
         }
         let refuse = fault == Fault::Refuse;
@@ -209,26 +152,23 @@ impl Proxy {
         self.until_listening(!refuse).await;
     }
 
-    /// Closes all connections that are open now.
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     pub fn counts(&self) -> Counts {
-        *(self.shared.counts.lock()).unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.shared.counts)
     }
 
     /// Makes the dice of [`Lost::Share`] reproducible.
     pub fn seed(&self, seed: u64) {
-        self.shared.dice.store(seed, Relaxed);
+        *locked(&self.shared.dice) = Random::new(seed);
     }
 
     async fn until_listening(&self, wanted: bool) {
         let mut listening = self.listening.clone();
-        listening
-            .wait_for(|is_listening| *is_listening == wanted)
-            .await
-            .expect("the acceptor lives as long as its proxy");
+        let changed = listening.wait_for(|is_listening| *is_listening == wanted);
+        changed.await.expect("the acceptor lives as long as its proxy");
     }
 }
 
@@ -242,68 +182,6 @@ impl Drop for Proxy {
     }
 }
 
-/// A port that nobody listens on now. Below the range from which the kernel takes the ports of
-/// outgoing connections, so that it is still free when somebody comes back to it after a crash.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    const RANGE: std::ops::Range<u32> = 15_000..32_000;
-    // Processes that run at once begin far from each other.
-    let start = std::process::id().wrapping_mul(7_919);
-    for _ in RANGE {
-        let offset = start.wrapping_add(NEXT.fetch_add(1, Relaxed)) % (RANGE.end - RANGE.start);
-        let port = u16::try_from(RANGE.start + offset).expect("the range ends below 65536");
-        if std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no port of {RANGE:?} is free");
-}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// Either kind of stream.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-fn without_delay(stream: TcpStream) -> Box<dyn Stream> {
-    // A piece must not wait for more to come; failing to ask for that harms nothing.
-    stream.set_nodelay(true).ok();
-    Box::new(stream)
-}
-
-impl Listener {
-    async fn bind(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
-            Address::Unix(path) => {
-                std::fs::remove_file(path).ok();
-                UnixListener::bind(path).map(Self::Unix)
-            }
-        }
-    }
-
-    /// A connection, and where it comes from.
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, from) = listener.accept().await?;
-                Ok((without_delay(stream), Some(from.ip())))
-            }
-            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
-        }
-    }
-}
-
-async fn connect(target: &Target) -> io::Result<Box<dyn Stream>> {
-    match target {
-        Address::Tcp(address) => Ok(without_delay(TcpStream::connect(address).await?)),
-        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-    }
-}
-
 /// Takes connections, except while the fault is to refuse them.
 async fn accept(
     address: Address,
@@ -312,19 +190,13 @@ async fn accept(
     cut: watch::Receiver<u64>,
 ) {
     let mut fault = shared.fault.subscribe();
+    let is_over = |fault: &Fault| *fault != Fault::Refuse;
     // The sender is in `shared`, so waiting for a fault never fails.
-    while fault
-        .wait_for(|fault| *fault != Fault::Refuse)
-        .await
-        .is_ok()
-    {
-        let listener = match Listener::bind(&address).await {
-            Ok(listener) => listener,
-            Err(_) => {
-                // Somebody still has the port for a moment; whoever waits for this proxy goes on waiting.
-                sleep(Duration::from_millis(10)).await;
-                continue;
-            }
+    while fault.wait_for(is_over).await.is_ok() {
+        let Ok(listener) = Listener::bind(&address).await else {
+            // The port is still in use for a moment.
+            sleep(Duration::from_millis(10)).await;
+            continue;
         };
         listening.send_replace(true);
         loop {
@@ -350,7 +222,6 @@ async fn accept(
     }
 }
 
-/// What both directions of a connection know.
 #[derive(Default)]
 struct Connection {
     from: Option<IpAddr>,
@@ -377,7 +248,6 @@ enum Direction {
     Replies,
 }
 
-/// One connection, from accept to its end.
 async fn serve(
     client: Box<dyn Stream>,
     from: Option<IpAddr>,
@@ -386,22 +256,11 @@ async fn serve(
 ) {
     let carried = async {
         let (from_client, to_client) = tokio::io::split(client);
-        let connection = Connection {
-            from,
-            ..Connection::default()
-        };
-        let is_swallowed = connection.is_swallowed_by(&shared.fault.borrow());
-        if is_swallowed {
+        let connection = Connection { from, ..Connection::default() };
+        if connection.is_swallowed_by(&shared.fault.borrow()) {
             connection.silent.store(true, Relaxed);
             let nowhere = tokio::io::split(Box::new(tokio::io::empty()) as Box<dyn Stream>).1;
-            let _ = carry(
-                Direction::Requests,
-                from_client,
-                nowhere,
-                &shared,
-                &connection,
-            )
-            .await;
+            let _ = carry(Direction::Requests, from_client, nowhere, &shared, &connection).await;
             return;
         }
         let Ok(server) = connect(&shared.target()).await else {
@@ -409,8 +268,8 @@ async fn serve(
             return;
         };
         let (from_server, to_server) = tokio::io::split(server);
-        // Whichever side ends first ends the connection: neither protocol behind this proxy closes
-        // one direction and goes on with the other.
+        // The first end ends the connection: neither protocol behind this proxy closes one
+        // direction and goes on with the other.
         tokio::select! {
             _ = carry(Direction::Requests, from_client, to_server, &shared, &connection) => {}
             _ = carry(Direction::Replies, from_server, to_client, &shared, &connection) => {}
@@ -431,6 +290,60 @@ async fn serve(
 const PIECE: usize = 16 * 1024;
 const PIECES_IN_FLIGHT: usize = 4 * 1024;
 
+/// What becomes of a piece that was read.
+enum Treated {
+    Passes,
+    /// Only so many bytes pass; then the connection is cut.
+    CutAfter(usize),
+    /// It is a reply that is lost, and the connection with it.
+    Lost,
+    Swallowed,
+}
+
+/// Applies a fault to a piece. `request_bytes_left`: see [`Fault::CutRequest`].
+fn treat(
+    fault: &Fault,
+    direction: Direction,
+    piece: &[u8],
+    request_bytes_left: &mut Option<u64>,
+    (shared, connection): (&Shared, &Connection),
+) -> Treated {
+    let falls_silent = match fault {
+        Fault::SilentTo { request } => {
+            direction == Direction::Requests && contains(piece, request.as_bytes())
+        }
+        fault => connection.is_swallowed_by(fault),
+    };
+    if falls_silent || connection.silent.load(Relaxed) {
+        connection.silent.store(true, Relaxed);
+        shared.count(|counts| counts.swallowed_bytes += piece.len() as u64);
+        return Treated::Swallowed;
+    }
+    match (fault, direction) {
+        (Fault::CutRequest { after }, Direction::Requests) => {
+            let left = request_bytes_left.get_or_insert(*after);
+            if *left <= piece.len() as u64 {
+                shared.count(|counts| counts.cut += 1);
+                return Treated::CutAfter(usize::try_from(*left).unwrap_or(piece.len()));
+            }
+            *left -= piece.len() as u64;
+        }
+        (Fault::LoseReplies { to: marker, .. }, Direction::Requests) => {
+            let expected = marker.is_empty() || contains(piece, marker.as_bytes());
+            connection.awaited.fetch_or(expected, Relaxed);
+        }
+        (Fault::LoseReplies { which, to: marker }, Direction::Replies) => {
+            let expected = connection.awaited.swap(false, Relaxed) || marker.is_empty();
+            if expected && shared.loses(*which) {
+                shared.count(|counts| counts.lost_replies += 1);
+                return Treated::Lost;
+            }
+        }
+        _ => *request_bytes_left = None,
+    }
+    Treated::Passes
+}
+
 /// Carries bytes one way until one side ends or a fault ends it.
 async fn carry(
     direction: Direction,
@@ -445,8 +358,9 @@ async fn carry(
     let mut request_bytes_left: Option<u64> = None;
     loop {
         let next_arrival = in_flight.front().map(|(arrival, _)| *arrival);
+        let arrival = sleep_until(next_arrival.unwrap_or_else(Instant::now));
         let length = tokio::select! {
-            () = sleep_until(next_arrival.unwrap_or_else(Instant::now)), if next_arrival.is_some() => {
+            () = arrival, if next_arrival.is_some() => {
                 if let Some((_, bytes)) = in_flight.pop_front() {
                     to.write_all(&bytes).await?;
                 }
@@ -454,7 +368,6 @@ async fn carry(
             }
             read = from.read(&mut piece), if in_flight.len() < PIECES_IN_FLIGHT => read?,
         };
-        let fault = shared.fault.borrow().clone();
         if length == 0 {
             if direction == Direction::Replies && connection.silent.load(Relaxed) {
                 // A close of the server does not come through a black hole either.
@@ -466,39 +379,17 @@ async fn carry(
             }
             return to.shutdown().await;
         }
-        let falls_silent = match &fault {
-            Fault::SilentTo { request } => {
-                direction == Direction::Requests && contains(&piece[..length], request.as_bytes())
-            }
-            fault => connection.is_swallowed_by(fault),
-        };
-        if falls_silent || connection.silent.load(Relaxed) {
-            connection.silent.store(true, Relaxed);
-            in_flight.clear();
-            shared.count(|counts| counts.swallowed_bytes += length as u64);
-            continue;
-        }
+        let (fault, both) = (shared.fault.borrow().clone(), (shared, connection));
         let mut bytes = &piece[..length];
-        let mut cut_here = false;
-        match (&fault, direction) {
-            (Fault::CutRequest { after }, Direction::Requests) => {
-                let left = request_bytes_left.get_or_insert(*after);
-                cut_here = *left <= length as u64;
-                bytes = &bytes[..length.min(usize::try_from(*left).unwrap_or(length))];
-                *left = left.saturating_sub(length as u64);
+        let treated = treat(&fault, direction, bytes, &mut request_bytes_left, both);
+        match treated {
+            Treated::Passes => {}
+            Treated::CutAfter(left) => bytes = &bytes[..left],
+            Treated::Lost => return Ok(()),
+            Treated::Swallowed => {
+                in_flight.clear();
+                continue;
             }
-            (Fault::LoseReplies { to: marker, .. }, Direction::Requests) => {
-                let expected = marker.is_empty() || contains(bytes, marker.as_bytes());
-                connection.awaited.fetch_or(expected, Relaxed);
-            }
-            (Fault::LoseReplies { which, to: marker }, Direction::Replies) => {
-                let expected = connection.awaited.swap(false, Relaxed) || marker.is_empty();
-                if expected && shared.loses(*which) {
-                    shared.count(|counts| counts.lost_replies += 1);
-                    return Ok(());
-                }
-            }
-            _ => request_bytes_left = None,
         }
         let delay = match fault {
             Fault::Latency(delay) => delay,
@@ -514,19 +405,16 @@ async fn carry(
         if delay.is_zero() && in_flight.is_empty() {
             to.write_all(bytes).await?;
         } else {
-            // Also a piece without delay waits behind those that have one: bytes stay in order.
+            // A piece without delay waits behind those that have one: bytes stay in order.
             shared.count(|counts| counts.delayed += 1);
             in_flight.push_back((Instant::now() + delay, bytes.to_vec()));
         }
-        if cut_here {
-            shared.count(|counts| counts.cut += 1);
+        if let Treated::CutAfter(_) = treated {
             return Ok(());
         }
     }
 }
 
 fn contains(bytes: &[u8], searched: &[u8]) -> bool {
-    bytes
-        .windows(searched.len())
-        .any(|window| window == searched)
+    bytes.windows(searched.len()).any(|window| window == searched)
 }

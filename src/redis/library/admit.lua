@@ -2,27 +2,28 @@
 --
 -- KEYS  the sale's state (hash), its order log (stream), its buyers (hash: user → their orders)
 -- ARGV  epoch · the most orders that may wait in the log (high-water mark) · who writes them to
---       Postgres: '1' this instance, '0' any worker · '0', or for readmitted orders (the window was
---       checked when they were first admitted) the time of that in ms · the buyers, 32 bytes each:
---       user id (16) .. order id (8, big endian) .. idempotency key (8, zeros: none)
+--       Postgres: '1' this instance, '0' any worker · '0', or for readmitted orders the time of
+--       their first admission in ms (the window was checked then) · the buyers, 32 bytes each: user
+--       id (16) .. order id (8, big endian) .. idempotency key (8, zeros: none)
 --
--- Returns { outcome, time in ms, remaining, admitted, change, stream id or '', verdicts, ids, slots }
+-- Returns { outcome, time in ms, remaining, admitted, revision, stream id or '', verdicts, ids,
+--         slots }
 --   outcome   'ok', or why nobody was decided on: 'absent', 'epoch', 'not_approved', 'corrupt'
 --   verdicts  one letter a buyer: A accepted, a accepted earlier by this very attempt, R replay of
 --             an idempotency key, D already ordered, S sold out, N not open yet, P paused, E ended,
 --             B backlog full
---   ids       8 bytes for every R and D, in order: the order that stands in the way
+--   ids       8 bytes for every R and D, in order: the order that was found
 --   slots     1 byte for every A and a, in order: which of the user's places the order takes
 --             (+128: its unit was returned since)
 --
--- A buyer's record is 17 bytes an order: slot (1; +128 once the unit was returned, then it only serves replays) .. order id (8) ..
--- idempotency key (8). Lua does not roll back: all that can fail (a key of another type, a value that is no number) is read
--- before the first write.
+-- A buyer's record is 17 bytes an order: slot (1; +128 once the unit was returned, when it only
+-- answers replays) .. order id (8) .. idempotency key (8). Lua does not roll back: everything that
+-- can fail (a key of another type, a value that is no number) is read before the first write.
 
 local NONE = {}
 
--- The user's order that settles this attempt (order id .. key), if there is one: its verdict and id,
--- or slot. Otherwise the places that are taken.
+-- The user's order that settles this attempt (order id .. key): its verdict and id, or slot.
+-- Otherwise the places that are taken.
 local function look_up(record, attempt)
   local order, key = string.sub(attempt, 1, 8), string.sub(attempt, 9)
   local held, taken, standing = 0, {}, nil
@@ -46,17 +47,18 @@ end
 
 register('admit', function(keys, args)
   local now = unix_ms()
-  local state, why = open_state(keys[1], args[1], 'remaining', 'admitted', 'change', 'pending', 'opens', 'closes', 'paused', 'limit')
+  local state, why = open_state(keys[1], args[1], 'remaining', 'admitted', 'change', 'pending',
+      'opens', 'closes', 'paused', 'limit')
   local log = redis.call('TYPE', keys[2]).ok
   if state and log ~= 'stream' and log ~= 'none' then why = 'corrupt' end
   if why then return { why, now, 0, 0, 0, '', '', '', '' } end
   local remaining, admitted, change, pending, opens, closes, paused, limit = unpack(state)
-  -- A retry of an accepted purchase is answered as the first time, even when the sale is over: so
-  -- this comes after replays.
+  -- Checked after replays: a retry of an accepted purchase gets its first answer, even when the
+  -- sale is over.
   local refusal = closed(args[4], now, opens, closes, paused)
   local room = tonumber(args[2]) - pending
 
-  -- Every string is dear here: a new buyer makes three.
+  -- Strings are the main cost of a call: a new buyer makes three.
   local sub, char = string.sub, string.char
   local buyers, users = args[5], {}
   local count = #buyers / 32
@@ -97,15 +99,18 @@ register('admit', function(keys, args)
   local entry = ''
   if taken_now > 0 then
     local created = args[4] == '0' and string.format('%d', now) or args[4]
-    -- The log first: it is the one write that could still be refused.
-    entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o', table.concat(entries))
-    -- Whoever bought twice stands there twice; the last record has both orders. In slices: `unpack`
+    -- The log first: only this write can still be refused.
+    entry = redis.call('XADD', keys[2], '*', 'm', args[1] .. ' ' .. created .. ' ' .. args[3], 'o',
+        table.concat(entries))
+    -- A user who bought twice is in it twice; the last record has both orders. In slices: `unpack`
     -- takes at most 8,000 values, and nothing may fail from here on.
     for at = 1, #written, 4000 do
       redis.call('HSET', keys[3], unpack(written, at, math.min(at + 3999, #written)))
     end
     admitted, change = admitted + taken_now, change + 1
-    redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change, 'pending', pending + taken_now)
+    redis.call('HSET', keys[1], 'remaining', remaining, 'admitted', admitted, 'change', change,
+        'pending', pending + taken_now)
   end
-  return { 'ok', now, remaining, admitted, change, entry, table.concat(verdicts), table.concat(ids), table.concat(slots) }
+  return { 'ok', now, remaining, admitted, change, entry, table.concat(verdicts),
+      table.concat(ids), table.concat(slots) }
 end)

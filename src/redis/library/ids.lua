@@ -7,9 +7,8 @@
 -- Returns { outcome, second, first number }
 --   'ok'     numbers first .. first + n - 1 belong to the caller, for ids of this second
 --   'day'    it is another day: the caller takes it from `second` and asks again
---   'floor'  this process was given no floor yet, or lost it or today's counter, which may have
---            been rolled back: the caller fetches a new floor from Postgres and calls floor_ids
---            first
+--   'floor'  this process has no floor, or lost it or today's counter, which may be rolled back:
+--            the caller fetches a floor from Postgres and calls floor_ids first
 --
 -- `second` is Redis' Unix time, or the floor where that is later.
 register('lease_ids', function(keys, args)
@@ -31,7 +30,7 @@ end)
 -- KEYS  the ids' clock, the counter of the floor's day
 -- ARGV  the floor (Unix seconds) that Postgres gave out · its day's midnight
 --
--- A floor is never lowered. The counter of its day is created if it is not there, and goes on otherwise.
+-- A floor is never lowered. The counter of its day is created if it is missing.
 register('floor_ids', function(keys, args)
   if tonumber(redis.call('HGET', keys[1], 'floor') or '0') < tonumber(args[1]) then
     redis.call('HSET', keys[1], 'floor', args[1], 'day', args[2])

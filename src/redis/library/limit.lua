@@ -17,11 +17,12 @@ register('limit', function(keys, args)
   local interval, burst = tonumber(args[1]), tonumber(args[2])
 
   local full_at = tonumber(redis.call('GET', keys[1]) or '') or now
-  -- A clock that was set back must not shut anybody out for longer than an empty bucket would.
+  -- After a clock step backwards nobody waits longer than for an empty bucket.
   full_at = math.min(math.max(full_at, now), now + interval * burst)
   local next_full = full_at + interval
   local wait = next_full - interval * burst - now
   if wait > 0 then return { 0, 0, wait, full_at - now } end
-  redis.call('SET', keys[1], string.format('%.0f', next_full), 'PX', math.ceil((next_full - now) / 1000))
+  redis.call('SET', keys[1], string.format('%.0f', next_full), 'PX',
+      math.ceil((next_full - now) / 1000))
   return { 1, math.floor(-wait / interval), 0, next_full - now }
 end)

@@ -1,11 +1,12 @@
--- What every function of the library shares. `VERSION` is a hash of the library's source, set by
--- its loader: two versions of the program keep their functions side by side on one Redis.
+-- Shared by all functions. The loader sets `VERSION` to a hash of the source: two versions of the
+-- program keep their functions side by side on one Redis.
 
 local RECORD, KEPT = 17, 8
 local NO_KEY = '\0\0\0\0\0\0\0\0' -- while a library is loaded there is no string.rep
 
 local function register(name, callback, flags)
-  redis.register_function{ function_name = name .. '_' .. VERSION, callback = callback, flags = flags or {} }
+  redis.register_function{ function_name = name .. '_' .. VERSION, callback = callback,
+      flags = flags or {} }
 end
 
 local function unix_ms()
@@ -13,15 +14,15 @@ local function unix_ms()
   return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
--- The approval token: which process this is, and since which promotion. It is made of what only this
--- process knows: the run id is drawn anew at every start, and the offset changes when a replica
--- becomes the primary. The state of a sale names the process that it was installed in; data that a
--- restart, a promotion or another server brings along names another one.
+-- The approval token: identifies this process, and its last promotion. The run id is new at every
+-- start, and the offset changes when a replica becomes the primary. A sale names the process that
+-- it was installed in; data that a restart, a promotion or another server brings along names
+-- another one.
 local run_id
 local function token()
   run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   local info = redis.call('INFO', 'replication')
-  -- Found as plain text: matching from every place costs more than everything else here.
+  -- A plain search: a pattern tried at every place would dominate the cost of a call.
   local _, before = string.find(info, 'second_repl_offset:', 1, true)
   local promoted = before and string.match(info, '^%d+', before + 1)
   return promoted and run_id .. '+' .. promoted or run_id
@@ -32,8 +33,7 @@ register('process', function()
   return is_replica and redis.error_reply('READONLY this is a replica') or token()
 end, { 'no-writes' })
 
--- The fields of a sale that may be sold from: this process is approved for it, in this epoch.
--- Otherwise nil and why not.
+-- The fields of a sale that this process may sell in this epoch. Otherwise nil and the reason.
 local function open_state(key, epoch, ...)
   local state = redis.call('HMGET', key, 'epoch', 'approved', ...)
   if not state[1] then return nil, 'absent' end
@@ -46,7 +46,7 @@ local function open_state(key, epoch, ...)
   return { unpack(state, 3) }
 end
 
--- The buyers of another epoch. On a cluster they are where the state is: the name has its hash tag.
+-- The buyers of another epoch. The name has the hash tag of the state, so both are on one node.
 local function buyers_of(key, epoch)
   return string.format('%s:%d:buyers', key, epoch)
 end

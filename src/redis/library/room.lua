@@ -1,31 +1,30 @@
--- Gives a user their place in the waiting room of a sale, or tells the one that they have.
+-- Gives a user a place in the waiting room of a sale, or reads the one that they have.
 --
 -- KEYS[1] the room (hash)
 -- KEYS[2] the shard (hash) of the user: user → generation (8 bytes) .. number
 -- ARGV[1] user id (16 bytes)
--- ARGV[2] 'join', or 'look' to be told only
--- ARGV[3] '', or a number whose turn is over: whoever still has it joins anew, behind everybody
--- ARGV[4] when the sale opens (Unix ms): who has joined by then is drawn, who comes later queues
--- behind them
+-- ARGV[2] 'join', or 'read' for the place that the user has
+-- ARGV[3] '', or a number whose turn is over: a user who still has it joins anew, behind everybody
+-- ARGV[4] when the sale opens (Unix ms): users who joined by then are drawn, later ones queue
 -- ARGV[5] a room that begins after the opening is drawn this many ms after its beginning
 -- ARGV[6] when the room is forgotten (Unix ms)
 -- ARGV[7] a new room's generation (8 random bytes)
 -- ARGV[8] the most numbers that a room gives out
 --
 -- Returns { outcome, time in ms, generation, number, joined, early or -1, seed or '' }
---   outcome 'ok', 'absent' (who only looks has no place), 'full'
+--   outcome 'ok', 'absent' (a user who asked with 'read' has no place), 'full'
 --
--- A number counts arrivals from 0. It is a place in the queue for those who came after the draw; for the
--- others the draw makes a place of it, from a seed that does not exist before (room_advance.lua).
+-- A number counts arrivals from 0. It is the place in the queue of users who join after the draw;
+-- the draw makes places of the earlier ones, from a seed that does not exist before (room_advance).
 --
--- A room that was lost begins again with another generation; numbers of an older one count for nothing.
+-- A room that was lost begins again with another generation; older numbers are void.
 register('room_join', function(keys, args)
-  local clock = redis.call('TIME')
-  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local now = unix_ms()
 
   local room = redis.call('HMGET', keys[1], 'generation', 'draw_at', 'joined', 'early', 'seed')
   local entry = redis.call('HGET', keys[2], args[1])
-  local generation, draw_at, joined, early = room[1], tonumber(room[2]), tonumber(room[3]), tonumber(room[4])
+  local generation, draw_at, joined, early = room[1], tonumber(room[2]), tonumber(room[3]),
+      tonumber(room[4])
 
   local number = generation and entry and string.sub(entry, 1, 8) == generation
     and tonumber(string.sub(entry, 9))
@@ -37,10 +36,11 @@ register('room_join', function(keys, args)
     generation, joined = args[7], 0
     draw_at = tonumber(args[4])
     if now >= draw_at then draw_at = now + tonumber(args[5]) end
-    redis.call('HSET', keys[1], 'generation', generation, 'draw_at', draw_at, 'joined', 0, 'frontier', 0)
+    redis.call('HSET', keys[1], 'generation', generation, 'draw_at', draw_at, 'joined', 0,
+        'frontier', 0)
   end
   if not early and now >= draw_at then
-    -- From here on who joins is late. The seed comes later, from an instance.
+    -- Later arrivals queue. The seed comes later, from an instance.
     early = joined
     redis.call('HSET', keys[1], 'early', early)
   end
@@ -58,43 +58,41 @@ register('room_join', function(keys, args)
   return { 'ok', now, generation, number, joined, early or -1, room[5] or '' }
 end)
 
--- Lets the turns of a waiting room begin: as many as the time since the last call allows, at most
--- one for each unit that is left and not spoken for. Any instance may call it, as often as it
--- likes.
+-- Begins turns in a waiting room: as many as the time since the last call allows, and at most one
+-- for each unit that is left and not spoken for. Any instance may call it at any time.
 --
 -- KEYS[1]  the room (hash)
 -- KEYS[2]  its turns (string, MessagePack): second in which they began, frontier, began, used; and
---          so on. One value, because a field for each would cost four times as much to read, and
---          this is called five times a second
--- ARGV[1]  32 random bytes: the seed, if this call is the one that draws
+--          so on. One value: fields would cost four times as much to read, five times a second
+-- ARGV[1]  32 random bytes: the seed, if this call draws
 -- ARGV[2]  '1' if turns may begin: the sale is open
--- ARGV[3]  epoch, ARGV[4] change, ARGV[5] units left: a reading of the sale; an older one than
--- known is ignored
+-- ARGV[3]  epoch, ARGV[4] revision, ARGV[5] units left: a snapshot of the sale; an older one than
+--          known is ignored
 -- ARGV[6]  turns a second
 -- ARGV[7]  how long a turn lasts, in ms
 -- ARGV[8]  how many turns there may be at once, in percent of the units left
 -- ARGV[9]  when the room is forgotten (Unix ms)
--- ARGV[10+] pairs: a second, and how many turns of that second were used for a purchase since the
--- last call
+-- ARGV[10+] pairs: a second, and how many of its turns were used for a purchase since the last call
 --
 -- Returns { outcome, time in ms, generation, draw_at, joined, early or -1, seed or '', frontier,
---   turns } outcome 'ok', or 'absent': nobody has joined turns   flat: second, frontier, began,
---   used; in the order of their seconds
+--           turns }
+--   outcome 'ok', or 'absent': nobody has joined
+--   turns   flat: second, frontier, began, used; in the order of their seconds
 --
--- The frontier is a place: whoever stands before it has had their turn, or has it. The turns of one second
--- end together, a turn's length after the end of that second.
+-- The frontier is a place: users before it have had their turn, or have it. The turns of one
+-- second end together, a turn's length after the end of that second.
 register('room_advance', function(keys, args)
   local KEPT = 30000 -- ms that a turn is remembered after its end: rates are measured over them
 
-  local clock = redis.call('TIME')
-  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local now = unix_ms()
 
-  local room = redis.call('HMGET', keys[1], 'generation', 'draw_at', 'joined', 'early', 'seed', 'frontier', 'at',
-    'credit', 'epoch', 'change', 'remaining')
+  local room = redis.call('HMGET', keys[1], 'generation', 'draw_at', 'joined', 'early', 'seed',
+      'frontier', 'at', 'credit', 'epoch', 'change', 'remaining')
   if not room[1] then return { 'absent', now, '', 0, 0, -1, '', 0, {} } end
   local packed = redis.call('GET', keys[2])
   local known = packed and cmsgpack.unpack(packed) or {}
-  local draw_at, joined, early, seed = tonumber(room[2]), tonumber(room[3]), tonumber(room[4]), room[5]
+  local draw_at, joined, early, seed = tonumber(room[2]), tonumber(room[3]), tonumber(room[4]),
+      room[5]
   local frontier, at, credit = tonumber(room[6]) or 0, tonumber(room[7]), tonumber(room[8]) or 0
 
   if not early and now >= draw_at then
@@ -102,10 +100,10 @@ register('room_advance', function(keys, args)
     redis.call('HSET', keys[1], 'early', early)
   end
   if early and not seed then
-    -- Only now, when it is settled who is in the draw, does the seed come into being.
+    -- The seed is made only after the set of participants is fixed.
     seed, at = args[1], now
     redis.call('HSET', keys[1], 'seed', seed, 'at', at)
-    redis.call('DEL', keys[2]) -- of a room that was lost without its turns
+    redis.call('DEL', keys[2]) -- turns of a room that was lost
     known = {}
   end
 
@@ -132,14 +130,14 @@ register('room_advance', function(keys, args)
       end
       if ends > now then open = open + math.max(began - used, 0) end
       local at_end = #turns
-      turns[at_end + 1], turns[at_end + 2], turns[at_end + 3], turns[at_end + 4] = second, known[i + 1], began, used
+      turns[at_end + 1], turns[at_end + 2], turns[at_end + 3], turns[at_end + 4] = second,
+          known[i + 1], began, used
     end
   end
 
   if seed and at and args[2] == '1' and frontier < joined and remaining > 0 then
     local rate = tonumber(args[6])
-    -- A second's worth is the most that may have been saved up while there was nobody or nothing
-    -- left.
+    -- At most a second's worth accumulates while nobody waits or nothing is left.
     credit = math.min(credit + rate * math.max(now - at, 0) / 1000, math.max(rate, 1))
     local room_left = math.ceil(remaining * tonumber(args[8]) / 100) - open
     local begin = math.min(math.floor(credit), room_left, joined - frontier)
@@ -150,7 +148,7 @@ register('room_advance', function(keys, args)
         last = #turns + 1
         turns[last], turns[last + 1], turns[last + 2], turns[last + 3] = second, 0, 0, 0
       end
-      -- A clock that was set back adds to the latest second that there is: seconds and frontiers
+      -- After a clock step backwards turns are added to the latest second: seconds and frontiers
       -- stay in step.
       turns[last + 1], turns[last + 2] = frontier, turns[last + 2] + begin
       changed = true

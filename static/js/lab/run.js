@@ -8,7 +8,7 @@ import { inWords } from './words.js';
 
 const ARENAS = '/api/v1/lab/arenas';
 const KEPT = 16; // arenas that stay for the report, as many as the server lets one address have
-const PATIENCE = 3; // how often a "too many requests" is waited out
+const MOST_RETRIES = 3; // how often a "too many requests" is waited out
 const CREATING_MS = 60_000; // a strategy may have to start a ZooKeeper first
 
 const arenas = []; // ours that still stand, oldest first
@@ -37,7 +37,7 @@ async function create(body) {
       return arena;
     } catch (problem) {
       const full = problem.code === 'too_many_arenas' && arenas.length > 0;
-      if (attempt >= PATIENCE || !(full || problem.code === 'rate_limited')) throw problem;
+      if (attempt >= MOST_RETRIES || !(full || problem.code === 'rate_limited')) throw problem;
       if (full) await remove(arenas[0]);
       else await later(Math.min(problem.retryAfterMs || 1000, 10_000));
     }

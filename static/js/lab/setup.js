@@ -2,7 +2,7 @@
 
 export const MOST_LANES = 4; // each holds a stream open, and HTTP/1.1 grants six connections per site
 
-/** Name → [default, least, most]. The server has the last word; these keep a slip of the hand from being sent. */
+/** Name → [default, least, most]. The server has the last word; these catch typing errors. */
 export const FIELDS = {
   stock: [100, 1, 10_000], buyers: [1000, 1, 100_000], concurrency: [64, 1, 1000], duplicates: [10, 0, 100], nodes: [1, 1, 8], work_ms: [0, 0, 2000], per_user_limit: [1, 1, 100],
 };

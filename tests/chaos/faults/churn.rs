@@ -1,33 +1,26 @@
-//! Instances come and go at will, in an orderly way and in the other, now and then all at once.
+//! Instances come and go, in an orderly way and in the other, now and then all at once.
 
-use super::Stage;
-use crate::Error;
-use nix::sys::signal::Signal;
-use std::{
-    os::unix::process::ExitStatusExt,
-    time::{Duration, Instant},
-};
+use super::*;
 
 /// What the program promises: after SIGTERM it is gone by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A process that has just been started may not have got as far as to listen to signals: then SIGTERM ends it as it
+/// A process that has just been started may not listen to signals yet: then SIGTERM ends it as it
 /// ends any program, and it had not served anybody.
 const JUST_STARTED: Duration = Duration::from_secs(3);
 
 /// Takes some instances away, each by SIGKILL or by SIGTERM, and brings them back in another order.
-pub async fn come_and_go(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
     let count = stage.cluster.instances.len();
     let (first, going) = (stage.random.index(count), 1 + stage.random.index(count));
     let (mut killed, mut told) = (Vec::new(), Vec::new());
     for number in (first..first + going).map(|number| number % count) {
         stage.wait(0..250).await;
         if stage.random.chance(0.5) {
-            let instance = &mut stage.cluster.instances[number];
-            stage.strikes.kills += u64::from(instance.kill());
+            stage.kill(number);
             killed.push(number);
         } else {
-            let instance = &mut stage.cluster.instances[number];
+            let instance = &stage.cluster.instances[number];
             instance.signal(Signal::SIGTERM);
             told.push((number, instance.age(), Instant::now()));
         }
@@ -35,15 +28,14 @@ pub async fn come_and_go(stage: &mut Stage<'_>) -> Result<(), Error> {
     stage.wait(50..700).await;
     // The last one comes back first.
     for number in killed.into_iter().rev() {
-        stage.cluster.instances[number].start(&[])?;
+        stage.start(number)?;
         stage.wait(0..200).await;
     }
     for (number, age, since) in told {
         until_gone(stage, number, age, since).await;
-        stage.cluster.instances[number].start(&[])?;
+        stage.start(number)?;
     }
-    stage.healed(None);
-    Ok(())
+    stage.healed(None)
 }
 
 /// Waits for the end of an instance that was told to end, which must be in order and in time.
@@ -53,16 +45,13 @@ async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: 
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let ended = instance.ended_by_itself.take();
-    if ended.is_some_and(|status| status.success()) {
-        let reached = format!("{} ended in order", instance.number);
-        stage.reached.insert(reached);
-        return;
-    }
     let by_default = ended.and_then(|status| status.signal()) == Some(Signal::SIGTERM as i32);
-    if by_default && age < JUST_STARTED {
-        return;
-    }
     let what = match ended {
+        Some(status) if status.success() => {
+            stage.reached.insert(format!("{number} ended in order"));
+            return;
+        }
+        Some(_) if by_default && age < JUST_STARTED => return,
         Some(status) => format!("instance {number} ended with {status} after SIGTERM"),
         None => format!("instance {number} was still there {GONE_WITHIN:?} after SIGTERM"),
     };
@@ -70,12 +59,10 @@ async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: 
     stage.strikes.crashes.push(what);
 }
 
-/// Both ways of going must have been taken.
 pub fn verify(stage: &mut Stage<'_>) {
     let (kills, orderly) = (stage.strikes.kills, stage.reached.len());
     if kills == 0 || orderly == 0 {
-        let what = format!("{kills} were killed, {orderly} instances ended in order");
-        stage.strikes.missing = Some(what);
+        stage.miss(format!("{kills} were killed, {orderly} instances ended in order"));
     }
     stage.strikes.notes.extend(stage.reached.iter().cloned());
 }

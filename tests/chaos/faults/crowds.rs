@@ -1,25 +1,21 @@
 //! Faults that clients are: too many of them, idle ones, slow ones, and those that hang up.
 
-use super::Stage;
-use crate::{Error, shoppers::Client};
-use std::time::{Duration, Instant};
-use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+use super::*;
+use crate::shoppers::Shopper;
 
 /// Clients of one wave; each has a connection to every instance.
 const CROWD: u16 = 1_000;
 
-/// Far more buyers at once than the queues take. They may hear 503 or 429, and nothing else that the
-/// contract does not know; the moment they go, the others are served as before.
-pub async fn overload(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// Far more buyers at once than the queues take. They may hear 503 or 429, and nothing else that
+/// the contract does not know; the moment they go, the others are served as before.
+pub async fn overload(stage: &mut Stage<'_>) -> Result {
     let until = Instant::now() + stage.random.millis(1_000..2_000);
     let mut crowd = JoinSet::new();
     for number in 0..CROWD {
-        crowd.spawn(Client::new(&stage.world, 20_000 + number).run_until(until));
+        crowd.spawn(Shopper::new(&stage.world, 20_000 + number).run(Some(until)));
     }
-    while let Some(client) = crowd.join_next().await {
-        stage.operations.append(&mut client?);
-    }
-    stage.healed(None);
+    crowd.join_all().await;
+    stage.healed(None)?;
     stage.wait(300..700).await;
     Ok(())
 }
@@ -28,45 +24,47 @@ const IDLE: usize = 1_000;
 const SLOW: usize = 100;
 const SUBSCRIBERS: usize = 100;
 
-/// Connections that say nothing, that never end their request, that listen to events and never read;
-/// then all hang up at once. (The ordinary load clicks twice and hangs up all the time.)
-pub async fn nuisances(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// Connections that say nothing, that never end their request, that listen to events and never
+/// read; then all hang up at once. (The ordinary load clicks twice and hangs up all the time.)
+pub async fn nuisances(stage: &mut Stage<'_>) -> Result {
     let sale = stage.world.sales.first().ok_or("a run without sales")?.id;
-    let buy = format!("POST /api/v1/sales/{sale}/orders HTTP/1.1\r\n");
-    let beginnings = [
+    let slow = [
         "GET /api/v1/sales HTTP/1.1\r\nHost: slow\r\nX-Slow: ".to_owned(),
-        format!("{buy}Host: slow\r\nContent-Length: 10\r\n\r\n"),
-        format!("GET /api/v1/sales/{sale}/events HTTP/1.1\r\nHost: listener\r\n\r\n"),
+        format!(
+            "POST /api/v1/sales/{sale}/orders HTTP/1.1\r\nHost: slow\r\nContent-Length: 10\r\n\r\n"
+        ),
     ];
+    let subscribe = format!("GET /api/v1/sales/{sale}/events HTTP/1.1\r\nHost: listener\r\n\r\n");
     let mut open = Vec::new();
     for number in 0..IDLE + SLOW + SUBSCRIBERS {
         let address = stage.world.addresses[number % stage.world.addresses.len()];
         let connected = tokio::time::timeout(Duration::from_secs(2), TcpStream::connect(address));
-        let Ok(Ok(mut stream)) = connected.await else {
-            continue;
-        };
+        let Ok(Ok(mut stream)) = connected.await else { continue };
         let beginning = match number.checked_sub(IDLE) {
-            None => None,
-            Some(slow) if slow < SLOW => Some(&beginnings[slow % 2]),
-            Some(_) => Some(&beginnings[2]),
+            None => "",
+            Some(number) if number < SLOW => &slow[number % 2],
+            Some(_) => &subscribe,
         };
-        if let Some(beginning) = beginning {
-            // A server that has hung up already has defended itself.
-            stream.write_all(beginning.as_bytes()).await.ok();
-        }
+        // A server that has hung up already has defended itself.
+        stream.write_all(beginning.as_bytes()).await.ok();
         open.push((number, stream));
     }
+    let is_slow = |number: usize| (IDLE..IDLE + SLOW).contains(&number);
     for _ in 0..10 {
         stage.wait(80..120).await;
-        let slow = open
-            .iter_mut()
-            .filter(|(number, _)| (IDLE..IDLE + SLOW).contains(number));
-        for (_, stream) in slow {
+        for (_, stream) in open.iter_mut().filter(|(number, _)| is_slow(*number)) {
             stream.write_all(b"z").await.ok();
         }
     }
     stage.nuisances += open.len();
     drop(open);
-    stage.healed(None);
-    Ok(())
+    stage.healed(None)
+}
+
+pub fn verify(stage: &mut Stage<'_>) {
+    let count = stage.nuisances;
+    stage.note(format!("{count} nuisances connected"));
+    if count < 500 {
+        stage.miss(format!("only {count} nuisances connected"));
+    }
 }

@@ -1,5 +1,5 @@
-//! The faults: what is done to the program, how one knows that it happened, and what may be expected
-//! of the program meanwhile.
+//! The faults: what is done to the program, how one knows that it happened, and what may be
+//! expected of the program meanwhile.
 
 pub mod churn;
 pub mod clock;
@@ -10,22 +10,29 @@ pub mod postgres;
 pub mod processes;
 pub mod redis;
 
-use crate::{
-    Error,
-    cluster::{Cluster, Shape},
-    support::{history::Operation, random::Random},
-    trial::{Healed, Plan},
-    world::World,
-};
+use crate::cluster::Cluster;
+use crate::instance::{Instance, Role};
+use crate::support::driver::client::{Buyer, Client};
+use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation, user_id};
+use crate::support::processes::{family, signal, status_of};
+use crate::support::proxy::{Address, Fault as NetFault, Lost, Proxy, free_port};
+use crate::support::stores::{Error, Result, Stores};
+use crate::support::{driver::World, locked, random::Random};
+use crate::trial::{Healed, Plan};
+use nix::sys::signal::Signal;
+use sqlx::Executor;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, atomic::Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
+    collections::BTreeSet, fs, net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{net::TcpStream, task::JoinSet};
 
-/// Declares the faults: variant, name, and a line for `--help`.
+/// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
 macro_rules! faults {
-    ($($variant:ident $name:literal $about:literal)*) => {
+    ($($variant:ident $name:literal $about:literal |$stage:ident| $strike:expr;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Fault { $($variant),* }
 
@@ -39,50 +46,88 @@ macro_rules! faults {
             pub fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about),* }
             }
+
+            async fn strike(self, stage: &mut Stage<'_>) -> Result {
+                match self { $(Self::$variant => { let $stage = stage; $strike.await }),* }
+            }
         }
     };
 }
 
 faults! {
-    Calm "calm" "nothing: the load alone"
+    Calm "calm" "nothing: the load alone" |stage| nothing(stage);
     AppKill "app-kill" "kill -9 one instance, start it again, over and over"
-    AppKillAll "app-kill-all" "kill -9 all instances at once"
+        |stage| processes::kill_one(stage);
+    AppKillAll "app-kill-all" "kill -9 all instances at once" |stage| processes::kill_all(stage);
     AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
+        |stage| processes::stop_one(stage, 3_000..4_500);
     AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
+        |stage| processes::stop_one_for_long(stage);
     WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
+        |stage| processes::kill_one(stage);
     Many "many" "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
-    ManyWithoutWriter "many-without-writer" "four instances without a writer and two workers come and go"
+        |stage| churn::come_and_go(stage);
+    ManyWithoutWriter "many-without-writer"
+        "four instances without a writer and two workers come and go"
+        |stage| churn::come_and_go(stage);
     RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
+        |stage| redis::kill(stage);
     RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
+        |stage| redis::restart_empty(stage);
     RedisCut "redis-cut" "kill -9 Redis; its append-only file is cut at a random byte"
-    RedisFlush "redis-flush" "FLUSHALL"
+        |stage| redis::restart_cut(stage);
+    RedisFlush "redis-flush" "FLUSHALL" |stage| redis::flush(stage);
     RedisBackup "redis-backup" "Redis restarts from an older copy of its data folder"
+        |stage| redis::restore_backup(stage);
     RedisFailover "redis-failover" "a replica that lags is promoted"
-    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s"
-    RedisStopLong "redis-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
-    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers"
+        |stage| redis::fail_over(stage);
+    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s" |stage| redis::stop(stage, 300..3_500);
+    RedisStopLong "redis-stop-long"
+        "the same for 70 s, longer than every timeout; takes 100 s"
+        |stage| processes::for_long(stage, redis::stop);
+    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers" |stage| postgres::kill(stage);
     PostgresStop "postgres-stop" "SIGSTOP all of Postgres for up to 3.5 s"
-    PostgresStopLong "postgres-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
+        |stage| postgres::stop(stage, 500..3_500);
+    PostgresStopLong "postgres-stop-long"
+        "the same for 70 s, longer than every timeout; takes 100 s"
+        |stage| processes::for_long(stage, postgres::stop);
     PostgresRefuse "postgres-refuse" "Postgres refuses connections, and loses those it has"
+        |stage| postgres::refuse(stage);
     PostgresFailover "postgres-failover" "a synchronous standby is promoted"
+        |stage| postgres::fail_over(stage);
     PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
-    PostgresSerialization "postgres-serialization" "transactions fail with SQLSTATE 40001 now and then"
+        |stage| nothing(stage);
+    PostgresSerialization "postgres-serialization"
+        "transactions fail with SQLSTATE 40001 now and then"
+        |stage| nothing(stage);
     EverythingKill "everything-kill" "kill -9 all processes at once"
+        |stage| processes::kill_everything(stage);
     NetCut "net-cut" "connections to both stores are cut at random, also inside a request"
+        |stage| network::cut(stage);
     NetLostReplies "net-lost-replies" "requests run, and their replies are lost"
+        |stage| network::lose_replies(stage);
     NetBlackHole "net-black-hole" "connections fall silent without closing, and stay silent"
-    NetLatency "net-latency" "200 ms each way to both stores"
+        |stage| network::black_hole(stage);
+    NetLatency "net-latency" "200 ms each way to both stores" |stage| network::latency(stage);
     NetThrottle "net-throttle" "both stores at some kilobytes a second"
+        |stage| network::throttle(stage);
     StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
+        |stage| processes::stale(stage);
     Clock "clock" "instances a day ahead and a day behind, stepping back and forth"
+        |stage| clock::strike(stage);
     FailPoints "fail-points" "exit, error, pause and panic at every named point of the program"
+        |stage| points::strike(stage);
     Overload "overload" "waves of thousands of connections, more than the queues take"
+        |stage| crowds::overload(stage);
     Clients "clients" "idle, endless and silent connections that hang up all at once"
+        |stage| crowds::nuisances(stage);
+    // Boxed, because these strike by way of the others.
     Mixed "mixed" "random faults of all kinds, overlapping, without loss of data"
+        |stage| Box::pin(mixed(stage, MIXED));
     MixedLoss "mixed-loss" "the same, and Redis loses data too"
+        |stage| Box::pin(mixed(stage, &[MIXED, LOSSES].concat()));
 }
 
-/// What a mixed run draws from.
 const MIXED: &[Fault] = &[
     Fault::AppKill,
     Fault::AppKill,
@@ -98,14 +143,9 @@ const MIXED: &[Fault] = &[
     Fault::NetLostReplies,
     Fault::NetBlackHole,
 ];
-const LOSSES: &[Fault] = &[
-    Fault::RedisEmpty,
-    Fault::RedisCut,
-    Fault::RedisFlush,
-    Fault::StaleInstance,
-];
+const LOSSES: &[Fault] =
+    &[Fault::RedisEmpty, Fault::RedisCut, Fault::RedisFlush, Fault::StaleInstance];
 
-/// What happened to the deployment.
 #[derive(Debug, Default)]
 pub struct Strikes {
     pub count: u64,
@@ -122,7 +162,6 @@ pub struct Strikes {
 /// How much longer than its time a trial may take to have enough purchases.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What a strike works with.
 pub struct Stage<'a> {
     pub cluster: &'a mut Cluster,
     pub world: Arc<World>,
@@ -130,12 +169,11 @@ pub struct Stage<'a> {
     plan: Plan,
     until: Instant,
     pub strikes: Strikes,
-    /// What was proven to happen: fail points that fired, with their action; days believed in; pauses.
+    /// What was proven to happen: fail points that fired, with their action; days believed in;
+    /// pauses.
     pub reached: BTreeSet<String>,
     /// Connections opened only to be in the way.
     pub nuisances: usize,
-    /// What the clients of a fault did, besides those of the load.
-    pub operations: Vec<Operation>,
 }
 
 impl<'a> Stage<'a> {
@@ -149,59 +187,50 @@ impl<'a> Stage<'a> {
             strikes: Strikes::default(),
             reached: BTreeSet::new(),
             nuisances: 0,
-            operations: Vec::new(),
         }
     }
 
-    /// Strikes until the time is over, at least once.
-    pub async fn run(&mut self, fault: Fault) -> Result<(), Error> {
+    /// Strikes until the time is over, at least once. Also without time, what was begun is
+    /// finished, and there must be something to judge.
+    pub async fn run(&mut self, fault: Fault) -> Result {
         fault.prepare(self).await?;
-        // Also without time: what was begun is finished, and there must be something to judge.
         let latest = self.until + GRACE;
-        let is_due = |stage: &Self| {
-            let every_point = fault == Fault::FailPoints
-                && stage.plan.length > points::COMPLETE_FROM
-                && !points::is_complete(stage);
-            let accepted: u64 = stage
-                .world
-                .accepted
-                .iter()
-                .map(|one| one.load(Relaxed))
-                .sum();
-            let too_little = accepted < stage.plan.least_accepted && Instant::now() < latest;
-            every_point || too_little
-        };
-        while self.strikes.count < fault.least_strikes()
-            || Instant::now() < self.until
-            || is_due(self)
-        {
+        loop {
+            let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
+            let too_little = accepted.sum::<u64>() < self.plan.least_accepted;
+            let is_due = self.strikes.count < fault.least_strikes()
+                || Instant::now() < self.until
+                || (fault == Fault::FailPoints && points::is_due(self))
+                || (too_little && Instant::now() < latest);
+            if !is_due {
+                return fault.verify(self).await;
+            }
             fault.strike(self).await?;
             self.strikes.count += 1;
             self.tend()?;
         }
-        fault.verify(self).await
     }
 
     /// Everything works again from here on.
-    pub async fn finish(mut self) -> Result<(Strikes, Vec<Operation>), Error> {
+    pub async fn finish(mut self) -> Result<Strikes> {
         self.tend()?;
         self.cluster.heal().await?;
-        self.healed(None);
-        Ok((self.strikes, self.operations))
+        self.healed(None)?;
+        Ok(self.strikes)
     }
 
     /// Does what a service manager does: what has ended is started again. An instance may end by
     /// itself while it starts and a store is away, but not after that.
-    pub fn tend(&mut self) -> Result<(), Error> {
+    pub fn tend(&mut self) -> Result {
         for instance in &mut self.cluster.instances {
             if instance.is_running() {
                 continue;
             }
             if let Some(status) = instance.ended_by_itself.take() {
+                let (number, age) = (instance.number, instance.age());
                 let what = format!(
-                    "instance {} ended by itself ({status}); noticed {:.1?} after it was started",
-                    instance.number,
-                    instance.age()
+                    "instance {number} ended by itself ({status}); noticed {age:.1?} after it was \
+                     started"
                 );
                 match instance.may_have_ended() {
                     true => self.strikes.notes.push(what),
@@ -214,14 +243,38 @@ impl<'a> Stage<'a> {
     }
 
     /// Something works again, or should.
-    pub fn healed(&mut self, instance: Option<u8>) {
+    pub fn healed(&mut self, instance: Option<u8>) -> Result {
         let at = self.world.now();
         self.strikes.healed.push(Healed { at, instance });
+        Ok(())
     }
 
-    pub async fn wait(&mut self, millis: std::ops::Range<u64>) {
-        let pause = self.random.millis(millis);
-        tokio::time::sleep(pause).await;
+    pub async fn wait(&mut self, millis: Range<u64>) {
+        tokio::time::sleep(self.random.millis(millis)).await;
+    }
+
+    pub fn note(&mut self, what: String) {
+        self.strikes.notes.push(what);
+    }
+
+    pub fn miss(&mut self, what: impl Into<String>) {
+        self.strikes.missing = Some(what.into());
+    }
+
+    pub fn any_instance(&mut self) -> usize {
+        self.random.index(self.cluster.instances.len())
+    }
+
+    pub fn kill(&mut self, number: usize) {
+        self.strikes.kills += u64::from(self.cluster.instances[number].kill());
+    }
+
+    pub fn kill_all(&mut self) {
+        (0..self.cluster.instances.len()).for_each(|number| self.kill(number));
+    }
+
+    pub fn start(&mut self, number: usize) -> Result {
+        self.cluster.instances[number].start(&[])
     }
 }
 
@@ -230,17 +283,14 @@ impl Fault {
         Self::ALL.iter().copied().find(|fault| fault.name() == name)
     }
 
-    pub fn shape(self) -> Shape {
-        let (servers, without_writer, workers) = match self {
-            Self::WorkerKill => (0, 2, 1),
-            Self::Many => (3, 2, 0),
-            Self::ManyWithoutWriter => (0, 4, 2),
-            _ => (2, 0, 0),
-        };
-        Shape {
-            servers,
-            without_writer,
-            workers,
+    /// The processes of the deployment.
+    pub fn roles(self) -> &'static [Role] {
+        use Role::{Server, ServerWithoutWriter as Taker, Worker};
+        match self {
+            Self::WorkerKill => &[Taker, Taker, Worker],
+            Self::Many => &[Server, Server, Server, Taker, Taker],
+            Self::ManyWithoutWriter => &[Taker, Taker, Taker, Taker, Worker, Worker],
+            _ => &[Server, Server],
         }
     }
 
@@ -257,24 +307,21 @@ impl Fault {
         }
     }
 
-    /// So long a trial must be to hold what it is about: a pause of over a minute, and the load that
-    /// comes before and after it.
+    /// So long a trial must be to hold what it is about: a pause of over a minute, and the load
+    /// that comes before and after it.
     pub fn least_length(self) -> Duration {
-        if self.is_long_stop() {
-            Duration::from_secs(100)
-        } else {
-            Duration::ZERO
-        }
+        Duration::from_secs(if self.is_long_stop() { 100 } else { 0 })
     }
 
     fn is_long_stop(self) -> bool {
-        matches!(
-            self,
-            Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong
-        )
+        use Fault::{AppStopLong, PostgresStopLong, RedisStopLong};
+        matches!(self, AppStopLong | RedisStopLong | PostgresStopLong)
     }
 
-    /// Environment of the instances, besides the ordinary.
+    fn is_mixed(self) -> bool {
+        matches!(self, Self::Mixed | Self::MixedLoss)
+    }
+
     pub fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
             // Small queues: full in a moment.
@@ -285,163 +332,84 @@ impl Fault {
 
     /// Whether Redis loses what it had confirmed.
     pub fn loses_redis_data(self) -> bool {
-        matches!(
-            self,
-            Self::RedisEmpty
-                | Self::RedisCut
-                | Self::RedisFlush
-                | Self::RedisBackup
-                | Self::RedisFailover
-                | Self::StaleInstance
-                | Self::MixedLoss
-        )
+        use Fault::{MixedLoss, RedisBackup, RedisFailover};
+        LOSSES.contains(&self) || matches!(self, MixedLoss | RedisBackup | RedisFailover)
     }
 
     /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the
-    /// process that still had them in memory. An instance that is stopped while the reply about them is
-    /// on its way has never had them: when it goes on, it no longer waits for that reply.
+    /// process that still had them in memory. An instance that is stopped while the reply about
+    /// them is on its way has never had them: when it goes on, it no longer waits for that reply.
     pub fn may_lose_accepted(self) -> bool {
         matches!(self, Self::MixedLoss | Self::StaleInstance)
     }
 
     /// Within this time after the last purchase everything is terminal: the time to pay (2 s), the
-    /// grace of the recovery (2 s), and what a busy machine needs to write it all down. A connection
-    /// that fell silent is only given up after a timeout of up to 20 s.
+    /// grace of the recovery (2 s), and what a busy machine needs to write it all down. A
+    /// connection that fell silent is only given up after a timeout of up to 20 s.
     pub fn terminal_within(self) -> Duration {
-        match self {
-            Self::NetBlackHole | Self::Mixed | Self::MixedLoss => Duration::from_secs(40),
-            _ => Duration::from_secs(15),
-        }
+        let is_silent = self == Self::NetBlackHole || self.is_mixed();
+        Duration::from_secs(if is_silent { 40 } else { 15 })
     }
 
     /// How long a request whose connection was lost may still take effect.
     pub fn late_effects(self) -> Duration {
-        match self {
-            Self::NetThrottle | Self::NetBlackHole | Self::Mixed | Self::MixedLoss => {
-                Duration::from_secs(60)
-            }
-            // What was sent to somebody who stands still is read when they go on.
-            _ if self.is_long_stop() => Duration::from_secs(90),
-            _ => Duration::from_secs(8),
-        }
+        Duration::from_secs(match self {
+            Self::NetThrottle | Self::NetBlackHole | Self::Mixed | Self::MixedLoss => 60,
+            // What was sent to a process that stands still is read when it goes on.
+            _ if self.is_long_stop() => 90,
+            _ => 8,
+        })
     }
 
-    async fn prepare(self, stage: &mut Stage<'_>) -> Result<(), Error> {
+    async fn prepare(self, stage: &mut Stage<'_>) -> Result {
         match self {
-            Self::PostgresSlowCommits => postgres::slow_commits(stage).await,
-            Self::PostgresSerialization => postgres::serialization_failures(stage).await,
-            Self::RedisBackup => redis::back_up(stage).await,
-            Self::Clock => clock::prepare(stage).await,
+            Self::PostgresSlowCommits => postgres::plant(stage, postgres::SLOW_COMMITS).await,
+            Self::PostgresSerialization => postgres::plant(stage, postgres::FAILURES).await,
+            Self::RedisBackup => redis::back_up(stage),
+            Self::Clock => clock::prepare(stage),
             Self::FailPoints => points::prepare(stage).await,
             _ => Ok(()),
         }
     }
 
-    /// One round of the fault, from harm to repair.
-    async fn strike(self, stage: &mut Stage<'_>) -> Result<(), Error> {
-        match self {
-            Self::AppKill => processes::kill_one(stage).await,
-            Self::AppKillAll => processes::kill_all(stage).await,
-            Self::AppStop => processes::stop_one(stage, 3_000..4_500).await,
-            Self::AppStopLong => processes::stop_one_for_long(stage).await,
-            Self::WorkerKill => processes::kill_one(stage).await,
-            Self::Many | Self::ManyWithoutWriter => churn::come_and_go(stage).await,
-            Self::RedisKill => redis::kill(stage).await,
-            Self::RedisEmpty => redis::restart_empty(stage).await,
-            Self::RedisCut => redis::restart_cut(stage).await,
-            Self::RedisFlush => redis::flush(stage).await,
-            Self::RedisBackup => redis::restore_backup(stage).await,
-            Self::RedisFailover => redis::fail_over(stage).await,
-            Self::RedisStop => redis::stop(stage, 300..3_500).await,
-            Self::RedisStopLong => processes::for_long(stage, redis::stop).await,
-            Self::PostgresKill => postgres::kill(stage).await,
-            Self::PostgresStop => postgres::stop(stage, 500..3_500).await,
-            Self::PostgresStopLong => processes::for_long(stage, postgres::stop).await,
-            Self::PostgresRefuse => postgres::refuse(stage).await,
-            Self::PostgresFailover => postgres::fail_over(stage).await,
-            Self::Calm | Self::PostgresSlowCommits | Self::PostgresSerialization => {
-                stage.wait(200..500).await;
-                Ok(())
-            }
-            Self::Clock => clock::strike(stage).await,
-            Self::FailPoints => points::strike(stage).await,
-            Self::Overload => crowds::overload(stage).await,
-            Self::Clients => crowds::nuisances(stage).await,
-            // Boxed, because these strike by way of the others.
-            Self::Mixed => Box::pin(mixed(stage, MIXED)).await,
-            Self::MixedLoss => {
-                let all = [MIXED, LOSSES].concat();
-                Box::pin(mixed(stage, &all)).await
-            }
-            Self::EverythingKill => processes::kill_everything(stage).await,
-            Self::NetCut => network::cut(stage).await,
-            Self::NetLostReplies => network::lose_replies(stage).await,
-            Self::NetBlackHole => network::black_hole(stage).await,
-            Self::NetLatency => network::latency(stage).await,
-            Self::NetThrottle => network::throttle(stage).await,
-            Self::StaleInstance => processes::stale(stage).await,
-        }
-    }
-
     /// Looks whether the fault really happened, and undoes what healing does not.
-    async fn verify(self, stage: &mut Stage<'_>) -> Result<(), Error> {
+    async fn verify(self, stage: &mut Stage<'_>) -> Result {
         match self {
             Self::PostgresSlowCommits | Self::PostgresSerialization => {
-                postgres::remove_trigger(stage).await
+                postgres::remove_trigger(stage).await?;
             }
-            Self::NetCut
-            | Self::NetLostReplies
-            | Self::NetBlackHole
-            | Self::NetLatency
-            | Self::NetThrottle => {
-                network::verify(self, stage);
-                Ok(())
+            Self::Clock => clock::verify(stage),
+            Self::FailPoints => points::verify(stage),
+            Self::Many | Self::ManyWithoutWriter => churn::verify(stage),
+            Self::Clients => crowds::verify(stage),
+            _ if self.is_long_stop() => processes::verify_stop(stage),
+            Self::NetCut => network::verify(stage, "connections were cut", |all| all.cut),
+            Self::NetLostReplies => {
+                network::verify(stage, "replies were lost", |all| all.lost_replies);
             }
-            Self::Clock => {
-                clock::verify(stage);
-                Ok(())
+            Self::NetBlackHole => {
+                network::verify(stage, "bytes were swallowed", |all| all.swallowed_bytes);
             }
-            Self::FailPoints => {
-                points::verify(stage);
-                Ok(())
+            Self::NetLatency | Self::NetThrottle => {
+                network::verify(stage, "pieces were delayed", |all| all.delayed);
             }
-            Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong => {
-                processes::verify_stop(stage);
-                Ok(())
+            _ if self.name().contains("-kill") && stage.strikes.kills == 0 => {
+                stage.miss("nothing was killed");
             }
-            Self::Many | Self::ManyWithoutWriter => {
-                churn::verify(stage);
-                Ok(())
-            }
-            Self::Clients => {
-                let count = stage.nuisances;
-                stage
-                    .strikes
-                    .notes
-                    .push(format!("{count} nuisances connected"));
-                if count < 500 {
-                    stage.strikes.missing = Some(format!("only {count} nuisances connected"));
-                }
-                Ok(())
-            }
-            Self::AppKill
-            | Self::AppKillAll
-            | Self::WorkerKill
-            | Self::RedisKill
-            | Self::PostgresKill
-            | Self::EverythingKill
-                if stage.strikes.kills == 0 =>
-            {
-                stage.strikes.missing = Some("nothing was killed".to_owned());
-                Ok(())
-            }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 }
 
+/// What breaks was planted before.
+async fn nothing(stage: &mut Stage<'_>) -> Result {
+    stage.wait(200..500).await;
+    Ok(())
+}
+
 /// One of these faults, half of the time while a link to a store is bad.
-async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result<(), Error> {
+async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
     let fault = faults[stage.random.index(faults.len())];
     let bad = stage.random.chance(0.5);
     if bad {

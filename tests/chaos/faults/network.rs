@@ -1,45 +1,41 @@
 //! Faults of the network between the instances and the stores.
 
-use super::{Fault, Stage};
-use crate::{
-    Error,
-    support::proxy::{Counts, Fault as NetFault, Lost, Proxy},
-};
-use std::time::Duration;
+use super::*;
+use crate::support::proxy::Counts;
 
-fn proxies<'a>(stage: &'a Stage<'_>) -> impl Iterator<Item = &'a Proxy> {
-    let cluster = &stage.cluster;
-    cluster
-        .redis_proxies
-        .iter()
-        .chain(&cluster.postgres_proxies)
-}
-
-/// One of the links at random; its number.
 fn any_link(stage: &mut Stage<'_>) -> usize {
-    let count = proxies(stage).count();
+    let count = stage.cluster.proxies().count();
     stage.random.index(count)
 }
 
-fn link<'a>(stage: &'a Stage<'_>, number: usize) -> &'a Proxy {
-    proxies(stage)
-        .nth(number)
-        .expect("the number was drawn among the proxies")
+async fn set(stage: &Stage<'_>, number: usize, fault: NetFault) {
+    if let Some(proxy) = stage.cluster.proxies().nth(number) {
+        proxy.set(fault).await;
+    }
 }
 
-pub async fn cut(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// One link has this fault for a while.
+async fn disturb(stage: &mut Stage<'_>, number: usize, fault: NetFault, millis: Range<u64>) {
+    set(stage, number, fault).await;
+    stage.wait(millis).await;
+    set(stage, number, NetFault::None).await;
+}
+
+async fn everywhere(stage: &mut Stage<'_>, fault: NetFault) {
+    for proxy in stage.cluster.proxies() {
+        proxy.set(fault.clone()).await;
+    }
+}
+
+pub async fn cut(stage: &mut Stage<'_>) -> Result {
     stage.wait(5..150).await;
     let number = any_link(stage);
     if stage.random.chance(0.5) {
-        link(stage, number).cut();
+        stage.cluster.proxies().nth(number).into_iter().for_each(|proxy| proxy.cut());
         return Ok(());
     }
     let after = stage.random.below(3_000);
-    link(stage, number)
-        .set(NetFault::CutRequest { after })
-        .await;
-    stage.wait(20..100).await;
-    link(stage, number).set(NetFault::None).await;
+    disturb(stage, number, NetFault::CutRequest { after }, 20..100).await;
     Ok(())
 }
 
@@ -47,7 +43,7 @@ fn lose(which: Lost, to: &'static str) -> NetFault {
     NetFault::LoseReplies { which, to }
 }
 
-pub async fn lose_replies(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn lose_replies(stage: &mut Stage<'_>) -> Result {
     stage.wait(20..200).await;
     let number = any_link(stage);
     let fault = match stage.random.below(3) {
@@ -55,35 +51,24 @@ pub async fn lose_replies(stage: &mut Stage<'_>) -> Result<(), Error> {
         1 => lose(Lost::Next(1), "COMMIT"),
         _ => lose(Lost::Share(0.2), ""),
     };
-    link(stage, number).set(fault).await;
-    stage.wait(50..300).await;
-    link(stage, number).set(NetFault::None).await;
+    disturb(stage, number, fault, 50..300).await;
     Ok(())
 }
 
-pub async fn black_hole(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn black_hole(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..600).await;
     let number = any_link(stage);
-    link(stage, number).set(NetFault::BlackHole).await;
-    stage.wait(500..3_000).await;
-    link(stage, number).set(NetFault::None).await;
-    stage.healed(None);
-    Ok(())
+    disturb(stage, number, NetFault::BlackHole, 500..3_000).await;
+    stage.healed(None)
 }
 
-async fn everywhere(stage: &mut Stage<'_>, fault: NetFault) {
-    for proxy in proxies(stage) {
-        proxy.set(fault.clone()).await;
-    }
-}
-
-pub async fn latency(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn latency(stage: &mut Stage<'_>) -> Result {
     everywhere(stage, NetFault::Latency(Duration::from_millis(200))).await;
     stage.wait(1_500..2_500).await;
     Ok(())
 }
 
-pub async fn throttle(stage: &mut Stage<'_>) -> Result<(), Error> {
+pub async fn throttle(stage: &mut Stage<'_>) -> Result {
     let bytes_per_second = 20_000 + u32::try_from(stage.random.below(80_000))?;
     everywhere(stage, NetFault::Throttle { bytes_per_second }).await;
     stage.wait(1_500..2_500).await;
@@ -93,39 +78,24 @@ pub async fn throttle(stage: &mut Stage<'_>) -> Result<(), Error> {
 /// One link becomes bad, in a way that the program can live with while something else happens.
 pub async fn worsen(stage: &mut Stage<'_>) {
     let number = any_link(stage);
+    let bytes_per_second = 200_000;
     let fault = match stage.random.below(3) {
         0 => NetFault::Latency(Duration::from_millis(20 + stage.random.below(80))),
-        1 => NetFault::Throttle {
-            bytes_per_second: 200_000,
-        },
+        1 => NetFault::Throttle { bytes_per_second },
         _ => lose(Lost::Share(0.02), ""),
     };
-    link(stage, number).set(fault).await;
+    set(stage, number, fault).await;
 }
 
-/// All links are good again.
 pub async fn mend(stage: &mut Stage<'_>) {
     everywhere(stage, NetFault::None).await;
 }
 
 /// The proxies have counted what they did.
-pub fn verify(fault: Fault, stage: &mut Stage<'_>) {
-    let mut sum = Counts::default();
-    for proxy in proxies(stage) {
-        let counts = proxy.counts();
-        sum.cut += counts.cut;
-        sum.lost_replies += counts.lost_replies;
-        sum.swallowed_bytes += counts.swallowed_bytes;
-        sum.delayed += counts.delayed;
-    }
-    let (what, count) = match fault {
-        Fault::NetCut => ("connections were cut", sum.cut),
-        Fault::NetLostReplies => ("replies were lost", sum.lost_replies),
-        Fault::NetBlackHole => ("bytes were swallowed", sum.swallowed_bytes),
-        _ => ("pieces were delayed", sum.delayed),
-    };
-    stage.strikes.notes.push(format!("{count} {what}"));
+pub fn verify(stage: &mut Stage<'_>, what: &str, counted: fn(Counts) -> u64) {
+    let count: u64 = stage.cluster.proxies().map(|proxy| counted(proxy.counts())).sum();
+    stage.note(format!("{count} {what}"));
     if count == 0 {
-        stage.strikes.missing = Some(format!("no {what}"));
+        stage.miss(format!("no {what}"));
     }
 }

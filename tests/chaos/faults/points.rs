@@ -1,38 +1,18 @@
 //! Fail points: the program kills itself, fails, pauses or panics at each named place on an order's
 //! way.
 
-use super::Stage;
-use crate::{
-    Error,
-    cluster::ADMIN_TOKEN,
-    http::{Connection, request},
-    instance::Instance,
-    operator::Operator,
-    report::EXITS,
-    shoppers::{Client, PATIENCE, Shopper},
-    support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation, user_id},
-};
+use super::*;
+use crate::{report::EXITS, shoppers::Operator, support::driver::admin};
 use flash_sale::fail_point::POINTS;
-use sqlx::Executor;
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::process::ExitStatusExt,
-    sync::LazyLock,
-    time::{Duration, Instant},
-};
 use time::{OffsetDateTime, macros::datetime};
 
-/// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by there.
-/// The trials' sales have no waiting room: tests/it/faults/fail_points.rs comes by there, with the
-/// actions that a process survives.
-const ELSEWHERE: &[&str] = &["room.joining", "room.advanced", "retire.judging"];
+/// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by
+/// there. The trials' sales have no waiting room: tests/proof/faults/fail_points.rs comes by there,
+/// with the actions that a process survives.
+const ELSEWHERE: &[&str] = &["room.joining", "room.advanced", "eviction.deciding"];
 
-/// The points that a trial comes by.
-static HERE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let points = POINTS.iter().copied();
-    points.filter(|point| !ELSEWHERE.contains(point)).collect()
-});
+static HERE: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| POINTS.iter().copied().filter(|point| !ELSEWHERE.contains(point)).collect());
 
 /// How long to wait for a point to be reached before it counts as not reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(8);
@@ -44,15 +24,15 @@ const SURVIVED: [&str; 3] = ["error*2", "pause:300*2", "panic*1"];
 const MORE_TURNS: usize = 12;
 
 /// Below this time a trial does not come to every point.
-pub const COMPLETE_FROM: Duration = Duration::from_secs(15);
+const COMPLETE_FROM: Duration = Duration::from_secs(15);
 
 /// The client behind these purchases, and the sale that they are made in.
 const CLIENT: u16 = 30_000;
 const SALE: u8 = 0;
 
-/// Lets Postgres refuse the orders of some users as it would refuse an order that breaks a constraint;
-/// then the writer rejects them.
-pub async fn prepare(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// Lets Postgres refuse the orders of some users as it would refuse an order that breaks a
+/// constraint; then the writer rejects them.
+pub async fn prepare(stage: &mut Stage<'_>) -> Result {
     let mut connection = stage.cluster.direct().await?;
     connection
         .execute(
@@ -71,55 +51,58 @@ pub async fn prepare(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// First every point at once with each action that a process survives; then `exit` at one point after
-/// the other, and again at those that were missed. Nothing here loses data of Redis: together with a
-/// process that fails, that would be the loss that is documented, and hide others.
-pub async fn strike(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// First every point at once with each action that a process survives; then `exit` at one point
+/// after the other, and again at those that were missed. Nothing here loses data of Redis: together
+/// with a process that fails, that would be the loss that is documented, and hide others.
+pub async fn strike(stage: &mut Stage<'_>) -> Result {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
-    match SURVIVED.get(turn) {
+    let action = match SURVIVED.get(turn) {
         Some(action) => {
-            let all: Vec<String> = HERE
-                .iter()
-                .map(|point| format!("{point}={action}"))
-                .collect();
-            restart(stage, number, &all.join(";")).await?;
+            let all: Vec<String> = HERE.iter().map(|point| format!("{point}={action}")).collect();
+            restart(stage, number, &all.join(";"))?;
             stage.wait(600..700).await;
             for way in [Way::CreateSale, Way::TakeStock, Way::Refused, Way::Late] {
                 provoke(stage, number, way).await?;
             }
             stage.wait(300..500).await;
-            super::redis::kill(stage).await?;
+            redis::kill(stage).await?;
             stage.wait(1_500..2_000).await;
-            note_reached(stage, number, action);
+            action
         }
         None => {
             let point = point_of(stage, turn - SURVIVED.len());
-            restart(stage, number, &format!("{point}=exit")).await?;
-            let deadline = Instant::now() + REACHED_WITHIN;
-            while stage.cluster.instances[number].is_running() && Instant::now() < deadline {
-                if let Some(way) = Way::to(point) {
-                    provoke(stage, number, way).await?;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            let instance = &mut stage.cluster.instances[number];
-            if !instance.is_running()
-                && let Some(status) = instance.ended_by_itself.take()
-            {
-                // It was told to, if that is how it ended.
-                match status.signal() {
-                    Some(9) => stage.strikes.kills += 1,
-                    _ => stage.strikes.notes.push(format!(
-                        "instance {number} ended by itself ({status}) on its way to {point}"
-                    )),
-                }
-            }
-            note_reached(stage, number, "exit");
+            exit_at(stage, number, point).await?;
+            "exit"
+        }
+    };
+    note_reached(stage, number, action);
+    restart(stage, number, "")?;
+    stage.healed(Some(u8::try_from(number)?))
+}
+
+/// Leads an instance to this point, where it ends itself.
+async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
+    restart(stage, number, &format!("{point}=exit"))?;
+    let deadline = Instant::now() + REACHED_WITHIN;
+    while stage.cluster.instances[number].is_running() && Instant::now() < deadline {
+        if let Some(way) = Way::to(point) {
+            provoke(stage, number, way).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let instance = &mut stage.cluster.instances[number];
+    if !instance.is_running()
+        && let Some(status) = instance.ended_by_itself.take()
+    {
+        // It was told to, if that is how it ended.
+        match status.signal() {
+            Some(9) => stage.strikes.kills += 1,
+            _ => stage.note(format!(
+                "instance {number} ended by itself ({status}) on its way to {point}"
+            )),
         }
     }
-    restart(stage, number, "").await?;
-    stage.healed(Some(u8::try_from(number)?));
     Ok(())
 }
 
@@ -137,11 +120,13 @@ fn missed(stage: &Stage<'_>, action: &str) -> Vec<&'static str> {
     HERE.iter().copied().filter(is_missed).collect()
 }
 
-/// All points have had their turn with `exit`, and those that were missed another.
-pub fn is_complete(stage: &Stage<'_>) -> bool {
+/// Whether a trial of this length goes on: not all points have had their turn with `exit`, or those
+/// that were missed another.
+pub fn is_due(stage: &Stage<'_>) -> bool {
     let all = SURVIVED.len() + HERE.len();
     let turns = usize::try_from(stage.strikes.count).unwrap_or(usize::MAX);
-    turns >= all && (missed(stage, "exit").is_empty() || turns >= all + MORE_TURNS)
+    let more = if missed(stage, "exit").is_empty() { 0 } else { MORE_TURNS };
+    stage.plan.length > COMPLETE_FROM && turns < all + more
 }
 
 /// What makes a process come by a point where the load alone rarely or never leads it.
@@ -170,12 +155,11 @@ impl Way {
     }
 }
 
-/// Tries once to lead this instance there. Whether it came is for its log to tell.
-async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result<(), Error> {
+async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
     match way {
         Way::Rebuild => {
-            // Whoever is elected rebuilds: perhaps the other one, and then there is a next time.
-            super::redis::kill(stage).await?;
+            // Any instance may be elected: perhaps the other one, and then there is a next time.
+            redis::kill(stage).await?;
             stage.wait(600..900).await;
         }
         Way::Late => {
@@ -184,54 +168,39 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result<(), E
             stage.wait(250..350).await;
         }
         Way::Refused => buy_refused(stage, number).await?,
-        Way::CreateSale => create_sale(stage, number).await,
+        // A sale that no shopper knows. It must be in Redis in the end all the same, and pass its
+        // audit, even where its creator died before it was there.
+        Way::CreateSale => {
+            let body = r#"{"title":"on the way","price_cents":100,"stock":10}"#;
+            admin(stage.world.addresses[number], "POST", "/api/v1/admin/sales", body).await.ok();
+        }
         Way::TakeStock => {
             let mut operator = Operator::new(&stage.world);
-            (operator.ask_at(SALE, Kind::AddStock(-1), number)).await;
-            stage.operations.append(&mut operator.operations);
-            stage.wait(10..30).await;
+            operator.ask_at(SALE, Kind::AddStock(-1), number).await;
         }
     }
+    stage.wait(10..30).await;
     Ok(())
 }
 
-/// A sale that no shopper knows. It must be in Redis in the end all the same, and pass its audit, even
-/// where its creator died before it was there.
-async fn create_sale(stage: &mut Stage<'_>, number: usize) {
-    let body = r#"{"title":"on the way","price_cents":100,"stock":10}"#;
-    let asked = request("POST", "/api/v1/admin/sales", ADMIN_TOKEN, "", body);
-    let mut connection = Connection::new(stage.world.addresses[number]);
-    connection.call(&asked, PATIENCE).await;
-    stage.wait(10..30).await;
-}
-
-/// A purchase, at this instance, of somebody whose orders Postgres refuses: it is accepted, and ends as
-/// `rejected`.
-async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result<(), Error> {
-    let user = stage.world.new_user();
-    let mut postgres = stage.cluster.direct().await?;
+/// A purchase, at this instance, of a user whose orders Postgres refuses: it is accepted, and ends
+/// as `rejected`.
+async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
+    let buyer = Buyer::new(&stage.world, SALE);
     sqlx::query("INSERT INTO chaos_refused VALUES ($1)")
-        .bind(user_id(stage.world.seed, user).uuid())
-        .execute(&mut postgres)
+        .bind(user_id(stage.world.seed, buyer.user).uuid())
+        .execute(&mut stage.cluster.direct().await?)
         .await?;
-    let shopper = Shopper {
-        user,
-        sale: SALE,
-        key: NO_KEY,
-        token: stage.world.token(user),
-    };
     let mut client = Client::new(&stage.world, CLIENT);
-    client.ask(&shopper, Kind::Buy, NO_ORDER, number).await;
-    stage.operations.append(&mut client.operations);
-    stage.wait(10..30).await;
+    client.ask(&buyer, Kind::Buy, NO_ORDER, number).await;
     Ok(())
 }
 
-/// Puts an order into the log as the admission script would have, in an epoch that is over. A rebuild
-/// leaves none behind: otherwise late orders are only in the memory of processes, after Redis has lost
-/// its log, and a process that dies with them is the documented loss. Here the log still has it, so
-/// that nothing excuses its loss.
-async fn plant_late_order(stage: &mut Stage<'_>) -> Result<(), Error> {
+/// Puts an order into the log as the admission script would have, in an epoch that is over. A
+/// rebuild leaves none behind: otherwise late orders are only in the memory of processes, after
+/// Redis has lost its log, and a process that dies with them is the documented loss. Here the log
+/// still has it, so that nothing excuses its loss.
+async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
     /// Only if Redis has the sale at this moment. KEYS: state, log. ARGV: the entry's fields.
     const PLANT: &str = "
         if redis.call('HEXISTS', KEYS[1], 'epoch') == 0 then return 0 end
@@ -250,20 +219,18 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result<(), Error> {
     entry.extend(order.to_be_bytes());
     entry.extend([0; 9]); // no idempotency key, the first slot
     let invoked = world.now();
-    let client = redis::Client::open(stage.cluster.redis()?.url())?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let planted: i64 = redis::cmd("EVAL")
+    let planted: i64 = ::redis::cmd("EVAL")
         .arg(PLANT)
         .arg(2)
         .arg(format!("{{sale:{sale}}}"))
         .arg(format!("{{sale:{sale}}}:log"))
         .arg(header)
         .arg(entry)
-        .query_async(&mut connection)
+        .query_async(&mut stage.cluster.redis.connection().await?)
         .await?;
     if planted == 1 {
         // From here on it is an order that somebody was promised.
-        stage.operations.push(Operation {
+        world.note(Operation {
             invoked,
             completed: world.now(),
             order,
@@ -279,63 +246,51 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-pub async fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result<(), Error> {
-    let instance = &mut stage.cluster.instances[number];
-    stage.strikes.kills += u64::from(instance.kill());
-    instance.start(&[("FAIL_POINTS", points)])
-}
-
-/// How often it has come to this point, as its log tells.
-pub fn fired(instance: &Instance, point: &str) -> usize {
-    let log = fs::read_to_string(instance.log()).unwrap_or_default();
-    let point = format!("point=\"{point}\"");
-    let lines = log.lines().filter(|line| line.contains("fail point"));
-    lines.filter(|line| line.contains(&point)).count()
+pub fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result {
+    stage.kill(number);
+    stage.cluster.instances[number].start(&[("FAIL_POINTS", points)])
 }
 
 /// The lines that the program writes when a point fires are what proves that it did.
-fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {
-    let instance: &Instance = &stage.cluster.instances[number];
+fn lines_of(instance: &Instance) -> Vec<String> {
     let log = fs::read_to_string(instance.log()).unwrap_or_default();
-    let action = action.split([':', '*']).next().unwrap_or(action);
-    let fired = log.lines().filter(|line| line.contains("fail point"));
-    let fired = fired.filter(|line| line.to_lowercase().contains(&format!("action={action}")));
-    let points: BTreeSet<&str> = fired
-        .filter_map(|line| line.split("point=\"").nth(1)?.split('"').next())
-        .collect();
-    for point in points {
-        stage.reached.insert(format!("{point} {action}"));
-    }
+    log.lines().filter(|line| line.contains("fail point")).map(str::to_owned).collect()
 }
 
-/// Which points were reached with which action, and which were not.
+/// How often it has come to this point.
+pub fn fired(instance: &Instance, point: &str) -> usize {
+    let point = format!("point=\"{point}\"");
+    lines_of(instance).iter().filter(|line| line.contains(&point)).count()
+}
+
+fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {
+    let action = action.split([':', '*']).next().unwrap_or(action);
+    let lines = lines_of(&stage.cluster.instances[number]);
+    let fired =
+        lines.iter().filter(|line| line.to_lowercase().contains(&format!("action={action}")));
+    let points = fired.filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
+    stage.reached.extend(points.map(|point| format!("{point} {action}")));
+}
+
 pub fn verify(stage: &mut Stage<'_>) {
+    let all = HERE.len();
     for action in ["error", "pause", "panic"] {
         let missed = missed(stage, action);
-        stage.strikes.notes.push(format!(
-            "{action}: {} of {} points fired; not reached: {missed:?}",
-            HERE.len() - missed.len(),
-            HERE.len()
-        ));
+        let fired = all - missed.len();
+        stage.note(format!("{action}: {fired} of {all} points fired; not reached: {missed:?}"));
     }
     let missed = missed(stage, "exit");
-    let reached: Vec<&str> = (HERE.iter().copied())
-        .filter(|point| !missed.contains(point))
-        .collect();
-    stage.strikes.notes.push(format!(
-        "{EXITS}: {} of {} ended a process: {}; not reached: {}",
+    let reached = HERE.iter().filter(|point| !missed.contains(point));
+    let reached: Vec<&str> = reached.copied().collect();
+    let not = if missed.is_empty() { "none".to_owned() } else { missed.join(" ") };
+    stage.note(format!(
+        "{EXITS}: {} of {all} ended a process: {}; not reached: {not}",
         reached.len(),
-        HERE.len(),
         reached.join(" "),
-        if missed.is_empty() {
-            "none".to_owned()
-        } else {
-            missed.join(" ")
-        }
     ));
     if stage.reached.is_empty() {
-        stage.strikes.missing = Some("no fail point fired".to_owned());
+        stage.miss("no fail point fired");
     } else if stage.plan.length > COMPLETE_FROM && !missed.is_empty() {
-        stage.strikes.missing = Some(format!("no process ended at {missed:?}"));
+        stage.miss(format!("no process ended at {missed:?}"));
     }
 }

@@ -1,156 +1,101 @@
-//! Two real server processes that share an arena: what one process' memory protects, two do not.
+//! Real server processes: a mutex in one process' memory protects only that process.
 
 use crate::{
-    cli::{Home, Program, json_of, settings_of},
-    support::Servers,
+    cli::{Home, Program},
+    support::{
+        Database, Servers,
+        app::Reply,
+        test_lab::{ARENAS, assert_members},
+    },
 };
 use futures_util::future::join_all;
-use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// Storms the arena through these servers, all buyers at once; what each was told.
-async fn storm(servers: &[&Program], arena: &str, buyers: usize) -> Vec<String> {
-    let client = reqwest::Client::new();
+async fn serve(home: &Home, database: &Database, prefix: &str) -> Program {
+    let mut command = home.command_on("serve", Servers::shared().await, database, prefix);
+    command.env("LAB", "on").env("POSTGRES_CONNECTIONS", "5");
+    Program::serve_by(home, command).await
+}
+
+async fn post(server: &Program, path: &str, body: Value) -> Reply {
+    server.ask("POST", path).json(body).await
+}
+
+/// All buyers at once, through these servers in turn; how many were told that they have a unit.
+async fn sold(servers: &[&Program], arena: &str, buyers: usize) -> usize {
     let buy = async |number: usize| {
+        let body = json!({"user": format!("buyer-{number}")});
         let server = servers[number % servers.len()];
-        let request = client.post(server.url(&format!("/api/v1/lab/arenas/{arena}/orders")));
-        let answer = request
-            .json(&json!({"user": format!("buyer-{number}")}))
-            .send()
-            .await
-            .expect("an answer");
-        assert_eq!(answer.status(), StatusCode::OK);
-        let answer: Value = answer.json().await.expect("JSON");
-        answer["outcome"].as_str().expect("an outcome").to_owned()
+        post(server, &format!("{ARENAS}/{arena}/orders"), body).await.text("outcome") == "sold"
     };
-    join_all((0..buyers).map(buy)).await
+    join_all((0..buyers).map(buy)).await.iter().filter(|sold| **sold).count()
 }
 
 async fn arena(server: &Program, strategy: &str) -> String {
-    // Long work, so that the two processes' critical sections cannot miss each other.
+    // Long work, so that the critical sections of two processes cannot miss each other.
     let body = json!({"strategy": strategy, "stock": 6, "work_ms": 400});
-    let request = reqwest::Client::new()
-        .post(server.url("/api/v1/lab/arenas"))
-        .json(&body);
-    let made = json_of(request).await;
-    made["arena_id"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no arena: {made:#}"))
-        .to_owned()
+    post(server, ARENAS, body).await.text("arena_id").to_owned()
 }
 
 async fn verdict(server: &Program, arena: &str) -> Value {
-    let request =
-        reqwest::Client::new().get(server.url(&format!("/api/v1/lab/arenas/{arena}/verdict")));
-    json_of(request).await
+    server.ask("GET", &format!("{ARENAS}/{arena}/verdict")).await.body
 }
 
 #[tokio::test]
 async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
-    let shared = Servers::shared().await;
-    let database = shared.database().await;
+    let database = Servers::shared().await.database().await;
     let home = Home::new();
-    let serve = || {
-        let mut command = home.command(&["serve"]);
-        command.envs(settings_of(shared, &database, "two-processes:"));
-        command.env("LAB", "on").env("POSTGRES_CONNECTIONS", "5");
-        Program::serve_by(&home, command)
-    };
-    let (first, second) = tokio::join!(serve(), serve());
+    let start = || serve(&home, &database, "two-processes:");
+    let (first, second) = tokio::join!(start(), start());
 
     let alone = arena(&first, "process-mutex").await;
-    storm(&[&first], &alone, 12).await;
-    let judged = verdict(&first, &alone).await;
-    assert_eq!(
-        (&judged["sold"], &judged["oversold"], &judged["processes"]),
-        (&json!(6), &json!(0), &json!(1)),
-        "{judged:#}"
-    );
+    sold(&[&first], &alone, 12).await;
+    let held = |processes| json!({"sold": 6, "oversold": 0, "processes": processes});
+    assert_members(&verdict(&first, &alone).await, held(1));
 
     let together = arena(&first, "process-mutex").await;
-    // The second has it open before anybody buys: otherwise the first may have sold everything by then.
+    // The second opens it before anybody buys: otherwise the first may have sold everything.
     verdict(&second, &together).await;
-    let told = storm(&[&first, &second], &together, 16).await;
-    // Whichever process is asked, the verdict is about both.
+    let told = sold(&[&first, &second], &together, 16).await;
+    // The verdict of either process is about both.
     for server in [&first, &second] {
-        let judged = verdict(server, &together).await;
-        let sold = told.iter().filter(|outcome| *outcome == "sold").count();
-        assert!(judged["oversold"].as_i64() > Some(0), "{judged:#}");
-        assert_eq!(
-            (&judged["sold"], &judged["attempts"]),
-            (&json!(sold), &json!(16)),
-            "{judged:#}"
-        );
-        assert_eq!(
-            (
-                &judged["processes"],
-                &judged["kept_promise"],
-                &judged["quiet"]
-            ),
-            (&json!(2), &json!(true), &json!(true))
-        );
+        let verdict = verdict(server, &together).await;
+        assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
+        let counted = json!({"sold": told, "attempts": 16, "processes": 2, "quiet": true});
+        assert_members(&verdict, counted);
+        assert_eq!(verdict["kept_promise"], true, "{verdict:#}");
     }
-    // What is in the one database protects both.
+    // A row in the one database protects both.
     let row = arena(&second, "conditional-update").await;
     verdict(&first, &row).await;
-    storm(&[&first, &second], &row, 16).await;
-    let judged = verdict(&first, &row).await;
-    assert_eq!(
-        (&judged["sold"], &judged["oversold"], &judged["processes"]),
-        (&json!(6), &json!(0), &json!(2)),
-        "{judged:#}"
-    );
+    sold(&[&first, &second], &row, 16).await;
+    assert_members(&verdict(&first, &row).await, held(2));
 
-    let (first_ended, second_ended) = (first.terminate(), second.terminate());
-    tokio::join!(first_ended, second_ended);
+    tokio::join!(first.terminate(), second.terminate());
     database.drop().await;
 }
 
-/// `lua-stream` runs the very code that counts the figures of a sale: alerts must not sound for a lesson.
+/// `lua-stream` runs the code that counts the figures of a sale: a lesson must not raise alerts.
 #[tokio::test]
 async fn what_an_arena_sells_is_not_in_the_figures_of_the_sale() {
-    let shared = Servers::shared().await;
-    let database = shared.database().await;
+    let database = Servers::shared().await.database().await;
     let home = Home::new();
-    let serve = || {
-        let mut command = home.command(&["serve"]);
-        command.envs(settings_of(shared, &database, "lab-figures:"));
-        command.env("LAB", "on");
-        Program::serve_by(&home, command)
-    };
-    let server = serve().await;
+    let server = serve(&home, &database, "lab-figures:").await;
     let arena = arena(&server, "lua-stream").await;
-    let told = storm(&[&server], &arena, 12).await;
-    assert_eq!(
-        told.iter().filter(|outcome| *outcome == "sold").count(),
-        6,
-        "{told:?}"
-    );
-    let judged = verdict(&server, &arena).await;
-    assert_eq!(
-        (&judged["sold"], &judged["kept_promise"]),
-        (&json!(6), &json!(true)),
-        "{judged:#}"
-    );
-    let figures = reqwest::get(server.url("/metrics"));
-    let figures = figures.await.expect("an answer").text().await;
-    let figures = figures.expect("a text");
-    let counted: Vec<&str> = figures
-        .lines()
-        .filter(|line| {
-            [
-                "flash_sale_admissions_total",
-                "flash_sale_writer_orders_total",
-                "flash_sale_orders_total",
-            ]
-            .iter()
-            .any(|name| line.starts_with(name))
-        })
-        .collect();
-    // They are there, and nobody has bought anything in a sale.
-    assert!(counted.len() > 8, "{figures}");
-    for line in counted {
-        assert!(line.ends_with(" 0"), "{line}");
+    assert_eq!(sold(&[&server], &arena, 12).await, 6);
+    assert_members(&verdict(&server, &arena).await, json!({"sold": 6, "kept_promise": true}));
+    let figures = server.ask("GET", "/metrics").await;
+    let figures = figures.body.as_str().expect("a text");
+    let of_the_sale = [
+        "flash_sale_admissions_total",
+        "flash_sale_writer_orders_total",
+        "flash_sale_orders_total",
+    ];
+    let is_counter = |line: &&str| of_the_sale.iter().any(|name| line.starts_with(name));
+    let counters: Vec<&str> = figures.lines().filter(is_counter).collect();
+    assert!(counters.len() > 8, "{figures}");
+    for counter in counters {
+        assert!(counter.ends_with(" 0"), "{counter}");
     }
     server.terminate().await;
     database.drop().await;

@@ -1,134 +1,110 @@
 //! The known bugs of the big lock libraries: one test for each, named after it.
 
-use super::{
-    ONCE, SOON, acquiring, gone, held, is_contended, let_in, line, name, pttl, soon, stage::Stage,
-    turned_away, until,
-};
-use flash_sale::lock::{
-    Acquired, Guard, Lock, LockError, ReentrantLock, Released, TokenLock, Why, fencing,
-    wire::{Line, Meter},
+use crate::support::locks::{interceptor::Breakpoint, *};
+use locks::{
+    fencing::{PostgresResource, RedisResource, Write},
+    wire::Meter,
 };
 use redis::cmd;
-use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
 
-const LEASE: Duration = Duration::from_secs(60);
 /// Long enough for a slow machine to renew in time, short enough to wait for.
 const SHORT: Duration = Duration::from_secs(1);
-
-async fn watched(client: &str) -> (Line, Arc<Stage>) {
-    let stage = Stage::new();
-    (line(client).await.watched_by(stage.clone()), stage)
-}
 
 // --- the watchdog
 
 #[tokio::test]
 async fn a_watchdog_that_outlives_its_unlock() {
-    let (line, stage) = watched("a").await;
+    let (line, interceptor) = watched("a").await;
     let name = name("outlives");
     let lock = TokenLock::new(line.clone(), SHORT).renewed();
-    let renewing = stage.hold("token_renew");
+    let renewing = interceptor.hold("token_renew");
     let guard = held(&lock, &name).await;
     // A renewal is on its way at this very moment.
     renewing.reached().await;
-    assert_eq!(
-        soon("the release", guard.release()).await.expect("redis"),
-        Released::Freed
-    );
-    renewing.open();
-    // Whoever comes next is not renewed either, and no renewal is ever sent.
+    freed(guard).await;
+    renewing.resume();
+    // The next holder is not renewed either, and no renewal is ever sent.
     drop(held(&TokenLock::new(line.clone(), SHORT), &name).await);
     gone(&line, &name).await;
-    assert_eq!(stage.answered("token_renew"), 0);
+    assert_eq!(interceptor.answered("token_renew"), 0);
+}
+
+/// A guard that its watchdog has renewed at least once.
+async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> L::Guard {
+    let guard = held(&lock, name).await;
+    let renewal = format!("renew*{name}");
+    until("it is renewed", async || interceptor.answered(&renewal) > 0).await;
+    guard
 }
 
 #[tokio::test]
 async fn a_watchdog_that_renews_for_ever_after_a_failed_unlock() {
-    let (line, stage) = watched("a").await;
-    for (name, script) in [
-        (name("failed"), "token_re"),
-        (name("failed"), "reentrant_re"),
-    ] {
-        let unlock = format!("{script}lease");
-        let renewal = format!("{script}new");
-        stage.fail(&unlock, 3);
-        let released = if script == "token_re" {
-            let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
-            until("it is renewed", async || stage.answered(&renewal) > 0).await;
-            guard.release().await
-        } else {
-            let guard = held(&ReentrantLock::new(line.clone(), SHORT).renewed(), &name).await;
-            until("it is renewed", async || stage.answered(&renewal) > 0).await;
-            guard.release().await
-        };
-        assert!(
-            matches!(released, Err(LockError::Unreachable { .. })),
-            "{released:?}"
-        );
-        gone(&line, &name).await;
-    }
+    let (line, interceptor) = watched("a").await;
+    let [of_token, of_reentrant] = ["failed-token", "failed-reentrant"].map(name);
+    let token = TokenLock::new(line.clone(), SHORT).renewed();
+    let token = renewed(token, &of_token, &interceptor).await;
+    let reentrant = ReentrantLock::new(line.clone(), SHORT).renewed();
+    let reentrant = renewed(reentrant, &of_reentrant, &interceptor).await;
+    interceptor.fail("release", u32::MAX);
+    assert_unreachable(token.release().await);
+    assert_unreachable(reentrant.release().await);
+    gone(&line, &of_token).await;
+    gone(&line, &of_reentrant).await;
 }
 
 #[tokio::test]
 async fn a_watchdog_of_an_abandoned_acquire() {
-    let (line, stage) = watched("a").await;
+    let (line, interceptor) = watched("a").await;
     let name = name("abandoned");
     let lock = TokenLock::new(line.clone(), LEASE).renewed();
-    let answered = stage.hold_after("SET lock");
+    let answered = interceptor.hold_after("SET lock");
     let asking = acquiring(lock.clone(), &name, ONCE);
     answered.reached().await;
     assert!(pttl(&line, &name).await > 0, "Redis has given the lock");
     asking.abort();
     // Not after the lease of a minute: it is given back.
     gone(&line, &name).await;
-    assert_eq!(stage.answered("token_renew"), 0);
+    assert_eq!(interceptor.answered("token_renew"), 0);
 }
 
 #[tokio::test]
 async fn a_watchdog_of_a_dropped_guard() {
-    let (line, stage) = watched("a").await;
-    for renewal in ["token_renew", "reentrant_renew"] {
-        let name = name("dropped");
-        let lost = if renewal == "token_renew" {
-            let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
-            until("it is renewed", async || stage.answered(renewal) > 0).await;
-            guard.lost()
-        } else {
-            let guard = held(&ReentrantLock::new(line.clone(), SHORT).renewed(), &name).await;
-            until("it is renewed", async || stage.answered(renewal) > 0).await;
-            guard.lost()
-        };
-        assert_eq!(soon("the end", lost).await, Why::Released);
-        gone(&line, &name).await;
-    }
+    let (line, interceptor) = watched("a").await;
+    let [of_token, of_reentrant] = ["dropped-token", "dropped-reentrant"].map(name);
+    let token = TokenLock::new(line.clone(), SHORT).renewed();
+    let token = renewed(token, &of_token, &interceptor).await.lost();
+    assert_eq!(soon("the end", token).await, Why::Released);
+    let reentrant = ReentrantLock::new(line.clone(), SHORT).renewed();
+    let reentrant = renewed(reentrant, &of_reentrant, &interceptor).await.lost();
+    assert_eq!(soon("the end", reentrant).await, Why::Released);
+    gone(&line, &of_token).await;
+    gone(&line, &of_reentrant).await;
 }
 
 #[tokio::test]
 async fn a_watchdog_that_stops_after_one_failed_renewal() {
-    let (line, stage) = watched("a").await;
-    let name = name("one-failure");
-    stage.fail("token_renew", 1);
-    stage.lose("token_renew", 1);
-    let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
-    // Two leases' worth of renewals.
-    until("it goes on", async || stage.answered("token_renew") >= 7).await;
+    let (line, interceptor) = watched("a").await;
+    interceptor.fail("token_renew", 1);
+    interceptor.lose("token_renew", 1);
+    let guard = held(&TokenLock::new(line, 2 * SHORT).renewed(), &name("one-failure")).await;
+    let two_leases = async || interceptor.answered("token_renew") >= 7;
+    until("two leases' worth of renewals", two_leases).await;
     assert!(!guard.lost().is_lost());
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
+    freed(guard).await;
 }
 
 #[tokio::test]
 async fn a_holder_that_hears_nothing_when_its_renewals_fail() {
-    let (line, stage) = watched("a").await;
+    let (line, interceptor) = watched("a").await;
     let name = name("unreachable");
-    stage.fail("renew", u32::MAX);
+    interceptor.fail("renew", u32::MAX);
     let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
     assert!(!guard.lost().is_lost());
     assert_eq!(soon("it is told", guard.lost()).await, Why::LeaseOver);
     gone(&line, &name).await;
     // Once lost stays lost, also when the network is back.
-    stage.clear();
-    assert_eq!(guard.release().await.expect("redis"), Released::NotHeld);
+    interceptor.clear();
+    not_held(guard).await;
 }
 
 #[tokio::test]
@@ -138,90 +114,62 @@ async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
     let guard = held(&ReentrantLock::new(line.clone(), SHORT).renewed(), &name).await;
     let _: u32 = line.send(cmd("DEL").arg(&name)).await.expect("DEL");
     assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
-    assert_eq!(guard.release().await.expect("redis"), Released::NotHeld);
+    not_held(guard).await;
 }
 
 // --- waiting
 
-#[tokio::test]
-async fn a_missed_wake_up() {
-    let name = name("wake-up");
-    let holder = ReentrantLock::new(line("a").await, LEASE);
-    let guard = held(&holder, &name).await;
-    let (line, stage) = watched("b").await;
-    let subscribing = stage.hold("SUBSCRIBE");
-    let waiting = acquiring(ReentrantLock::new(line, LEASE), &name, LEASE);
-    subscribing.reached().await;
-    // Freed, and said so, before the waiter listens.
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
-    subscribing.open();
-    drop(let_in(waiting).await);
+/// Until a waiter has tried, subscribed and tried again.
+async fn waits(interceptor: &Interceptor) {
+    let tried_again = async || interceptor.answered("reentrant_acquire") >= 2;
+    until("it waits", tried_again).await;
 }
 
 #[tokio::test]
 async fn a_wake_up_that_comes_to_somebody_who_went_away() {
     let name = name("passed-on");
-    let holder = ReentrantLock::new(line("a").await, LEASE);
-    let guard = held(&holder, &name).await;
+    let guard = held(&ReentrantLock::new(line("a").await, LEASE), &name).await;
     // Two waiters of one process, on one connection: one message wakes one of them.
     let shared = line("b").await;
-    let (stages, mut waiting): (Vec<_>, Vec<_>) = ["b1", "b2"]
-        .map(|client| {
-            let stage = Stage::new();
-            let line = shared.clone().of(client).watched_by(stage.clone());
-            let (lock, name) = (ReentrantLock::new(line, LEASE), name.clone());
-            let waiting = tokio::spawn(async move { lock.acquire(&name, LEASE).await });
-            (stage, waiting)
-        })
-        .into_iter()
-        .unzip();
-    for stage in &stages {
-        until("both wait", async || {
-            stage.answered("reentrant_acquire") >= 2
-        })
-        .await;
-    }
-    let gates: Vec<_> = stages
-        .iter()
-        .map(|stage| stage.hold("reentrant_acquire"))
-        .collect();
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
-    // One of them is woken, and goes away before it has tried.
-    let woken = tokio::select! {
-        () = gates[0].reached() => 0,
-        () = gates[1].reached() => 1,
+    let wait = async |client: &str| -> (Breakpoint, Acquiring<_>) {
+        let interceptor = Interceptor::new();
+        let line = shared.clone().of(client).watched_by(interceptor.clone());
+        let waiting = acquiring(ReentrantLock::new(line, LEASE), &name, LEASE);
+        waits(&interceptor).await;
+        (interceptor.hold("reentrant_acquire"), waiting)
     };
-    waiting.remove(woken).abort();
-    gates.iter().for_each(super::stage::Gate::open);
-    let other = soon("the other is let in", waiting.remove(0)).await;
-    assert!(other.expect("no panic").expect("redis").held().is_some());
+    let [one, other] = [wait("b1").await, wait("b2").await];
+    freed(guard).await;
+    let (woken, other) = tokio::select! {
+        () = one.0.reached() => (one, other),
+        () = other.0.reached() => (other, one),
+    };
+    // It goes away before it has tried.
+    woken.1.abort();
+    woken.0.resume();
+    other.0.resume();
+    let_in(other.1).await;
 }
 
 #[tokio::test]
 async fn a_wake_up_that_is_lost_with_its_connection() {
-    // One of its own, for all its subscribers will be cut off.
-    let nodes = super::nodes(1).await;
-    let [holder] = super::lines("a", &nodes).await.try_into().expect("one");
-    let [line] = super::lines("b", &nodes).await.try_into().expect("one");
+    // A Redis of its own, because all its subscribers are cut off.
+    let nodes = nodes(1).await;
+    let holder = lines("a", &nodes).await.remove(0);
+    let line = lines("b", &nodes).await.remove(0);
     let name = name("cut-off");
     let guard = held(&ReentrantLock::new(holder.clone(), LEASE), &name).await;
-    let stage = Stage::new();
-    let line = line.watched_by(stage.clone());
+    let interceptor = Interceptor::new();
+    let line = line.watched_by(interceptor.clone());
     let waiting = acquiring(ReentrantLock::new(line, LEASE), &name, LEASE);
-    until("it waits", async || {
-        stage.answered("reentrant_acquire") >= 2
-    })
-    .await;
+    waits(&interceptor).await;
     // The message comes while nobody listens.
-    let again = stage.hold("SUBSCRIBE");
-    let killed: u32 = holder
-        .send(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub"))
-        .await
-        .expect("CLIENT KILL");
-    assert_eq!(killed, 1);
+    let again = interceptor.hold("SUBSCRIBE");
+    let mut kill = cmd("CLIENT");
+    assert_eq!(holder.send(kill.arg("KILL").arg("TYPE").arg("pubsub")).await.ok(), Some(1));
     again.reached().await;
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
-    again.open();
+    freed(guard).await;
+    again.resume();
     drop(let_in(waiting).await);
 }
 
@@ -230,278 +178,197 @@ async fn waiting_asks_once_and_is_woken() {
     let name = name("woken");
     let guard = held(&ReentrantLock::new(line("a").await, LEASE), &name).await;
     let meter = Meter::default();
-    let (line, stage) = watched("b").await;
-    let lock = ReentrantLock::new(line.counted_by(&meter), LEASE);
-    let waiting = acquiring(lock, &name, LEASE);
-    until("it waits", async || {
-        stage.answered("reentrant_acquire") >= 2
-    })
-    .await;
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
+    let (line, interceptor) = watched("b").await;
+    let waiting = acquiring(ReentrantLock::new(line.counted_by(&meter), LEASE), &name, LEASE);
+    waits(&interceptor).await;
+    freed(guard).await;
     drop(let_in(waiting).await);
-    // Tried, subscribed, tried again, was woken, tried; and at most once gave the scripts' source.
+    // Tried, subscribed, tried again, tried when woken; and at most once gave the scripts' source.
     let asked = meter.round_trips().redis;
-    assert!((4..=5).contains(&asked), "{asked}: {:?}", stage.texts());
+    let texts = interceptor.texts();
+    assert!((4..=5).contains(&asked), "{asked}: {texts:?}");
 }
 
 // --- lost replies
 
 #[tokio::test]
 async fn an_unlock_reply_that_is_lost() {
-    let (line, stage) = watched("a").await;
-    stage.lose("token_release", 1);
-    let token = held(&TokenLock::new(line.clone(), LEASE), &name("unlock")).await;
-    assert_eq!(token.release().await.expect("redis"), Released::Freed);
+    let (line, interceptor) = watched("a").await;
+    interceptor.lose("token_release", 1);
+    freed(held(&TokenLock::new(line.clone(), LEASE), &name("unlock")).await).await;
 
     // With one holding left it is still held, and given back once, not twice.
     let name = name("unlock");
     let lock = ReentrantLock::new(line.clone(), LEASE);
     let outer = held(&lock, &name).await;
     let inner = held(&lock, &name).await;
-    stage.lose("reentrant_release", 1);
-    assert_eq!(
-        inner.release().await.expect("redis"),
-        Released::StillHeld { count: 1 }
-    );
-    stage.lose("reentrant_release", 1);
-    assert_eq!(outer.release().await.expect("redis"), Released::Freed);
-    assert_eq!(pttl(&line, &name).await, -2);
+    interceptor.lose("reentrant_release", 1);
+    assert_eq!(released(inner).await, Released::StillHeld { count: 1 });
+    interceptor.lose("reentrant_release", 1);
+    freed(outer).await;
+    is_free(&line, &name).await;
 }
 
 #[tokio::test]
 async fn a_retried_acquire_that_counts_twice() {
-    let (line, stage) = watched("a").await;
+    let (line, interceptor) = watched("a").await;
     let name = name("retried");
-    stage.lose("reentrant_acquire", 2);
-    let lock = ReentrantLock::new(line.clone(), LEASE);
-    let guard = lock
-        .acquire(&name, SOON)
-        .await
-        .expect("redis")
-        .held()
-        .expect("free");
+    interceptor.lose("reentrant_acquire", 2);
+    let guard = held_soon(&ReentrantLock::new(line.clone(), LEASE), &name).await;
     assert_eq!((guard.count(), guard.fencing()), (1, Some(1)));
-    assert_eq!(guard.release().await.expect("redis"), Released::Freed);
-    assert_eq!(pttl(&line, &name).await, -2);
+    freed(guard).await;
+    is_free(&line, &name).await;
 }
 
 #[tokio::test]
 async fn a_retried_acquire_that_waits_for_itself() {
-    let (line, stage) = watched("a").await;
-    for fenced in [false, true] {
-        let name = name("itself");
-        let lock = TokenLock::new(line.clone(), LEASE);
-        let lock = if fenced { lock.fenced() } else { lock };
-        stage.lose(if fenced { "token_acquire" } else { "SET lock" }, 1);
-        let guard = soon("its own lock", lock.acquire(&name, LEASE)).await;
-        let guard = guard.expect("redis").held().expect("free");
-        assert_eq!(guard.fencing(), fenced.then_some(1));
-        assert_eq!(guard.release().await.expect("redis"), Released::Freed);
+    let (line, interceptor) = watched("a").await;
+    let plain = TokenLock::new(line, LEASE);
+    for (lock, request, number) in
+        [(plain.clone(), "SET lock", None), (plain.fenced(), "token_acquire", Some(1))]
+    {
+        interceptor.lose(request, 1);
+        let guard = held_soon(&lock, &name("itself")).await;
+        assert_eq!(guard.fencing(), number);
+        freed(guard).await;
     }
 }
 
 #[tokio::test]
 async fn contended_and_unreachable_are_different_answers() {
-    let nowhere = Line::new("redis://127.0.0.1:1").expect("a url");
     let name = name("answers");
-    let unreachable = TokenLock::new(nowhere, LEASE).acquire(&name, ONCE).await;
-    assert!(
-        matches!(unreachable, Err(LockError::Unreachable { .. })),
-        "{unreachable:?}"
-    );
+    assert_unreachable(TokenLock::new(unreachable_line(), LEASE).acquire(&name, ONCE).await);
     let line = line("a").await;
     let lock = ReentrantLock::new(line.clone(), LEASE);
     let _guard = held(&lock, &name).await;
     let contended = lock.another_owner().acquire(&name, ONCE).await;
-    let Ok(Acquired::Contended {
-        remaining: Some(remaining),
-    }) = contended
-    else {
+    let Ok(Acquired::Contended { remaining: Some(remaining) }) = contended else {
         panic!("{contended:?}");
     };
     assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
     // A key of another type is neither, and is not asked again and again.
-    let token = TokenLock::new(line, LEASE);
-    let refused = soon("an answer", token.acquire(&name, LEASE)).await;
-    assert!(
-        matches!(refused, Err(LockError::Refused { .. })),
-        "{refused:?}"
-    );
+    let refused = soon("an answer", TokenLock::new(line, LEASE).acquire(&name, LEASE)).await;
+    assert!(matches!(refused, Err(LockError::Refused { .. })), "{refused:?}");
 }
 
-// --- what is believed
+// --- for how long a holder can be sure
 
 #[tokio::test]
 async fn a_lock_returned_as_held_when_its_validity_has_gone() {
     for lost_before in [false, true] {
-        let (line, stage) = watched("a").await;
+        let (lock_line, interceptor) = watched("a").await;
         let name = name("validity");
-        if lost_before {
-            // The reply to the first attempt is lost; the second finds its own token, whose lease began with
-            // the first.
-            stage.lose("SET lock", 1);
-        }
-        let answered = stage.hold_after("SET lock");
+        // The reply to the first attempt is lost: the second finds its own token, whose lease
+        // began with the first.
+        interceptor.lose("SET lock", u32::from(lost_before));
+        let answered = interceptor.hold_after("SET lock");
         let wait = if lost_before { SHORT / 2 } else { ONCE };
-        let lock = TokenLock::new(line, SHORT);
-        let asking = acquiring(lock, &name, wait);
+        let asking = acquiring(TokenLock::new(lock_line, SHORT), &name, wait);
         answered.reached().await;
-        gone(&super::line("looker").await, &name).await;
-        answered.open();
+        gone(&line("observer").await, &name).await;
+        answered.resume();
         turned_away(asking).await;
     }
 }
 
-/// What is late is the request: Redis has only just given the lock. But nobody can know that who hears of it
-/// after a lease.
+/// Redis has only just given the lock, but after a lease the client cannot know that.
+async fn turned_away_when_delayed<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
+    let (line, interceptor) = watched("a").await;
+    let name = name("delayed");
+    let delayed = interceptor.hold(request);
+    let asking = acquiring(make(line.clone(), SHORT), &name, ONCE);
+    delayed.reached().await;
+    // A lease has to pass: time is the subject here.
+    sleep(SHORT).await;
+    delayed.resume();
+    turned_away(asking).await;
+    let given_back = async || interceptor.answered("release") > 0;
+    until("it is given back", given_back).await;
+    is_free(&line, &name).await;
+}
+
 #[tokio::test]
 async fn a_lock_returned_as_held_when_its_first_request_was_delayed() {
-    for request in ["SET lock", "token_acquire", "reentrant_acquire"] {
-        let (line, stage) = watched("a").await;
-        let name = name("delayed");
-        let delayed = stage.hold(request);
-        let asking = tokio::spawn({
-            let (line, name) = (line.clone(), name.clone());
-            async move {
-                let token = TokenLock::new(line.clone(), SHORT);
-                match request {
-                    "SET lock" => token.acquire(&name, ONCE).await.map(is_held),
-                    "token_acquire" => token.fenced().acquire(&name, ONCE).await.map(is_held),
-                    _ => {
-                        let lock = ReentrantLock::new(line, SHORT);
-                        lock.acquire(&name, ONCE).await.map(is_held)
-                    }
-                }
-            }
-        });
-        delayed.reached().await;
-        // Time is the subject here: a lease passes.
-        tokio::time::sleep(SHORT).await;
-        delayed.open();
-        let held = soon("an answer", asking).await.expect("no panic");
-        assert!(!held.expect("redis"), "{request}");
-        until("it is given back", async || stage.answered("release") > 0).await;
-        assert_eq!(pttl(&line, &name).await, -2, "{request}");
-    }
+    turned_away_when_delayed("SET lock", TokenLock::new).await;
+    turned_away_when_delayed("token_acquire", fenced).await;
+    turned_away_when_delayed("reentrant_acquire", ReentrantLock::new).await;
 }
 
-fn is_held<G>(acquired: Acquired<G>) -> bool {
-    acquired.held().is_some()
+fn fenced(line: Line, lease: Duration) -> TokenLock {
+    TokenLock::new(line, lease).fenced()
 }
 
-/// The reply to the first request was lost, and it took a while until a second one got through: the lease began
-/// with the first.
+/// The reply to the first request is lost, and it takes a while until a second one gets through:
+/// the lease began with the first.
+async fn vouches_from_the_first<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
+    let (line_of_a, interceptor) = watched("a").await;
+    let observer = line("observer").await;
+    let name = name("vouches");
+    interceptor.lose(request, 1);
+    interceptor.fail(request, u32::MAX);
+    let asking = acquiring(make(line_of_a, LEASE), &name, SOON);
+    is_older_than_its_drift(&observer, &name).await;
+    interceptor.clear();
+    vouches_for_no_more_than_redis(let_in(asking).await, &observer, &name).await;
+}
+
 #[tokio::test]
 async fn a_retried_acquire_that_vouches_for_longer_than_its_lease() {
-    for request in ["SET lock", "token_acquire", "reentrant_acquire"] {
-        let (line, stage) = watched("a").await;
-        let looker = self::line("looker").await;
-        let name = name("vouches");
-        stage.lose(request, 1);
-        stage.fail(request, u32::MAX);
-        let asking = tokio::spawn({
-            let name = name.clone();
-            async move {
-                let token = TokenLock::new(line.clone(), LEASE);
-                let guard: Result<Box<dyn Vouching>, LockError> = match request {
-                    "SET lock" => token.acquire(&name, SOON).await.map(boxed),
-                    "token_acquire" => token.fenced().acquire(&name, SOON).await.map(boxed),
-                    _ => {
-                        let lock = ReentrantLock::new(line, LEASE);
-                        lock.acquire(&name, SOON).await.map(boxed)
-                    }
-                };
-                guard.expect("redis")
-            }
-        });
-        is_older_than_its_drift(&looker, &name).await;
-        stage.clear();
-        let guard = soon("its own lock", asking).await.expect("no panic");
-        vouches_for_no_more_than_redis(&*guard, &looker, &name).await;
-    }
+    vouches_from_the_first("SET lock", TokenLock::new).await;
+    vouches_from_the_first("token_acquire", fenced).await;
+    vouches_from_the_first("reentrant_acquire", ReentrantLock::new).await;
 }
 
-/// A request that was given up as lost arrives after a later one has had its answer: the retry that finds its
-/// token must count from before.
+/// A request that was given up as lost arrives after a later one has had its answer: the retry
+/// that finds its token must count from before.
 #[tokio::test]
 async fn a_delayed_request_that_takes_the_lock_after_a_later_answer() {
-    let (line, stage) = watched("a").await;
-    let looker = self::line("looker").await;
+    let (line_of_a, interceptor) = watched("a").await;
+    let observer = line("observer").await;
     let name = name("straggler");
-    let theirs = held(&TokenLock::new(looker.clone(), LEASE), &name).await;
-    stage.fail("SET lock", 1); // to our client; in truth it is on its way
-    let refused = stage.hold_after("SET lock");
-    let asking = acquiring(TokenLock::new(line, LEASE), &name, SOON);
+    let theirs = held(&TokenLock::new(observer.clone(), LEASE), &name).await;
+    interceptor.fail("SET lock", 1); // to our client; in truth it is on its way
+    let refused = interceptor.hold_after("SET lock");
+    let asking = acquiring(TokenLock::new(line_of_a, LEASE), &name, SOON);
     refused.reached().await;
-    assert_eq!(theirs.release().await.expect("redis"), Released::Freed);
-    let straggler = stage.texts().swap_remove(0);
+    freed(theirs).await;
+    let straggler = interceptor.texts().swap_remove(0);
     let mut words = straggler.split(' ');
     let mut command = cmd(words.next().expect("SET"));
     words.for_each(|word| {
         command.arg(word);
     });
-    let before: Option<String> = looker.send(&command).await.expect("SET");
+    let before: Option<String> = observer.send(&command).await.expect("SET");
     assert_eq!(before, None, "{straggler} takes it");
-    is_older_than_its_drift(&looker, &name).await;
-    refused.open();
-    let guard = soon("its own lock", asking).await.expect("no panic");
-    let guard = guard.expect("redis").held().expect("ours");
-    vouches_for_no_more_than_redis(&guard, &looker, &name).await;
+    is_older_than_its_drift(&observer, &name).await;
+    refused.resume();
+    vouches_for_no_more_than_redis(let_in(asking).await, &observer, &name).await;
 }
 
-/// Until so much of the lease has passed that what is left out for drift cannot hide it.
+/// Until so much of the lease has passed that the allowance for drift cannot hide it.
 async fn is_older_than_its_drift(line: &Line, name: &str) {
-    let enough = LEASE - 2 * flash_sale::lock::drift(LEASE);
-    until("the lease has run for a while", async || {
-        let left = pttl(line, name).await;
-        u64::try_from(left).is_ok_and(|left| Duration::from_millis(left) < enough)
-    })
-    .await;
+    let enough = (LEASE - 2 * locks::drift(LEASE)).as_millis() as i64;
+    let is_older = async || (0..enough).contains(&pttl(line, name).await);
+    until("the lease has run for a while", is_older).await;
 }
 
-async fn vouches_for_no_more_than_redis(guard: &dyn Vouching, line: &Line, name: &str) {
-    let sure_until = guard.sure_until().expect("a lease");
+async fn vouches_for_no_more_than_redis(guard: impl Guard, line: &Line, name: &str) {
+    let sure_until = guard.lost().sure_until().expect("a lease");
     let left = u64::try_from(pttl(line, name).await).expect("it has an end");
     let end = Instant::now() + Duration::from_millis(left + 1);
-    assert!(
-        sure_until <= end,
-        "{name}: for {:?} too long",
-        sure_until - end
-    );
-}
-
-/// Of a guard of any lock: until when it says that its holder can be sure.
-trait Vouching: Send {
-    fn sure_until(&self) -> Option<Instant>;
-}
-
-impl<G: Guard> Vouching for G {
-    fn sure_until(&self) -> Option<Instant> {
-        self.lost().sure_until()
-    }
-}
-
-fn boxed<G: Guard>(acquired: Acquired<G>) -> Box<dyn Vouching> {
-    Box::new(acquired.held().expect("ours"))
+    assert!(sure_until <= end, "for {:?} too long", sure_until - end);
 }
 
 #[tokio::test]
 async fn an_unlock_of_somebody_elses_lock_reported_as_success() {
-    let (a, b) = (line("a").await, line("b").await);
-    let name_of_token = name("theirs");
-    let late = held(&TokenLock::new(a.clone(), SHORT), &name_of_token).await;
-    assert_eq!(soon("its end", late.lost()).await, Why::LeaseOver);
-    gone(&a, &name_of_token).await;
-    let theirs = held(&TokenLock::new(b.clone(), LEASE), &name_of_token).await;
-    assert_eq!(late.release().await.expect("redis"), Released::NotHeld);
-    assert_eq!(theirs.release().await.expect("redis"), Released::Freed);
-
-    let name_of_reentrant = name("theirs");
-    let late = held(&ReentrantLock::new(a.clone(), SHORT), &name_of_reentrant).await;
-    gone(&a, &name_of_reentrant).await;
-    let theirs = held(&ReentrantLock::new(b, LEASE), &name_of_reentrant).await;
-    assert_eq!(late.release().await.expect("redis"), Released::NotHeld);
-    assert_eq!(theirs.release().await.expect("redis"), Released::Freed);
+    let line = line("a").await;
+    let others = [(); 2].map(|()| TokenLock::new(line.clone(), LEASE));
+    let token = TokenLock::new(line.clone(), SHORT);
+    let guard = held(&token, &name("theirs")).await;
+    assert_eq!(soon("its end", guard.lost()).await, Why::LeaseOver);
+    assert!(!late_release_lets_a_third_in(token, others).await);
+    let others = [(); 2].map(|()| ReentrantLock::new(line.clone(), LEASE));
+    assert!(!late_release_lets_a_third_in(ReentrantLock::new(line, SHORT), others).await);
 }
 
 #[tokio::test]
@@ -514,51 +381,35 @@ async fn a_short_second_holding_that_ends_the_first() {
     assert_eq!(inner.count(), 2);
     assert!(is_contended(&long.another_owner(), &name).await);
     assert!(pttl(&line, &name).await > 30_000, "the first one's lease");
-    assert_eq!(
-        inner.release().await.expect("redis"),
-        Released::StillHeld { count: 1 }
-    );
+    assert_eq!(released(inner).await, Released::StillHeld { count: 1 });
     assert!(pttl(&line, &name).await > 30_000);
-    assert_eq!(outer.release().await.expect("redis"), Released::Freed);
+    freed(outer).await;
 }
 
 // --- the resource's side
 
 #[tokio::test]
 async fn fencing_refuses_the_older_number() {
-    use fencing::{PostgresResource, RedisResource, Write};
     let line = line("a").await;
     let name = name("fenced");
-    let lock = TokenLock::new(line.clone(), SHORT).fenced();
+    let lock = fenced(line.clone(), SHORT);
     let sleeper = held(&lock, &name).await;
     gone(&line, &name).await;
     let successor = held(&lock, &name).await;
-    let (old, new) = (
-        sleeper.fencing().expect("one"),
-        successor.fencing().expect("one"),
-    );
+    let [old, new] = [sleeper, successor].map(|guard| guard.fencing().expect("one"));
     assert!(old < new);
 
     let resource = format!("{name}:resource");
     let in_redis = RedisResource::new(line);
-    let in_postgres = PostgresResource::new(flash_sale::lock::wire::Sql::new(super::pool(2).await));
+    let in_postgres = PostgresResource::new(Sql::new(pool(2).await));
     for (number, expected) in [
         (old, Write::Applied),
         (new, Write::Applied),
         (old, Write::Refused { newest: new }),
         (new, Write::Applied),
     ] {
-        assert_eq!(
-            in_redis.write(&resource, number, "v").await.expect("redis"),
-            expected
-        );
-        assert_eq!(
-            in_postgres
-                .write(&resource, number, "v")
-                .await
-                .expect("postgres"),
-            expected
-        );
+        assert_eq!(in_redis.write(&resource, number, "v").await.expect("redis"), expected);
+        assert_eq!(in_postgres.write(&resource, number, "v").await.expect("postgres"), expected);
     }
 }
 
@@ -566,23 +417,17 @@ async fn fencing_refuses_the_older_number() {
 
 #[tokio::test]
 async fn a_watcher_sees_which_line_of_which_lock_asks() {
-    let (line, stage) = watched("shopper").await;
+    let (line, interceptor) = watched("shopper").await;
     let name = name("seen");
     let _guard = held(&TokenLock::new(line, LEASE), &name).await;
-    let seen = stage.last().expect("a request");
+    let seen = interceptor.last().expect("a request");
     assert_eq!((&*seen.client, &*seen.node), ("shopper", "redis"));
-    assert!(
-        seen.text.starts_with(&format!("SET {name} shopper-")),
-        "{}",
-        seen.text
-    );
-    assert!(seen.text.ends_with(" NX GET PX 60000"), "{}", seen.text);
-    assert_eq!(seen.file, "src/lock/token.rs");
-    let source = std::fs::read_to_string(format!("{}/{}", env!("CARGO_MANIFEST_DIR"), seen.file));
-    let source = source.expect("the source");
-    let line = source
-        .lines()
-        .nth(seen.line as usize - 1)
-        .expect("the line");
-    assert!(line.contains(".send("), "{line}");
+    let text = &seen.text;
+    assert!(text.starts_with(&format!("SET {name} shopper-")), "{text}");
+    assert!(text.ends_with(" NX GET PX 60000"), "{text}");
+    assert_eq!(seen.file, "crates/locks/src/token.rs");
+    let path = format!("{}/{}", env!("CARGO_MANIFEST_DIR"), seen.file);
+    let source = std::fs::read_to_string(path).expect("the source");
+    let line = source.lines().nth(seen.line as usize - 1);
+    assert!(line.expect("the line").contains(".send("), "{line:?}");
 }

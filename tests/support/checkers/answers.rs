@@ -50,9 +50,7 @@ pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
                     furthest = Some((*earlier, status));
                 }
             }
-            let Some((earlier, known)) = furthest else {
-                continue;
-            };
+            let Some((earlier, known)) = furthest else { continue };
             let goes_back = match shown(later) {
                 Some(_) if later.kind == Kind::Buy => false,
                 Some(status) => {
@@ -90,19 +88,14 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
     let mut of_key: HashMap<(u32, u32, u8), Vec<&Operation>> = HashMap::new();
     for one in case.evidence.history.of_kind(Kind::Buy) {
         if one.key != NO_KEY {
-            of_key
-                .entry((one.user, one.key, one.sale))
-                .or_default()
-                .push(one);
+            of_key.entry((one.user, one.key, one.sale)).or_default().push(one);
         }
     }
     for mut attempts in of_key.into_values() {
         attempts.sort_by_key(|one| one.completed);
-        let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else {
-            continue;
-        };
-        // Where Redis lost data, a later order may stand in for one that it lost: then the lost one is
-        // `rejected`, or is the documented loss.
+        let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else { continue };
+        // Where Redis lost data, a later order may stand in for one that it lost: then the lost one
+        // is `rejected`, or is the documented loss.
         let gave_way = |order: i64| match case.rows.get(&order) {
             Some(row) => case.evidence.redis_lost_data && row.status == OrderStatus::Rejected,
             None => case.evidence.may_lose_accepted,

@@ -7,75 +7,56 @@ mod orders;
 mod stock;
 mod window;
 
-use super::history::{History, Micros, Operation, user_id};
+use super::history::{Answer, History, Kind, Micros, Operation, user_id};
 use flash_sale::domain::OrderStatus;
-use std::{collections::HashMap, fmt, time::Duration};
+use std::collections::{HashMap, HashSet};
+use std::{fmt, time::Duration};
 
-/// One promise, and who looks after it. The numbers are the invariants of the design.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Checker {
-    /// I1: live orders never exceed the stock, in any snapshot.
-    NoOversell,
-    /// I2: nobody holds more live orders than the sale allows.
-    NoDuplicate,
-    /// I3: every 202 is one row of that user and sale (an explicit `rejected` is one).
-    AcceptedIsOneRow,
-    /// I3, the other way: no row without an attempt of that user.
-    NoRowWithoutAttempt,
-    /// I4: stock = remaining + held + paid, in Redis and in Postgres, and both know the same orders.
-    Conservation,
-    /// I5: if enough people want it, all of it sells.
-    NoUndersell,
-    /// I6: no two attempts get the same id.
-    UniqueIds,
-    /// I7 and I9: what was confirmed stays, and an order has one end.
-    NothingReverts,
-    /// I8: the same Idempotency-Key, the same order.
-    SameKeySameOrder,
-    /// I10: everything is terminal within the stated time after healing.
-    TerminalInTime,
-    /// I11: nothing is accepted outside the window or while paused.
-    OnlyWhileOpen,
-    /// I12: nobody sees somebody else's order.
-    OrdersArePrivate,
-    /// Only answers that are documented.
-    DocumentedAnswers,
+/// Declares the checkers: the promise that each guards, its name, and the function that looks.
+macro_rules! checkers {
+    ($($(#[$promise:meta])* $checker:ident $look:path;)*) => {
+        /// One promise, and what looks after it. The numbers are the invariants of the design.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Checker { $($(#[$promise])* $checker),* }
+
+        impl Checker {
+            pub const ALL: &[Self] = &[$(Self::$checker),*];
+
+            fn look(self, case: &Case, found: &mut Found) {
+                match self { $(Self::$checker => $look(case, found)),* }
+            }
+        }
+    };
 }
 
-impl Checker {
-    pub const ALL: [Self; 13] = [
-        Self::NoOversell,
-        Self::NoDuplicate,
-        Self::AcceptedIsOneRow,
-        Self::NoRowWithoutAttempt,
-        Self::Conservation,
-        Self::NoUndersell,
-        Self::UniqueIds,
-        Self::NothingReverts,
-        Self::SameKeySameOrder,
-        Self::TerminalInTime,
-        Self::OnlyWhileOpen,
-        Self::OrdersArePrivate,
-        Self::DocumentedAnswers,
-    ];
-
-    fn look(self, case: &Case, found: &mut Found) {
-        match self {
-            Self::NoOversell => stock::no_oversell(case, found),
-            Self::NoDuplicate => stock::no_duplicate(case, found),
-            Self::AcceptedIsOneRow => orders::accepted_is_one_row(case, found),
-            Self::NoRowWithoutAttempt => orders::no_row_without_attempt(case, found),
-            Self::Conservation => stock::conservation(case, found),
-            Self::NoUndersell => stock::no_undersell(case, found),
-            Self::UniqueIds => orders::unique_ids(case, found),
-            Self::NothingReverts => answers::nothing_reverts(case, found),
-            Self::SameKeySameOrder => answers::same_key_same_order(case, found),
-            Self::TerminalInTime => stock::terminal_in_time(case, found),
-            Self::OnlyWhileOpen => window::only_while_open(case, found),
-            Self::OrdersArePrivate => answers::orders_are_private(case, found),
-            Self::DocumentedAnswers => answers::documented_answers(case, found),
-        }
-    }
+checkers! {
+    /// I1: live orders never exceed the stock, in any snapshot.
+    NoOversell stock::no_oversell;
+    /// I2: nobody holds more live orders than the sale allows.
+    NoDuplicate stock::no_duplicate;
+    /// I3: every 202 is one row of that user and sale (an explicit `rejected` is one).
+    AcceptedIsOneRow orders::accepted_is_one_row;
+    /// I3, the other way: no row without an attempt of that user.
+    NoRowWithoutAttempt orders::no_row_without_attempt;
+    /// I4: stock = remaining + held + paid, in Redis and in Postgres, and both know the same
+    /// orders.
+    Conservation stock::conservation;
+    /// I5: if enough people want it, all of it sells.
+    NoUndersell stock::no_undersell;
+    /// I6: no two attempts get the same id.
+    UniqueIds orders::unique_ids;
+    /// I7 and I9: what was confirmed stays, and an order has one end.
+    NothingReverts answers::nothing_reverts;
+    /// I8: the same Idempotency-Key, the same order.
+    SameKeySameOrder answers::same_key_same_order;
+    /// I10: everything is terminal within the stated time after healing.
+    TerminalInTime stock::terminal_in_time;
+    /// I11: nothing is accepted outside the window or while paused.
+    OnlyWhileOpen window::only_while_open;
+    /// I12: nobody sees another user's order.
+    OrdersArePrivate answers::orders_are_private;
+    /// Only answers that are documented.
+    DocumentedAnswers answers::documented_answers;
 }
 
 /// A broken promise, and how one knows.
@@ -152,7 +133,6 @@ pub struct Snapshot {
     pub users_over_limit: i64,
 }
 
-/// What the program's own audit said of a sale in the end.
 #[derive(Debug, Clone)]
 pub struct AuditSaid {
     pub sale: i64,
@@ -163,17 +143,16 @@ pub struct AuditSaid {
 }
 
 /// How long it took until nothing was under way any more.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settled {
     /// `None`: it did not happen within the limit.
     pub after: Option<Duration>,
     pub limit: Duration,
-    /// What was still under way when patience ended.
+    /// What was still under way at the limit.
     pub still: String,
 }
 
-/// All there is to judge.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Evidence {
     pub history: History,
     pub sales: Vec<SaleFacts>,
@@ -217,19 +196,48 @@ impl Case<'_> {
         self.evidence.sales.get(usize::from(index))
     }
 
+    fn sale_of(&self, row: &Row) -> Option<&SaleFacts> {
+        self.sale(*self.sales.get(&row.sale)?)
+    }
+
     fn user_of(&self, row: &Row) -> Option<u32> {
         self.users.get(&row.user).copied()
     }
 
     /// Whether the row is an order of this operation's user in this operation's sale.
     fn belongs_to(&self, row: &Row, one: &Operation) -> bool {
-        self.user_of(row) == Some(one.user)
-            && self.sale(one.sale).is_some_and(|sale| sale.id == row.sale)
+        let is_of_sale = self.sales.get(&row.sale) == Some(&one.sale);
+        self.user_of(row) == Some(one.user) && is_of_sale
+    }
+
+    fn live(&self, sale: i64) -> impl Iterator<Item = &Row> {
+        self.evidence.rows.iter().filter(move |row| row.sale == sale && row.is_live())
+    }
+
+    /// Whether the order that this operation names may be gone for good: a documented loss.
+    fn may_be_gone(&self, one: &Operation) -> bool {
+        let evidence = self.evidence;
+        evidence.may_lose_accepted || evidence.redis_lost_data && self.only_a_retry_names(one)
+    }
+
+    /// Whether an earlier attempt became the order that this operation names, and its answer got
+    /// lost: then no process has a copy of it.
+    fn only_a_retry_names(&self, one: &Operation) -> bool {
+        let attempts = || {
+            self.operations().iter().filter(|other| {
+                other.kind == Kind::Buy && (other.user, other.sale) == (one.user, one.sale)
+            })
+        };
+        let unanswered =
+            |other: &Operation| other.answer.leaves_open_whether() && other.is_before(one);
+        let accepted =
+            |other: &Operation| (other.answer, other.order) == (Answer::Accepted, one.order);
+        attempts().any(unanswered) && !attempts().any(accepted)
     }
 }
 
-/// Where a checker puts what it finds. One broken promise often shows a thousand times; a few examples
-/// and the number are enough.
+/// Where a checker puts what it finds. One broken promise often shows a thousand times; a few
+/// examples and the number are enough.
 struct Found {
     checker: Checker,
     violations: Vec<Violation>,
@@ -241,10 +249,8 @@ const EXAMPLES: usize = 4;
 impl Found {
     fn add(&mut self, evidence: String) {
         if self.violations.len() < EXAMPLES {
-            self.violations.push(Violation {
-                checker: self.checker,
-                evidence,
-            });
+            let checker = self.checker;
+            self.violations.push(Violation { checker, evidence });
         } else {
             self.more += 1;
         }
@@ -253,34 +259,23 @@ impl Found {
 
 /// All checkers. Empty: every promise was kept, as far as this evidence shows.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
-    let history = &evidence.history;
-    let numbers: std::collections::HashSet<u32> =
-        history.operations.iter().map(|one| one.user).collect();
+    let History { seed, operations, .. } = &evidence.history;
+    let numbers: HashSet<u32> = operations.iter().map(|one| one.user).collect();
+    let id = |user: u32| user_id(*seed, user).uuid().as_u128();
     let case = Case {
         evidence,
-        users: numbers
-            .into_iter()
-            .map(|user| (user_id(history.seed, user).uuid().as_u128(), user))
-            .collect(),
+        users: numbers.into_iter().map(|user| (id(user), user)).collect(),
         rows: evidence.rows.iter().map(|row| (row.id, row)).collect(),
-        sales: (evidence.sales.iter().zip(0..))
-            .map(|(sale, index)| (sale.id, index))
-            .collect(),
+        sales: evidence.sales.iter().map(|sale| sale.id).zip(0..).collect(),
     };
     let mut violations = Vec::new();
-    for checker in Checker::ALL {
-        let mut found = Found {
-            checker,
-            violations: Vec::new(),
-            more: 0,
-        };
+    for &checker in Checker::ALL {
+        let mut found = Found { checker, violations: Vec::new(), more: 0 };
         checker.look(&case, &mut found);
         violations.append(&mut found.violations);
         if found.more > 0 {
-            violations.push(Violation {
-                checker,
-                evidence: format!("and {} more like these", found.more),
-            });
+            let evidence = format!("and {} more like these", found.more);
+            violations.push(Violation { checker, evidence });
         }
     }
     violations

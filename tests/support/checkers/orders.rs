@@ -1,4 +1,5 @@
-//! Orders: each that was promised is there, each that is there was asked for, and no two share an id.
+//! Orders: each that was promised is there, each that is there was asked for, and no two share an
+//! id.
 
 use super::{Case, Found, Row};
 use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
@@ -20,17 +21,15 @@ pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
                 uuid::Uuid::from_u128(row.user),
                 row.sale
             )),
-            None if case.evidence.may_lose_accepted => {
+            None if case.may_be_gone(one) => {
                 lost.insert(one.order);
             }
             None => found.add(format!("{} has no row", one.tell())),
         }
     }
     // Even the documented loss has a measure: what was on its way, not what had settled.
-    let accepted = case
-        .evidence
-        .history
-        .count(|one| one.answer == Answer::Accepted);
+    let history = &case.evidence.history;
+    let accepted = history.count(|one| one.answer == Answer::Accepted);
     if lost.len() * 5 > accepted {
         let lost = lost.len();
         found.add(format!("{lost} of {accepted} accepted orders have no row"));
@@ -71,9 +70,8 @@ pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
         }
     }
     for ((user, sale), rows) in unnamed {
-        let open = attempts
-            .get(&(user, sale))
-            .map_or(0, |of_user| of_user.open);
+        let open = attempts.get(&(user, sale));
+        let open = open.map_or(0, |of_user| of_user.open);
         if rows.len() > open {
             let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
             found.add(format!(
@@ -91,12 +89,10 @@ pub(super) fn unique_ids(case: &Case, found: &mut Found) {
         if one.answer != Answer::Accepted || one.order == NO_ORDER {
             continue;
         }
-        let Some(earlier) = first.insert(one.order, one) else {
-            continue;
-        };
-        let is_retry = one.key != NO_KEY
-            && (one.key, one.user, one.sale) == (earlier.key, earlier.user, earlier.sale);
-        if !is_retry {
+        let purchase = |one: &Operation| (one.key, one.user, one.sale);
+        if let Some(earlier) = first.insert(one.order, one)
+            && (one.key == NO_KEY || purchase(one) != purchase(earlier))
+        {
             found.add(format!("{} and {}", earlier.tell(), one.tell()));
         }
     }

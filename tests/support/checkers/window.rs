@@ -14,9 +14,7 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         if one.answer != Answer::Accepted {
             continue;
         }
-        let Some(sale) = case.sale(one.sale) else {
-            continue;
-        };
+        let Some(sale) = case.sale(one.sale) else { continue };
         if history.wall_clock(one.completed) < sale.opens_at - CLOCK_SLACK_MICROS {
             found.add(format!("{}, before the sale opened", one.tell()));
         }
@@ -36,21 +34,14 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         }
     }
     for row in &case.evidence.rows {
-        let Some(sale) = case
-            .sales
-            .get(&row.sale)
-            .and_then(|index| case.sale(*index))
-        else {
-            continue;
-        };
-        if row.created_at < sale.opens_at || row.created_at >= sale.closes_at {
+        let Some(sale) = case.sale_of(row) else { continue };
+        if !(sale.opens_at..sale.closes_at).contains(&row.created_at) {
+            let opened = row.created_at - sale.opens_at;
+            let closed = sale.closes_at - row.created_at;
             found.add(format!(
-                "order {} of sale {} ({}) was admitted {} us after it opened and {} us before it closed",
-                row.id,
-                sale.id,
-                sale.name,
-                row.created_at - sale.opens_at,
-                sale.closes_at - row.created_at
+                "order {} of sale {} ({}) was admitted {opened} us after it opened and {closed} us \
+                 before it closed",
+                row.id, sale.id, sale.name
             ));
         }
     }
@@ -67,9 +58,7 @@ fn certain_pauses(case: &Case) -> Vec<Pause> {
     let history = &case.evidence.history;
     let resumes: Vec<&Operation> = history.of_kind(Kind::Resume).collect();
     let late = u64::try_from(case.evidence.late_effects.as_micros()).unwrap_or(u64::MAX);
-    let confirmed = history
-        .of_kind(Kind::Pause)
-        .filter(|one| one.answer == Answer::Done);
+    let confirmed = history.of_kind(Kind::Pause).filter(|one| one.answer == Answer::Done);
     confirmed
         .filter_map(|pause| {
             let of_sale = || resumes.iter().filter(|resume| resume.sale == pause.sale);
@@ -87,10 +76,7 @@ fn certain_pauses(case: &Case) -> Vec<Pause> {
             Some(Pause {
                 sale: pause.sale,
                 from: pause.completed,
-                until: next
-                    .map(|resume| resume.invoked)
-                    .min()
-                    .unwrap_or(Micros::MAX),
+                until: next.map(|resume| resume.invoked).min().unwrap_or(Micros::MAX),
             })
         })
         .collect()

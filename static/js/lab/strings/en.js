@@ -11,7 +11,7 @@ export default {
   'lab.room.lesson': 'Lock theatre',
   'lab.room.locks': 'Locks compared',
   'lab.room.ids': 'Order numbers',
-  'lab.off': 'The lab is switched off on this server. Whoever runs it can switch it on with LAB=on.',
+  'lab.off': 'The lab is switched off on this server. Its operator can switch it on with LAB=on.',
   'lab.off_title': 'The lab is switched off',
   'lab.busy': ({ n }) => (n === 1 ? 'The server has a lot to do. Try again in a second.' : `The server has a lot to do. Try again in ${n} seconds.`),
   'error.stopped': 'Stopped before it was over.',

@@ -1,0 +1,374 @@
+//! An arena: one stock that one strategy sells.
+//!
+//! What it is stands in Postgres (`lab.arenas`), so every server process on the same stores serves
+//! it. What a process keeps is its nodes: each holds what a server of its own would hold in memory,
+//! and can crash. All that belongs to an arena is found by its id: rows of the schema `lab`, keys
+//! below `lab:{id}:`, at most one schema `lab_<id>`.
+
+use crate::{
+    LabError,
+    definition::Definition,
+    limits::Share,
+    options::Options,
+    selling::{Buyer, Outcome, Seller, Trouble},
+    servers::Servers,
+    stand::{Shared, Stand},
+    storm_state::StormState,
+    strategies,
+    tally::{Counts, Ending, Tally, Unsaved},
+};
+use futures_util::FutureExt;
+use serde_json::{Map, Value};
+use sqlx::{PgPool, Row};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// How long a purchase may take before it counts as failed.
+const PURCHASE_LIMIT: Duration = Duration::from_secs(30);
+/// How many purchases may be under way in one arena and process.
+const MOST_IN_FLIGHT: u64 = 2_000;
+/// How many purchases one arena and process takes in all: what they leave in memory is bounded.
+const MOST_ATTEMPTS: u64 = 1_000_000;
+
+/// The definition of the arena of this id. `None`: there is no such arena, or one of a strategy
+/// that this version does not know.
+pub async fn load(postgres: &PgPool, id: &str) -> Result<Option<Definition>, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT strategy, stock, nodes, per_user_limit, options::text AS options, expires_at
+         FROM lab.arenas WHERE id = $1 AND expires_at > now()",
+    )
+    .bind(id)
+    .fetch_optional(postgres)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let Some(strategy) = strategies::find(row.try_get("strategy")?) else {
+        return Ok(None);
+    };
+    let options: Map<String, Value> =
+        serde_json::from_str(row.try_get("options")?).unwrap_or_default();
+    let Ok(options) = Options::read(strategy, &options) else {
+        return Ok(None);
+    };
+    Ok(Some(Definition {
+        id: id.to_owned(),
+        strategy,
+        stock: row.try_get("stock")?,
+        nodes: u32::try_from(row.try_get::<i32, _>("nodes")?).unwrap_or(1),
+        per_user_limit: row.try_get("per_user_limit")?,
+        options,
+        expires_at: row.try_get("expires_at")?,
+    }))
+}
+
+/// One answer to a buyer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// `Err`: what went wrong, in detail.
+    pub outcome: Result<Outcome, String>,
+    pub waited: Duration,
+}
+
+/// An arena as one process serves it.
+pub struct Arena {
+    pub shared: Arc<Shared>,
+    pub tally: Tally,
+    pub storm: StormState,
+    /// This process, among those that serve the arena.
+    process: Uuid,
+    nodes: Vec<Arc<Node>>,
+    turn: AtomicU64,
+    saved: Mutex<()>,
+    closed: AtomicBool,
+    _share: Option<Share>,
+}
+
+#[derive(Default)]
+struct Node {
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    up: Option<Up>,
+    /// After a crash, until then.
+    down_until: Option<Instant>,
+}
+
+impl Slot {
+    /// Drops an incarnation that has crashed; the node stays down for a while.
+    fn bury_if_crashed(&mut self, restart: Duration) {
+        if self.up.as_ref().is_some_and(|up| up.gone.is_cancelled()) {
+            self.up = None;
+            self.down_until = Some(Instant::now() + restart);
+        }
+    }
+}
+
+/// One incarnation of a node.
+#[derive(Clone)]
+struct Up {
+    seller: Arc<dyn Seller>,
+    gone: CancellationToken,
+}
+
+impl Arena {
+    /// Serves the arena from here: from now on verdicts wait for this process too.
+    pub async fn open(
+        definition: Definition,
+        servers: Arc<Servers>,
+        process: Uuid,
+        share: Option<Share>,
+    ) -> Result<Arc<Self>, LabError> {
+        sqlx::query(
+            "INSERT INTO lab.tallies (arena, process, answered)
+             SELECT id, $2, asked FROM lab.arenas WHERE id = $1
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(&definition.id)
+        .bind(process)
+        .execute(&servers.postgres)
+        .await?;
+        let nodes = (0..definition.nodes).map(|_| Arc::default()).collect();
+        Ok(Arc::new(Self {
+            shared: Arc::new(Shared::new(definition, servers)),
+            tally: Tally::default(),
+            storm: StormState::default(),
+            process,
+            nodes,
+            turn: AtomicU64::new(0),
+            saved: Mutex::default(),
+            closed: AtomicBool::new(false),
+            _share: share,
+        }))
+    }
+
+    pub fn definition(&self) -> &Definition {
+        &self.shared.definition
+    }
+
+    /// One purchase. `node`: which one the load balancer chose; otherwise one after the other.
+    pub async fn purchase(&self, buyer: &Buyer, node: Option<u32>) -> Answer {
+        let attempt = self.tally.begin();
+        let outcome = self.try_purchase(buyer, node).await;
+        let ending = match &outcome {
+            Ok(Outcome::Sold { order_id }) => Ending::Sold(order_id),
+            Ok(Outcome::SoldOut) => Ending::SoldOut,
+            Ok(Outcome::Duplicate) => Ending::Duplicate,
+            Ok(Outcome::Contended) => Ending::Contended,
+            Err(_) => Ending::Failed,
+        };
+        let waited = attempt.end(&buyer.name, ending);
+        if let Err(trouble) = &outcome {
+            tracing::debug!(arena = self.definition().id, %trouble, "a purchase failed");
+        }
+        Answer { outcome: outcome.map_err(|trouble| trouble.to_string()), waited }
+    }
+
+    async fn try_purchase(&self, buyer: &Buyer, node: Option<u32>) -> Result<Outcome, Trouble> {
+        if self.closed.load(Relaxed) {
+            return Err(Trouble::Other("the arena is gone".to_owned()));
+        }
+        if self.tally.in_flight() > MOST_IN_FLIGHT {
+            return Err(Trouble::Other("too many purchases at once".to_owned()));
+        }
+        if self.tally.attempts() > MOST_ATTEMPTS {
+            return Err(Trouble::Other("the arena has had its purchases".to_owned()));
+        }
+        let bought = async {
+            // A node that has to be opened first is part of the wait.
+            let up = self.node_up(self.route(buyer, node)).await?;
+            // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
+            tokio::select! {
+                biased;
+                () = up.gone.cancelled() => Err(Trouble::NodeIsDown),
+                bought = AssertUnwindSafe(up.seller.buy(buyer)).catch_unwind() => bought
+                    .unwrap_or_else(|_| Err(Trouble::Other("the purchase panicked".to_owned()))),
+            }
+        };
+        tokio::time::timeout(PURCHASE_LIMIT, bought)
+            .await
+            .unwrap_or_else(|_| Err(Trouble::Other(format!("no answer within {PURCHASE_LIMIT:?}"))))
+    }
+
+    /// What a load balancer does.
+    fn route(&self, buyer: &Buyer, asked: Option<u32>) -> u32 {
+        let nodes = self.definition().nodes.max(1);
+        if self.definition().strategy.routes_by_buyer {
+            let mut hasher = DefaultHasher::new();
+            buyer.name.hash(&mut hasher);
+            return (hasher.finish() % u64::from(nodes)) as u32;
+        }
+        match asked {
+            Some(node) => node % nodes,
+            None => (self.turn.fetch_add(1, Relaxed) % u64::from(nodes)) as u32,
+        }
+    }
+
+    /// The node's living incarnation; a new one if the last has crashed and its time is over.
+    async fn node_up(&self, number: u32) -> Result<Up, Trouble> {
+        let node = self
+            .nodes
+            .get(number as usize)
+            .ok_or_else(|| Trouble::Other("no such node".to_owned()))?;
+        let mut slot = node.slot.lock().await;
+        let restart = self.definition().options.millis("restart_ms");
+        slot.bury_if_crashed(restart);
+        if let Some(up) = &slot.up {
+            return Ok(up.clone());
+        }
+        if slot.down_until.is_some_and(|until| Instant::now() < until) {
+            return Err(Trouble::NodeIsDown);
+        }
+        let gone = CancellationToken::new();
+        let stand = Stand::new(self.shared.clone(), number, gone.clone())?;
+        let seller = strategies::open(self.definition().strategy, stand).await?;
+        let up = Up { seller, gone };
+        slot.up = Some(up.clone());
+        slot.down_until = None;
+        // What a crashed node kept in memory, its loops too, must end now and not when the next
+        // purchase comes by: others are to find what it has left.
+        let (node, gone) = (Arc::downgrade(node), up.gone.clone());
+        tokio::spawn(async move {
+            gone.cancelled().await;
+            if let Some(node) = node.upgrade() {
+                node.slot.lock().await.bury_if_crashed(restart);
+            }
+        });
+        Ok(up)
+    }
+
+    async fn living(&self) -> Vec<Up> {
+        let mut living = Vec::new();
+        for node in &self.nodes {
+            let slot = node.slot.lock().await;
+            living.extend(slot.up.clone().filter(|up| !up.gone.is_cancelled()));
+        }
+        living
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.tally.in_flight() == 0 && !self.storm.is_running()
+    }
+
+    /// Waits until nothing is under way here and everything answered is written.
+    pub async fn settle(&self) {
+        while !self.is_quiet() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for up in self.living().await {
+            tokio::select! {
+                () = up.seller.settle() => {}
+                () = up.gone.cancelled() => {}
+            }
+        }
+    }
+
+    /// What this process has counted.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.tally.counts();
+        let sent = self.shared.meter.round_trips();
+        counts.redis = sent.redis;
+        counts.postgres = sent.postgres;
+        counts.zookeeper = sent.zookeeper;
+        let notes = self.shared.notes();
+        counts.notes = notes.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
+        counts
+    }
+
+    /// Writes this process' tally; `asked` if it answers a question for a verdict.
+    ///
+    /// In a task of its own: if the client hangs up, what was taken to be written must neither
+    /// be forgotten nor, since nobody knows whether it was committed, be written twice.
+    pub async fn save(self: &Arc<Self>, asked: Option<i64>) -> Result<(), sqlx::Error> {
+        let arena = self.clone();
+        let saving = tokio::spawn(async move {
+            let _one_at_a_time = arena.saved.lock().await;
+            let unsaved = arena.tally.take_unsaved();
+            let saved = arena.write(&unsaved, asked).await;
+            if saved.is_err() {
+                arena.tally.return_unsaved(unsaved);
+            }
+            saved
+        });
+        saving.await.unwrap_or_else(|_| Err(sqlx::Error::WorkerCrashed))
+    }
+
+    async fn write(&self, unsaved: &Unsaved, asked: Option<i64>) -> Result<(), sqlx::Error> {
+        let postgres = &self.shared.servers.upkeep;
+        let id = &self.definition().id;
+        let mut transaction = stores::postgres::Transaction::begin(postgres, "BEGIN").await?;
+        let (buyers, tries): (Vec<&str>, Vec<i32>) = unsaved
+            .buyers
+            .iter()
+            .map(|(buyer, tries)| (buyer.as_str(), i32::try_from(*tries).unwrap_or(i32::MAX)))
+            .unzip();
+        if !buyers.is_empty() {
+            // In order, so that two processes cannot wait for each other's rows.
+            sqlx::query(
+                "INSERT INTO lab.buyers AS known (arena, buyer, tries)
+                 SELECT $1, * FROM unnest($2::text[], $3::int[]) ORDER BY 2
+                 ON CONFLICT (arena, buyer) DO UPDATE SET tries = known.tries + excluded.tries",
+            )
+            .bind(id)
+            .bind(&buyers)
+            .bind(&tries)
+            .execute(&mut *transaction)
+            .await?;
+        }
+        if !unsaved.told.is_empty() {
+            sqlx::query(
+                "INSERT INTO lab.told (arena, order_id) SELECT $1, unnest($2::text[]) ON CONFLICT \
+                 DO NOTHING",
+            )
+            .bind(id)
+            .bind(&unsaved.told)
+            .execute(&mut *transaction)
+            .await?;
+        }
+        let counts = serde_json::to_string(&self.counts()).unwrap_or_else(|_| "{}".to_owned());
+        sqlx::query(
+            "UPDATE lab.tallies SET counts = $3::text::jsonb, answered = greatest(answered, $4)
+             WHERE arena = $1 AND process = $2",
+        )
+        .bind(id)
+        .bind(self.process)
+        .bind(counts)
+        .bind(asked.unwrap_or(0))
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await
+    }
+
+    /// Ends every node and takes no purchase any more.
+    pub async fn close(&self) {
+        self.closed.store(true, Relaxed);
+        self.storm.cancel();
+        let living = self.living().await;
+        let ends = living.into_iter().map(|up| async move {
+            let _ = tokio::time::timeout(Duration::from_secs(2), up.seller.close()).await;
+            up.gone.cancel();
+        });
+        futures_util::future::join_all(ends).await;
+        for node in &self.nodes {
+            node.slot.lock().await.up = None;
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    pub fn process(&self) -> Uuid {
+        self.process
+    }
+}

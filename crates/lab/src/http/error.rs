@@ -1,0 +1,55 @@
+//! What the lab refuses, as problems (see `web/problem.rs`).
+
+use crate::LabError;
+use std::time::Duration;
+use web::{
+    kinds,
+    problem::{away, internal},
+};
+
+pub use web::problem::{
+    CROSS_ORIGIN, INVALID, NOT_FOUND, Problem, RATE_LIMITED, REQUEST_TIMEOUT, TOO_LARGE,
+    UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
+};
+
+/// How long a client should wait while others' storms go on.
+const RETRY_STORM: Duration = Duration::from_secs(5);
+
+kinds! {
+    ARENA_NOT_FOUND = NOT_FOUND "arena_not_found", "No such arena",
+        "There is no arena with this id (any more).";
+    LESSON_NOT_FOUND = NOT_FOUND "lesson_not_found", "No such lesson",
+        "There is no lesson with this id.";
+    TOO_MANY_ARENAS = CONFLICT "too_many_arenas", "Too many arenas",
+        "The lab has as many arenas as it may; delete one, or wait until one is too old.";
+    TOO_MANY_STORMS = TOO_MANY_REQUESTS "too_many_storms", "Too many storms",
+        "As many storms are going on as the lab allows; try again in a moment.";
+    STORM_RUNNING = CONFLICT "storm_running", "A storm is running",
+        "One storm at a time in each arena.";
+    STRATEGY_UNAVAILABLE = CONFLICT "strategy_unavailable", "Strategy unavailable",
+        "This strategy needs a server that is not there.";
+    LESSON_UNAVAILABLE = CONFLICT "lesson_unavailable", "Lesson unavailable",
+        "This lesson needs a server that is not there.";
+}
+
+impl From<LabError> for Problem {
+    fn from(error: LabError) -> Self {
+        match error {
+            LabError::ArenaNotFound => Self::new(&ARENA_NOT_FOUND),
+            LabError::TooManyArenas => Self::new(&TOO_MANY_ARENAS),
+            LabError::TooManyArenasOfAddress => {
+                Self::with_detail(&TOO_MANY_ARENAS, error.to_string())
+            }
+            LabError::TooManyStorms => Self::new(&TOO_MANY_STORMS).after(RETRY_STORM),
+            LabError::StormIsRunning => Self::new(&STORM_RUNNING),
+            LabError::StrategyUnavailable(why) => Self::with_detail(&STRATEGY_UNAVAILABLE, why.en),
+            LabError::Invalid { .. } | LabError::BadOption(_) => Self::invalid(error.to_string()),
+            LabError::Postgres(error) if stores::postgres::is_away(&error) => {
+                away("postgres", &error)
+            }
+            LabError::Redis(error) if stores::redis::is_away(&error) => away("redis", &error),
+            LabError::Postgres(error) => internal("postgres", &error),
+            LabError::Redis(error) => internal("redis", &error),
+        }
+    }
+}

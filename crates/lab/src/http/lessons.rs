@@ -1,0 +1,210 @@
+//! Lessons played for real, and the one on order numbers.
+
+use super::{
+    error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem},
+    extract::{LanguageParams, Spoken, TheLab, Visitor},
+    state::LabState,
+};
+use crate::{
+    lessons::{
+        self, PlayError,
+        error::Trouble,
+        lesson::Lesson,
+        timeline::{CastBody, EventBody, Moment, PlayBody},
+    },
+    order_numbers::IdsBody,
+    strategy::Language,
+};
+use axum::{
+    extract::{FromRequestParts, State},
+    http::{StatusCode, header::ACCEPT, request::Parts},
+    response::{Response, sse::Event},
+};
+use futures_util::{Stream, stream};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::{convert::Infallible, str::FromStr, time::Duration};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use utoipa::ToSchema;
+use web::{
+    body::{self, OptionalJson},
+    events::event,
+    extract::{Id, Named},
+    problem::{Kind, internal},
+    refusals,
+};
+
+/// Retry-After when as many plays run as may: a play takes a second or a few.
+const RETRY: Duration = Duration::from_secs(2);
+
+refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
+refusals!(PlayRefusals:
+    NOT_FOUND, LESSON_NOT_FOUND, REQUEST_TIMEOUT, LESSON_UNAVAILABLE, TOO_LARGE,
+        UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
+    UNAVAILABLE
+);
+
+/// Every lesson: the failure, how it is forced, the cure, the knobs.
+#[utoipa::path(
+    get, path = "/api/v1/lab/lessons", tag = "lab", operation_id = "list_lessons",
+    params(LanguageParams),
+    responses((status = 200, description = "In the order in which they are taught", body =
+        lessons::LessonsBody), ListRefusals),
+)]
+pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+    body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language).await)
+}
+
+/// What to change before the play.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlayRequest {
+    /// By name; see GET /api/v1/lab/lessons. What is left out is as by default.
+    #[serde(default)]
+    options: Map<String, Value>,
+}
+
+/// A lesson that there is.
+pub struct LessonId(&'static Lesson);
+
+impl FromStr for LessonId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        lessons::find(text).map(Self).ok_or(())
+    }
+}
+
+impl Named for LessonId {
+    const MISSING: &'static Kind = &LESSON_NOT_FOUND;
+}
+
+/// Whether the client asked for a stream.
+pub struct WantsStream(bool);
+
+impl<S: Sync> FromRequestParts<S> for WantsStream {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let accepts = parts.headers.get_all(ACCEPT).iter();
+        let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+        Ok(Self(accepts.any(|value| value.contains("text/event-stream"))))
+    }
+}
+
+/// Play a lesson for real; answers when it is over.
+///
+/// With `Accept: text/event-stream` it is told as it happens: event `cast` (the actors and the
+/// acts), `step` for each event, `again` if the machine was slower than a lease and the play begins
+/// anew (forget the steps so far), then `verdict` with the whole play, or `failed` with a problem.
+/// A few lessons are played at once; more are 429 with Retry-After.
+#[utoipa::path(
+    post, path = "/api/v1/lab/lessons/{id}/play", tag = "lab", operation_id = "play_lesson",
+    params(("id" = String, Path, description = "The lesson", example = "b03"), LanguageParams),
+    request_body = Option<PlayRequest>,
+    responses((status = 200, description = "The timeline", body = PlayBody), PlayRefusals),
+)]
+pub async fn play(
+    State(state): State<LabState>,
+    TheLab(lab): TheLab,
+    visitor: Visitor,
+    Id(LessonId(lesson)): Id<LessonId>,
+    Spoken(language): Spoken,
+    WantsStream(streams): WantsStream,
+    OptionalJson(request): OptionalJson<PlayRequest>,
+) -> Result<Response, Problem> {
+    if !streams {
+        let played = lab.theatre.play(lesson.id, &request.options, None).await;
+        let timeline = played.map_err(|error| refused(error, language))?;
+        return body::json(StatusCode::OK, &timeline.body(language));
+    }
+    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "lesson");
+    let place = state.streams.take_place(visitor.address, gauge)?;
+    let (told, moments) = mpsc::unbounded_channel();
+    let playing = lab
+        .theatre
+        .start(lesson.id, &request.options, Some(told))
+        .await
+        .map_err(|error| refused(error, language))?;
+    Ok(place.respond(follow(lesson, moments, playing, language)))
+}
+
+/// What a lesson lacks is said in the language that was asked for.
+fn refused(error: PlayError, language: Language) -> Problem {
+    match error {
+        PlayError::Unavailable(why) => Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language)),
+        other => other.into(),
+    }
+}
+
+/// The cast, the steps, and how it ended.
+fn follow(
+    lesson: &'static Lesson,
+    moments: mpsc::UnboundedReceiver<Moment>,
+    playing: oneshot::Receiver<Result<lessons::timeline::Timeline, Trouble>>,
+    language: Language,
+) -> impl Stream<Item = Event> + Send {
+    let cast = event("cast", &CastBody::new(lesson, language));
+    let state = (Some(cast), moments, Some(playing));
+    stream::unfold(state, move |(cast, mut moments, mut playing)| async move {
+        if let Some(cast) = cast {
+            return Some((cast, (None, moments, playing)));
+        }
+        let event = match moments.recv().await {
+            Some(Moment::Step(step)) => event("step", &EventBody::new(&step, lesson, language)),
+            Some(Moment::Again) => event("again", &Map::<String, Value>::new()),
+            // All has been told.
+            None => match playing.take()?.await {
+                Ok(Ok(timeline)) => event("verdict", &timeline.body(language)),
+                Ok(Err(error)) => event("failed", &Problem::from(error)),
+                Err(_) => return None,
+            },
+        };
+        Some((event, (None, moments, playing)))
+    })
+}
+
+/// What is in an order number, and what can happen to it: measured and tried here and now.
+#[utoipa::path(
+    get, path = "/api/v1/lab/ids", tag = "lab", operation_id = "id_lesson",
+    params(LanguageParams),
+    responses((status = 200, description = "Sections of words and tables", body = IdsBody),
+        ListRefusals),
+)]
+pub async fn ids(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+    // Thousands of commands each: one at a time is enough for everybody.
+    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+    let Ok(_permit) = ONE_AT_A_TIME.try_acquire() else {
+        return Err(Problem::rate_limited(RETRY));
+    };
+    body::json(StatusCode::OK, &lab.theatre.ids(language).await?)
+}
+
+impl From<PlayError> for Problem {
+    fn from(error: PlayError) -> Self {
+        match error {
+            PlayError::NoSuchLesson => Self::new(&LESSON_NOT_FOUND),
+            PlayError::BadOption(_) => Self::invalid(error.to_string()),
+            PlayError::Unavailable(why) => Self::with_detail(&LESSON_UNAVAILABLE, why.en),
+            PlayError::TooManyPlays => Self::rate_limited(RETRY),
+            PlayError::Trouble(error) => error.into(),
+        }
+    }
+}
+
+impl From<Trouble> for Problem {
+    fn from(error: Trouble) -> Self {
+        let away = match &error {
+            Trouble::TooSlow(_) => true,
+            Trouble::Lock(error) => error.is_unreachable(),
+            Trouble::Redis(error) => stores::redis::is_away(error),
+            Trouble::Postgres(error) => stores::postgres::is_away(error),
+            Trouble::NotAsWritten(_) | Trouble::Server(_) => false,
+        };
+        if away {
+            tracing::warn!(%error, "a lesson could not be played");
+            return Self::unavailable("The lesson could not be played now.", RETRY);
+        }
+        internal("lesson", &error)
+    }
+}

@@ -1,0 +1,37 @@
+//! What the lab's handlers work with.
+
+use crate::Lab;
+use axum::http::request::Parts;
+use std::sync::Arc;
+use web::{address::Address, events::Streams, proxies::ProxyTrust};
+
+/// What the lab's handlers work with.
+#[derive(Clone)]
+pub struct LabState {
+    /// `None`: every lab route answers 404.
+    pub lab: Option<Arc<Lab>>,
+    /// The places for event streams.
+    pub streams: Streams,
+    /// Which proxies in front say who is asking.
+    pub trust_proxy: ProxyTrust,
+    /// Whether one address may have only so much.
+    pub limits: bool,
+}
+
+impl LabState {
+    pub fn address(&self, parts: &Parts) -> Address {
+        Address::of(&parts.extensions, &parts.headers, self.trust_proxy)
+    }
+}
+
+/// No lab: for the document, which has its routes all the same.
+impl Default for LabState {
+    fn default() -> Self {
+        Self {
+            lab: None,
+            streams: Streams::new(false, Default::default()),
+            trust_proxy: ProxyTrust::Nobody,
+            limits: false,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Why a play did not come to its end.
+
+use crate::selling;
+use locks::LockError;
+
+/// Why a play did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error("the machine was too slow for this play: {0}")]
+    TooSlow(&'static str),
+    #[error("a lesson does not go as it is written: {0}")]
+    NotAsWritten(String),
+    #[error("lock: {0}")]
+    Lock(#[from] LockError),
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+    #[error("postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("a server of this play: {0}")]
+    Server(#[from] embedded::EmbeddedError),
+}
+
+impl Trouble {
+    /// Whether the machine was too slow for the lesson's leases and sessions: another try may go
+    /// well.
+    pub fn is_of_the_machine(&self) -> bool {
+        match self {
+            Self::TooSlow(_) => true,
+            Self::Lock(error) => error.is_unreachable(),
+            Self::Redis(error) => error.is_timeout() || error.is_io_error(),
+            _ => false,
+        }
+    }
+}
+
+impl From<selling::Trouble> for Trouble {
+    fn from(error: selling::Trouble) -> Self {
+        match error {
+            selling::Trouble::Postgres(error) => Self::Postgres(error),
+            selling::Trouble::Redis(error) => Self::Redis(error),
+            selling::Trouble::Lock(error) => Self::Lock(error),
+            other => Self::NotAsWritten(other.to_string()),
+        }
+    }
+}

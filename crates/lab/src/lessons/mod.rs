@@ -1,0 +1,354 @@
+//! The lock theatre: every way a distributed lock fails, on stage, step by step, and then its cure.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`lesson`], [`error`] | what a lesson says of itself; why a play ends early |
+//! | [`environment`], [`nodes`] | the servers of all plays, and those of one play alone |
+//! | [`stage`] | clients that do nothing until they are told to; what is recorded |
+//! | [`timeline`] | the record, and its shape for the page |
+//! | [`shop`] | what the lock protects |
+//! | `proxy` | a wire between a client and a server that can be cut |
+//! | [`options`] | the knobs of a lesson |
+//! | [`terminal`] | the same timeline as text |
+//! | `b01` … `b12` | the lessons, one file each, in one shape |
+//!
+//! A lesson drives the locks of [`locks`] as they are. Where the failure is of a kind that no sane
+//! library has, the failing variant stands in the lesson's own file. Its verdicts come from what
+//! was recorded and from the resource's rows: with an option that takes the cause away, the failure
+//! does not happen, and the verdict says so.
+
+pub mod environment;
+pub mod error;
+pub mod lesson;
+pub mod nodes;
+pub mod options;
+mod proxy;
+pub mod shop;
+pub mod stage;
+pub mod terminal;
+pub mod timeline;
+
+mod b01_crash_between;
+mod b02_expired_stamp;
+mod b03_foreign_delete;
+mod b04_lease_over;
+mod b05_counted_twice;
+mod b06_watchdog;
+mod b07_lost_wakeup;
+mod b08_foreign_unlock;
+mod b09_failover;
+mod b10_redlock;
+mod b11_zookeeper;
+mod b12_before_commit;
+mod code;
+mod prelude;
+
+use super::{
+    options::BadOption,
+    order_numbers::IdsBody,
+    servers::{IDLE_LIMIT, Servers},
+    strategy::{Language, OptionKind, OptionSpec, Words},
+};
+use environment::Environment;
+use error::Trouble;
+use lesson::Lesson;
+use options::Settings;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stage::Stage;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use timeline::{Moment, Timeline};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use utoipa::ToSchema;
+
+macro_rules! lessons {
+    ($($file:ident),* $(,)?) => {
+        /// All lessons, by number.
+        pub static LESSONS: &[Lesson] = &[$($file::LESSON),*];
+
+        async fn perform(lesson: &Lesson, stage: Stage) -> Result<(), Trouble> {
+            $(if lesson.id == $file::LESSON.id {
+                return $file::play(stage).await;
+            })*
+            Err(Trouble::NotAsWritten(format!("no lesson is called {}", lesson.id)))
+        }
+    };
+}
+
+lessons![
+    b01_crash_between,
+    b02_expired_stamp,
+    b03_foreign_delete,
+    b04_lease_over,
+    b05_counted_twice,
+    b06_watchdog,
+    b07_lost_wakeup,
+    b08_foreign_unlock,
+    b09_failover,
+    b10_redlock,
+    b11_zookeeper,
+    b12_before_commit,
+];
+
+pub fn find(id: &str) -> Option<&'static Lesson> {
+    LESSONS.iter().find(|lesson| lesson.id == id)
+}
+
+/// How many plays a process runs at once.
+pub const MOST_PLAYS: usize = 4;
+/// How long a play may take: the longest pauses that options allow, a few times.
+const LONGEST_PLAY: Duration = Duration::from_secs(30);
+/// A play begins again if the machine was slower than a lease, but not after so long: somebody
+/// waits.
+const PLAY_AGAIN_WITHIN: Duration = Duration::from_secs(15);
+
+/// Why there is no play.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    #[error("there is no such lesson")]
+    NoSuchLesson,
+    #[error(transparent)]
+    BadOption(#[from] BadOption),
+    #[error("{}", .0.en)]
+    Unavailable(Words),
+    #[error("{MOST_PLAYS} lessons are being played; try again in a moment")]
+    TooManyPlays,
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+/// Plays lessons; a few at a time.
+pub struct Theatre {
+    environment: Arc<Environment>,
+    places: Arc<Semaphore>,
+    most: usize,
+    /// Since when nothing is played, as far as that was noticed.
+    idle_since: Mutex<Option<Instant>>,
+    retry_within: Duration,
+}
+
+impl Theatre {
+    pub fn new(servers: Arc<Servers>) -> Self {
+        Self {
+            environment: Arc::new(Environment::new(servers)),
+            places: Arc::new(Semaphore::new(MOST_PLAYS)),
+            most: MOST_PLAYS,
+            idle_since: Mutex::default(),
+            retry_within: PLAY_AGAIN_WITHIN,
+        }
+    }
+
+    /// For tests, which play many at once.
+    pub fn with_places(mut self, places: usize) -> Self {
+        self.places = Arc::new(Semaphore::new(places));
+        self.most = places;
+        self
+    }
+
+    /// For tests, which nobody waits for, on machines that have much else to do.
+    pub fn with_retry_within(mut self, retry_within: Duration) -> Self {
+        self.retry_within = retry_within;
+        self
+    }
+
+    /// Why this lesson cannot be played here; `None` if it can.
+    pub async fn lacks(&self, lesson: &Lesson) -> Option<Words> {
+        for need in lesson.needs {
+            if let Some(why) = self.environment.lacks(*need).await {
+                return Some(why);
+            }
+        }
+        None
+    }
+
+    /// The lesson on order numbers, run for real.
+    pub async fn ids(&self, language: Language) -> Result<IdsBody, Trouble> {
+        let servers = &self.environment.servers;
+        let (postgres, url) = (servers.postgres.clone(), servers.redis_url.clone());
+        let run = uuid::Uuid::new_v4().simple();
+        let prefix = format!("{}lab:ids:{run}:", servers.key_prefix);
+        let played = servers.shop.order_numbers(postgres, url, prefix, language);
+        Ok(played.await?)
+    }
+
+    /// Plays a lesson to its end. `told` hears of each step as it happens.
+    pub async fn play(
+        &self,
+        id: &str,
+        asked: &Map<String, Value>,
+        told: Option<mpsc::UnboundedSender<Moment>>,
+    ) -> Result<Timeline, PlayError> {
+        match self.start(id, asked, told).await?.await {
+            Ok(played) => Ok(played?),
+            Err(_) => Err(Trouble::NotAsWritten("the play broke off".to_owned()).into()),
+        }
+    }
+
+    /// Starts one; its result comes later. It goes on if nobody waits for that: a caller that
+    /// asked may go away, and the stage has to be cleared all the same.
+    pub async fn start(
+        &self,
+        id: &str,
+        asked: &Map<String, Value>,
+        told: Option<mpsc::UnboundedSender<Moment>>,
+    ) -> Result<oneshot::Receiver<Result<Timeline, Trouble>>, PlayError> {
+        let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
+        let options = Settings::read(lesson.options, asked)?;
+        if let Some(why) = self.lacks(lesson).await {
+            return Err(PlayError::Unavailable(why));
+        }
+        let place = self.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| PlayError::TooManyPlays)?;
+        let (ended, outcome) = oneshot::channel();
+        let (environment, retry_within) = (self.environment.clone(), self.retry_within);
+        tokio::spawn(async move {
+            let played = play(lesson, environment, options, told, retry_within).await;
+            drop(place);
+            let _ = ended.send(played);
+        });
+        Ok(outcome)
+    }
+
+    /// Ends the servers that are kept for later plays if there was none for a while.
+    pub async fn stop_idle(&self) {
+        let is_due = {
+            let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.places.available_permits() < self.most {
+                *since = None;
+            } else {
+                since.get_or_insert_with(Instant::now);
+            }
+            since.is_some_and(|since| since.elapsed() >= IDLE_LIMIT)
+        };
+        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
+        // Nobody plays meanwhile: all places are taken.
+        if is_due && let Ok(_all) = self.places.try_acquire_many(all) {
+            self.close().await;
+        }
+    }
+
+    /// Ends the servers that are kept for later plays.
+    pub async fn close(&self) {
+        self.environment.close().await;
+    }
+}
+
+async fn play(
+    lesson: &'static Lesson,
+    environment: Arc<Environment>,
+    options: Settings,
+    told: Option<mpsc::UnboundedSender<Moment>>,
+    retry_within: Duration,
+) -> Result<Timeline, Trouble> {
+    let began = Instant::now();
+    loop {
+        let stage = Stage::new(lesson, environment.clone(), options.clone(), told.clone());
+        let played =
+            tokio::time::timeout(LONGEST_PLAY, Box::pin(perform(lesson, stage.clone()))).await;
+        let played = played.unwrap_or(Err(Trouble::TooSlow("the play takes too long")));
+        let timeline = stage.timeline();
+        stage.close().await;
+        match played {
+            Ok(()) if timeline.endings.len() == lesson.acts.len() => return Ok(timeline),
+            Ok(()) => return Err(Trouble::NotAsWritten("an act is missing".to_owned())),
+            Err(error) if error.is_of_the_machine() && began.elapsed() < retry_within => {
+                tracing::debug!(lesson = lesson.id, %error, "playing again");
+                if let Some(told) = &told {
+                    let _ = told.send(Moment::Again);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+// --- the list
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Lessons)]
+pub struct LessonsBody {
+    pub lessons: Vec<LessonBody>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Lesson)]
+pub struct LessonBody {
+    #[schema(example = "b03")]
+    pub id: &'static str,
+    pub number: u8,
+    pub title: &'static str,
+    pub failure: &'static str,
+    pub forced_how: &'static str,
+    pub cure: &'static str,
+    pub source: &'static str,
+    pub options: Vec<LessonOptionBody>,
+    pub available: LessonAvailableBody,
+}
+
+/// A whole number has `min` and `max`, a choice has `values`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LessonOption)]
+pub struct LessonOptionBody {
+    pub name: &'static str,
+    pub teaches: &'static str,
+    pub default: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<&'static [&'static str]>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LessonAvailable)]
+pub struct LessonAvailableBody {
+    pub ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<&'static str>,
+}
+
+/// All lessons; what `theatre` cannot play says why.
+pub async fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
+    let option = |spec: &OptionSpec| {
+        let (default, min, max, values) = match spec.kind {
+            OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
+            OptionKind::Choice(values) => {
+                (values.first().copied().unwrap_or("").into(), None, None, Some(values))
+            }
+        };
+        LessonOptionBody {
+            name: spec.name,
+            teaches: spec.teaches.say(language),
+            default,
+            min,
+            max,
+            values,
+        }
+    };
+    let mut lessons = Vec::with_capacity(LESSONS.len());
+    for lesson in LESSONS {
+        let lacks = match theatre {
+            Some(theatre) => theatre.lacks(lesson).await,
+            None => None,
+        };
+        lessons.push(LessonBody {
+            id: lesson.id,
+            number: lesson.number,
+            title: lesson.title.say(language),
+            failure: lesson.failure.say(language),
+            forced_how: lesson.forced_how.say(language),
+            cure: lesson.cure.say(language),
+            source: lesson.source.say(language),
+            options: lesson.options.iter().map(option).collect(),
+            available: LessonAvailableBody {
+                ok: lacks.is_none(),
+                why: lacks.map(|why| why.say(language)),
+            },
+        });
+    }
+    LessonsBody { lessons }
+}

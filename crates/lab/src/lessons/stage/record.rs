@@ -1,0 +1,40 @@
+//! What is written down of a play.
+
+use super::super::timeline::{Ending, Event};
+use std::{collections::HashMap, time::Instant};
+
+#[derive(Default)]
+pub(super) struct Record {
+    pub act: usize,
+    pub first_of_act: usize,
+    /// Keys on stage: the node and the key's name without the play's prefix.
+    pub shown: Vec<(String, &'static str)>,
+    pub shop_is_open: bool,
+    pub zoo_is_shown: bool,
+    pub owners: HashMap<String, Written>,
+    pub believers: Vec<&'static str>,
+    pub events: Vec<Event>,
+    pub told: usize,
+    pub endings: Vec<Ending>,
+}
+
+/// What a key held after the last step.
+pub(super) struct Written {
+    pub value: String,
+    pub owner: Option<&'static str>,
+    /// When it has gone, if nobody renews it.
+    pub ends: Option<Instant>,
+}
+
+impl Written {
+    /// It was there before the curtain rose: nobody on stage wrote it.
+    pub fn before_the_act(value: String) -> Self {
+        Self { value, owner: None, ends: None }
+    }
+
+    /// Whether this value is the one of before, and not the same one written anew: where all
+    /// clients write the same, the end of a lease is what tells.
+    pub fn is_still(&self, value: &str, at: Instant) -> bool {
+        self.value == value && self.ends.is_none_or(|ends| at < ends)
+    }
+}

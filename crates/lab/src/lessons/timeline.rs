@@ -1,0 +1,292 @@
+//! What a play leaves behind: who was on stage, what each did and was answered, what the keys held,
+//! who believed to hold the lock. And its shape for the page and for scripts.
+
+use super::{
+    code::SOURCES,
+    lesson::{Act, Actor, Kind, Lesson, Part},
+};
+use crate::strategy::{Language, Words};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+};
+use utoipa::ToSchema;
+
+/// A text in both languages whose gaps (`{name}`) are filled in.
+#[derive(Debug, Clone, Default)]
+pub struct Said {
+    pub en: String,
+    pub zh: String,
+}
+
+impl From<Words> for Said {
+    fn from(words: Words) -> Self {
+        Self { en: words.en.to_owned(), zh: words.zh.to_owned() }
+    }
+}
+
+impl Said {
+    pub fn with(self, gap: &str, value: impl Display) -> Self {
+        let (gap, value) = (format!("{{{gap}}}"), value.to_string());
+        Self { en: self.en.replace(&gap, &value), zh: self.zh.replace(&gap, &value) }
+    }
+
+    pub fn say(&self, language: Language) -> &str {
+        match language {
+            Language::En => &self.en,
+            Language::Zh => &self.zh,
+        }
+    }
+}
+
+/// How an act ended: judged by what was recorded and by the resource's rows.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    pub broken: bool,
+    pub why: Said,
+}
+
+/// What a key held at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct KeyState {
+    /// `null`: there is no such key.
+    pub value: Option<String>,
+    /// `null`: it never expires (or is not there).
+    pub ttl_ms: Option<i64>,
+    /// The actor who wrote this value.
+    pub owner: Option<&'static str>,
+}
+
+/// One step.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub t_ms: f64,
+    pub act: usize,
+    pub actor: &'static str,
+    pub to: Option<&'static str>,
+    pub step: &'static str,
+    pub command: Option<String>,
+    pub reply: Option<String>,
+    pub say: Said,
+    /// The line of source that sent the command.
+    pub line: Option<(&'static str, u32)>,
+    pub keys: BTreeMap<String, KeyState>,
+    pub believers: Vec<&'static str>,
+}
+
+impl Event {
+    /// Whether two hold the lock at once.
+    pub fn is_overlap(&self) -> bool {
+        self.believers.len() > 1
+    }
+}
+
+/// A whole play.
+#[derive(Debug, Clone)]
+pub struct Timeline {
+    pub lesson: &'static Lesson,
+    pub events: Vec<Event>,
+    /// One for each act of the lesson.
+    pub endings: Vec<Ending>,
+}
+
+/// What is told while a play runs.
+#[derive(Debug, Clone)]
+pub enum Moment {
+    Step(Box<Event>),
+    /// The machine was too slow for a lease, and the play begins again: forget the steps so far.
+    Again,
+}
+
+// --- its shape outside
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Play)]
+pub struct PlayBody {
+    #[schema(example = "b03")]
+    pub lesson: &'static str,
+    pub title: &'static str,
+    pub actors: Vec<ActorBody>,
+    pub acts: Vec<ActBody>,
+    pub events: Vec<EventBody>,
+    /// The text of every source file that an event points into.
+    pub code: BTreeMap<&'static str, &'static str>,
+    pub verdict: VerdictBody,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlayCast)]
+pub struct CastBody {
+    pub lesson: &'static str,
+    pub title: &'static str,
+    pub actors: Vec<ActorBody>,
+    pub acts: Vec<ActBody>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Actor)]
+pub struct ActorBody {
+    #[schema(example = "alice")]
+    pub id: &'static str,
+    pub name: &'static str,
+    pub kind: Part,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Act)]
+pub struct ActBody {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub kind: Kind,
+    pub say: &'static str,
+    /// Index of its first event; before the play has come to it, `null`.
+    pub first: Option<usize>,
+    pub last: Option<usize>,
+    pub verdict: Option<VerdictBody>,
+}
+
+/// Of an act: `broken` if what the lock promises did not hold, `held` if it did. Of a play:
+/// `broken` if a failure happened, `held` if every cure held; both can be true, and by default are.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = PlayVerdict)]
+pub struct VerdictBody {
+    pub held: bool,
+    pub broken: bool,
+    pub why: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlayEvent)]
+pub struct EventBody {
+    /// Since the play began.
+    pub t_ms: f64,
+    pub act: &'static str,
+    pub actor: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<&'static str>,
+    pub step: &'static str,
+    pub detail: DetailBody,
+    pub say: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<LineBody>,
+    pub key_state: BTreeMap<String, KeyState>,
+    /// Actors that believe to hold the lock.
+    pub believers: Vec<&'static str>,
+    /// Two or more of them do.
+    pub overlap: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlayDetail)]
+pub struct DetailBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "SET lock:phone alice-3f2a1c PX 200 NX")]
+    pub command: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SourceLine)]
+pub struct LineBody {
+    #[schema(example = "crates/locks/src/token.rs")]
+    pub file: &'static str,
+    pub line: u32,
+}
+
+impl EventBody {
+    pub fn new(event: &Event, lesson: &Lesson, language: Language) -> Self {
+        Self {
+            t_ms: event.t_ms,
+            act: lesson.acts.get(event.act).map_or("", |act| act.id),
+            actor: event.actor,
+            to: event.to,
+            step: event.step,
+            detail: DetailBody { command: event.command.clone(), reply: event.reply.clone() },
+            say: event.say.say(language).to_owned(),
+            line: event.line.map(|(file, line)| LineBody { file, line }),
+            key_state: event.keys.clone(),
+            believers: event.believers.clone(),
+            overlap: event.is_overlap(),
+        }
+    }
+}
+
+impl CastBody {
+    pub fn new(lesson: &'static Lesson, language: Language) -> Self {
+        let actor = |actor: &Actor| ActorBody {
+            id: actor.id,
+            name: actor.name.say(language),
+            kind: actor.part,
+        };
+        let act = |act: &Act| ActBody {
+            id: act.id,
+            title: act.title.say(language),
+            kind: act.kind,
+            say: act.say.say(language),
+            first: None,
+            last: None,
+            verdict: None,
+        };
+        Self {
+            lesson: lesson.id,
+            title: lesson.title.say(language),
+            actors: lesson.cast.iter().map(actor).collect(),
+            acts: lesson.acts.iter().map(act).collect(),
+        }
+    }
+}
+
+impl Timeline {
+    /// The events of one act.
+    pub fn act(&self, act: usize) -> impl Iterator<Item = (usize, &Event)> {
+        let events = self.events.iter().enumerate();
+        events.filter(move |(_, event)| event.act == act)
+    }
+
+    pub fn verdict(&self, language: Language) -> VerdictBody {
+        let of = |kind: Kind| {
+            let acts = self.lesson.acts.iter().zip(&self.endings);
+            acts.filter(move |(act, _)| act.kind == kind)
+        };
+        let broken = of(Kind::Failure).any(|(_, ending)| ending.broken);
+        let held = of(Kind::Cure).all(|(_, ending)| !ending.broken);
+        let told = of(Kind::Failure).take(1).chain(of(Kind::Cure).next_back());
+        let why: Vec<&str> = told.map(|(_, ending)| ending.why.say(language)).collect();
+        VerdictBody {
+            held,
+            broken,
+            why: why.join(match language {
+                Language::En => " ",
+                Language::Zh => "",
+            }),
+        }
+    }
+
+    pub fn body(&self, language: Language) -> PlayBody {
+        let cast = CastBody::new(self.lesson, language);
+        let mut acts = cast.acts;
+        for (number, act) in acts.iter_mut().enumerate() {
+            act.first = self.act(number).next().map(|(index, _)| index);
+            act.last = self.act(number).last().map(|(index, _)| index);
+            act.verdict = self.endings.get(number).map(|ending| VerdictBody {
+                held: !ending.broken,
+                broken: ending.broken,
+                why: ending.why.say(language).to_owned(),
+            });
+        }
+        let files: BTreeSet<&str> =
+            self.events.iter().filter_map(|event| event.line.map(|(file, _)| file)).collect();
+        let events = self.events.iter();
+        PlayBody {
+            lesson: cast.lesson,
+            title: cast.title,
+            actors: cast.actors,
+            acts,
+            events: events.map(|event| EventBody::new(event, self.lesson, language)).collect(),
+            code: SOURCES.iter().copied().filter(|(file, _)| files.contains(file)).collect(),
+            verdict: self.verdict(language),
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The lab: every way to sell a scarce thing, side by side, on the same stock, with the same load.
+//!
+//! In reading order:
+//!
+//! | file | what |
+//! |---|---|
+//! | [`strategy`] | what a strategy says of itself: [`Strategy`] |
+//! | [`strategies`] | all of them, one file each, and the registry |
+//! | [`stand`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
+//! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
+//! | [`storm`] | the server's own load |
+//! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
+//! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
+//! | [`report`] | what some runs came to, as a page to be shown in class |
+//! | [`limits`] | what visitors may have at a time |
+//! | [`lock_comparison`] | all locks side by side, and what they cost here |
+//! | [`order_numbers`] | the lesson on ids, which the shop plays |
+//! | [`options`] | the knobs and what each teaches |
+//! | [`servers`] | the servers that the lab works on |
+//! | [`real_shop`] | what the lab needs of the shop that it is part of |
+//! | [`schema`] | its tables in Postgres |
+//!
+//! An arena cannot touch a real sale: its rows are in the schema `lab`, its keys below `lab:{id}:`,
+//! its connections are the lab's own.
+
+pub mod arena;
+pub mod command;
+pub mod definition;
+pub mod http;
+pub mod lessons;
+pub mod limits;
+pub mod lock_comparison;
+pub mod meeting;
+pub mod options;
+pub mod order_numbers;
+pub mod real_shop;
+pub mod report;
+pub mod schema;
+pub mod selling;
+pub mod servers;
+pub mod stand;
+pub mod storm;
+pub mod storm_state;
+pub mod strategies;
+pub mod strategy;
+pub mod tally;
+pub mod terminal;
+pub mod trial;
+pub mod verdict;
+
+use crate::{arena::Arena, definition::Definition};
+use dashmap::DashMap;
+use limits::Limits;
+use options::Options;
+use serde_json::{Map, Value};
+use servers::Servers;
+use std::{sync::Arc, time::Duration};
+use storm::Storm;
+use strategy::Language;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use strategies::STRATEGIES;
+pub use strategy::Strategy;
+pub use trial::Trial;
+
+/// The most arenas at a time, over all processes.
+pub const MOST_ARENAS: i64 = 64;
+/// The most arenas that one address may have, of those that this process serves.
+pub const MOST_ARENAS_OF_ADDRESS: usize = 16;
+/// The most storms at a time in this process. Purchases beside so many are hardly slower.
+pub const MOST_STORMS: usize = 8;
+pub const MOST_STORMS_OF_ADDRESS: usize = 4;
+/// How old an arena gets.
+pub const LONGEST_LIFE: Duration = Duration::from_secs(15 * 60);
+pub const MOST_STOCK: i64 = 10_000;
+pub const MOST_NODES: i64 = 8;
+pub const MOST_PER_USER: i64 = 100;
+
+/// How many buyers and orders of an arena may wait in memory to be written, outside of storms.
+const MOST_UNSAVED: usize = 1_000;
+
+/// How long the end of a process waits for an arena's tally to be written.
+const LAST_TALLY: Duration = Duration::from_secs(2);
+
+/// "flash lab": the lock under which arenas are counted before one more is made.
+const COUNTING: i64 = 0x666c_6173_686c_6162;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error("no such arena")]
+    ArenaNotFound,
+    #[error("{field}: {why}")]
+    Invalid { field: &'static str, why: String },
+    #[error(transparent)]
+    BadOption(#[from] options::BadOption),
+    #[error("there are {MOST_ARENAS} arenas; delete one, or wait until one is too old")]
+    TooManyArenas,
+    #[error("you have {MOST_ARENAS_OF_ADDRESS} arenas; delete one, or wait until one is too old")]
+    TooManyArenasOfAddress,
+    #[error("as many storms are going on as the lab allows; try again in a moment")]
+    TooManyStorms,
+    #[error("{}", .0.en)]
+    StrategyUnavailable(strategy::Words),
+    #[error("a storm is already running in this arena")]
+    StormIsRunning,
+    #[error("postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+}
+
+/// What an arena is to be.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub strategy: String,
+    pub stock: i64,
+    pub nodes: i64,
+    pub per_user_limit: i64,
+    pub options: Map<String, Value>,
+}
+
+/// The lab of one process.
+pub struct Lab {
+    pub servers: Arc<Servers>,
+    pub theatre: lessons::Theatre,
+    process: Uuid,
+    /// The arenas that this process serves.
+    open: DashMap<String, Arc<Arena>>,
+    /// One opening at a time: two requests must not open the same arena twice.
+    opening: tokio::sync::Mutex<()>,
+    arenas: Limits,
+    storms: Limits,
+    /// What the locks cost on these servers, once it has been measured.
+    lock_costs: tokio::sync::OnceCell<Vec<locks::compare::Cost>>,
+}
+
+impl Lab {
+    pub fn new(servers: Servers) -> Self {
+        let servers = Arc::new(servers);
+        Self {
+            theatre: lessons::Theatre::new(servers.clone()),
+            servers,
+            process: Uuid::new_v4(),
+            open: DashMap::new(),
+            opening: tokio::sync::Mutex::default(),
+            arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
+            storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
+            lock_costs: tokio::sync::OnceCell::new(),
+        }
+    }
+
+    /// Why this strategy cannot run here; `None` if it can.
+    pub fn lacks(&self, strategy: &Strategy) -> Option<strategy::Words> {
+        let mut needs = strategy.needs.iter();
+        needs.find_map(|need| self.servers.lacks(*need))
+    }
+
+    /// Makes a fresh stock that only this strategy sells.
+    pub async fn create(&self, wanted: Wanted) -> Result<Arc<Arena>, LabError> {
+        self.create_for(None, wanted).await
+    }
+
+    /// The same for a visitor: `by` is their address, if addresses are limited.
+    pub async fn create_for(
+        &self,
+        by: Option<&str>,
+        wanted: Wanted,
+    ) -> Result<Arc<Arena>, LabError> {
+        let invalid = |field, why| LabError::Invalid { field, why };
+        let strategy = strategies::find(&wanted.strategy)
+            .ok_or_else(|| invalid("strategy", "there is no strategy of this name".to_owned()))?;
+        let within = |field, value: i64, most: i64| {
+            let value =
+                i32::try_from(value).ok().filter(|value| (1..=most).contains(&i64::from(*value)));
+            value.ok_or_else(|| invalid(field, format!("must be from 1 to {most}")))
+        };
+        let definition = Definition {
+            id: Uuid::new_v4().simple().to_string(),
+            strategy,
+            stock: within("stock", wanted.stock, MOST_STOCK)?,
+            nodes: within("nodes", wanted.nodes, MOST_NODES)?.unsigned_abs(),
+            per_user_limit: within("per_user_limit", wanted.per_user_limit, MOST_PER_USER)?,
+            options: Options::read(strategy, &wanted.options)?,
+            expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
+        };
+        if let Some(why) = self.lacks(strategy) {
+            return Err(LabError::StrategyUnavailable(why));
+        }
+        let share = self.arenas.take(by);
+        let share = share.ok_or(LabError::TooManyArenasOfAddress)?;
+        self.store(&definition).await?;
+        let servers = self.servers.clone();
+        let arena = Arena::open(definition, servers, self.process, Some(share)).await?;
+        self.open.insert(arena.definition().id.clone(), arena.clone());
+        Ok(arena)
+    }
+
+    async fn store(&self, definition: &Definition) -> Result<(), LabError> {
+        let mut transaction =
+            stores::postgres::Transaction::begin(&self.servers.postgres, "BEGIN").await?;
+        sqlx::query("SELECT pg_advisory_xact_lock($1)")
+            .bind(COUNTING)
+            .execute(&mut *transaction)
+            .await?;
+        let arenas: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM lab.arenas WHERE expires_at > now()")
+                .fetch_one(&mut *transaction)
+                .await?;
+        if arenas >= MOST_ARENAS {
+            transaction.rollback().await?;
+            return Err(LabError::TooManyArenas);
+        }
+        let options = Value::Object(definition.options.to_json()).to_string();
+        sqlx::query(
+            "INSERT INTO lab.arenas
+                 (id, strategy, stock, nodes, per_user_limit, options, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7)",
+        )
+        .bind(&definition.id)
+        .bind(definition.strategy.id)
+        .bind(definition.stock)
+        .bind(i32::try_from(definition.nodes).unwrap_or(1))
+        .bind(definition.per_user_limit)
+        .bind(options)
+        .bind(definition.expires_at)
+        .execute(&mut *transaction)
+        .await?;
+        sqlx::query(
+            "INSERT INTO lab.stock (arena, item, remaining) SELECT $1, unnest(ARRAY['thing', \
+             'gift']), $2",
+        )
+        .bind(&definition.id)
+        .bind(definition.stock)
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// The arena of this id, whichever process made it.
+    pub async fn arena(&self, id: &str) -> Result<Arc<Arena>, LabError> {
+        if !is_arena_id(id) {
+            return Err(LabError::ArenaNotFound);
+        }
+        if let Some(arena) = self.known(id) {
+            return Ok(arena);
+        }
+        let _one_at_a_time = self.opening.lock().await;
+        if let Some(arena) = self.known(id) {
+            return Ok(arena);
+        }
+        let definition = arena::load(&self.servers.postgres, id).await?;
+        let definition = definition.ok_or(LabError::ArenaNotFound)?;
+        if let Some(why) = self.lacks(definition.strategy) {
+            return Err(LabError::StrategyUnavailable(why));
+        }
+        let arena = Arena::open(definition, self.servers.clone(), self.process, None).await?;
+        self.open.insert(id.to_owned(), arena.clone());
+        Ok(arena)
+    }
+
+    /// Storms an arena for a visitor: `by` is their address, if addresses are limited.
+    pub fn storm(
+        &self,
+        by: Option<&str>,
+        arena: &Arc<Arena>,
+        storm: Storm,
+    ) -> Result<(), LabError> {
+        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        storm.start(arena, Some(share))
+    }
+
+    fn known(&self, id: &str) -> Option<Arc<Arena>> {
+        let arena = self.open.get(id)?.clone();
+        (!arena.is_closed() && arena.definition().expires_at > OffsetDateTime::now_utc())
+            .then_some(arena)
+    }
+
+    pub async fn verdict(
+        &self,
+        id: &str,
+        language: Language,
+    ) -> Result<verdict::Verdict, LabError> {
+        verdict::judge(&self.arena(id).await?, language).await
+    }
+
+    /// Removes an arena and all that belongs to it.
+    pub async fn delete(&self, id: &str) -> Result<(), LabError> {
+        if !is_arena_id(id) {
+            return Err(LabError::ArenaNotFound);
+        }
+        if let Some((_, arena)) = self.open.remove(id) {
+            arena.close().await;
+        }
+        // The row goes last: as long as it is there, what belongs to it is found.
+        self.remove_belongings(id).await?;
+        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
+            .bind(id)
+            .execute(&self.servers.upkeep)
+            .await?
+            .rows_affected();
+        if deleted == 0 {
+            return Err(LabError::ArenaNotFound);
+        }
+        Ok(())
+    }
+
+    /// Removes what stands outside the arena's row: its schema, its locks, its keys.
+    async fn remove_belongings(&self, id: &str) -> Result<(), LabError> {
+        real_shop::drop_schema(&self.servers.upkeep, id).await?;
+        for table in [
+            "DELETE FROM lab.locks WHERE starts_with(name, $1)",
+            "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
+        ] {
+            sqlx::query(table)
+                .bind(self.servers.prefix_of(id))
+                .execute(&self.servers.upkeep)
+                .await?;
+        }
+        self.servers.sweep(id).await?;
+        Ok(())
+    }
+
+    /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for
+    /// ever.
+    pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
+        let mut round: u64 = 0;
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(200)) => {}
+                () = stop.cancelled() => return,
+            }
+            round += 1;
+            let step = async {
+                if !self.open.is_empty() {
+                    self.answer_others().await?;
+                    self.save_tallies().await?;
+                }
+                if round.is_multiple_of(25) {
+                    self.servers.stop_idle().await;
+                    self.theatre.stop_idle().await;
+                    self.clean_up().await?;
+                }
+                Ok::<_, LabError>(())
+            };
+            match tokio::time::timeout(Duration::from_secs(10), step).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "the lab's upkeep failed, will retry"),
+                Err(_) => tracing::debug!("the lab's upkeep took too long, will retry"),
+            }
+        }
+    }
+
+    async fn answer_others(&self) -> Result<(), LabError> {
+        let questions: Vec<(String, i64)> = sqlx::query_as(
+            "SELECT a.id, a.asked FROM lab.arenas a JOIN lab.tallies t ON t.arena = a.id
+             WHERE t.process = $1 AND t.answered < a.asked",
+        )
+        .bind(self.process)
+        .fetch_all(&self.servers.upkeep)
+        .await?;
+        for (id, asked) in questions {
+            let Some(arena) = self.open.get(&id).map(|arena| arena.clone()) else {
+                continue;
+            };
+            // An arena that is not quiet answers when it is; the caller waits a while.
+            if tokio::time::timeout(Duration::from_millis(100), arena.settle()).await.is_ok() {
+                arena.save(Some(asked)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what arenas have counted, so that it does not pile up in memory.
+    async fn save_tallies(&self) -> Result<(), LabError> {
+        let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
+        for arena in arenas {
+            // Not in the middle of a storm, which is being measured and has its own bound.
+            if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
+                arena.save(None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn clean_up(&self) -> Result<(), LabError> {
+        let expired: Vec<String> =
+            sqlx::query_scalar("SELECT id FROM lab.arenas WHERE expires_at <= now()")
+                .fetch_all(&self.servers.upkeep)
+                .await?;
+        for id in expired {
+            match self.delete(&id).await {
+                Ok(()) | Err(LabError::ArenaNotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Of an arena that was deleted while another process was just opening a node of it.
+        for id in real_shop::schemas_without_arena(&self.servers.upkeep).await? {
+            real_shop::drop_schema(&self.servers.upkeep, &id).await?;
+        }
+        // Those that another process has deleted.
+        let mine: Vec<String> = self.open.iter().map(|entry| entry.key().clone()).collect();
+        let there: Vec<String> = sqlx::query_scalar("SELECT id FROM lab.arenas WHERE id = ANY($1)")
+            .bind(&mine)
+            .fetch_all(&self.servers.upkeep)
+            .await?;
+        for id in mine.iter().filter(|id| !there.contains(id)) {
+            let Some(arena) = self.open.get(id).map(|arena| arena.clone()) else {
+                continue;
+            };
+            arena.close().await;
+            // The nodes here went on for a moment after the other process had cleaned up, and may
+            // have written again. Forgotten only after that: what fails is tried again in the next
+            // round.
+            self.remove_belongings(id).await?;
+            self.open.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Ends every node of this process. The arenas stay: another process may serve them.
+    pub async fn close(&self) {
+        let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
+        self.open.clear();
+        let ended = arenas.into_iter().map(|arena| async move {
+            arena.close().await;
+            // This process will have nothing to add to any later verdict: none waits for it in
+            // vain.
+            let last = async {
+                arena.settle().await;
+                arena.save(Some(i64::MAX)).await
+            };
+            match tokio::time::timeout(LAST_TALLY, last).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the last tally of an arena is not written")
+                }
+                Err(_) => tracing::debug!("the last tally of an arena took too long"),
+            }
+        });
+        futures_util::future::join_all(ended).await;
+        self.theatre.close().await;
+        self.servers.close().await;
+    }
+}
+
+/// Ids are generated: 32 hexadecimal digits. Nothing else gets near a key or a name of a schema.
+pub fn is_arena_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}

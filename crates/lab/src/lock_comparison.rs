@@ -1,0 +1,243 @@
+//! All locks side by side, as the page and the command show them: what each promises, with the test
+//! that backs it ([`locks::compare`]), and what it costs on the servers that this lab works on.
+
+use crate::{
+    Lab,
+    selling::Trouble,
+    servers::Servers,
+    strategy::{Language, Need},
+};
+use locks::{
+    compare::{self, Cost, FENCING, PROPERTIES, Property, ROWS, Row, Text},
+    wire::{Line, Sql},
+    zookeeper::Zoo,
+};
+use serde::Serialize;
+use std::{collections::BTreeMap, time::Duration};
+use utoipa::ToSchema;
+
+/// The name that the measurement goes by where an arena has its id.
+const MEASUREMENT: &str = "locks-compared";
+/// Independent nodes for the multi-lock and Redlock.
+const NODES: usize = 3;
+const SESSION: Duration = Duration::from_secs(4);
+
+/// Every lock, four properties, and what they cost here. Texts are in the language that was asked
+/// for.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Locks)]
+pub struct LocksBody {
+    pub locks: Vec<LockBody>,
+    pub properties: Vec<PropertyBody>,
+    /// What none of them gives.
+    pub note_on_fencing: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Lock)]
+pub struct LockBody {
+    pub id: &'static str,
+    pub title: &'static str,
+    /// By the id of the property.
+    pub properties: BTreeMap<&'static str, ClaimBody>,
+    /// Measured here; null where a server is missing that the lock needs.
+    pub round_trips: Option<TripsBody>,
+    /// Of an uncontended acquire and release together; null as above.
+    pub cost_us: Option<CostBody>,
+    pub use_when: &'static str,
+    pub not_given: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LockClaim)]
+pub struct ClaimBody {
+    /// `yes`, `no` or `partly`.
+    pub holds: &'static str,
+    pub why: &'static str,
+    /// The test that shows it.
+    pub test: &'static str,
+}
+
+/// Over all servers, as many as the lock talks to at once included.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = LockRoundTrips)]
+pub struct TripsBody {
+    pub acquire: u64,
+    pub release: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = LockCost)]
+pub struct CostBody {
+    pub p50: u64,
+    pub p99: u64,
+    pub samples: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LockProperty)]
+pub struct PropertyBody {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub explanation: &'static str,
+}
+
+fn say(text: Text, language: Language) -> &'static str {
+    match language {
+        Language::En => text.en,
+        Language::Zh => text.zh,
+    }
+}
+
+impl LockBody {
+    fn new(row: &Row, cost: Option<&Cost>, language: Language) -> Self {
+        let claims = PROPERTIES.iter().zip(&row.cells).map(|(property, cell)| {
+            let claim =
+                ClaimBody { holds: cell.holds.id(), why: say(cell.why, language), test: cell.test };
+            (property.id, claim)
+        });
+        Self {
+            id: row.id,
+            title: say(row.title, language),
+            properties: claims.collect(),
+            round_trips: cost.map(|cost| TripsBody {
+                acquire: cost.acquire.total(),
+                release: cost.release.total(),
+            }),
+            cost_us: cost.map(|cost| CostBody {
+                p50: micros(cost.p50),
+                p99: micros(cost.p99),
+                samples: cost.samples,
+            }),
+            use_when: say(row.use_when, language),
+            not_given: say(row.not_given, language),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Lab {
+    /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and
+    /// kept if all of them are there: one that was too slow just now must not look as if its server
+    /// were missing for ever.
+    pub async fn locks(&self, language: Language) -> Result<LocksBody, Trouble> {
+        let measured = self
+            .lock_costs
+            .get_or_try_init(async || {
+                let (costs, complete) = measure(&self.servers).await.map_err(Unkept::Trouble)?;
+                if complete { Ok(costs) } else { Err(Unkept::Incomplete(costs)) }
+            })
+            .await;
+        let incomplete;
+        let costs = match measured {
+            Ok(costs) => costs,
+            Err(Unkept::Incomplete(some)) => {
+                incomplete = some;
+                &incomplete
+            }
+            Err(Unkept::Trouble(error)) => return Err(error),
+        };
+        let locks = ROWS.iter().map(|row| {
+            let cost = costs.iter().find(|cost| cost.id == row.id);
+            LockBody::new(row, cost, language)
+        });
+        let properties = PROPERTIES.iter().map(|property: &Property| PropertyBody {
+            id: property.id,
+            title: say(property.title, language),
+            explanation: say(property.explanation, language),
+        });
+        Ok(LocksBody {
+            locks: locks.collect(),
+            properties: properties.collect(),
+            note_on_fencing: say(FENCING, language),
+        })
+    }
+}
+
+/// Why a measurement is made again the next time.
+enum Unkept {
+    Trouble(Trouble),
+    Incomplete(Vec<Cost>),
+}
+
+/// What was measured, and whether that is all there is here.
+async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
+    // Servers that nobody holds are stopped.
+    let (mut nodes, mut held) = (Vec::new(), Vec::new());
+    if servers.lacks(Need::RedisNodes(NODES)).is_none() {
+        for number in 0..NODES {
+            let server = servers.redis_node(number).await?;
+            nodes.push(Line::new(&server.url())?.to(&format!("redis-{}", number + 1)));
+            held.push(server);
+        }
+    }
+    let zookeeper = match servers.lacks(Need::ZooKeeper) {
+        None => Some(servers.zookeeper().await?),
+        Some(_) => None,
+    };
+    let zoo = zookeeper.as_ref();
+    let zoo = zoo.map(|server| Zoo::new(&server.cluster(), SESSION));
+    let all = compare::Servers {
+        redis: Line::new(&servers.redis_url)?,
+        nodes,
+        sql: Some(Sql::new(servers.postgres.clone())),
+        zoo,
+    };
+    let prefix = servers.prefix_of(MEASUREMENT);
+    let costs = compare::measure(&all, &prefix).await;
+    if let Some(zoo) = &all.zoo {
+        zoo.close().await;
+    }
+    sqlx::query("DELETE FROM lab.locks WHERE starts_with(name, $1)")
+        .bind(&prefix)
+        .execute(&servers.postgres)
+        .await?;
+    servers.sweep(MEASUREMENT).await?;
+    let complete = costs.len() == all.locks();
+    Ok((costs, complete))
+}
+
+/// As a table for a terminal.
+pub fn in_words(body: &LocksBody) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{}", line.trim_end());
+    };
+    let titles: Vec<&str> = body.properties.iter().map(|one| one.id).collect();
+    let widths: Vec<usize> = titles.iter().map(|title| title.len() + 2).collect();
+    let mut head = format!("{:<18}", "lock");
+    for (title, width) in titles.iter().zip(&widths) {
+        let _ = write!(head, "{title:<width$}");
+    }
+    line(format!("{head}{:>12}{:>10}{:>10}", "round trips", "p50 µs", "p99 µs"));
+    for lock in &body.locks {
+        let mut row = format!("{:<18}", lock.id);
+        for (title, width) in titles.iter().zip(&widths) {
+            let holds = lock.properties.get(title).map_or("", |claim| claim.holds);
+            let _ = write!(row, "{holds:<width$}");
+        }
+        let trips = lock
+            .round_trips
+            .map_or("-".to_owned(), |trips| format!("{} + {}", trips.acquire, trips.release));
+        let cost = |pick: fn(CostBody) -> u64| {
+            lock.cost_us.map_or("-".to_owned(), |cost| pick(cost).to_string())
+        };
+        line(format!("{row}{trips:>12}{:>10}{:>10}", cost(|cost| cost.p50), cost(|cost| cost.p99)));
+    }
+    for property in &body.properties {
+        line(String::new());
+        line(format!("{}: {} {}", property.id, property.title, property.explanation));
+        for lock in &body.locks {
+            if let Some(claim) = lock.properties.get(property.id) {
+                line(format!("  {:<18}{:<8}{}", lock.id, claim.holds, claim.why));
+            }
+        }
+    }
+    line(String::new());
+    line(body.note_on_fencing.to_owned());
+    text
+}

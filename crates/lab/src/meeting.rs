@@ -1,0 +1,127 @@
+//! Meetings: how an interleaving is forced without a hook in what is interleaved.
+//!
+//! A client at a place waits until another one is there too; then both go on, having
+//! seen the same thing. A lock keeps the second one out, so the first waits in vain and goes on
+//! alone. The first waits are long, so that a busy machine does not turn a broken strategy into a
+//! sound one; each wait in vain makes the next one shorter, and after a few nobody waits any more,
+//! so a sound strategy keeps its speed.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// How long the first waits may be in vain, at each place. The very first one is what a sound
+/// strategy pays once, and what the second buyer of a broken one has on a loaded machine to come
+/// here.
+const TIMEOUTS: [Duration; 5] = [
+    Duration::from_millis(1_000),
+    Duration::from_millis(50),
+    Duration::from_millis(20),
+    Duration::from_millis(20),
+    Duration::from_millis(20),
+];
+
+/// After so many meetings at a place the point is made.
+const MOST_MEETINGS: usize = 200;
+
+pub struct Meetings {
+    forced: bool,
+    places: Mutex<HashMap<&'static str, Place>>,
+}
+
+#[derive(Default)]
+struct Place {
+    waiting: Option<oneshot::Sender<()>>,
+    met: usize,
+    in_vain: usize,
+}
+
+impl Meetings {
+    pub fn new(forced: bool) -> Self {
+        Self { forced, places: Mutex::default() }
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<&'static str, Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the client that waits at `place`, and waits for nobody.
+    pub fn come_by(&self, place: &'static str) {
+        if let Some(other) = self.places().get_mut(place).and_then(|here| here.waiting.take()) {
+            let _ = other.send(());
+        }
+    }
+
+    /// Waits for another one at `place`, a bounded time.
+    pub async fn meet(&self, place: &'static str) {
+        if !self.forced {
+            return;
+        }
+        let (met, wait) = {
+            let mut places = self.places();
+            let here = places.entry(place).or_default();
+            // One that has stopped waiting, or whose node has crashed, does not hear it.
+            if here.waiting.take().is_some_and(|other| other.send(()).is_ok()) {
+                here.met += 1;
+                return;
+            }
+            let Some(wait) = TIMEOUTS.get(here.in_vain) else {
+                return;
+            };
+            if here.met >= MOST_MEETINGS {
+                return;
+            }
+            let (waiting, met) = oneshot::channel();
+            here.waiting = Some(waiting);
+            (met, *wait)
+        };
+        if tokio::time::timeout(wait, met).await.is_err()
+            && let Some(here) = self.places().get_mut(place)
+        {
+            here.in_vain += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[tokio::test]
+    async fn two_who_meet_go_on_at_once() {
+        let meetings = Meetings::new(true);
+        let began = Instant::now();
+        for _ in 0..50 {
+            tokio::join!(meetings.meet("here"), meetings.meet("here"));
+        }
+        assert!(began.elapsed() < TIMEOUTS[0], "{:?}", began.elapsed());
+        assert_eq!(meetings.places()["here"].met, 50);
+    }
+
+    #[tokio::test]
+    async fn one_who_is_alone_waits_a_few_times_and_then_no_more() {
+        let meetings = Meetings::new(true);
+        let began = Instant::now();
+        for _ in 0..1_000 {
+            meetings.meet("here").await;
+        }
+        let most: Duration = TIMEOUTS.iter().sum();
+        assert!(began.elapsed() >= most, "{:?}", began.elapsed());
+        assert!(began.elapsed() < most * 4, "{:?}", began.elapsed());
+        // At another place everybody is new.
+        assert!(!meetings.places().contains_key("there"));
+    }
+
+    #[tokio::test]
+    async fn one_who_died_waiting_is_not_met() {
+        let meetings = Meetings::new(true);
+        let died = tokio::time::timeout(Duration::from_millis(1), meetings.meet("here"));
+        assert!(died.await.is_err());
+        tokio::join!(meetings.meet("here"), meetings.meet("here"));
+        assert_eq!(meetings.places()["here"].met, 1);
+    }
+}

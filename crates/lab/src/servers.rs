@@ -1,0 +1,343 @@
+//! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
+//! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
+
+use crate::real_shop::RealShop;
+use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
+use locks::LockError;
+use sqlx::{
+    ConnectOptions, PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    selling::Trouble,
+    strategy::{Need, Words},
+};
+
+/// Connections to Postgres for all arenas of this process.
+const CONNECTIONS: u32 = 12;
+/// How long a buyer may wait for one of them. Long: waiting in line is what a slow strategy costs.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(25);
+
+pub struct Servers {
+    pub postgres: PgPool,
+    /// Never lent to a strategy: tallies, verdicts and cleaning up get a connection whatever the
+    /// arenas do.
+    pub upkeep: PgPool,
+    /// The one Redis of the shop, at an address that the `redis` crate takes.
+    pub redis_url: String,
+    /// Before every key of this program.
+    pub key_prefix: String,
+    pub shop: Arc<dyn RealShop>,
+    /// Where servers of the lab's own may be started; `None` if this program runs on servers that
+    /// somebody else has set up.
+    pub data_dir: Option<PathBuf>,
+    /// More Redis nodes, by their number, while they are needed.
+    nodes: Mutex<HashMap<usize, Spare<RedisServer>>>,
+    zookeeper: Mutex<Option<Spare<ZooKeeperServer>>>,
+    idle_limit: Duration,
+    /// Nodes that run the whole production path, each with loops and a pool of its own.
+    production: Arc<Semaphore>,
+    /// Connections of pools that nodes have to themselves, see [`Self::own_pool`].
+    own: Arc<Semaphore>,
+}
+
+/// Connections for what the lab itself does.
+const UPKEEP_CONNECTIONS: u32 = 3;
+/// Connections of all nodes that keep some to themselves. As many as the consumers of a task queue
+/// on the most nodes that an arena may have.
+const OWN_CONNECTIONS: usize = 8;
+
+/// How long an extra server runs that nobody uses: starting one again takes a moment.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server that is needed only now and then.
+struct Spare<T> {
+    server: Arc<T>,
+    idle_since: Option<Instant>,
+}
+
+impl<T> Spare<T> {
+    fn new(server: &Arc<T>) -> Self {
+        Self { server: server.clone(), idle_since: None }
+    }
+
+    /// Whether nobody else has held it for so long.
+    fn is_idle(&mut self, limit: Duration) -> bool {
+        if Arc::strong_count(&self.server) > 1 {
+            self.idle_since = None;
+            return false;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= limit
+    }
+}
+
+/// A pool of one node. Its connections count against a bound of the process until this is dropped.
+pub struct OwnPool {
+    pub pool: PgPool,
+    _places: OwnedSemaphorePermit,
+}
+
+/// How many nodes of the production path a process runs at a time.
+const PRODUCTION_NODES: usize = 6;
+
+impl Servers {
+    pub fn new(
+        options: &PgConnectOptions,
+        redis_url: &str,
+        key_prefix: &str,
+        shop: Arc<dyn RealShop>,
+        data_dir: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            postgres: pool(options, CONNECTIONS),
+            upkeep: pool(options, UPKEEP_CONNECTIONS),
+            redis_url: redis_url.to_owned(),
+            key_prefix: key_prefix.to_owned(),
+            shop,
+            data_dir,
+            nodes: Mutex::default(),
+            zookeeper: Mutex::default(),
+            idle_limit: IDLE_LIMIT,
+            production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
+            own: Arc::new(Semaphore::new(OWN_CONNECTIONS)),
+        }
+    }
+
+    /// For a Postgres that takes more connections: so many for all arenas, and as many for the
+    /// nodes that keep some to themselves.
+    pub fn with_connections(self, most: u32) -> Self {
+        Self {
+            postgres: pool(&self.postgres.connect_options(), most),
+            own: Arc::new(Semaphore::new(most as usize)),
+            ..self
+        }
+    }
+
+    /// For tests, which do not wait that long.
+    pub fn with_idle_limit(self, idle_limit: Duration) -> Self {
+        Self { idle_limit, ..self }
+    }
+
+    /// For a Postgres that takes more connections.
+    pub fn with_production_nodes(self, most: usize) -> Self {
+        Self { production: Arc::new(Semaphore::new(most)), ..self }
+    }
+
+    /// A place for one more node of the production path.
+    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+        let free = self.production.clone().try_acquire_owned();
+        free.map_err(|_| {
+            Trouble::Other(
+                "this process runs as many nodes of lua-stream as it may; delete another arena of \
+                 it"
+                .to_owned(),
+            )
+        })
+    }
+
+    /// A pool of one node alone: what it keeps, nobody else waits for.
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
+        let places = self.own.clone().try_acquire_many_owned(connections);
+        let places = places.map_err(|_| {
+            Trouble::Other(
+                "the nodes of this process keep as many connections to themselves as they may"
+                    .to_owned(),
+            )
+        })?;
+        Ok(OwnPool { pool: pool(&self.postgres.connect_options(), connections), _places: places })
+    }
+
+    /// One more Redis, independent of all others, started when it is first needed. It keeps nothing
+    /// over a restart. It is stopped some time after everybody has let go of it.
+    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
+        let mut nodes = self.nodes.lock().await;
+        if let Some(spare) = nodes.get(&number) {
+            return Ok(spare.server.clone());
+        }
+        let data_dir = self
+            .data_dir
+            .as_ref()
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let settings = RedisSettings {
+            extra_args: ["--appendonly", "no", "--save", ""].map(String::from).to_vec(),
+            ..RedisSettings::default()
+        };
+        let folder = data_dir.join(format!("redis-{}", number + 1));
+        let server = Arc::new(
+            on_one_thread(async move || RedisServer::start(&folder, settings).await).await?,
+        );
+        nodes.insert(number, Spare::new(&server));
+        Ok(server)
+    }
+
+    /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
+    pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, Trouble> {
+        let mut zookeeper = self.zookeeper.lock().await;
+        if let Some(spare) = &*zookeeper {
+            return Ok(spare.server.clone());
+        }
+        let data_dir = self.data_dir.as_ref();
+        let folder = data_dir.map(|folder| folder.join("zookeeper"));
+        let folder = folder
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let start =
+            async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
+        let server = Arc::new(on_one_thread(start).await?);
+        *zookeeper = Some(Spare::new(&server));
+        Ok(server)
+    }
+
+    /// Stops the servers that nobody has held for a while.
+    pub async fn stop_idle(&self) {
+        let mut nodes = self.nodes.lock().await;
+        let idle = nodes.extract_if(|_, spare| spare.is_idle(self.idle_limit));
+        for (_, spare) in idle.collect::<Vec<_>>() {
+            if let Some(server) = Arc::into_inner(spare.server) {
+                server.stop().await;
+            }
+        }
+        drop(nodes); // not before: a new one needs the folder
+        let mut zookeeper = self.zookeeper.lock().await;
+        if let Some(spare) = zookeeper.take_if(|spare| spare.is_idle(self.idle_limit))
+            && let Some(server) = Arc::into_inner(spare.server)
+        {
+            server.stop().await;
+        }
+    }
+
+    /// Removes a node, as ZooKeeper itself does at the end of the session that made it.
+    pub async fn remove_zookeeper_node(&self, path: &str) -> Result<(), Trouble> {
+        let server = self.zookeeper().await?;
+        let client = locks::zookeeper_client::Client::connect(&server.cluster()).await;
+        let client = client.map_err(LockError::from)?;
+        let removed = client.delete(path, None).await;
+        Ok(removed.map_err(LockError::from)?)
+    }
+
+    /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.
+    pub fn prefix_of(&self, arena: &str) -> String {
+        format!("{}lab:{{{arena}}}:", self.key_prefix)
+    }
+
+    /// Why a strategy with this need cannot run here; `None` if it can.
+    pub fn lacks(&self, need: Need) -> Option<Words> {
+        match need {
+            Need::RedisNodes(_) if self.data_dir.is_some() => None,
+            Need::RedisNodes(_) => Some(Words::new(
+                "More independent Redis servers are needed; run embedded (without DATABASE_URL and \
+                 REDIS_URL) to have them started.",
+                "需要多台互相独立的 Redis；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它们。",
+            )),
+            Need::ZooKeeper if self.data_dir.is_none() => Some(Words::new(
+                "A ZooKeeper server is needed; run embedded (without DATABASE_URL and REDIS_URL) \
+                 to have one started.",
+                "需要一台 ZooKeeper；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它。",
+            )),
+            Need::ZooKeeper if !cfg!(feature = "zookeeper") => Some(NO_CLIENT),
+            Need::ZooKeeper if !zookeeper_is_installed() => Some(Words::new(
+                "ZooKeeper is not installed; on Debian: apt-get install zookeeper \
+                 default-jre-headless.",
+                "没有安装 ZooKeeper；在 Debian 上：apt-get install zookeeper default-jre-headless。",
+            )),
+            Need::ZooKeeper => None,
+        }
+    }
+
+    /// Removes all keys of an arena. The keys of a large Redis are walked in small steps.
+    pub async fn sweep(&self, arena: &str) -> Result<(), redis::RedisError> {
+        let pattern = format!("{}*", escaped(&self.prefix_of(arena)));
+        let client = redis::Client::open(&*self.redis_url)?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut cursor = 0_u64;
+        loop {
+            let (next, keys): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
+                .arg(cursor)
+                .arg("MATCH")
+                .arg(&pattern)
+                .arg("COUNT")
+                .arg(1_000)
+                .query_async(&mut connection)
+                .await?;
+            if !keys.is_empty() {
+                redis::cmd("UNLINK").arg(keys).exec_async(&mut connection).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    pub async fn close(&self) {
+        let pools = async { tokio::join!(self.postgres.close(), self.upkeep.close()) };
+        let _ = tokio::time::timeout(Duration::from_millis(500), pools).await;
+        // Dropping them ends them.
+        self.nodes.lock().await.clear();
+        self.zookeeper.lock().await.take();
+    }
+}
+
+/// Looked for once: nobody installs it while a program runs that could do without.
+/// Why nothing that needs ZooKeeper can run.
+pub const NO_CLIENT: Words = Words::new(
+    "This program was built without ZooKeeper's client: cargo build --features zookeeper.",
+    "这个程序编译时没有包含 ZooKeeper 客户端：cargo build --features zookeeper。",
+);
+
+fn zookeeper_is_installed() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(ZooKeeperServer::is_installed)
+}
+
+/// Runs what starts a server: that is not `Send`, because of an async closure in it.
+async fn on_one_thread<T: Send + 'static>(
+    start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+) -> Result<T, Trouble> {
+    let runtime = tokio::runtime::Handle::current();
+    let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
+    match started {
+        Ok(Ok(server)) => Ok(server),
+        Ok(Err(error)) => Err(Trouble::Other(error.to_string())),
+        Err(error) => Err(Trouble::Other(error.to_string())),
+    }
+}
+
+/// A pool of the lab: nobody is told 503 here, everybody waits.
+pub fn pool(options: &PgConnectOptions, connections: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .idle_timeout(Duration::from_secs(30))
+        .test_before_acquire(false)
+        .connect_lazy_with(
+            options
+                .clone()
+                // A statement that waits at a meeting or for a lock is slow on purpose.
+                .disable_statement_logging()
+                .application_name("flash-sale-lab")
+                // A lock that leaks makes Postgres complain at each unlock: the verdict says it
+                // better.
+                .options([("statement_timeout", "30s"), ("client_min_messages", "error")]),
+        )
+}
+
+/// A text as a pattern that only it matches.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}

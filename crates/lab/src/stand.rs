@@ -1,0 +1,454 @@
+//! What a strategy works with: its arena's rows, keys and settings, and the places where the lab
+//! takes a hand in what happens.
+//!
+//! A strategy reads like the code that it warns of or teaches. What makes it fail every time
+//! instead of once a month stands here: [`Stand::meet`] brings two buyers to the dangerous point at
+//! once, [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long garbage
+//! collection.
+//!
+//! Every statement goes through [`Sql::send`] or [`Transaction::send`], which count it: round trips
+//! are what a strategy costs, on any machine.
+
+use crate::{
+    definition::Definition,
+    meeting::Meetings,
+    options::Options,
+    selling::{Buyer, Outcome, Trouble},
+    servers::{OwnPool, Servers},
+};
+use locks::{
+    Guard, Released,
+    wire::{self, Line},
+};
+use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::Duration,
+};
+use stores::postgres;
+use tokio_util::sync::CancellationToken;
+
+/// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small
+/// machine is no outage.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Counts what was sent and waited for: the stand's own statements, and whatever goes over the
+/// wires of the locks.
+#[derive(Debug, Default)]
+pub struct Meter {
+    statements: AtomicU64,
+    /// Of the production path, which counts for itself.
+    scripts: AtomicU64,
+    pub wires: wire::Meter,
+}
+
+impl Meter {
+    fn postgres(&self) {
+        self.statements.fetch_add(1, Relaxed);
+    }
+
+    /// Adds what the shop has counted: round trips to Redis, and to Postgres.
+    pub fn add(&self, (redis, postgres): (u64, u64)) {
+        self.scripts.fetch_add(redis, Relaxed);
+        self.statements.fetch_add(postgres, Relaxed);
+    }
+
+    pub fn round_trips(&self) -> wire::RoundTrips {
+        let mut sent = self.wires.round_trips();
+        sent.postgres += self.statements.load(Relaxed);
+        sent.redis += self.scripts.load(Relaxed);
+        sent
+    }
+}
+
+/// What the nodes of an arena share in one process: the world around them, nothing that a strategy
+/// could use to coordinate its nodes.
+pub struct Shared {
+    pub definition: Definition,
+    pub postgres: PgPool,
+    /// Before every key of this arena.
+    pub prefix: String,
+    pub servers: Arc<Servers>,
+    pub meter: Arc<Meter>,
+    meetings: Meetings,
+    paused: AtomicBool,
+    /// Whether Redis has lost its data, if it is to.
+    redis_lost: AtomicBool,
+    /// How often the crash point has been passed on the node that is to crash.
+    passed: AtomicU64,
+    notes: Mutex<BTreeMap<&'static str, u64>>,
+    /// Extra servers, which run for as long as an arena uses them.
+    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Shared {
+    pub fn new(definition: Definition, servers: Arc<Servers>) -> Self {
+        Self {
+            postgres: servers.postgres.clone(),
+            prefix: servers.prefix_of(&definition.id),
+            meetings: Meetings::new(definition.options.choice("interleave") == "on"),
+            definition,
+            servers,
+            meter: Arc::default(),
+            paused: AtomicBool::new(false),
+            redis_lost: AtomicBool::new(false),
+            passed: AtomicU64::new(0),
+            notes: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Has a server go on until the arena is gone.
+    fn keep(&self, server: Arc<dyn Any + Send + Sync>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|other| Arc::ptr_eq(other, &server)) {
+            kept.push(server);
+        }
+    }
+
+    pub fn notes(&self) -> BTreeMap<&'static str, u64> {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.clone()
+    }
+}
+
+/// One node's view of its arena.
+#[derive(Clone)]
+pub struct Stand {
+    shared: Arc<Shared>,
+    node: u32,
+    line: Line,
+    /// Cancelled when this incarnation of the node ends, by a crash or in order.
+    gone: CancellationToken,
+}
+
+impl Stand {
+    pub fn new(
+        shared: Arc<Shared>,
+        node: u32,
+        gone: CancellationToken,
+    ) -> Result<Self, redis::RedisError> {
+        // A connection of its own, as a server of its own would have.
+        let line = Line::with_timeouts(&shared.servers.redis_url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
+            .of(&format!("node-{node}"))
+            .counted_by(&shared.meter.wires);
+        Ok(Self { shared, node, line, gone })
+    }
+
+    // ---- the arena ----------------------------------------------------------------------------
+
+    pub fn arena(&self) -> &str {
+        &self.shared.definition.id
+    }
+
+    pub fn stock(&self) -> i32 {
+        self.shared.definition.stock
+    }
+
+    pub fn per_user_limit(&self) -> i32 {
+        self.shared.definition.per_user_limit
+    }
+
+    /// Which node this is, counted from 0, and of how many. Another process on the same stores has
+    /// nodes of its own, with the same numbers.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    pub fn nodes(&self) -> u32 {
+        self.shared.definition.nodes
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.shared.definition.options
+    }
+
+    pub fn whole(&self, option: &str) -> i64 {
+        self.options().whole(option)
+    }
+
+    pub fn choice(&self, option: &str) -> &'static str {
+        self.options().choice(option)
+    }
+
+    pub fn millis(&self, option: &str) -> Duration {
+        self.options().millis(option)
+    }
+
+    /// The Redis key of this name: of this arena only, removed with it.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.shared.prefix)
+    }
+
+    /// The servers of the lab, for those strategies that need more than Postgres.
+    pub fn servers(&self) -> &Arc<Servers> {
+        &self.shared.servers
+    }
+
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.shared.meter
+    }
+
+    /// Ends with this incarnation of the node: whatever it runs in the background has to stop then.
+    pub fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    // ---- Redis and locks ----------------------------------------------------------------------
+
+    /// This node's connection to Redis; it connects when it is first used.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// This node's connections to so many more, independent Redis servers.
+    pub async fn lines(&self, count: usize) -> Result<Vec<Line>, Trouble> {
+        let mut lines = Vec::with_capacity(count);
+        for number in 0..count {
+            let server = self.shared.servers.redis_node(number).await?;
+            let line = Line::with_timeouts(&server.url(), REDIS_TIMEOUT, REDIS_TIMEOUT)?
+                .of(&format!("node-{}", self.node))
+                .to(&format!("redis-{}", number + 1))
+                .counted_by(&self.shared.meter.wires);
+            self.shared.keep(server);
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
+    /// The address of the lab's ZooKeeper.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        let server = self.shared.servers.zookeeper().await?;
+        let cluster = server.cluster();
+        self.shared.keep(server);
+        Ok(cluster)
+    }
+
+    /// The lab's pool, as locks take it.
+    pub fn wire_to_postgres(&self) -> wire::Sql {
+        self.wire_to(self.shared.postgres.clone())
+    }
+
+    /// A pool of this node alone, with so many connections; refused if the nodes of this process
+    /// have as many as they may.
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
+        self.shared.servers.own_pool(connections)
+    }
+
+    /// A pool, as locks take it.
+    pub fn wire_to(&self, pool: PgPool) -> wire::Sql {
+        wire::Sql::new(pool).of(&format!("node-{}", self.node)).counted_by(&self.shared.meter.wires)
+    }
+
+    // ---- Postgres -----------------------------------------------------------------------------
+
+    /// A connection, each statement its own transaction.
+    pub async fn sql(&self) -> Result<Sql, Trouble> {
+        self.sql_of(&self.shared.postgres).await
+    }
+
+    /// A connection of this pool.
+    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
+        Ok(Sql { connection: pool.acquire().await?, meter: self.shared.meter.clone() })
+    }
+
+    pub async fn begin(&self) -> Result<Transaction, Trouble> {
+        self.begin_with("BEGIN").await
+    }
+
+    /// Begins with this statement, a BEGIN of some kind.
+    pub async fn begin_with(&self, statement: &'static str) -> Result<Transaction, Trouble> {
+        self.shared.meter.postgres();
+        let inner = postgres::Transaction::begin(&self.shared.postgres, statement).await?;
+        Ok(Transaction { inner, meter: self.shared.meter.clone() })
+    }
+
+    /// The pool itself, for what keeps connections to itself.
+    pub fn postgres(&self) -> &PgPool {
+        &self.shared.postgres
+    }
+
+    /// Whether the buyer has as many orders as allowed. One round trip.
+    pub async fn has_bought(
+        &self,
+        connection: &mut PgConnection,
+        buyer: &Buyer,
+    ) -> Result<bool, Trouble> {
+        let orders: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM lab.orders WHERE arena = $1 AND buyer = $2")
+                .bind(self.arena())
+                .bind(&buyer.name)
+                .fetch_one(connection)
+                .await?;
+        Ok(orders >= i64::from(self.per_user_limit()))
+    }
+
+    /// Writes the order. One round trip.
+    pub async fn write_order(
+        &self,
+        connection: &mut PgConnection,
+        buyer: &Buyer,
+    ) -> Result<Outcome, Trouble> {
+        let order_id = new_order_id();
+        sqlx::query("INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)")
+            .bind(&order_id)
+            .bind(self.arena())
+            .bind(&buyer.name)
+            .execute(connection)
+            .await?;
+        Ok(Outcome::Sold { order_id })
+    }
+
+    // ---- where the lab takes a hand -----------------------------------------------------------
+
+    /// The place where another buyer may come in: waits a moment for one to stand here too, on any
+    /// node of this process; then both go on. If something keeps the others out, nobody comes.
+    pub async fn meet(&self, place: &'static str) {
+        self.shared.meetings.meet(place).await;
+    }
+
+    /// Releases the client that waits at this place, and waits for nobody. For those who can stand
+    /// at the place only one after the other.
+    pub fn come_by(&self, place: &'static str) {
+        self.shared.meetings.come_by(place);
+    }
+
+    /// The work between looking and writing.
+    pub async fn work(&self) {
+        let duration = self.millis("work_ms");
+        if !duration.is_zero() {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    /// The first buyer of the arena who comes by here stops for `pause_ms`.
+    pub async fn pause(&self) {
+        let duration = self.millis("pause_ms");
+        if !duration.is_zero() && !self.shared.paused.swap(true, AcqRel) {
+            tokio::time::sleep(duration).await;
+        }
+    }
+
+    /// If the node is to crash here, it does: nothing after this line runs, for no purchase on this
+    /// node, and its memory is dropped.
+    pub async fn crash_point(&self, point: &'static str) {
+        let options = self.options();
+        if options.choice("crash_at") != point
+            || options.whole("crash_node") != i64::from(self.node)
+        {
+            return;
+        }
+        let passed = self.shared.passed.fetch_add(1, AcqRel) + 1;
+        if i64::try_from(passed).is_ok_and(|passed| passed == options.whole("crash_after")) {
+            self.note("node crashed");
+            self.gone.cancel();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold
+    /// under it is sold in any case.
+    pub async fn release(&self, guard: impl Guard) {
+        match guard.release().await {
+            Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),
+            Ok(Released::Freed | Released::StillHeld { .. }) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a lock could not be released");
+                self.note("the lock could not be released");
+            }
+        }
+    }
+
+    /// While the first buyer stands here, so many of these Redis servers lose the lock of this name
+    /// as `redis_node_loss` says: as if they came back without their data.
+    pub async fn redis_node_loss(&self, servers: &[Line], lock: &str) {
+        let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
+        if lost == 0 || self.shared.redis_lost.swap(true, AcqRel) {
+            return;
+        }
+        for line in servers.iter().take(lost) {
+            // It is the lab that does this: not counted.
+            let line = line.clone().counted_by(&wire::Meter::default());
+            let fence = format!("{lock}:fence");
+            let forgotten: Result<u32, _> = line.send(redis::cmd("DEL").arg(lock).arg(fence)).await;
+            self.note(match forgotten {
+                Ok(_) => "redis lost its data",
+                Err(_) => "redis did not answer",
+            });
+        }
+    }
+
+    /// Something worth telling in the verdict, counted.
+    pub fn note(&self, what: &'static str) {
+        let notes = self.shared.notes.lock();
+        *notes.unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+    }
+}
+
+/// An id that no other order has, in any process.
+pub fn new_order_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// A connection whose statements are counted.
+pub struct Sql {
+    connection: PoolConnection<Postgres>,
+    meter: Arc<Meter>,
+}
+
+impl Sql {
+    /// Ends the connection instead of giving it back: for a session that holds more than its pool
+    /// should know of.
+    pub fn close_on_drop(&mut self) {
+        self.connection.close_on_drop();
+    }
+
+    /// The connection, for one statement: one round trip.
+    pub fn send(&mut self) -> &mut PgConnection {
+        self.meter.postgres();
+        &mut self.connection
+    }
+}
+
+/// A transaction whose statements are counted. Dropped before its end, it takes its connection with
+/// it, and Postgres rolls it back.
+pub struct Transaction {
+    inner: postgres::Transaction,
+    meter: Arc<Meter>,
+}
+
+impl Transaction {
+    /// The connection, for one statement: one round trip.
+    pub fn send(&mut self) -> &mut PgConnection {
+        self.meter.postgres();
+        &mut self.inner
+    }
+
+    pub async fn commit(self) -> Result<(), Trouble> {
+        self.meter.postgres();
+        Ok(self.inner.commit().await?)
+    }
+
+    pub async fn rollback(self) -> Result<(), Trouble> {
+        self.meter.postgres();
+        Ok(self.inner.rollback().await?)
+    }
+
+    /// Commits a sale, rolls back everything else.
+    pub async fn end(self, outcome: Result<Outcome, Trouble>) -> Result<Outcome, Trouble> {
+        match outcome {
+            Ok(Outcome::Sold { .. }) => self.commit().await?,
+            // Not dropped: that would cost the connection.
+            _ => self.rollback().await?,
+        }
+        outcome
+    }
+}

@@ -1,0 +1,71 @@
+//! One scenario from beginning to end: an arena, a storm, a verdict, and nothing left behind.
+
+use super::{
+    Lab, LabError, Wanted,
+    arena::Arena,
+    storm::Storm,
+    strategy::{Language, Scenario, Strategy},
+    verdict::Verdict,
+};
+use serde_json::{Map, Value};
+use std::{sync::Arc, time::Duration};
+
+/// What a trial asks for: a scenario whose numbers are not constants.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    pub wanted: Wanted,
+    pub storm: Storm,
+}
+
+impl Trial {
+    pub fn of(strategy: &Strategy, scenario: &Scenario) -> Self {
+        let options = scenario.options.iter();
+        let options: Map<String, Value> =
+            options.map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect();
+        Self {
+            wanted: Wanted {
+                strategy: strategy.id.to_owned(),
+                stock: i64::from(scenario.stock),
+                nodes: i64::from(scenario.nodes),
+                per_user_limit: i64::from(scenario.per_user_limit),
+                options,
+            },
+            storm: Storm {
+                buyers: scenario.buyers,
+                concurrency: scenario.concurrency,
+                duplicate_share: f64::from(scenario.duplicates_percent) / 100.0,
+            },
+        }
+    }
+
+    /// Runs it; `watch` is called a few times a second while the storm lasts.
+    pub async fn run(
+        &self,
+        lab: &Lab,
+        language: Language,
+        mut watch: impl FnMut(&Arena),
+    ) -> Result<Verdict, LabError> {
+        let arena = lab.create(self.wanted.clone()).await?;
+        let id = arena.definition().id.clone();
+        let judged = self.storm_and_judge(lab, &arena, language, &mut watch).await;
+        let deleted = lab.delete(&id).await;
+        let verdict = judged?;
+        deleted?;
+        Ok(verdict)
+    }
+
+    async fn storm_and_judge(
+        &self,
+        lab: &Lab,
+        arena: &Arc<Arena>,
+        language: Language,
+        watch: &mut impl FnMut(&Arena),
+    ) -> Result<Verdict, LabError> {
+        self.storm.start(arena, None)?;
+        while arena.storm.is_running() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            watch(arena);
+        }
+        lab.verdict(&arena.definition().id, language).await
+    }
+}

@@ -1,0 +1,85 @@
+//! Fencing, the resource's side of a lock: refuses writers with an older number than a known one.
+//!
+//! Source: Martin Kleppmann, "How to do distributed locking". No lock can stop a holder that pauses
+//! and goes on later; only the resource can refuse it.
+//!
+//! ```text
+//! Redis     KEY  hash: newest (the highest number seen), value
+//! Postgres  lab.fenced  name (key) · newest · value          see fenced.sql
+//! ```
+//!
+//! Crashes: the number is stored in the same step as the value. Numbers must grow from holder to
+//! holder and never be forgotten. A Redis that lost its data counts from one again, and the
+//! resource refuses all writers until the numbers have caught up, which is safe for the data.
+
+use super::{
+    LockError,
+    wire::{Line, LuaScript, Sql},
+};
+
+static WRITE: LuaScript =
+    LuaScript::new("fenced_write.lua", include_str!("scripts/fenced_write.lua"));
+
+/// Creates the table, in the schema `lab`.
+pub const TABLE: &str = include_str!("fenced.sql");
+
+/// The answer to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Write {
+    Applied,
+    /// A holder with this newer number has written.
+    Refused {
+        newest: u64,
+    },
+}
+
+/// A resource in Redis.
+#[derive(Clone)]
+pub struct RedisResource {
+    line: Line,
+}
+
+impl RedisResource {
+    pub fn new(line: Line) -> Self {
+        Self { line }
+    }
+
+    pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Result<Write, LockError> {
+        let call = WRITE.on(&[key]).arg(fencing).arg(value);
+        let answer: Result<(bool, u64), _> = self.line.run(&call).await;
+        let (applied, newest) = answer.map_err(|error| self.line.lock_error(error))?;
+        Ok(if applied { Write::Applied } else { Write::Refused { newest } })
+    }
+}
+
+/// A resource in Postgres.
+#[derive(Clone)]
+pub struct PostgresResource {
+    sql: Sql,
+}
+
+impl PostgresResource {
+    pub fn new(sql: Sql) -> Self {
+        Self { sql }
+    }
+
+    /// One statement: compared and written under the row's own lock.
+    pub async fn write(&self, name: &str, fencing: u64, value: &str) -> Result<Write, LockError> {
+        const WRITE: &str = "
+            INSERT INTO lab.fenced AS resource (name, newest, value) VALUES ($1, $2, $3)
+            ON CONFLICT (name) DO UPDATE SET newest = $2, value = $3 WHERE resource.newest <= $2";
+        const NEWEST: &str = "SELECT newest FROM lab.fenced WHERE name = $1";
+        // A bigint holds no newer number.
+        let number = i64::try_from(fencing).unwrap_or(i64::MAX);
+        let written =
+            self.sql.execute(WRITE, |query| query.bind(name).bind(number).bind(value)).await?;
+        if written > 0 {
+            return Ok(Write::Applied);
+        }
+        let newest: Option<(i64,)> = self.sql.optional(NEWEST, |query| query.bind(name)).await?;
+        Ok(Write::Refused {
+            newest: newest.and_then(|(newest,)| u64::try_from(newest).ok()).unwrap_or(0),
+        })
+    }
+}

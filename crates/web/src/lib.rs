@@ -1,0 +1,11 @@
+//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses.
+
+pub mod address;
+pub mod address_limit;
+pub mod body;
+pub mod events;
+pub mod extract;
+pub mod limit;
+pub mod openapi;
+pub mod problem;
+pub mod proxies;

@@ -1,0 +1,44 @@
+//! Evicts ended sales from Redis, whose memory is the most expensive place for them.
+//!
+//! [`EVICT_AFTER`] after its end a sale gets no more retries, and units that still come back are
+//! counted in Postgres only. From then on the cache answers `ended`; Postgres keeps everything.
+
+use crate::catalog::Catalog;
+use crate::catalog::cached_sale::{CachedSale, EVICT_AFTER};
+use crate::error::ServiceResult;
+use crate::redis::functions;
+use std::sync::Arc;
+
+/// One pass. Answers how many sales were evicted.
+pub async fn step(catalog: &Arc<Catalog>) -> ServiceResult<usize> {
+    let now = catalog.now();
+    let mut removed = 0;
+    for cached in catalog.cache.cached_sales() {
+        if !cached.is_evictable(now) {
+            continue;
+        }
+        let settled = cached.snapshot().is_some_and(|known| known.pending == 0);
+        if settled && remove(catalog, &cached).await? {
+            removed += 1;
+        }
+    }
+    if removed > 0 {
+        tracing::info!(sales = removed, "ended sales were taken out of redis");
+    }
+    Ok(removed)
+}
+
+async fn remove(catalog: &Arc<Catalog>, cached: &Arc<CachedSale>) -> ServiceResult<bool> {
+    // The cache may be old: an operator may just have extended the sale.
+    let sale = catalog.refresh(cached.id).await?.sale();
+    if !cached.is_evictable(catalog.now()) {
+        return Ok(false);
+    }
+    catalog.fail_points.at("eviction.deciding").await?;
+    let gone = {
+        let (mut connection, keys) = (catalog.redis.pooled().await?, &catalog.redis.keys);
+        functions::evict(&mut connection, keys, sale.id, sale.epoch, EVICT_AFTER).await?
+    };
+    catalog.read_snapshots(std::slice::from_ref(cached)).await?;
+    Ok(gone)
+}

@@ -1,0 +1,115 @@
+//! `audit`: compares Redis with Postgres, for a person or as JSON.
+
+use super::open;
+use crate::app::AppError;
+use crate::audit::Audit;
+use crate::config::StoreSettings;
+use crate::domain::SaleId;
+use crate::services::Services;
+use clap::Args;
+use lab::terminal::say;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Only this sale
+    #[arg(long, value_name = "ID")]
+    sale: Option<SaleId>,
+    /// Print the verdicts as a JSON array
+    #[arg(long)]
+    json: bool,
+    /// Wait up to this many seconds for the backlog and the outbox to be empty, so that both
+    /// sides can be compared
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    wait: u64,
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
+    let opened = open::existing(&args.store).await?;
+    let wait = Duration::from_secs(args.wait);
+    let audits = audit_all(&opened.running.services, args.sale, wait).await;
+    opened.close().await;
+    let audits = audits?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&audits).map_err(io::Error::other);
+        say!("{}", text.map_err(AppError::io("print the audit"))?);
+    } else {
+        print(&audits);
+    }
+    let ok = audits.iter().all(|audit| audit.ok);
+    let compared = audits.iter().all(|audit| audit.quiescent);
+    Ok(match (ok, compared) {
+        (true, true) => ExitCode::SUCCESS,
+        (false, _) => ExitCode::from(1),
+        (true, false) => ExitCode::from(2), // not everything could be compared
+    })
+}
+
+async fn audit_all(
+    services: &Services,
+    only: Option<SaleId>,
+    wait: Duration,
+) -> Result<Vec<Audit>, AppError> {
+    services.catalog.refresh_catalogue().await?;
+    let known = services.catalog.cache.cached_sales();
+    let known = || known.iter().map(|cached| cached.id).collect();
+    let mut ids: Vec<SaleId> = only.map_or_else(known, |id| vec![id]);
+    ids.sort();
+    let deadline = Instant::now() + wait;
+    let mut audits = Vec::new();
+    for id in ids {
+        let mut audit = services.auditor.audit(id).await?;
+        while !audit.quiescent && Instant::now() < deadline {
+            sleep(Duration::from_millis(100)).await;
+            audit = services.auditor.audit(id).await?;
+        }
+        audits.push(audit);
+    }
+    Ok(audits)
+}
+
+fn print(audits: &[Audit]) {
+    say!(
+        "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  verdict",
+        "sale",
+        "stock",
+        "remaining",
+        "live",
+        "paid",
+        "cancelled",
+        "expired",
+        "rejected",
+        "backlog"
+    );
+    for audit in audits {
+        let verdict = match (audit.ok, audit.quiescent) {
+            (true, true) => "ok",
+            (true, false) => "ok so far (orders are under way: I3 and I4 not compared)",
+            (false, _) => "BROKEN",
+        };
+        let (sale, stock, backlog) = (audit.sale_id.to_string(), audit.stock, audit.backlog);
+        let (remaining, live, paid) = (audit.remaining, audit.live, audit.paid);
+        let (cancelled, expired, rejected) = (audit.cancelled, audit.expired, audit.rejected);
+        say!(
+            "{sale:>6} {stock:>9} {remaining:>9} {live:>9} {paid:>9} {cancelled:>9} {expired:>8} \
+             {rejected:>8} {backlog:>9}  {verdict}"
+        );
+        for problem in &audit.problems {
+            say!("       - {problem}");
+        }
+    }
+    let broken = audits.iter().filter(|audit| !audit.ok).count();
+    let under_way = audits.iter().filter(|audit| !audit.quiescent).count();
+    match (broken, under_way) {
+        (0, 0) => say!("audit: ok ({} sales)", audits.len()),
+        (0, _) => say!(
+            "audit: not conclusive (orders of {under_way} sales are under way; try a longer --wait)"
+        ),
+        _ => say!("audit: BROKEN ({broken} of {} sales)", audits.len()),
+    }
+}

@@ -1,0 +1,50 @@
+//! Service errors. They know nothing of HTTP.
+
+use crate::domain::OrderStatus;
+use crate::fail_point::Injected;
+use std::time::Duration;
+
+/// How long clients are asked to wait before they try again.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub type ServiceResult<T> = Result<T, ServiceError>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error("no such sale")]
+    SaleNotFound,
+    #[error("no such order")]
+    OrderNotFound,
+    /// `field` is the request member at fault.
+    #[error("{field}: {why}")]
+    Invalid { field: &'static str, why: String },
+    /// A dependency did not answer, purchases are paused, or a queue is full. Nothing was decided,
+    /// or a retry finds what was.
+    #[error("{what}")]
+    Unavailable { what: &'static str, retry_after: Duration },
+    #[error("the order is {}", .status.as_str())]
+    NotPayable { status: OrderStatus },
+    #[error("the order is still queued")]
+    StillQueued { retry_after: Duration },
+    #[error("the payment was declined: {reason}")]
+    PaymentDeclined { reason: String },
+    #[error("the order is {}", .status.as_str())]
+    NotCancellable { status: OrderStatus },
+    #[error("only {remaining} units remain")]
+    NotEnoughRemaining { remaining: i64 },
+    #[error("postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
+    #[error("ids: {0}")]
+    Ids(String),
+    #[error(transparent)]
+    Injected(#[from] Injected),
+}
+
+impl ServiceError {
+    /// A failure that passes within a moment.
+    pub fn unavailable(what: &'static str) -> Self {
+        Self::Unavailable { what, retry_after: RETRY_AFTER }
+    }
+}

@@ -1,0 +1,139 @@
+//! The order service, and reading orders.
+
+use crate::admission::Admission;
+use crate::catalog::Catalog;
+use crate::domain::{Order, OrderId, SaleId, UserId, unix_ms};
+use crate::error::{ServiceError, ServiceResult};
+use crate::fail_point::FailPoints;
+use crate::orders::loader::OrderLoader;
+use crate::orders::queries::{self, Page};
+use crate::orders::watch::OrderWatch;
+use crate::postgres::Pool;
+use crate::redis::Redis;
+use crate::telemetry::instruments::{Metrics, RoundTrips};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The order service. One per process.
+pub struct Orders {
+    pub catalog: Arc<Catalog>,
+    pub admission: Arc<Admission>,
+    pub postgres: Pool,
+    pub redis: Arc<Redis>,
+    pub watch: OrderWatch,
+    loader: OrderLoader,
+    /// Whether the writer is writing a batch.
+    pub writer_is_busy: AtomicBool,
+    /// When the oldest order in the writer's queue was admitted (Unix ms); 0: it has none.
+    oldest_in_hand_ms: AtomicI64,
+    /// Notified when the outbox has a new row.
+    pub release_wakeup: Notify,
+    /// Round trips of this process' purchases, for the lab.
+    pub round_trips: Arc<RoundTrips>,
+    pub metrics: Arc<Metrics>,
+    pub fail_points: FailPoints,
+}
+
+impl Orders {
+    pub fn new(
+        catalog: Arc<Catalog>,
+        admission: Arc<Admission>,
+        round_trips: Arc<RoundTrips>,
+        metrics: Arc<Metrics>,
+        fail_points: FailPoints,
+    ) -> Self {
+        Self {
+            postgres: catalog.postgres.clone(),
+            redis: catalog.redis.clone(),
+            catalog,
+            admission,
+            watch: OrderWatch::default(),
+            loader: OrderLoader::default(),
+            writer_is_busy: AtomicBool::new(false),
+            oldest_in_hand_ms: AtomicI64::new(0),
+            release_wakeup: Notify::new(),
+            round_trips,
+            metrics,
+            fail_points,
+        }
+    }
+
+    /// Whether everything that was handed to the writer is in Postgres.
+    pub fn everything_is_written(&self) -> bool {
+        self.admission.handoff_is_empty() && !self.writer_is_busy.load(Relaxed)
+    }
+
+    /// How long the oldest order in the writer's queue has waited; zero if there is none.
+    pub fn writer_delay(&self) -> Duration {
+        let waited = match self.oldest_in_hand_ms.load(Relaxed) {
+            0 => 0,
+            since => unix_ms(self.catalog.now()).saturating_sub(since),
+        };
+        Duration::from_millis(u64::try_from(waited).unwrap_or(0))
+    }
+
+    /// Unix ms; 0: the queue is empty.
+    pub fn set_oldest_in_hand(&self, created_ms: i64) {
+        self.oldest_in_hand_ms.store(created_ms, Relaxed);
+    }
+
+    /// The caller's order, queued ones included.
+    pub async fn order(&self, user: UserId, id: OrderId) -> ServiceResult<Order> {
+        if let Some(order) = self.written_order(user, id).await? {
+            return Ok(order);
+        }
+        let queued = self.find_queued(user, id).await;
+        // It may have been written, and even closed, between the two reads: Postgres is newer.
+        if let Some(order) = self.written_order(user, id).await? {
+            return Ok(order);
+        }
+        queued?.ok_or(ServiceError::OrderNotFound)
+    }
+
+    /// The user's order, if it is a row.
+    async fn written_order(&self, user: UserId, id: OrderId) -> sqlx::Result<Option<Order>> {
+        self.loader.order(&self.postgres, user, id).await
+    }
+
+    /// The caller's orders, newest first, queued ones included.
+    pub async fn orders(&self, user: UserId, page: Page) -> ServiceResult<Vec<Order>> {
+        // Redis first: the query below then sees orders that are written in between.
+        let queued = self.queued_orders(user).await?;
+        let mut found = queries::list_of_user(&self.postgres, user, page).await?;
+        for order in queued {
+            let inside = page.after.is_none_or(|after| order.id < after);
+            if inside && !found.iter().any(|written| written.id == order.id) {
+                // Only ids that Postgres does not have are queued; others may be on another page.
+                if queries::of_user(&self.postgres, user, order.id).await?.is_none() {
+                    found.push(order);
+                }
+            }
+        }
+        found.sort_by_key(|order| std::cmp::Reverse(order.id));
+        found.truncate(usize::from(page.limit));
+        Ok(found)
+    }
+
+    /// Yields at once and then on every change of the order.
+    pub async fn watch_order(
+        &self,
+        user: UserId,
+        id: OrderId,
+    ) -> ServiceResult<tokio::sync::watch::Receiver<Order>> {
+        let order = self.order(user, id).await?;
+        Ok(self.watch.subscribe(order))
+    }
+
+    /// Orders of a sale for an operator, newest first.
+    pub async fn sale_orders(
+        &self,
+        sale: SaleId,
+        wanted: queries::Wanted,
+        page: Page,
+    ) -> ServiceResult<Vec<Order>> {
+        self.catalog.cached(sale).await?;
+        Ok(queries::list_of_sale(&self.postgres, sale, wanted, page).await?)
+    }
+}

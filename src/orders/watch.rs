@@ -1,0 +1,66 @@
+//! Watching orders: subscribers share one query.
+//!
+//! Every watched order has one `watch` channel for all its subscribers. A task reads all watched
+//! orders in one query, on a timer and when the writer notifies; transitions of this process are
+//! published at once. Orders without subscribers are dropped.
+
+use crate::domain::{Order, OrderId};
+use crate::postgres::Pool;
+use dashmap::DashMap;
+use tokio::sync::{Notify, watch};
+
+/// The watched orders.
+#[derive(Default)]
+pub struct OrderWatch {
+    orders: DashMap<OrderId, watch::Sender<Order>>,
+    /// Notified when this process wrote or changed orders.
+    pub wakeup: Notify,
+}
+
+impl OrderWatch {
+    /// Subscribes to an order from this state on; the first value counts as a change.
+    pub fn subscribe(&self, order: Order) -> watch::Receiver<Order> {
+        let entry = self.orders.entry(order.id);
+        let entry = entry.or_insert_with(|| watch::channel(order.clone()).0);
+        let mut receiver = entry.subscribe();
+        drop(entry);
+        self.tell(&order);
+        receiver.mark_changed();
+        receiver
+    }
+
+    /// Publishes a newer state.
+    pub fn tell(&self, order: &Order) {
+        if let Some(sender) = self.orders.get(&order.id) {
+            sender.send_if_modified(|known| {
+                // Nothing follows a terminal state, and a row is never queued again: a late value
+                // is old.
+                let stale = known.status.is_terminal()
+                    || order.status == crate::domain::OrderStatus::Queued
+                    || known == order;
+                if !stale {
+                    *known = order.clone();
+                }
+                !stale
+            });
+        }
+    }
+
+    /// Reads all watched orders once.
+    pub async fn step(&self, postgres: &Pool) -> sqlx::Result<()> {
+        self.orders.retain(|_, sender| sender.receiver_count() > 0);
+        let ids: Vec<i64> = self
+            .orders
+            .iter()
+            .filter(|entry| !entry.value().borrow().status.is_terminal())
+            .map(|entry| entry.key().get())
+            .collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        for order in crate::orders::queries::by_ids(postgres, &ids).await? {
+            self.tell(&order);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Sales that are long over leave Redis, and come back if an operator extends them.
+
+use crate::support::app::{Shopper, TestApp};
+use flash_sale::catalog::eviction;
+use redis::AsyncCommands;
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+fn in_hours(hours: i64) -> Value {
+    let at = OffsetDateTime::now_utc() + time::Duration::hours(hours);
+    json!(at.format(&Rfc3339).expect("a time"))
+}
+
+/// A sale that opened two days ago, with one order: its buyer, and the order.
+async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
+    let sale = app.sale(5, json!({"opens_at": in_hours(-48)})).await;
+    let (buyer, order) = app.buyer(&sale).await;
+    app.assert_sound(&sale).await;
+    (sale, buyer, order)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended() {
+    let app = TestApp::start().await;
+    let (sale, buyer, order) = old_sale(&app).await;
+    let close_at = async |hours| app.change(&sale, json!({"closes_at": in_hours(hours)})).await;
+    let evicted = async || eviction::step(&app.services.catalog).await.expect("a pass");
+    let keys = async || -> Vec<String> {
+        app.redis().await.keys(format!("{}{{sale:{sale}}}*", app.prefix)).await.expect("KEYS")
+    };
+    // Over, but not for long enough: a retry must still get its first answer.
+    close_at(-23).await.assert(200);
+    assert_eq!(evicted().await, 0);
+    assert!(!keys().await.is_empty());
+
+    let cached = app.services.catalog.cache.get(sale.parse().expect("an id"));
+    let cached = cached.expect("it is cached");
+    assert_eq!(cached.buyers.len(), 1);
+    close_at(-25).await.assert(200);
+    wait_for!(cached.buyers.is_empty());
+    assert_eq!(evicted().await, 1);
+    assert_eq!(keys().await, Vec::<String>::new());
+    app.shopper().refused(&sale, "ended").await;
+    let audit = app.audit(&sale).await;
+    assert!(audit.ok, "{audit:#?}");
+
+    // An operator extends it: it is rebuilt with its buyers.
+    close_at(1).await;
+    wait_for!(app.shopper().buy(&sale).await.is_accepted());
+    assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
+    app.assert_sound(&sale).await;
+}
+
+/// An operator extends a sale after it was found to be over, and before the function that takes it
+/// out of Redis has run. `reaches_redis`: the change is there before it; otherwise only in
+/// Postgres.
+async fn extended_while_it_is_retired(reaches_redis: bool) {
+    let app = TestApp::start().await;
+    let (sale, buyer, order) = old_sale(&app).await;
+    let close_at = async |hours| app.change(&sale, json!({"closes_at": in_hours(hours)})).await;
+    close_at(-25).await.assert(200);
+
+    let points = &app.services.fail_points;
+    points.set("eviction.deciding=pause:4000").expect("a point");
+    let extending = async {
+        wait_for!(points.fired("eviction.deciding") > 0);
+        if reaches_redis {
+            close_at(1).await.assert(200);
+            return;
+        }
+        points.set("sale.changed=error*always").expect("a point");
+        let reply = close_at(1).await;
+        assert!(reply.status.is_server_error(), "{:#}", reply.body);
+    };
+    let (removed, ()) = tokio::join!(eviction::step(&app.services.catalog), extending);
+    assert_eq!(removed.expect("a pass"), usize::from(!reaches_redis));
+    points.clear();
+
+    let next = app.shopper();
+    wait_for!(next.buy(&sale).await.is_accepted());
+    assert_eq!(buyer.refused(&sale, "already_ordered").await.text("order_id"), order);
+    assert_eq!(app.assert_sound(&sale).await.live, 2);
+    let was_rebuilt = app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}")).await > 1;
+    assert_eq!(was_rebuilt, !reaches_redis, "only if it was taken out");
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_is_extended_while_it_is_retired_stays_or_is_rebuilt_with_its_buyers() {
+    for reaches_redis in [true, false] {
+        extended_while_it_is_retired(reaches_redis).await;
+    }
+}

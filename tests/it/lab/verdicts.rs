@@ -1,0 +1,169 @@
+//! The counts of a verdict, on rows written by the test; and the effects of a crash.
+
+use crate::support::test_lab::TestLab;
+use lab::{
+    Wanted,
+    arena::Arena,
+    selling::{Buyer, Outcome},
+    strategy::Language,
+    verdict::Verdict,
+};
+use serde_json::{Map, Value};
+use sqlx::AssertSqlSafe;
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+fn buyer(name: &str) -> Buyer {
+    let name = name.to_owned();
+    Buyer { name }
+}
+
+impl TestLab {
+    /// An arena with five units.
+    async fn arena(&self, strategy: &str, nodes: i64, options: &[(&str, &str)]) -> Arc<Arena> {
+        let option = |(name, value): &(&str, &str)| ((*name).to_owned(), Value::from(*value));
+        let options: Map<String, Value> = options.iter().map(option).collect();
+        let wanted =
+            Wanted { strategy: strategy.to_owned(), stock: 5, nodes, per_user_limit: 1, options };
+        self.create(wanted).await.expect("an arena")
+    }
+
+    async fn execute(&self, statement: String) {
+        let done = sqlx::query(AssertSqlSafe(statement)).execute(&self.servers.postgres);
+        done.await.expect("postgres");
+    }
+
+    async fn verdict_on(&self, arena: &Arena) -> Verdict {
+        self.verdict(&arena.definition().id, Language::En).await.expect("a verdict")
+    }
+}
+
+#[tokio::test]
+async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
+    let lab = TestLab::start("verdicts:").await;
+    let arena = lab.arena("naive", 1, &[]).await;
+    let id = &arena.definition().id;
+    let order = async |buyer: &str, number: usize| {
+        let row = format!("'{id}-{buyer}-{number}', '{id}', '{buyer}'");
+        let insert = "INSERT INTO lab.orders (id, arena, buyer) VALUES";
+        lab.execute(format!("{insert} ({row})")).await;
+    };
+    let counts = async || {
+        let verdict = lab.verdict_on(&arena).await;
+        (verdict.sold, verdict.duplicates, verdict.undersold)
+    };
+    for number in 0..3 {
+        order("ann", number).await;
+    }
+    for buyer in ["ann", "bob", "cem"] {
+        let insert = "INSERT INTO lab.buyers (arena, buyer, tries) VALUES";
+        lab.execute(format!("{insert} ('{id}', '{buyer}', 1)")).await;
+    }
+    assert_eq!(counts().await, (3, 2, 2), "two are left, and two want one");
+    // Dan was told of a failure, and has an order all the same.
+    order("dan", 0).await;
+    assert_eq!(counts().await, (4, 2, 1), "one is left");
+    order("bob", 0).await;
+    assert_eq!(counts().await, (5, 2, 0), "none is left");
+    lab.finish().await;
+}
+
+/// The orders of the production path name their buyer by another name. Before its first node is
+/// open, such an arena has no table of orders.
+#[tokio::test]
+async fn buyers_of_the_production_path_are_recognised() {
+    let lab = TestLab::start("verdicts-users:").await;
+    let arena = lab.arena("lua-stream", 1, &[]).await;
+    assert_eq!(lab.verdict_on(&arena).await.sold, 0);
+    for name in ["ann", "bob"] {
+        let answer = arena.purchase(&buyer(name), None).await;
+        assert!(matches!(answer.outcome, Ok(Outcome::Sold { .. })), "{answer:?}");
+    }
+    let verdict = lab.verdict_on(&arena).await;
+    let counts = (verdict.sold, verdict.undersold, verdict.lost);
+    assert_eq!(counts, (2, 0, 0), "three are left, and nobody wants them");
+    assert!(verdict.round_trips.redis > 0.0, "{verdict:?}");
+    lab.finish().await;
+}
+
+/// The tasks of a crashed shop end with it, not with the next purchase: its place becomes free, and
+/// another node finds the order that the dead one had accepted.
+#[tokio::test]
+async fn a_crash_ends_a_node_at_once() {
+    let lab = TestLab::with("verdicts-crash:", |servers| servers.with_production_nodes(1)).await;
+    let crash = [
+        ("crash_at", "accepted"),
+        ("crash_node", "0"),
+        ("crash_after", "1"),
+        ("restart_ms", "10000"),
+    ];
+    let arena = lab.arena("lua-stream", 2, &crash).await;
+    let answer = arena.purchase(&buyer("ann"), Some(0)).await;
+    assert!(answer.outcome.is_err(), "the node crashed: {answer:?}");
+    let next = async {
+        // The first node gets no more requests.
+        while let Err(why) = arena.purchase(&buyer("bob"), Some(1)).await.outcome {
+            assert!(why.contains("as many nodes of lua-stream"), "{why}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let next = tokio::time::timeout(Duration::from_secs(20), next).await;
+    next.expect("the dead node's place becomes free");
+    let verdict = lab.verdict_on(&arena).await;
+    assert_eq!((verdict.sold, verdict.lost, verdict.undersold), (2, 0, 0), "{verdict:?}");
+    lab.finish().await;
+}
+
+/// Another process was opening a node while its arena was deleted: the schema is found.
+#[tokio::test]
+async fn a_schema_without_an_arena_goes() {
+    let lab = TestLab::start("verdicts-schema:").await;
+    let arena = lab.arena("lua-stream", 1, &[]).await;
+    let live = format!("lab_{}", arena.definition().id);
+    let orphan = "lab_0123456789abcdef0123456789abcdef";
+    for schema in [orphan, &live, "lab_of_somebody_else"] {
+        lab.execute(format!("CREATE SCHEMA {schema}")).await;
+    }
+    let stop = CancellationToken::new();
+    let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));
+    let schemas = async || -> Vec<String> {
+        let query = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'lab\\_%'";
+        let names = sqlx::query_scalar(query).fetch_all(&lab.servers.postgres);
+        names.await.expect("names")
+    };
+    wait_for!(!schemas().await.iter().any(|name| name == orphan));
+    let left = schemas().await;
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.contains(&live) && left.iter().any(|name| name == "lab_of_somebody_else"));
+    stop.cancel();
+    upkeep.await.expect("it ends");
+    lab.finish().await;
+}
+
+/// A client asks for a verdict and hangs up while it is written.
+#[tokio::test]
+async fn a_verdict_that_nobody_waits_for_loses_nothing() {
+    let lab = TestLab::start("verdicts-cut:").await;
+    let arena = lab.arena("conditional-update", 1, &[("interleave", "off")]).await;
+    let id = &arena.definition().id;
+    for name in ["ann", "bob", "cem"] {
+        let answer = arena.purchase(&buyer(name), None).await;
+        assert!(answer.outcome.is_ok(), "{answer:?}");
+    }
+    // The tally cannot be written as long as another transaction has its row.
+    let mut other = lab.servers.postgres.begin().await.expect("a transaction");
+    let lock = format!("SELECT FROM lab.tallies WHERE arena = '{id}' FOR UPDATE");
+    sqlx::query(AssertSqlSafe(lock)).execute(&mut *other).await.expect("the row");
+    let hung_up = tokio::time::timeout(Duration::from_millis(500), lab.verdict_on(&arena));
+    assert!(hung_up.await.is_err(), "it waits for the row");
+    other.rollback().await.expect("the row is free");
+    let verdict = lab.verdict_on(&arena).await;
+    let query = format!(
+        "SELECT (SELECT coalesce(sum(tries), 0)::bigint FROM lab.buyers WHERE arena = '{id}'),
+                (SELECT count(*) FROM lab.told WHERE arena = '{id}')"
+    );
+    let kept = sqlx::query_as(AssertSqlSafe(query)).fetch_one(&lab.servers.postgres);
+    let kept: (i64, i64) = kept.await.expect("counts");
+    assert_eq!((kept, verdict.sold), ((3, 3), 3), "{verdict:?}");
+    lab.finish().await;
+}

@@ -1,0 +1,248 @@
+//! Defence against bots, from outside: passes, proof of work, shared limits, and their headers.
+
+use crate::faults::functions_run;
+use crate::support::Servers;
+use crate::support::app::{Options, Shopper, TestApp, all_at_once};
+use crate::support::processes::signal;
+use flash_sale::access::bots::{limits::WhenAway, work};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::time::Instant;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+fn of_sale(sale: &str, rest: &str) -> String {
+    format!("/api/v1/sales/{sale}/{rest}")
+}
+
+async fn pass(shopper: &Shopper, sale: &str) -> String {
+    let reply = shopper.get(&of_sale(sale, "pass")).await;
+    reply.assert(200);
+    reply.text("pass").to_owned()
+}
+
+/// A challenge, and how many bits are to be found.
+async fn challenge(shopper: &Shopper, sale: &str) -> (String, u8) {
+    let reply = shopper.get(&of_sale(sale, "challenge")).await;
+    reply.assert(200);
+    let bits = reply.body["bits"].as_u64().and_then(|bits| u8::try_from(bits).ok());
+    (reply.text("challenge").to_owned(), bits.expect("bits"))
+}
+
+/// A challenge, solved.
+async fn solution(shopper: &Shopper, sale: &str) -> String {
+    let (challenge, bits) = challenge(shopper, sale).await;
+    work::solve(&challenge, bits)
+}
+
+/// An instance that does not know yet what a sale asks for answers 503.
+async fn until_known(app: &TestApp, sale: &str) {
+    let sale = sale.parse().expect("an id");
+    wait_for!(app.services.catalog.cache.get(sale).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
+    let (app, second) = TestApp::pair().await;
+    let sale = app.sale(10, json!({"purchase_pass": true})).await;
+    let other = app.sale(10, json!({"purchase_pass": true})).await;
+    until_known(&second, &sale).await;
+    let (ada, eve) = (app.shopper(), app.shopper());
+    ada.refused(&sale, "pass_required").await;
+    let (mine, theirs) = (pass(&ada, &sale).await, pass(&eve, &sale).await);
+    let elsewhere = pass(&ada, &other).await;
+    for bad in [&theirs, &elsewhere, "", "?", &mine[..mine.len() - 1]] {
+        ada.buy_with(&sale, &[("Purchase-Pass", bad)]).await.assert_problem(403, "pass_invalid");
+    }
+    ada.at(&second).buy_with(&sale, &[("Purchase-Pass", &mine)]).await.assert(202);
+    // Where nobody asks for one there is none.
+    let plain = app.sale(10, json!({})).await;
+    for thing in ["pass", "challenge"] {
+        ada.get(&of_sale(&plain, thing)).await.assert_problem(404, &format!("{thing}_not_found"));
+    }
+    ada.must_buy(&plain).await;
+    app.finish_with(second).await;
+}
+
+/// The pass opens on the opening second, not before it, at an instance that nobody told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pass_appears_with_the_opening() {
+    let app = TestApp::start().await;
+    let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(2);
+    let written = opens_at.format(&Rfc3339).expect("a time");
+    let sale = app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await;
+    let shopper = app.shopper();
+    let path = of_sale(&sale, "pass");
+    let early = shopper.get(&path).await;
+    early.assert_problem(409, "not_open");
+    assert!(!early.header("retry-after").is_empty());
+    shopper.refused(&sale, "not_open").await;
+    wait_for!(shopper.get(&path).await.status == 200);
+    assert!(OffsetDateTime::now_utc() >= opens_at);
+    shopper.buy_with(&sale, &[("Purchase-Pass", &pass(&shopper, &sale).await)]).await.assert(202);
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purchase_is_worked_for_once() {
+    let (app, second) = TestApp::pair().await;
+    let sale = app.sale(10, json!({"challenge_bits": 6, "per_user_limit": 5})).await;
+    until_known(&second, &sale).await;
+    let (ada, eve) = (app.shopper(), app.shopper());
+    ada.refused(&sale, "challenge_required").await;
+    let theirs = solution(&eve, &sale).await;
+    let unsolved = format!("{}:", challenge(&ada, &sale).await.0);
+    for bad in [&theirs, &unsolved, "", ":", "x:1", &format!("{theirs}:1")] {
+        let refused = ada.buy_with(&sale, &[("Challenge-Solution", bad)]).await;
+        refused.assert_problem(403, "challenge_failed");
+    }
+    let solved = solution(&ada, &sale).await;
+    let work = ("Challenge-Solution", solved.as_str());
+    let headers = [work, ("Idempotency-Key", "one")];
+    let first = ada.buy_with(&sale, &headers).await;
+    first.assert(202);
+    // A retry of the same purchase needs no new work, at no instance; another purchase does.
+    let again = ada.at(&second).buy_with(&sale, &headers).await;
+    again.assert(202);
+    assert_eq!(again.text("order_id"), first.text("order_id"));
+    for other in [&[work][..], &[work, ("Idempotency-Key", "two")]] {
+        ada.buy_with(&sale, other).await.assert_problem(409, "challenge_expired");
+    }
+    assert_eq!(app.assert_sound(&sale).await.live, 1);
+    app.finish_with(second).await;
+}
+
+/// With a waiting room the work is for the place: other tabs and the purchase need none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_the_waiting_room_is_worked_for() {
+    let app = TestApp::start().await;
+    let members = json!({"challenge_bits": 6, "purchase_pass": true, "waiting_room": {}});
+    let sale = app.sale(10, members).await;
+    let room = of_sale(&sale, "waiting-room");
+    let shopper = app.shopper();
+    shopper.post(&room).await.assert_problem(409, "challenge_required");
+    let solved = solution(&shopper, &sale).await;
+    let work = [("Challenge-Solution", solved.as_str())];
+    shopper.post_with(&room, &work).await.assert(200);
+    shopper.post(&room).await.assert(200);
+    wait_for!(shopper.get(&room).await.text("state") == "turn");
+    let place = shopper.get(&room).await;
+    let token = ("Admission-Token", place.text("admission_token"));
+    shopper.buy_with(&sale, &[token]).await.assert(202);
+    // The work is for one place: another user makes none of it.
+    app.shopper().post_with(&room, &work).await.assert_problem(403, "challenge_failed");
+    app.finish().await;
+}
+
+/// Where an operator switches them, what is not switched stays.
+#[tokio::test]
+async fn an_operator_switches_each_part() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let reply = app.change(&sale, json!({"purchase_pass": true})).await;
+    reply.assert_has(json!({"purchase_pass": true, "challenge_bits": 0}));
+    let reply = app.change(&sale, json!({"challenge_bits": 9})).await;
+    reply.assert_has(json!({"purchase_pass": true, "challenge_bits": 9}));
+    for (member, bad) in [("challenge_bits", -1), ("challenge_bits", 25), ("purchase_pass", 1)] {
+        app.change(&sale, json!({ member: bad })).await.assert_problem(422, "invalid");
+    }
+    let shopper = app.shopper();
+    let solved = solution(&shopper, &sale).await;
+    let work = ("Challenge-Solution", solved.as_str());
+    shopper.buy_with(&sale, &[work]).await.assert_problem(409, "pass_required");
+    let pass = pass(&shopper, &sale).await;
+    shopper.buy_with(&sale, &[("Purchase-Pass", &pass), work]).await.assert(202);
+    app.finish().await;
+}
+
+fn limited(shared_limits: Option<WhenAway>) -> Options {
+    Options { rate_limit: true, shared_limits, ..Options::default() }
+}
+
+/// A call that is 404 unless it is refused before it is looked at.
+const PAY: &str = "/api/v1/orders/1/pay";
+
+/// A user who asks at two instances has one allowance, and being refused costs no question.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_count_together_and_the_refused_cost_nothing() {
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, limited(Some(WhenAway::Open))).await;
+    let second = app.another(limited(Some(WhenAway::Open))).await;
+    let here = app.shopper();
+    let there = here.at(&second);
+    let (mut passed, began) = (0, Instant::now());
+    // Each instance alone would let twenty pass at once.
+    for _ in 0..20 {
+        for shopper in [&here, &there] {
+            let reply = shopper.post(PAY).await;
+            if reply.status == 404 {
+                passed += 1;
+            } else {
+                reply.assert_problem(429, "rate_limited");
+                assert!(reply.header("ratelimit").starts_with(r#""user";r=0;t="#));
+                assert!(!reply.header("retry-after").is_empty());
+            }
+        }
+    }
+    let most = 20.0 + began.elapsed().as_secs_f64() * 10.0 + 1.0;
+    assert!((20.0..=most).contains(&f64::from(passed)), "{passed} passed, at most {most}");
+    // Somebody else is not concerned.
+    app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
+
+    let storm = app.shopper();
+    let before = functions_run(&app).await;
+    let mut refused = 0;
+    for _ in 0..200 {
+        refused += u64::from(storm.post(PAY).await.status == 429);
+    }
+    let (asked, passed) = (functions_run(&app).await - before, 200 - refused);
+    assert!(refused >= 50, "{refused} refused");
+    // Two for each that passed, one for a refusal after the last was over, some for the tasks.
+    assert!(asked <= 4 * passed + 40, "{asked}, {passed}, {refused}");
+    app.finish_with(second).await;
+}
+
+/// While Redis stands still, one setting lets everybody pass and the other nobody, without waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_redis_the_limits_fail_as_they_were_told_to() {
+    let uncounted = json!("requests cannot be counted at the moment");
+    let servers = Servers::own().await;
+    let open = TestApp::start_on(&servers, limited(Some(WhenAway::Open))).await;
+    let closed = open.another(limited(Some(WhenAway::Closed))).await;
+    for app in [&open, &closed] {
+        app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
+    }
+    let redis = [servers.redis.pid().expect("it runs")];
+    signal(&redis, Signal::SIGSTOP);
+    let refused = closed.shopper().post(PAY).await;
+    refused.assert_problem(503, "unavailable");
+    refused.assert_has(json!({ "detail": uncounted }));
+    assert!(!refused.header("retry-after").is_empty());
+    assert_ne!(open.shopper().post(PAY).await.body["detail"], uncounted);
+    signal(&redis, Signal::SIGCONT);
+    closed.stop().await;
+    open.stop().await;
+}
+
+/// Every answer tells how much is left of the widest limit; a refusal, which one is used up.
+#[tokio::test]
+async fn answers_tell_how_much_is_left() {
+    let app = TestApp::start_with(limited(None)).await;
+    let reply = app.get("/api/v1/sales").await;
+    assert_eq!(reply.header("ratelimit-policy"), r#""address";q=1000;w=2"#);
+    let left = reply.header("ratelimit").strip_prefix(r#""address";r="#);
+    let left = left.and_then(|rest| rest.split(';').next()?.parse().ok());
+    assert!((Some(900)..Some(1_000)).contains(&left), "{left:?}");
+    let shopper = app.shopper();
+    // At once: one after the other, a slow machine may let all of them pass.
+    let asks = (0..100).map(|_| shopper.ask("POST", PAY).into_future());
+    let replies = all_at_once(asks).await;
+    let refused = replies.iter().find(|reply| reply.status == 429).expect("a refusal");
+    assert_eq!(refused.header("ratelimit-policy"), r#""user";q=20;w=2"#);
+    assert_eq!(refused.header("ratelimit"), r#""user";r=0;t=1"#);
+    assert_eq!(refused.header("retry-after"), "1");
+    // Without limits nobody is told anything.
+    let free = app.another(Options::default()).await;
+    assert_eq!(free.get("/api/v1/sales").await.header("ratelimit"), "");
+    app.finish_with(free).await;
+}

@@ -1,0 +1,122 @@
+//! A crowd leaves room for buyers, one client too many waits, and all are let go in the end.
+
+use super::*;
+
+/// A connection that has been served.
+async fn connected(app: &TestApp) -> Wire {
+    let mut wire = Wire::to(app).await;
+    wire.assert_served().await;
+    wire
+}
+
+/// Reads on until the stream has said this.
+async fn until_said(followers: &mut [Wire], said: &str) {
+    for wire in followers {
+        while !String::from_utf8_lossy(&wire.unread).contains(said) {
+            assert!(wire.read().await > 0, "the stream goes on");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_server_goes() {
+    // Both ends of each connection are in this process, and the other tests need some too.
+    let crowd = (server::raise_descriptor_limit() / 8).min(2_000);
+    let limits =
+        ConnectionLimits { head_timeout: 4 * PATIENCE, ..ConnectionLimits::new(10_000, false) };
+    let app = with_limits(limits).await;
+    let sale = app.sale(1_000, json!({})).await;
+
+    let (mut idle, mut followers) = (Vec::new(), Vec::new());
+    for _ in 0..crowd {
+        idle.push(connected(&app).await);
+        let mut wire = Wire::to(&app).await;
+        wire.send(format!("GET /api/v1/sales/{sale}/events HTTP/1.1\r\nhost: shop\r\n\r\n")).await;
+        followers.push(wire);
+    }
+    until_said(&mut followers, "event: sale").await;
+    for reply in TestApp::all_buy(app.shoppers(200), &sale).await {
+        reply.assert(202);
+    }
+    assert_eq!(app.assert_sound(&sale).await.live, 200);
+    // Everybody who follows hears of it.
+    until_said(&mut followers, "\"remaining\":800").await;
+
+    let ending = tokio::time::timeout(PATIENCE, app.stop());
+    ending.await.expect("it does not wait for them").drop().await;
+    for wire in idle.iter_mut().chain(&mut followers) {
+        wire.until_closed().await;
+    }
+    for wire in &followers {
+        let stream = String::from_utf8_lossy(&wire.unread);
+        assert!(stream.ends_with("0\r\n\r\n"), "the streams end in order");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_client_too_many_waits_for_a_free_place() {
+    let app = with_limits(ConnectionLimits::new(5, false)).await;
+    let mut places = Vec::new();
+    for _ in 0..5 {
+        places.push(connected(&app).await);
+    }
+    let mut late = Wire::to(&app).await;
+    late.send(HEALTH).await;
+    // Those who are in are served as ever, and nobody else.
+    for wire in &mut places {
+        wire.assert_served().await;
+    }
+    let early = tokio::time::timeout(Duration::from_millis(300), late.answer()).await;
+    assert!(early.is_err(), "{early:?}");
+    places.pop();
+    assert_eq!(late.answer().await.expect("an answer").status(), 200);
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn one_address_cannot_have_all_connections() {
+    // A quarter of twelve.
+    let app = with_limits(ConnectionLimits::new(12, true)).await;
+    let mut wires = Vec::new();
+    for number in 0..4 {
+        let mut wire = Wire::to(&app).await;
+        // One too many may already be closed.
+        let _ = wire.stream.write_all(HEALTH.as_bytes()).await;
+        let answer = wire.answer().await.map(|answer| answer.status());
+        assert_eq!(answer, (number < 3).then_some(200));
+        wires.push(wire);
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_descriptors_pauses_and_goes_on() {
+    const DESCRIPTORS: usize = 160;
+    let home = Home::new();
+    let ordinary = home.command(&["serve"]);
+    // A hard limit, which the program cannot raise, below the connections that it is told to take.
+    let limit = format!("ulimit -Sn {DESCRIPTORS} && ulimit -Hn {DESCRIPTORS} && exec \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &limit, "sh"]);
+    command.arg(ordinary.get_program()).args(ordinary.get_args());
+    command.current_dir(&home.0).env_clear();
+    command.env("MAX_CONNECTIONS", "10000");
+    for (name, value) in ordinary.get_envs() {
+        command.envs(value.map(|value| (name, value)));
+    }
+    let program = Program::serve_by(&home, command).await;
+
+    let mut crowd = Vec::new();
+    for _ in 0..DESCRIPTORS + 50 {
+        let mut wire = Wire::to_address(&program.base).await;
+        wire.send(HEALTH).await;
+        crowd.push(wire);
+    }
+    wait_for!(program.stderr().contains("accept error"));
+    // Those who are in are served.
+    assert_eq!(crowd[0].answer().await.expect("an answer").status(), 200);
+    crowd[0].assert_served().await;
+    drop(crowd);
+    Wire::to_address(&program.base).await.assert_served().await;
+    program.terminate().await;
+}

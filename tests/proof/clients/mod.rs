@@ -1,0 +1,114 @@
+//! Impatient, slow, many and broken clients: none buys twice, blocks others or outlives the server.
+
+mod broken;
+mod many;
+mod slow;
+mod twice;
+
+use crate::support::app::{Options, PATIENCE, Reply, Shopper, TestApp, all_at_once};
+use crate::support::program::{Home, Program};
+use crate::support::random::Random;
+use flash_sale::http::{ConnectionLimits, server};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, process::Command, time::Duration};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// A connection without a client library in the way.
+struct Wire {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+/// One answer as it came over the wire.
+#[derive(Debug)]
+struct Answer {
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn status(&self) -> u16 {
+        let status = self.head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        status.unwrap_or_else(|| panic!("no status line: {}", self.head))
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+}
+
+impl Wire {
+    async fn to(app: &TestApp) -> Self {
+        Self::to_address(&app.base).await
+    }
+
+    async fn to_address(base: &str) -> Self {
+        let address = base.trim_start_matches("http://");
+        Self {
+            stream: TcpStream::connect(address).await.expect("a connection"),
+            unread: Vec::new(),
+        }
+    }
+
+    async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).await.expect("the server still reads");
+    }
+
+    /// The next answer; `None` if the connection ended instead.
+    async fn answer(&mut self) -> Option<Answer> {
+        loop {
+            if let Some(answer) = self.take_answer() {
+                return Some(answer);
+            }
+            if self.read().await == 0 {
+                return None;
+            }
+        }
+    }
+
+    fn take_answer(&mut self) -> Option<Answer> {
+        let end = self.unread.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+        let head = String::from_utf8_lossy(&self.unread[..end]).to_ascii_lowercase();
+        let length = head.split("\r\ncontent-length: ").nth(1);
+        let length = length.and_then(|rest| rest.split("\r\n").next());
+        let whole = end + length.map_or(0, |length| length.parse().expect("a length"));
+        if self.unread.len() < whole {
+            return None;
+        }
+        let body = String::from_utf8_lossy(&self.unread[end..whole]).into_owned();
+        self.unread.drain(..whole);
+        Some(Answer { head, body })
+    }
+
+    /// How many more bytes there are now; 0 at the end, however it came.
+    async fn read(&mut self) -> usize {
+        let reading = self.stream.read_buf(&mut self.unread);
+        tokio::time::timeout(PATIENCE, reading).await.expect("something in time").unwrap_or(0)
+    }
+
+    /// Asks for the health, which must be answered with 200.
+    async fn assert_served(&mut self) {
+        self.send(HEALTH).await;
+        assert_eq!(self.answer().await.expect("an answer").status(), 200);
+    }
+
+    /// Reads on until the server ends the connection.
+    async fn until_closed(&mut self) {
+        while self.read().await > 0 {}
+    }
+}
+
+fn purchase(sale: &str, shopper: &Shopper, headers: &str) -> String {
+    let token = &shopper.token;
+    format!(
+        "POST /api/v1/sales/{sale}/orders HTTP/1.1\r\nhost: shop\r\n\
+         authorization: Bearer {token}\r\n{headers}content-length: 0\r\n\r\n"
+    )
+}
+
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: shop\r\n\r\n";
+
+async fn with_limits(connections: ConnectionLimits) -> TestApp {
+    TestApp::start_with(Options { connections, ..Options::default() }).await
+}

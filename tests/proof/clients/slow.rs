@@ -1,0 +1,125 @@
+//! A slow client is ended in time and holds nobody up, and a slow store does not hang its clients.
+
+use super::*;
+use sqlx::Executor;
+use std::time::Instant;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
+    let limits = ConnectionLimits {
+        head_timeout: Duration::from_secs(2),
+        ..ConnectionLimits::new(1_000, false)
+    };
+    let app = with_limits(limits).await;
+    let sale = app.sale(1_000, json!({})).await;
+
+    let mut tricklers = Vec::new();
+    for number in 0..200 {
+        let mut wire = Wire::to(&app).await;
+        let request = if number < 150 {
+            HEALTH.to_owned() // its head takes for ever
+        } else {
+            // The head comes at once, its body takes for ever.
+            wire.send(
+                "POST /api/v1/session HTTP/1.1\r\nhost: shop\r\n\
+                 content-type: application/json\r\ncontent-length: 10000\r\n\r\n",
+            )
+            .await;
+            " ".repeat(10_000)
+        };
+        tricklers.push(tokio::spawn(async move {
+            for byte in request.bytes() {
+                // The server may hang up in the middle, which is what is wanted.
+                if wire.stream.write_all(&[byte]).await.is_err() {
+                    break;
+                }
+                let pause = Duration::from_millis(300);
+                if let Ok(answer) = tokio::time::timeout(pause, wire.answer()).await {
+                    return answer;
+                }
+            }
+            wire.answer().await
+        }));
+    }
+    let mut silent = Wire::to(&app).await;
+
+    // Meanwhile the others buy.
+    let began = Instant::now();
+    let mut bought = 0;
+    while !tricklers.iter().all(|trickler| trickler.is_finished()) {
+        app.shopper().must_buy(&sale).await;
+        bought += 1;
+        assert!(began.elapsed() < 2 * PATIENCE, "they are still there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(bought >= 10, "{bought}");
+    for (number, trickler) in tricklers.into_iter().enumerate() {
+        let answer = trickler.await.expect("no panic");
+        if number < 150 {
+            assert!(answer.is_none(), "no request, no answer: {answer:?}");
+            continue;
+        }
+        let answer = answer.expect("a last word");
+        assert_eq!(answer.status(), 408, "{answer:?}");
+        assert_eq!(answer.json()["code"], "request_timeout", "{answer:?}");
+    }
+    // A client that has asked nothing is told nothing.
+    silent.until_closed().await;
+    assert!(silent.unread.is_empty());
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+/// Takes half a minute, most of which it sleeps: that is how long answers may lie unread.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn who_reads_no_answers_is_given_up() {
+    let app = TestApp::start().await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("an option");
+    let address = app.base.trim_start_matches("http://");
+    let stream = socket.connect(address.parse().expect("an address")).await.expect("a connection");
+    // Megabytes of answers, which soon fill what the system keeps for a client.
+    let request = "GET /openapi.json HTTP/1.1\r\nhost: shop\r\n\r\n".repeat(10);
+    let began = Instant::now();
+    loop {
+        match stream.try_write(request.as_bytes()) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(_) => break, // the other end has gone
+        }
+        assert!(began.elapsed() < 4 * PATIENCE, "it is still there");
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_hangs_does_not_hang_its_clients() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let shopper = app.shopper();
+    let order = shopper.order_to_pay(&sale).await;
+
+    let mut locker = app.database.connect().await;
+    let lock = "BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE";
+    locker.execute(lock).await.expect("a lock");
+    // Everybody is answered while the table is still locked.
+    let events = format!("/api/v1/orders/{order}/events");
+    let (list, paid, followed, bought) = tokio::join!(
+        shopper.get("/api/v1/orders"),
+        shopper.pay(&order),
+        shopper.get(&events),
+        async { app.shopper().buy(&sale).await },
+    );
+    for hung in [list, paid, followed] {
+        hung.assert_problem(503, "unavailable");
+        assert!(!hung.header("retry-after").is_empty());
+    }
+    // Purchases wait for Redis only.
+    bought.assert(202);
+    locker.execute("ROLLBACK").await.expect("ROLLBACK");
+    assert_eq!(app.assert_sound(&sale).await.live, 2);
+    app.finish().await;
+}

@@ -1,0 +1,181 @@
+//! A primary is killed under load, and its replica takes its place: with everything, or without the
+//! last orders that were acknowledged. The sales of the others go on.
+
+use super::*;
+use crate::faults::until_rebuilt;
+use crate::support::plant::{SELL_FROM_ANY_PROCESS, plant};
+use crate::support::redis_servers::Watched;
+use flash_sale::domain::{PurchaseResult, SaleId};
+use reqwest::StatusCode;
+
+/// What becomes of the primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Killed,
+    /// Killed, when its replica has been cut off before and lacks what was acknowledged since.
+    KilledUnfollowed,
+    /// It stands still until another one has its slots, and wakes up believing that it still has.
+    Frozen,
+}
+
+cases! { fail_over:
+    a_primary_is_killed_under_load_and_its_replica_takes_over => Fate::Killed,
+    a_replica_that_lacks_acknowledged_orders_takes_over => Fate::KilledUnfollowed,
+    a_primary_that_stands_still_wakes_up_when_another_one_has_its_slots => Fate::Frozen,
+}
+
+/// Takes the primary of the first sale away while people buy, and hands everything to the checkers.
+async fn fail_over(fate: Fate) {
+    let deployment = Deployment::start().await;
+    let sales = deployment.sales([(0, 150), (0, 50_000), (1, 50_000), (2, 50_000)]).await;
+    let (cluster, app) = (&deployment.redis, &deployment.apps[0]);
+    let crowd = Crowd::start(&deployment.apps, &sales, 4);
+    crowd.until_accepted(&[0, 1, 2, 3], 20).await;
+    if fate == Fate::KilledUnfollowed {
+        cluster.replica_of(0).be_cut_off().await;
+        crowd.until_accepted(&[1], 50).await;
+        // What is lost are rows by now, most of them, which only Postgres knows.
+        let words = ["HGET", &key_of(&sales[1]), "admitted"];
+        let known: i64 = cluster.replica_of(0).own_word(&words).await;
+        let sold: i64 = cluster.nodes[0].command(&words).await;
+        assert!(sold >= known + 50, "the replica lacks something: {known} of {sold}");
+    }
+    let before = epoch_of(app, &sales[1]).await;
+    let replica_waits = async |waits: &str| {
+        let words = ["CONFIG", "SET", "cluster-replica-no-failover", waits];
+        let _: String = cluster.replica_of(0).command(&words).await;
+    };
+    replica_waits("yes").await;
+    match fate {
+        Fate::Frozen => cluster.nodes[0].freeze(true),
+        _ => cluster.nodes[0].kill(),
+    }
+    // The others go on while nobody has its slots.
+    crowd.until_accepted(&[2, 3], 20).await;
+    assert_eq!(epoch_of(app, &sales[1]).await, before, "somebody has its slots");
+    replica_waits("no").await;
+    // Its replica is promoted and approved.
+    wait_for!(epoch_of(app, &sales[1]).await > before);
+    if fate == Fate::Frozen {
+        cluster.nodes[0].freeze(false);
+    }
+    crowd.until_accepted(&[1, 2, 3], 20).await;
+    let away = crowd.longest_pause(1);
+    let pauses = [2, 3].map(|sale| crowd.longest_pause(sale));
+    let shed = [0, 1, 2, 3].map(|sale| crowd.shed(sale));
+    let judged = crowd.judge(app, cluster, fate != Fate::Killed).await;
+    println!("{fate:?}: stood still for {away:?}; the others {pauses:?}; told 503: {shed:?}");
+    judged.assert_kept(&format!("{fate:?}"));
+    assert!(shed[1] > 0, "the sale never stopped");
+    for sale in &sales[2..] {
+        assert_eq!(epoch_of(app, sale).await, 1, "they were not rebuilt");
+    }
+    // The one that was replaced is approved no more.
+    wait_for!(app.number("SELECT count(*) FROM redis_incarnation").await == 3);
+    deployment.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_under_sentinels_is_killed_and_followed() {
+    let servers = Servers::own().await;
+    let watched = Watched::start(&servers.folder("watched")).await;
+    let url = watched.url();
+    let deployment = Deployment::with(servers, watched, url).await;
+    let (apps, watched) = (&deployment.apps, &deployment.redis);
+    let sales = [sale(&apps[0], 150).await, sale(&apps[0], 50_000).await];
+    let before = watched.primary().await;
+    let crowd = Crowd::start(apps, &sales, 6);
+    crowd.until_accepted(&[0, 1], 30).await;
+    watched.servers[before].kill();
+    wait_for!(epoch_of(&apps[0], &sales[1]).await > 1 && watched.primary().await != before);
+    crowd.until_accepted(&[1], 50).await;
+    let (away, shed) = (crowd.longest_pause(1), crowd.shed(1));
+    // Replicas follow asynchronously: the last orders may have been lost, and are repaired.
+    let judged = crowd.judge(&apps[0], watched, true).await;
+    println!("stood still for {away:?}; {shed} told 503");
+    judged.assert_kept("failover by Sentinels");
+    assert!(shed > 0, "the sale never stopped");
+    assert_eq!(apps[0].number("SELECT count(*) FROM redis_incarnation").await, 1);
+    deployment.finish().await;
+}
+
+/// What would happen if any process sold: somebody who has an order gets another one, because the
+/// replica does not know of it. With the check it is 503, and then the order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() {
+    let deployment = Deployment::start().await;
+    let (cluster, honest) = (&deployment.redis, &deployment.apps[0]);
+    let sale = deployment.sale_on(0, 1_000).await;
+    let (sale_id, key) = (SaleId::from_i64(sale.id), key_of(&sale));
+    let sale = sale.id.to_string();
+    // Without the task that reads which processes are approved.
+    let (buggy, _orders) = honest.services_without_tasks();
+    for app in &deployment.apps {
+        // Nobody rebuilds until we have looked at what is sold before.
+        app.services.fail_points.set("rebuild.elected=error*always").expect("a point");
+    }
+    let replica = cluster.replica_of(0);
+    wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
+    replica.be_cut_off().await;
+    let regular = honest.shopper();
+    let order = regular.order_to_pay(&sale).await;
+    regular.pay(&order).await.assert(StatusCode::OK); // so that it does not lapse meanwhile
+    cluster.nodes[0].kill();
+    wait_for!(replica.info("replication", "role").await.as_deref() == Some("master"));
+    let buy = async || honest.as_shopper(&regular).buy(&sale).await;
+    wait_for!(buy().await.code() == "unavailable");
+    plant(&mut replica.connection().await.expect("it answers"), SELL_FROM_ANY_PROCESS).await;
+    let second = wait_for!("the bug sells", {
+        match buggy.admission.purchase(sale_id, regular.user, None).await {
+            Ok(PurchaseResult::Accepted { order_id, .. }) => Some(order_id.to_string()),
+            _ => None,
+        }
+    });
+    assert_ne!(second, order, "a second order of somebody who has one");
+    for app in &deployment.apps {
+        app.services.fail_points.clear();
+    }
+    // Postgres has the last word: one order each, the other is rejected.
+    regular.until(&second, "rejected").await;
+    until_rebuilt(honest, &sale, 1).await;
+    honest.assert_sound(&sale).await;
+    deployment.finish().await;
+}
+
+/// The loss that the guarantees name: the instance never learned that it sold this order, so nobody
+/// has it when its primary is lost; and its buyer gets another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
+    let deployment = Deployment::start().await;
+    let (cluster, app) = (&deployment.redis, &deployment.apps[0]);
+    let sale = deployment.sale_on(0, 1_000).await;
+    let (key, sale) = (key_of(&sale), sale.id.to_string());
+    let replica = cluster.replica_of(0);
+    wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
+    replica.be_cut_off().await;
+    let set = |app: &TestApp, point| app.services.fail_points.set(point).expect("a point");
+    for app in &deployment.apps {
+        set(app, "recovery.read=error*always"); // it would find the order in the log
+    }
+    set(app, "admission.admitted=error*always");
+    let buyer = app.shopper();
+    buyer.buy(&sale).await.assert_problem(503, "unavailable");
+    app.services.fail_points.clear();
+    set(app, "recovery.read=error*always");
+    let told = buyer.buy(&sale).await;
+    told.assert_problem(409, "already_ordered");
+    cluster.nodes[0].kill();
+    let again = app.as_shopper(&buyer);
+    let bought = wait_for!("the replica sells", {
+        let reply = again.buy(&sale).await;
+        (reply.status != StatusCode::SERVICE_UNAVAILABLE).then_some(reply)
+    });
+    bought.assert(StatusCode::ACCEPTED);
+    assert_ne!(bought.text("order_id"), told.text("order_id"));
+    for app in &deployment.apps {
+        app.services.fail_points.clear();
+    }
+    buyer.until(bought.text("order_id"), "pending_payment").await;
+    app.assert_sound(&sale).await;
+    deployment.finish().await;
+}

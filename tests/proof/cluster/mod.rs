@@ -1,0 +1,89 @@
+//! Redis Cluster and Sentinel: real processes on loopback, whose slots are moved and whose
+//! primaries are killed while people buy.
+//!
+//! | file | what happens |
+//! |---|---|
+//! | `redirects.rs` | sales are spread; slots move at rest and under load: MOVED, ASK, TRYAGAIN |
+//! | `failover.rs` | a primary is killed, under Sentinels too; its replica has everything, or not |
+//! | `split.rs` | a primary and an instance are cut off from all others, and go on selling |
+//! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
+//!
+//! The judges are the checkers of `tests/support/checkers`, on everything that the [`crowd`] was
+//! told.
+
+mod addresses;
+mod crowd;
+mod failover;
+mod redirects;
+#[cfg(target_os = "linux")]
+mod split;
+
+use crate::faults::epoch;
+use crate::support::app::{Options, TestApp};
+use crate::support::redis_servers::{KeyHolder, RedisCluster, slot_of};
+use crate::support::{Servers, driver::Sale};
+use crowd::{Crowd, sale};
+
+/// Servers of some kind, and two instances that sell from them.
+struct Deployment<S> {
+    redis: S,
+    apps: [TestApp; 2],
+    servers: Servers,
+}
+
+impl Deployment<RedisCluster> {
+    async fn start() -> Self {
+        let servers = Servers::own().await;
+        let cluster = RedisCluster::start(&servers.folder("cluster")).await;
+        let url = cluster.url();
+        Self::with(servers, cluster, url).await
+    }
+
+    /// A sale whose keys are on this node.
+    async fn sale_on(&self, node: usize, stock: i64) -> Sale {
+        loop {
+            let sale = sale(&self.apps[0], stock).await;
+            if self.redis.owner(slot_of_sale(&sale)).await == node {
+                return sale;
+            }
+        }
+    }
+
+    /// The nodes and stocks of several.
+    async fn sales(&self, of: impl IntoIterator<Item = (usize, i64)>) -> Vec<Sale> {
+        let mut sales = Vec::new();
+        for (node, stock) in of {
+            sales.push(self.sale_on(node, stock).await);
+        }
+        sales
+    }
+}
+
+impl<S: KeyHolder> Deployment<S> {
+    async fn with(servers: Servers, redis: S, url: String) -> Self {
+        let (database, options) = (servers.database().await, Options::default());
+        let first = TestApp::launch(database, url, String::new(), options.clone()).await;
+        let second = first.another(options).await;
+        Self { redis, apps: [first, second], servers }
+    }
+
+    /// Ends the instances; the servers end with the value.
+    async fn finish(self) {
+        let [first, second] = self.apps;
+        second.stop().await;
+        first.stop().await;
+        drop(self.servers);
+    }
+}
+
+fn key_of(sale: &Sale) -> String {
+    format!("{{sale:{}}}", sale.id)
+}
+
+fn slot_of_sale(sale: &Sale) -> u16 {
+    slot_of(key_of(sale).as_bytes())
+}
+
+async fn epoch_of(app: &TestApp, sale: &Sale) -> i64 {
+    epoch(app, &sale.id.to_string()).await
+}

@@ -1,0 +1,100 @@
+//! The network is split: a primary and an instance are on one side, all others on the other. Both
+//! sides sell, for as long as the cut-off primary does not know better; and at the end there is one
+//! truth.
+
+use super::*;
+use crate::support::network::{Network, Side};
+use crate::support::proxy::{Address, Fault, Proxy};
+
+/// The instances of [`Deployment::apps`].
+const CUT_OFF: usize = 0;
+const OTHER: usize = 1;
+
+/// What the cut-off instance still reaches, beside the primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reaches {
+    Postgres,
+    Nothing,
+}
+
+/// A deployment whose first instance and first node can be split off, and what does it.
+async fn divisible() -> (Deployment<RedisCluster>, Network, Proxy) {
+    let servers = Servers::own().await;
+    let (redis, network) = RedisCluster::start_on_network(&servers.folder("cluster")).await;
+    let database = servers.database().await;
+    let to_postgres = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
+    let start = async |database, side| {
+        TestApp::launch(database, redis.url_from(side), String::new(), Options::default()).await
+    };
+    let cut_off = database.clone().through(to_postgres.tcp_address());
+    let apps = [start(cut_off, Side::Alone).await, start(database, Side::Others).await];
+    (Deployment { redis, apps, servers }, network, to_postgres)
+}
+
+/// The sales: two of the node that is cut off, of which the first has so few units that the other
+/// side sells all that are left; and one of another node.
+const SCARCE: usize = 0;
+/// More than anybody sells before the cut.
+const LAST_UNITS: i64 = 400;
+const AMPLE: usize = 1;
+const ELSEWHERE: usize = 2;
+
+/// Cuts a primary off together with an instance while people buy, and hands everything to the
+/// checkers. How many orders of the side that was cut off were rejected in the end.
+async fn split(reaches: Reaches) -> usize {
+    let (deployment, network, to_postgres) = divisible().await;
+    let sales = deployment.sales([(0, LAST_UNITS), (0, 50_000), (1, 50_000)]).await;
+    let other = &deployment.apps[OTHER];
+    let crowd = Crowd::start(&deployment.apps, &sales, 8);
+    crowd.until_accepted(&[SCARCE, AMPLE, ELSEWHERE], 20).await;
+
+    let split_at = crowd.now();
+    network.split_off(0).await;
+    if reaches == Reaches::Nothing {
+        to_postgres.set(Fault::BlackHole).await;
+    }
+    // At the same time: the primary that was cut off does not sell for long.
+    let rush = |sale| crowd.rush(CUT_OFF, sale, 100);
+    tokio::join!(rush(AMPLE), rush(SCARCE));
+    // The other side has a primary and has counted.
+    wait_for!(epoch_of(other, &sales[SCARCE]).await > 1);
+    let counted_at = crowd.now();
+    crowd.until_accepted_by(OTHER, AMPLE, counted_at, 20).await;
+    crowd.sell_out(OTHER, SCARCE).await;
+
+    let healed_at = crowd.now();
+    to_postgres.set(Fault::None).await;
+    to_postgres.cut();
+    network.heal().await;
+    for sale in [AMPLE, ELSEWHERE] {
+        crowd.until_accepted_by(CUT_OFF, sale, healed_at, 10).await;
+    }
+
+    let of = |instance, sale| crowd.accepted_by(instance, sale, split_at..healed_at);
+    let alone = [of(CUT_OFF, SCARCE), of(CUT_OFF, AMPLE)].concat();
+    let (count, elsewhere) = (alone.len(), of(OTHER, ELSEWHERE).len());
+    let judged = crowd.judge(other, &deployment.redis, true).await;
+    let rejected = judged.rejected_of(&alone);
+    println!(
+        "{reaches:?}: the side that was cut off accepted {count} orders, of which {rejected} were \
+         rejected in the end; the other side sold {elsewhere} of another node meanwhile"
+    );
+    judged.assert_kept(&format!("split, reaching {reaches:?}"));
+    assert!(count > 20, "the side that was cut off sold little");
+    assert!(elsewhere > 20, "sales of other nodes stood still");
+    deployment.finish().await;
+    rejected
+}
+
+/// Orders of the side that was cut off are rows before the other side counts, and count there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_sell_and_postgres_knows_it() {
+    split(Reaches::Postgres).await;
+}
+
+/// Nobody on the other side can know what was accepted. Its last units are sold there as well; and
+/// then somebody has to be told that there is none left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_sell_the_last_units_and_nobody_gets_one_twice() {
+    assert!(split(Reaches::Nothing).await > 0, "both sides sold the same units");
+}

@@ -1,0 +1,164 @@
+//! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync
+//! always` an order that was answered before the cut must be there. `CUTS=1000` is the recorded
+//! run, `SEED=…` repeats one.
+
+use super::*;
+use crate::support::app::services_without_tasks;
+use embedded::RedisFsync;
+use flash_sale::{catalog::changes::NewSale, services::Services};
+use sqlx::Executor;
+use tokio::sync::mpsc;
+
+/// Services whose every step the test makes itself.
+struct Workbench {
+    redis: OwnRedis,
+    services: Services,
+    accepted: mpsc::Receiver<AcceptedBatch>,
+    sale: SaleId,
+    dice: Random,
+}
+
+/// An order that was answered, and how long the file was then.
+struct Bought {
+    user: UserId,
+    id: OrderId,
+    safe_from: u64,
+}
+
+/// How many orders were bought, were on disk before the cut and so must not be touched, are kept.
+#[derive(Default)]
+struct Outcome {
+    bought: usize,
+    safe: usize,
+    kept: usize,
+}
+
+impl Workbench {
+    async fn start(servers: &Servers) -> Self {
+        let settings = RedisSettings {
+            fsync: RedisFsync::Always,
+            extra_args: ["--aof-load-truncated", "yes"].map(str::to_owned).to_vec(),
+        };
+        let redis = OwnRedis::start(servers.folder("cut"), settings).await;
+        let redis = redis.expect("redis starts");
+        let database = servers.database().await;
+        let (services, accepted) = services_without_tasks(&database, &redis.url(), "");
+        let mut bench =
+            Self { redis, services, accepted, sale: SaleId::from_i64(0), dice: dice("cuts") };
+        bench.rebuild().await;
+        let sale = bench.services.catalog.create_sale(NewSale {
+            title: "a thing".to_owned(),
+            price_cents: 100,
+            stock: 60,
+            ..NewSale::default()
+        });
+        bench.sale = sale.await.expect("a sale").sale.id;
+        bench
+    }
+
+    async fn rebuild(&self) {
+        let mut suspects = HashSet::new();
+        wait_for!(self.services.rebuild.step(&mut suspects).await.is_ok());
+    }
+
+    /// A new Redis, and a sale of which nothing is sold.
+    async fn begin(&mut self) {
+        self.redis.take_down().await.expect("it ran");
+        self.redis.empty().expect("its files");
+        while self.accepted.try_recv().is_ok() {}
+        let forget = "TRUNCATE orders CASCADE; UPDATE sales SET taken = 0;";
+        self.services.catalog.postgres.execute(forget).await.expect("executes");
+        self.redis.start_again().await.expect("redis starts");
+        self.rebuild().await;
+    }
+
+    /// Some purchases one after the other, some at once. Half of them are written.
+    async fn buy(&mut self) -> Vec<Bought> {
+        let mut bought = Vec::new();
+        for _ in 0..3 + self.dice.below(6) {
+            let users: Vec<UserId> = (0..=self.dice.below(5)).map(|_| UserId::random()).collect();
+            let admission = &self.services.admission;
+            let asked = users.iter().map(|user| admission.purchase(self.sale, *user, None));
+            let answers = join_all(asked).await;
+            let (_, safe_from) = self.redis.last_increment().expect("a file");
+            for (user, answer) in users.into_iter().zip(answers) {
+                let Ok(PurchaseResult::Accepted { order_id: id, .. }) = answer else {
+                    panic!("{answer:?}");
+                };
+                bought.push(Bought { user, id, safe_from });
+            }
+            while let Ok(batch) = self.accepted.try_recv() {
+                if self.dice.below(2) == 0 {
+                    let written = self.services.orders.persist(&[batch], Expect::New).await;
+                    written.expect("written");
+                }
+            }
+        }
+        bought
+    }
+
+    async fn rows(&self) -> HashSet<(OrderId, UserId)> {
+        let rows = sqlx::query_as("SELECT id, user_id FROM orders");
+        let rows: Vec<_> = rows.fetch_all(&self.services.catalog.postgres).await.expect("rows");
+        rows.into_iter().collect()
+    }
+
+    async fn round(&mut self) -> Outcome {
+        self.begin().await;
+        let (_, before) = self.redis.last_increment().expect("a file");
+        let bought = self.buy().await;
+        let written = self.rows().await;
+        self.redis.take_down().await.expect("it ran");
+        let (_, length) = self.redis.last_increment().expect("a file");
+        // Half of the cuts anywhere, which is mostly in the function library at the beginning.
+        let from = before.min(length) * self.dice.below(2);
+        let at = from + self.dice.below(length - from + 1);
+        self.redis.cut(at).expect("the file is cut");
+        self.redis.start_again().await.expect("redis starts");
+        self.rebuild().await;
+
+        let audit = eventually("the sale is quiescent", async || {
+            let audit = self.services.auditor.audit(self.sale).await.ok()?;
+            audit.quiescent.then_some(audit)
+        });
+        let audit = audit.await;
+        let context = format!("cut at {at} of {length}: {audit:#?}");
+        assert!(audit.ok && audit.conserved == Some(true), "{context}");
+        assert!(audit.live >= written.len() as i64, "a row is gone; {context}");
+        let rows = self.rows().await;
+        let is_kept = |order: &&Bought| rows.contains(&(order.id, order.user));
+        let safe = bought.iter().filter(|order| order.safe_from <= at);
+        for order in safe.clone() {
+            assert!(is_kept(&order), "order {} is lost; {context}", order.id);
+        }
+        let kept = bought.iter().filter(is_kept).count();
+        assert_eq!(rows.len(), kept, "nobody bought these; {context}");
+        Outcome { bought: bought.len(), safe: safe.count(), kept }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_cut_anywhere_breaks_nothing() {
+    let cuts = std::env::var("CUTS").ok();
+    let cuts: u32 = cuts.map_or(12, |cuts| cuts.parse().expect("CUTS is a number"));
+    let servers = Servers::own().await;
+    let mut bench = Workbench::start(&servers).await;
+    let (mut sum, mut longest) = (Outcome::default(), Duration::ZERO);
+    let began = Instant::now();
+    for _ in 0..cuts {
+        let round = Instant::now();
+        let outcome = bench.round().await;
+        longest = longest.max(round.elapsed());
+        sum.bought += outcome.bought;
+        sum.safe += outcome.safe;
+        sum.kept += outcome.kept;
+    }
+    let (took, Outcome { bought, safe, kept }) = (began.elapsed(), sum);
+    println!(
+        "{cuts} cuts in {took:?} (the longest {longest:?}): of {bought} orders {safe} were on disk \
+         before the cut, {kept} are kept, no violation"
+    );
+    // Otherwise nothing was shown.
+    assert!(kept >= safe && safe > 0, "no cut was behind an order");
+    assert!(kept < bought || cuts < 5, "no cut took anything away");
+}

@@ -1,0 +1,274 @@
+//! Every fail point, with every action that a test inside the process can survive, in one day of a
+//! shop that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
+
+use super::*;
+use flash_sale::{catalog::eviction, fail_point::POINTS};
+use futures_util::{FutureExt, StreamExt, stream};
+use serde_json::Value;
+use std::panic::AssertUnwindSafe;
+use time::format_description::well_known::Rfc3339;
+
+const ACTIONS: [&str; 3] = ["error", "panic", "pause:300"];
+
+/// Days that are lived at once: they wait more than they work.
+const AT_ONCE: usize = 12;
+
+/// How long one may take. None that works comes near.
+const A_DAY: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_point_may_fail_panic_or_stand_still() {
+    keep_quiet_about_injected_panics();
+    // `FAIL_POINT=writer.` lives only those days whose point begins like this.
+    let only = std::env::var("FAIL_POINT").unwrap_or_default();
+    let points = POINTS.iter().filter(|point| point.starts_with(&only));
+    let cells = points.flat_map(|point| ACTIONS.map(|action| (*point, action)));
+    let days = cells.map(|(point, action)| async move {
+        // One bad day must not hide the others.
+        let day = AssertUnwindSafe(live_through(point, action)).catch_unwind();
+        match tokio::time::timeout(A_DAY, day).await {
+            Ok(Ok(())) => None,
+            Ok(Err(_)) => Some(format!("{point}={action}: see the panic above")),
+            Err(_) => Some(format!("{point}={action}: not over after {A_DAY:?}")),
+        }
+    });
+    let days = stream::iter(days).buffer_unordered(AT_ONCE);
+    let bad: Vec<String> = days.filter_map(std::future::ready).collect().await;
+    assert!(bad.is_empty(), "{} bad days:\n{}", bad.len(), bad.join("\n"));
+}
+
+async fn live_through(point: &'static str, action: &str) {
+    let app = TestApp::start().await;
+    arm(&app, &format!("{point}={action}"));
+    let sales = a_day(&app).await;
+    assert!(fired(&app, point) > 0, "never came by");
+    for sale in [&sales.long, &sales.short] {
+        until_sound(&app, sale).await;
+    }
+    app.assert_kept(&sales.long, &sales.winners).await;
+    // The shop still serves, every step of the way.
+    let next = app.sale(2, json!({})).await;
+    let shopper = app.shopper();
+    let id = buy(&shopper, &next, false).await;
+    shopper.until(&id, "pending_payment").await;
+    shopper.cancel(&id).await.assert(StatusCode::OK);
+    for _ in 0..2 {
+        // One of two units, of which one was returned a moment ago.
+        let shopper = app.shopper();
+        let id = eventually("a returned unit is bought", async || {
+            let reply = shopper.buy(&next).await;
+            reply.is_accepted().then(|| reply.text("order_id").to_owned())
+        });
+        let id = id.await;
+        shopper.until(&id, "pending_payment").await;
+        shopper.pay(&id).await.assert(StatusCode::OK);
+    }
+    assert_eq!(app.assert_sound(&next).await.paid, 2);
+    app.finish().await;
+}
+
+struct Sales {
+    long: String,
+    /// Its orders expire after a second.
+    short: String,
+    winners: Vec<Winner>,
+}
+
+/// Passes every fail point.
+async fn a_day(app: &TestApp) -> Sales {
+    // Takes orders and writes none: this one finds them in the log.
+    let taker = app.another(Options::without_writer()).await;
+    let long = create(app, 60, json!({"per_user_limit": 2})).await;
+    let short = create(app, 10, json!({"payment_timeout_secs": 1})).await;
+    have_a_turn(app).await;
+    let mut winners = orders(app, &taker, &long, &short).await;
+    // From here on only this one can do what is to be done.
+    taker.stop().await;
+    let expiring = winners.split_off(winners.len() - 2);
+
+    for (shopper, id) in &winners[..2] {
+        until_ok("paid", async || shopper.pay(id).await).await;
+    }
+    for (shopper, id) in &winners[2..4] {
+        until_ok("cancelled", async || shopper.cancel(id).await).await;
+    }
+    late_order(app, &long).await;
+    change(app, &long).await;
+    evicted_sale(app).await;
+
+    // A sale is gone from Redis, and then the whole process is another one to Postgres.
+    let (keys, id) = keys_of(app, &long);
+    let mut gone = redis::cmd("DEL");
+    gone.arg(keys.state(id));
+    rebuilt_by(app, &long, app.in_redis(&mut gone)).await;
+    rebuilt_by(app, &long, app.execute(DISOWN)).await;
+
+    for (shopper, id) in &expiring {
+        shopper.until(id, "expired").await;
+    }
+    Sales { long, short, winners }
+}
+
+/// Purchases, here and where nobody writes (found in the log). The short sale's come last.
+async fn orders(app: &TestApp, taker: &TestApp, long: &str, short: &str) -> Vec<Winner> {
+    refuse_one_user(app).await;
+    let refused = app.shopper();
+    app.execute(&format!("INSERT INTO refused VALUES ('{}')", refused.user)).await;
+
+    let bought = async |at: &TestApp, sale: &str, has_key: bool| {
+        let shopper = at.shopper();
+        let order = buy(&shopper, sale, has_key).await;
+        if has_key {
+            assert_eq!(buy(&shopper, sale, true).await, order, "I8");
+        }
+        (shopper, order)
+    };
+    let keyed = join_all((0..2).map(|_| bought(app, long, true)));
+    let here = join_all((0..6).map(|_| bought(app, long, false)));
+    let there = join_all((0..3).map(|_| bought(taker, long, false)));
+    let expiring = join_all((0..2).map(|_| bought(app, short, false)));
+    let (here, there, expiring, keyed) = tokio::join!(here, there, expiring, keyed);
+    let rejected = buy(&refused, long, false).await;
+    refused.until(&rejected, "rejected").await;
+    // One of those with a key is among the first four.
+    let mut winners = [here, there].concat();
+    winners.insert(3, keyed[0].clone());
+    winners.push(keyed[1].clone());
+    for (shopper, id) in &winners {
+        shopper.until(id, "pending_payment").await;
+    }
+    winners.push((refused, rejected));
+    winners.extend(expiring);
+    winners
+}
+
+/// An operator pauses, resumes, adds stock, takes some, and changes the title.
+async fn change(app: &TestApp, sale: &str) {
+    // Repeated after an error, a change of stock may be done twice; the books balance all the same.
+    for (method, path, body) in [
+        (Method::POST, "/pause", None),
+        (Method::POST, "/resume", None),
+        (Method::POST, "/stock", Some(json!({"add": 5}))),
+        (Method::POST, "/stock", Some(json!({"add": -3}))),
+        (Method::PATCH, "", Some(json!({"title": "another thing"}))),
+    ] {
+        let ask = async || app.admin_sale(method.clone(), sale, path, body.clone()).await;
+        until_ok(path, ask).await;
+    }
+}
+
+/// Somebody joins a waiting room, and their turn comes.
+async fn have_a_turn(app: &TestApp) {
+    let sale = create(app, 5, json!({"waiting_room": {}})).await;
+    let path = format!("/api/v1/sales/{sale}/waiting-room");
+    let shopper = app.shopper();
+    until_ok("joined", async || shopper.post(&path).await).await;
+    wait_for!("their turn comes", {
+        let reply = shopper.get(&path).await;
+        if reply.status != StatusCode::OK {
+            assert_fault(&reply);
+        }
+        (reply.body["state"] == "turn").then_some(())
+    });
+}
+
+/// From now on Postgres takes no live order of the users in `refused`.
+async fn refuse_one_user(app: &TestApp) {
+    app.execute(
+        "CREATE TABLE refused (user_id uuid PRIMARY KEY);
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF NEW.status = 'pending_payment'
+                AND EXISTS (SELECT FROM refused r WHERE r.user_id = NEW.user_id) THEN
+                 RAISE EXCEPTION 'not to them' USING ERRCODE = 'check_violation';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse();",
+    )
+    .await;
+}
+
+/// An order of an older epoch that the writer has in hand: it asks for a place in the live one.
+async fn late_order(app: &TestApp, sale: &str) {
+    let order = new_order(0);
+    let user = order.user;
+    let batch = batch_of(sale.parse().expect("an id"), 0, order);
+    wait_for!("the late order is settled", {
+        // As in the writer: an error is tried again, and here a panic is, too.
+        let (services, batch) = (app.services.clone(), [batch.clone()]);
+        let settled =
+            tokio::spawn(
+                async move { services.orders.persist(&batch, Expect::PerhapsWritten).await },
+            );
+        matches!(settled.await, Ok(Ok(()))).then_some(())
+    });
+    let found = format!(
+        "SELECT count(*) FROM orders WHERE user_id = '{user}' AND status = 'pending_payment'"
+    );
+    // One that was readmitted and then forgotten is found in the log.
+    wait_for!(app.number(&found).await == 1);
+}
+
+/// A sale that has long been over is taken out of Redis.
+async fn evicted_sale(app: &TestApp) {
+    let ago = |hours| {
+        let time = OffsetDateTime::now_utc() - time::Duration::hours(hours);
+        time.format(&Rfc3339).expect("a time")
+    };
+    let sale = create(app, 5, json!({"opens_at": ago(48), "closes_at": ago(25)})).await;
+    let cached = app.services.catalog.cache.get(sale.parse().expect("an id"));
+    let cached = cached.expect("it is in the cache");
+    wait_for!("it is evicted", {
+        let catalog = app.services.catalog.clone();
+        let step = tokio::spawn(async move { eviction::step(&catalog).await });
+        (matches!(step.await, Ok(Ok(_))) && !cached.is_present()).then_some(())
+    });
+}
+
+/// Whatever fails inside, people hear that it failed.
+#[track_caller]
+fn assert_fault(reply: &Reply) {
+    assert!(reply.status.is_server_error(), "{}: {:#}", reply.status, reply.body);
+}
+
+/// Asks until the answer has one of these statuses; before, it may only be a failure of the server.
+async fn until(what: &str, wanted: &[StatusCode], ask: impl AsyncFn() -> Reply) -> Reply {
+    eventually(what, async || {
+        let reply = ask().await;
+        if wanted.contains(&reply.status) {
+            return Some(reply);
+        }
+        assert_fault(&reply);
+        None
+    })
+    .await
+}
+
+async fn until_ok(what: &str, ask: impl AsyncFn() -> Reply) {
+    until(what, &[StatusCode::OK], ask).await;
+}
+
+/// Creates a sale, and asks again after an error (which may leave a sale that nobody uses).
+async fn create(app: &TestApp, stock: i64, members: Value) -> String {
+    let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
+    let more = members.as_object().cloned().unwrap_or_default();
+    body.as_object_mut().expect("an object").extend(more);
+    let path = "/api/v1/admin/sales";
+    let ask = async || app.admin(Method::POST, path, Some(body.clone())).await;
+    until("a sale is created", &[StatusCode::CREATED], ask).await.text("id").to_owned()
+}
+
+/// Buys one unit. A shopper who was told 503 may have an order all the same, and hears of it; with
+/// a key, a retry is answered like the first time.
+async fn buy(shopper: &Shopper, sale: &str, has_key: bool) -> String {
+    let key = shopper.user.to_string();
+    let ask = async || match has_key {
+        true => shopper.buy_with_key(sale, &key).await,
+        false => shopper.buy(sale).await,
+    };
+    let again = if has_key { StatusCode::OK } else { StatusCode::CONFLICT };
+    let reply = until("a purchase", &[StatusCode::ACCEPTED, again], ask).await;
+    let is_theirs = reply.status != StatusCode::CONFLICT || reply.code() == "already_ordered";
+    assert!(is_theirs, "{:#}", reply.body);
+    reply.text("order_id").to_owned()
+}

@@ -1,0 +1,243 @@
+//! Faults: what is taken away, corrupted, stopped or filled up, and what is still true afterwards.
+//!
+//! Each file breaks one thing on real servers of its own. The judges are the same everywhere: what
+//! people were told ([`crate::support::load`]), what they got, and the audit.
+//!
+//! Read from the environment, all optional:
+//!
+//! | variable | does |
+//! |---|---|
+//! | `SEED` | repeats the random choices of a run that printed it |
+//! | `CUTS` | how many cuts `cuts.rs` makes; the recorded run makes 1,000 |
+//! | `SCALE=full` | the catalogue in `rebuild.rs` has 1,000 sales and 1,000,000 buyers |
+//! | `ROWS=apart` | and each sale's rows lie together, as if one had sold after the other |
+//! | `FAIL_POINT` | only the points in `fail_points.rs` whose names begin like this |
+//! | `FLASH_SALE_ALLOW_UNEXERCISED` | goes on where a fault cannot be made (a full disk: `mount`) |
+
+mod clocks;
+mod cuts;
+mod fail_points;
+mod failover;
+mod late;
+mod poison;
+mod postgres;
+mod rebuild;
+mod redis_corrupt;
+mod redis_loss;
+mod refusals;
+
+use crate::support::app::{Options, PATIENCE, Reply, Shopper, TestApp, eventually};
+use crate::support::load::{Rush, Told, Winner, assert_shed, crowd};
+use crate::support::program::{Home, Program, settings_of};
+use crate::support::proxy::{Address, Fault, Proxy, free_port};
+use crate::support::{Servers, own_redis::OwnRedis, random::Random};
+use embedded::RedisSettings;
+use flash_sale::audit::Audit;
+use flash_sale::domain::{OrderId, PurchaseResult, SaleId, UserId};
+use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
+use flash_sale::orders::insert::Expect;
+use flash_sale::redis::Keys;
+use futures_util::future::join_all;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+
+/// What a rush buys at least before a fault, and again after it.
+const ENOUGH: usize = 80;
+
+async fn own_redis(servers: &Servers, name: &str) -> OwnRedis {
+    let redis = OwnRedis::start(servers.folder(name), RedisSettings::default());
+    redis.await.expect("redis starts")
+}
+
+/// Two instances on one Postgres, and on a Redis that the test may do anything to.
+struct Pair {
+    redis: OwnRedis,
+    first: TestApp,
+    second: TestApp,
+    servers: Servers,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let servers = Servers::own().await;
+        let redis = own_redis(&servers, "other").await;
+        let first = TestApp::with_redis(&servers, redis.url(), Options::default()).await;
+        let second = first.another(Options::default()).await;
+        Self { redis, first, second, servers }
+    }
+
+    fn apps(&self) -> [&TestApp; 2] {
+        [&self.first, &self.second]
+    }
+
+    /// Ends the instances; the servers end with the value.
+    async fn finish(self) {
+        self.second.stop().await;
+        self.first.stop().await;
+        drop(self.servers);
+    }
+}
+
+/// The epoch that Postgres has for this sale.
+pub async fn epoch(app: &TestApp, sale: &str) -> i64 {
+    app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}")).await
+}
+
+/// Waits until this sale was rebuilt after the epoch `before`, and Redis has the new state.
+pub async fn until_rebuilt(app: &TestApp, sale: &str, before: i64) {
+    wait_for!("the sale is rebuilt", {
+        let now = epoch(app, sale).await;
+        let redis = app.services.auditor.audit(sale.parse().expect("an id")).await.ok()?.redis;
+        (now > before && redis.epoch == Some(now) && redis.run_id_approved).then_some(())
+    });
+}
+
+/// Does this, and waits until the sale was rebuilt because of it.
+async fn rebuilt_by(app: &TestApp, sale: &str, damage: impl Future<Output = ()>) {
+    let before = epoch(app, sale).await;
+    damage.await;
+    until_rebuilt(app, sale, before).await;
+}
+
+/// A sale with so many units, of which so many are sold.
+async fn sold(app: &TestApp, stock: i64, count: usize) -> (String, Vec<Winner>) {
+    let sale = app.sale(stock, json!({})).await;
+    let winners = crowd(app, &sale, count).await;
+    assert_eq!(winners.len(), count);
+    (sale, winners)
+}
+
+/// A sale with more units than a rush on it at these instances buys.
+async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
+    let sale = apps[0].sale(50_000, json!({})).await;
+    let rush = Rush::start(apps, &sale, 6, &[]);
+    rush.until_accepted(ENOUGH).await;
+    (sale, rush)
+}
+
+/// Makes Postgres doubt the live Redis process: everything has to be rebuilt.
+const DISOWN: &str = "UPDATE redis_incarnation SET run_id = 'another process'";
+
+/// FLUSHALL: everything in this application's Redis is gone, at once.
+async fn flush(app: &TestApp) {
+    app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
+}
+
+/// How many functions this Redis has run.
+pub async fn functions_run(app: &TestApp) -> u64 {
+    let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
+    let calls = statistics.split("cmdstat_fcall:calls=").nth(1);
+    let calls = calls.and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+fn arm(app: &TestApp, points: &str) {
+    app.services.fail_points.set(points).expect("fail points");
+}
+
+fn fired(app: &TestApp, point: &str) -> u64 {
+    app.services.fail_points.fired(point)
+}
+
+/// The keys of an application, and the id of one of its sales.
+fn keys_of(app: &TestApp, sale: &str) -> (Keys, SaleId) {
+    (Keys::new(&app.prefix), sale.parse().expect("an id"))
+}
+
+/// A number in the state of a sale.
+async fn state(app: &TestApp, sale: &str, field: &str) -> i64 {
+    let (keys, id) = keys_of(app, sale);
+    app.in_redis(redis::cmd("HGET").arg(keys.state(id)).arg(field)).await
+}
+
+/// Everybody who was told 202 has an order that can be paid.
+async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
+    let statuses = app.assert_kept(sale, winners).await;
+    assert_eq!(statuses, BTreeMap::from([("pending_payment".to_owned(), winners.len())]));
+}
+
+/// Ends the rush, and checks that nothing it was promised is missing and nothing is out of balance.
+async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told {
+    let told = rush.end().await;
+    assert_all_pending(app, sale, &told.winners).await;
+    let (accepted, live) = (told.winners.len(), app.assert_sound(sale).await.live);
+    println!("{accepted} told 202, {} told 503, {live} live", told.shed);
+    // An attempt that was told 503 may have become an order, too.
+    assert!(live >= accepted as i64);
+    told
+}
+
+/// Waits until the audit finds no fault: no unit is missing, and no buyer holds what is not sold.
+async fn until_sound(app: &TestApp, sale: &str) -> Audit {
+    wait_for!(&format!("sale {sale} is sound"), {
+        let audit = app.audit(sale).await;
+        (audit.ok && audit.conserved == Some(true)).then_some(audit)
+    })
+}
+
+/// All that is left sells, once.
+async fn sells_out(app: &TestApp, sale: &str) {
+    wait_for!("the rest is sold", {
+        crowd(app, sale, 30).await;
+        (app.quiet_audit(sale).await.remaining == 0).then_some(())
+    });
+    let audit = app.assert_sound(sale).await;
+    assert_eq!(audit.live, audit.stock);
+}
+
+/// An order of this moment, under an id that the generator, which counts from 1 a day, never makes.
+fn new_order(number: i64) -> AcceptedOrder {
+    let begin = time::macros::datetime!(2025-01-01 00:00 UTC);
+    let second = (OffsetDateTime::now_utc() - begin).whole_seconds();
+    AcceptedOrder {
+        id: OrderId::from_i64((second << 32) + 4_000_000_000 + number),
+        user: UserId::random(),
+        slot: 0,
+        key: None,
+    }
+}
+
+fn now_ms() -> i64 {
+    OffsetDateTime::now_utc().unix_timestamp() * 1_000
+}
+
+/// An order as the writer has it in hand.
+fn batch_of(sale: SaleId, epoch: i64, order: AcceptedOrder) -> AcceptedBatch {
+    AcceptedBatch {
+        sale,
+        epoch,
+        entry: "1-1".to_owned(),
+        created_ms: now_ms(),
+        own_writer: true,
+        orders: vec![order],
+        traced: Vec::new(),
+    }
+}
+
+/// From a seed that is printed, `SEED` or the clock: what happened can be made to happen again.
+fn dice(what: &str) -> Random {
+    let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let now = OffsetDateTime::now_utc().unix_timestamp_nanos();
+    let seed = given.unwrap_or_else(|| u64::try_from(now).unwrap_or_default());
+    println!("{what}: SEED={seed}");
+    Random::new(seed)
+}
+
+/// Injected panics are no news, and printing a backtrace takes the debug information of the binary.
+fn keep_quiet_about_injected_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // As `panic!` with arguments leaves it.
+            let text = panic.payload().downcast_ref::<String>();
+            if !text.is_some_and(|text| text.starts_with("injected at ")) {
+                usual(panic);
+            }
+        }));
+    });
+}

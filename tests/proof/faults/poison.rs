@@ -1,0 +1,208 @@
+//! Orders that cannot be written, and more orders than can be written: neither stops the others.
+
+use super::*;
+use flash_sale::error::ServiceError;
+
+/// slot, id, no idempotency key: as in a buyer's record.
+fn record(order: &AcceptedOrder) -> Vec<u8> {
+    let mut bytes = vec![order.slot];
+    bytes.extend(order.id.get().to_be_bytes());
+    bytes.extend([0; 8]);
+    bytes
+}
+
+/// user, id, no idempotency key, slot: as in a log entry.
+fn logged(order: &AcceptedOrder) -> Vec<u8> {
+    let mut bytes = order.user.as_bytes().to_vec();
+    bytes.extend(order.id.get().to_be_bytes());
+    bytes.extend([0; 8]);
+    bytes.push(order.slot);
+    bytes
+}
+
+/// What the admission function does for a batch, in one step, without asking whether it may.
+async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[AcceptedOrder]) {
+    let (keys, id) = keys_of(app, sale);
+    let mut redis = app.redis().await;
+    let epoch = state(app, sale, "epoch").await;
+    let header = format!("{epoch} {created_ms} 0").into_bytes();
+    let body: Vec<u8> = orders.iter().flat_map(logged).collect();
+    let mut pipeline = redis::pipe();
+    pipeline.atomic();
+    pipeline.xadd(keys.log(id), "*", &[("m", header), ("o", body)]).ignore();
+    for order in orders {
+        let (buyers, user) = (keys.buyers(id, epoch), &order.user.as_bytes()[..]);
+        let before: Option<Vec<u8>> = app.in_redis(redis::cmd("HGET").arg(&buyers).arg(user)).await;
+        pipeline.hset(buyers, user, [before.unwrap_or_default(), record(order)].concat()).ignore();
+    }
+    let count = i64::try_from(orders.len()).expect("a few");
+    let counts = [("pending", count), ("admitted", count), ("remaining", -count), ("change", 1)];
+    for (field, add) in counts {
+        pipeline.hincr(keys.state(id), field, add).ignore();
+    }
+    pipeline.exec_async(&mut redis).await.expect("planted");
+}
+
+/// How many orders have this id and status.
+async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
+    let (id, user) = (order.id, order.user);
+    let query = format!(
+        "SELECT count(*) FROM orders
+         WHERE id = {id} AND user_id = '{user}' AND status = '{status}'"
+    );
+    app.number(&query).await
+}
+
+/// Nothing that this program does leaves such an entry, and nobody acknowledges it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let (keys, id) = keys_of(&app, &sale);
+    let order = new_order(1);
+    let header = format!("0 {} 0", now_ms()).into_bytes();
+    let mut entry = redis::pipe();
+    entry.atomic().xadd(keys.log(id), "*", &[("m", header), ("o", logged(&order))]);
+    entry.hincr(keys.state(id), "pending", 1);
+    let planted = entry.exec_async(&mut app.redis().await).await;
+    planted.expect("planted");
+    until_rebuilt(&app, &sale, 1).await;
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.redis.stream), (1, Some(0)), "{audit:#?}");
+    assert_eq!(count(&app, &order, "pending_payment").await, 1);
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
+    // Nobody writes until everything is planted: one pass gets it all in one batch.
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let (sale, before) = sold(&app, 100, 3).await;
+    let holder = &before[0];
+    let their_id: i64 = holder.1.parse().expect("an id");
+
+    let neighbours: Vec<AcceptedOrder> = (1..=8).map(new_order).collect();
+    let [mut beyond, mut again, mut stolen, mut zero, mut negative] =
+        [20, 21, 22, 23, 24].map(new_order);
+    beyond.slot = 100;
+    again.user = holder.0.user;
+    stolen.id = OrderId::from_i64(their_id);
+    zero.id = OrderId::from_i64(0);
+    negative.id = OrderId::from_i64(-7);
+    let near = |number: usize| neighbours[number];
+    for batch in [
+        &[near(0), beyond, near(1), again, near(2)][..],
+        &[near(3), stolen, near(4)],
+        &[near(5), zero, negative, near(6)],
+    ] {
+        plant(&app, &sale, now_ms(), batch).await;
+    }
+    // About 5950 years before Christ, and Postgres begins in 4713.
+    plant(&app, &sale, -250_000_000_000_000, &[new_order(25)]).await;
+    plant(&app, &sale, now_ms(), &[near(7)]).await;
+
+    let writer = app.another(Options::default()).await;
+    for order in &neighbours {
+        wait_for!(count(&app, order, "pending_payment").await == 1);
+    }
+    let audit = until_sound(&app, &sale).await;
+    assert_eq!(audit.live, 3 + 8, "{audit:#?}");
+    for poison in [&beyond, &again] {
+        assert_eq!(count(&app, poison, "rejected").await, 1, "explicit and queryable");
+    }
+    // The owner of the stolen id keeps the order.
+    assert_all_pending(&app, &sale, &before).await;
+    // Every unit that nobody got can be bought.
+    crowd(&writer, &sale, 100).await;
+    assert_eq!(app.assert_sound(&sale).await.live, 100);
+    app.finish_with(writer).await;
+}
+
+#[tokio::test]
+async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
+    let app = TestApp::start().await;
+    let sale = app.sale(10, json!({})).await;
+    let id: SaleId = sale.parse().expect("an id");
+    let nowhere = SaleId::from_i64(id.get() + 1_000_000);
+    let batches = [batch_of(nowhere, 1, new_order(31)), batch_of(id, 1, new_order(32))];
+    let settled = app.services.orders.persist(&batches, Expect::New).await;
+    settled.expect("settled");
+    assert_eq!(app.number(&format!("SELECT count(*) FROM orders WHERE sale_id = {sale}")).await, 1);
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
+    let app =
+        TestApp::start_with(Options { backlog_limit: 20, batch_limit: 4, ..Options::default() })
+            .await;
+    let sale = app.sale(1_000, json!({})).await;
+    app.shopper().must_buy(&sale).await;
+    app.assert_sound(&sale).await;
+    app.allow_connections(false).await;
+
+    let shoppers: Vec<_> = (0..100).map(|_| app.shopper()).collect();
+    let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
+    let mut winners = Vec::new();
+    for (shopper, reply) in shoppers.into_iter().zip(&replies) {
+        if reply.is_accepted() {
+            winners.push((shopper, reply.text("order_id").to_owned()));
+        } else {
+            assert_shed(reply);
+        }
+    }
+    assert_eq!(winners.len(), 20, "as many as may wait");
+    let remaining = state(&app, &sale, "remaining").await;
+    assert_eq!(remaining, 1_000 - 1 - 20, "a purchase that is shed takes nothing");
+
+    app.allow_connections(true).await;
+    let began = Instant::now();
+    let newcomer = app.shopper();
+    let id = eventually("purchases go on", async || {
+        let reply = newcomer.buy(&sale).await;
+        reply.is_accepted().then(|| reply.text("order_id").to_owned())
+    });
+    winners.push((newcomer.clone(), id.await));
+    println!("selling again {:?} after postgres was back", began.elapsed());
+    app.assert_kept(&sale, &winners).await;
+    assert_eq!(app.assert_sound(&sale).await.live, 22);
+    app.finish().await;
+}
+
+/// More people than the queue of a sale holds (65,536).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
+    const CROWD: usize = 70_000;
+    const QUEUE: usize = 65_536;
+    const FIRST_BATCH: usize = 512;
+    const PAUSE: Duration = Duration::from_secs(6);
+    let app = TestApp::start().await;
+    let sale = app.sale(100, json!({})).await;
+    let id: SaleId = sale.parse().expect("an id");
+    // The first batch stands still, so that all others have to queue.
+    arm(&app, &format!("admission.batched=pause:{}", PAUSE.as_millis()));
+    let began = Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..CROWD {
+        let admission = app.services.admission.clone();
+        asking.spawn(async move { admission.purchase(id, UserId::random(), None).await });
+    }
+    let (mut shed_at_once, mut sold) = (0, 0);
+    while let Some(answered) = asking.join_next().await {
+        match answered.expect("no panic") {
+            // Before the queue moves again no buyer who found a place in it is answered.
+            Err(ServiceError::Unavailable { .. }) if began.elapsed() < PAUSE => shed_at_once += 1,
+            Err(ServiceError::Unavailable { .. }) | Ok(PurchaseResult::SoldOut) => {}
+            Ok(PurchaseResult::Accepted { .. }) => sold += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    println!("{sold} sold, {shed_at_once} shed at once");
+    assert_eq!(fired(&app, "admission.batched"), 1);
+    let shed = CROWD - QUEUE - FIRST_BATCH..=CROWD - QUEUE;
+    assert!(shed.contains(&shed_at_once), "{shed_at_once}");
+    // It recovers when the crowd has gone, and what is left is sold.
+    assert_eq!(crowd(&app, &sale, 150).await.len(), 100 - sold);
+    assert_eq!(app.assert_sound(&sale).await.live, 100);
+    app.finish().await;
+}

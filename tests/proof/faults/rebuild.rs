@@ -1,0 +1,336 @@
+//! A rebuild may die anywhere, and the next one finishes its work; and how long one takes.
+
+use super::*;
+use flash_sale::{fail_point::POINTS, redis::functions::record};
+use sqlx::Executor;
+use std::collections::BTreeSet;
+
+fn points() -> impl Iterator<Item = &'static str> {
+    POINTS.iter().copied().filter(|point| point.starts_with("rebuild."))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, Options::without_writer()).await;
+    let (sale, winners) = sold(&app, 40, 20).await;
+    let prefix = app.prefix.clone();
+    // Only then: while it is stopping it would still rebuild, and leave nothing to do.
+    let database = app.stop().await;
+    database.connect().await.execute(DISOWN).await.expect("postgres");
+
+    let home = Home::new();
+    for point in points() {
+        let armed = format!("{point}=exit");
+        let mut command = home.command(&["serve"]);
+        command.envs(settings_of(&servers, &database, &prefix));
+        command.env("FAIL_POINTS", &armed);
+        let mut program = Program::spawn(&home, command);
+        // Killed by a signal: by itself, at the point. The next one finds what it left.
+        assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
+        assert!(program.stderr().contains(point), "{armed}: {}", program.stderr());
+        if point == "rebuild.approved" {
+            break; // it is approved: the next one has nothing to do
+        }
+    }
+    let app = TestApp::launch(database, servers.redis.url(), prefix, Options::default()).await;
+    assert_all_pending(&app, &sale, &winners).await;
+    assert_eq!(crowd(&app, &sale, 30).await.len(), 20);
+    assert_eq!(app.assert_sound(&sale).await.live, 40);
+    app.stop().await;
+}
+
+/// The epochs of which Redis has buyers of this sale.
+async fn epochs_with_buyers(app: &TestApp, sale: &str) -> BTreeSet<i64> {
+    let (keys, id) = keys_of(app, sale);
+    let state = keys.state(id);
+    let pattern = format!("{state}:*:buyers");
+    let found: Vec<String> = app.in_redis(redis::cmd("KEYS").arg(pattern)).await;
+    let rest = found.iter().map(|key| &key[state.len() + 1..]);
+    let epochs = rest.map(|rest| rest.split(':').next().expect("an epoch"));
+    epochs.map(|epoch| epoch.parse().expect("a number")).collect()
+}
+
+async fn until_only_the_live_epochs_buyers_are_left(app: &TestApp, sale: &str) {
+    let live = async || BTreeSet::from([epoch(app, sale).await]);
+    wait_for!(epochs_with_buyers(app, sale).await == live().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
+    let servers = Servers::own().await;
+    for everything_is_lost in [false, true] {
+        let app = TestApp::start_on(&servers, Options::default()).await;
+        let (sale, winners) = sold(&app, 100, 20).await;
+        app.assert_sound(&sale).await;
+        let before = epoch(&app, &sale).await;
+        arm(&app, "rebuild.buyers_written=error*always");
+        if everything_is_lost {
+            flush(&app).await;
+        }
+        app.execute(DISOWN).await;
+        let fails_again = async || {
+            let before = fired(&app, "rebuild.buyers_written");
+            wait_for!(fired(&app, "rebuild.buyers_written") >= before + 2);
+        };
+        fails_again().await;
+        fails_again().await;
+        let found = epochs_with_buyers(&app, &sale).await;
+        let was_live = found.contains(&before);
+        assert_eq!(was_live, !everything_is_lost, "{found:?}");
+        assert!(found.len() <= 1 + usize::from(was_live), "{found:?}");
+        app.services.fail_points.clear();
+        until_rebuilt(&app, &sale, before).await;
+        until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
+        app.assert_kept(&sale, &winners).await;
+        assert_eq!(app.assert_sound(&sale).await.live, 20);
+        app.stop().await;
+    }
+}
+
+/// One that stood still, lost its lock and wakes up after another one has done its work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
+    let pair = Pair::start().await;
+    let [app, other] = pair.apps();
+    let (sale, winners) = sold(app, 20, 8).await;
+    app.assert_sound(&sale).await;
+    let before = epoch(app, &sale).await;
+    arm(app, "rebuild.recomputed=pause:5000;rebuild.buyers_written=pause:0");
+    arm(other, "rebuild.elected=error*always");
+    app.execute(DISOWN).await;
+    wait_for!(fired(app, "rebuild.recomputed") > 0);
+    other.services.fail_points.clear();
+    app.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .await;
+    until_rebuilt(other, &sale, before + 1).await;
+    until_only_the_live_epochs_buyers_are_left(app, &sale).await;
+    app.assert_kept(&sale, &winners).await;
+    assert_eq!(app.assert_sound(&sale).await.live, 8);
+    pair.finish().await;
+}
+
+/// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
+fn unreadable(sale: &str) -> String {
+    format!(
+        "ALTER TABLE orders RENAME TO stored;
+         CREATE FUNCTION readable(sale bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+             IF sale = {sale} THEN
+                 RAISE EXCEPTION 'invalid page' USING ERRCODE = 'data_corrupted';
+             END IF;
+             RETURN true;
+         END $$;
+         CREATE VIEW orders AS SELECT * FROM stored WHERE readable(sale_id);"
+    )
+}
+
+const READABLE_AGAIN: &str =
+    "DROP VIEW orders; DROP FUNCTION readable(bigint); ALTER TABLE stored RENAME TO orders;";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
+    let app = TestApp::start().await;
+    let mut sales = Vec::new();
+    for _ in 0..3 {
+        let (sale, winners) = sold(&app, 20, 5).await;
+        app.assert_sound(&sale).await;
+        sales.push((sale, winners));
+    }
+    let bad = sales[1].0.clone();
+    let before = epoch(&app, &bad).await;
+    app.execute(&unreadable(&bad)).await;
+    app.execute(DISOWN).await;
+    for (sale, winners) in sales.iter_mut().filter(|(sale, _)| *sale != bad) {
+        until_rebuilt(&app, sale, before).await;
+        let again = winners[0].0.refused(sale, "already_ordered").await;
+        assert_eq!(again.text("order_id"), winners[0].1);
+        // Accepted, and written later: a view takes no COPY.
+        winners.extend(crowd(&app, sale, 5).await);
+        assert_eq!(winners.len(), 10, "its neighbours sell");
+    }
+    app.shopper().buy(&bad).await.assert(StatusCode::SERVICE_UNAVAILABLE);
+
+    let before = epoch(&app, &bad).await;
+    app.execute(READABLE_AGAIN).await;
+    until_rebuilt(&app, &bad, before - 1).await;
+    for (sale, winners) in &sales {
+        assert_all_pending(&app, sale, winners).await;
+        app.assert_sound(sale).await;
+    }
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() {
+    let app = TestApp::start().await;
+    let sale = app.sale(20, json!({})).await;
+    let users = [UserId::random(), UserId::random()];
+    for (user, ids) in users.iter().zip(["1, 12", "13, 15"]) {
+        app.execute(&format!(
+            "INSERT INTO orders (id, sale_id, user_id, status, price_cents, idempotency_hash,
+                                 created_at, pay_by, closed_at)
+             SELECT n, {sale}, '{user}', 'cancelled', 100, n, now(), now(), now()
+             FROM generate_series({ids}) AS n"
+        ))
+        .await;
+    }
+    rebuilt_by(&app, &sale, app.execute(DISOWN)).await;
+    let (keys, id) = keys_of(&app, &sale);
+    let buyers = keys.buyers(id, epoch(&app, &sale).await);
+    for (user, expected) in users.into_iter().zip([5..=12, 13..=15]) {
+        let mut record = redis::cmd("HGET");
+        record.arg(&buyers).arg(&user.as_bytes()[..]);
+        let found: Vec<u8> = app.in_redis(&mut record).await;
+        let returned = record::decode(&found).filter(|held| held.returned);
+        let held: Vec<i64> = returned.map(|held| held.order_id.get()).collect();
+        assert_eq!(held, expected.collect::<Vec<_>>(), "the newest eight");
+    }
+    app.finish().await;
+}
+
+/// By hand, while nothing else runs that would do it: one sale, and then everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_rebuilds_a_sale_and_everything() {
+    let servers = Servers::shared().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let ((one, bought), (other, others)) = (sold(&app, 20, 8).await, sold(&app, 20, 8).await);
+    let mut winners = [bought, others];
+    let (prefix, mut redis) = (app.prefix.clone(), app.redis().await);
+    let database = app.stop().await;
+    let home = Home::new();
+    let rebuild = async |arguments: &[&str]| {
+        let mut command = home.command(&[&["rebuild"], arguments].concat());
+        command.envs(settings_of(servers, &database, &prefix));
+        home.finish(command).await.assert_done();
+    };
+
+    let launch = async |options| {
+        let (database, prefix) = (database.clone(), prefix.clone());
+        TestApp::launch(database, servers.redis.url(), prefix, options).await
+    };
+    // The buyers of one sale are nonsense, and its stock is gone; the log has its orders still.
+    let (keys, id) = (Keys::new(&prefix), one.parse().expect("an id"));
+    let mut damage = redis::pipe();
+    damage.set(keys.buyers(id, 1), "nonsense").hdel(keys.state(id), "remaining");
+    damage.exec_async(&mut redis).await.expect("damaged");
+    rebuild(&["--sale", &one]).await;
+    let app = launch(Options::without_writer()).await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
+    app.assert_kept(&one, &winners[0]).await;
+    assert_eq!(app.assert_sound(&one).await.live, 8);
+    // The other one was left alone, its log and all.
+    assert_eq!(app.audit(&other).await.backlog, 8);
+    winners[1].extend(crowd(&app, &other, 2).await);
+    app.stop().await;
+
+    rebuild(&[]).await;
+    let app = launch(Options::default()).await;
+    assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (3, 2));
+    for (sale, winners) in [&one, &other].into_iter().zip(&winners) {
+        assert_all_pending(&app, sale, winners).await;
+        crowd(&app, sale, 30).await;
+        assert_eq!(app.assert_sound(sale).await.live, 20);
+    }
+    app.finish().await;
+}
+
+/// A statement that waits is ended after a minute; how long an operator waits is for them to say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
+    let servers = Servers::shared().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(20, json!({})).await;
+    let prefix = app.prefix.clone();
+    let database = app.stop().await;
+    let mut other = database.connect().await;
+    let backend = sqlx::query_scalar(
+        "SELECT pg_backend_pid() FROM pg_advisory_lock(
+             x'666c6173685f7262'::bigint # hashtext(current_schema())::bigint)",
+    );
+    let backend: i32 = backend.fetch_one(&mut other).await.expect("the lock of the election");
+    let home = Home::new();
+    let mut command = home.command(&["rebuild"]);
+    command.envs(settings_of(servers, &database, &prefix));
+    let mut program = Program::spawn(&home, command);
+    // It says whom it waits for.
+    let says = |words: &str| program.stderr().contains(words);
+    wait_for!(says("another rebuild is under way") && says(&backend.to_string()));
+    let waiting = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+         WHERE NOT granted AND datname = current_database()",
+    );
+    let waiting: i64 = waiting.fetch_one(&mut other).await.expect("a number");
+    assert_eq!(waiting, 0, "no statement of it waits");
+    drop(other);
+    assert_eq!(program.end().await, Some(0), "{}", program.stderr());
+    let epoch = sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1");
+    let epoch = epoch.bind(sale.parse::<i64>().expect("an id"));
+    let epoch: i64 = epoch.fetch_one(&mut database.connect().await).await.expect("its epoch");
+    assert_eq!(epoch, 2, "it is rebuilt");
+    database.drop().await;
+}
+
+/// Whether this instance sells, from a Redis that Postgres has approved.
+async fn is_approved(app: &TestApp) -> bool {
+    let Ok(live) = app.services.catalog.redis.processes().await else {
+        return false;
+    };
+    let catalog = &app.services.catalog;
+    let approved = catalog.approved_processes().await.unwrap_or_default();
+    approved == live.into_iter().collect() && catalog.sells_something().await.is_ok()
+}
+
+/// `SCALE=full` makes it 1,000 sales and 1,000,000 buyers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_catalogue_is_rebuilt() {
+    let (sales, buyers) = match std::env::var("SCALE").as_deref() {
+        Ok("full") => (1_000, 1_000_000),
+        _ => (100, 20_000),
+    };
+    let pair = Pair::start().await;
+    let [app, _] = pair.apps();
+    let each = buyers / sales;
+    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As
+    // if all sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale
+    // after the other.
+    let order = match std::env::var("ROWS").as_deref() {
+        Ok("apart") => "sales.id, n",
+        _ => "n, sales.id",
+    };
+    app.execute(&format!(
+        "INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at,
+                            payment_timeout_secs)
+             SELECT 'sale ' || n, 100, 2 * {each}, {each}, now(), now() + interval '1 day', 86400
+             FROM generate_series(1, {sales}) AS n;
+         INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+             SELECT row_number() OVER (ORDER BY {order}), sales.id, gen_random_uuid(), 0,
+                    'pending_payment', 100, now(), now() + interval '1 day'
+             FROM sales, generate_series(1, {each}) AS n ORDER BY {order};"
+    ))
+    .await;
+    // Only what this process knows of can be missing in Redis.
+    wait_for!(app.services.catalog.cache.cached_sales().len() == sales);
+    flush(app).await;
+    let (began, before) = (Instant::now(), functions_run(app).await);
+    app.execute(DISOWN).await;
+    // The last thing that a rebuild does is to approve the process, after all sales.
+    while !is_approved(app).await {
+        assert!(began.elapsed() < 10 * PATIENCE, "nobody rebuilds");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (took, calls) = (began.elapsed(), functions_run(app).await - before);
+    println!("{sales} sales and {buyers} buyers were rebuilt in {took:?}, with {calls} calls");
+    // What it costs: a few calls a sale, however many buyers it has.
+    assert!(calls <= 8 * sales as u64, "{calls} calls for {sales} sales");
+    for sale in [1, sales / 2, sales] {
+        let sale = sale.to_string();
+        assert!(epoch(app, &sale).await > 1, "sale {sale} was rebuilt");
+        // The other instance may have done it, and this one follows at its next look.
+        wait_for!(!crowd(app, &sale, 1).await.is_empty());
+        assert_eq!(app.assert_sound(&sale).await.live, each as i64 + 1);
+    }
+    pair.finish().await;
+}

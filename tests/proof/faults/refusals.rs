@@ -1,0 +1,296 @@
+//! A server that is there and says no, or another one at its address: clients hear 503, never 500,
+//! and when the server does its work again so does everything else, without a restart.
+
+use super::*;
+use crate::support::own_redis::say;
+use redis::aio::MultiplexedConnection;
+use sqlx::{AssertSqlSafe, Executor};
+use std::fs;
+
+/// Everything that can be asked, of a sale and of somebody's order in it, at once; and what is
+/// wrong with the answers. Operators wait for a minute where shoppers wait for ten seconds.
+async fn ask_everything(app: &TestApp, operators: bool, sale: &str, of: &Winner) -> Vec<String> {
+    let (shopper, order) = of;
+    let public = ["/healthz", "/readyz", "/api/v1/sales", &format!("/api/v1/sales/{sale}")]
+        .map(|path| ("anybody", Method::GET, path.to_owned(), None));
+    let own = [
+        (Method::GET, "orders"),
+        (Method::GET, &format!("orders/{order}")),
+        (Method::GET, "orders/123456789"),
+        (Method::POST, &format!("orders/{order}/pay")),
+        (Method::POST, &format!("orders/{order}/cancel")),
+        (Method::POST, &format!("sales/{sale}/orders")),
+    ]
+    .map(|(method, path)| ("shopper", method, format!("/api/v1/{path}"), None));
+    let another = json!({"title": "another", "price_cents": 1, "stock": 1});
+    let admin = [
+        (Method::GET, format!("/{sale}/audit"), None),
+        (Method::GET, format!("/{sale}/orders"), None),
+        (Method::GET, format!("/{sale}/orders?user={}", shopper.user), None),
+        (Method::PATCH, format!("/{sale}"), Some(json!({"description": "changed"}))),
+        (Method::POST, format!("/{sale}/stock"), Some(json!({"add": 1}))),
+        (Method::POST, format!("/{sale}/pause"), None),
+        (Method::POST, format!("/{sale}/resume"), None),
+        (Method::POST, String::new(), Some(another)),
+    ]
+    .map(|(method, rest, body)| ("operator", method, format!("/api/v1/admin/sales{rest}"), body));
+    let admin = admin.into_iter().filter(|_| operators);
+    let asked =
+        public.into_iter().chain(own).chain(admin).map(async |(who, method, path, body)| {
+            let reply = match who {
+                "shopper" => shopper.call(method.clone(), &path).await,
+                "operator" => app.admin(&method, &path, body).await,
+                _ => app.get(&path).await,
+            };
+            let is_wrong = reply.status.is_server_error() && reply.status != 503;
+            is_wrong.then(|| format!("{who}: {method} {path}: {} {}", reply.status, reply.body))
+        });
+    join_all(asked).await.into_iter().flatten().collect()
+}
+
+async fn bought(app: &TestApp, sale: &str) -> Result<Winner, Reply> {
+    let shopper = app.shopper();
+    let reply = shopper.buy(sale).await;
+    if !reply.is_accepted() {
+        return Err(reply);
+    }
+    Ok((shopper, reply.text("order_id").to_owned()))
+}
+
+/// An instance whose way to a server leads through a proxy, and what became of its sale.
+struct Scene {
+    app: TestApp,
+    sale: String,
+    proxy: Proxy,
+    winners: Vec<Winner>,
+    wrong: Vec<String>,
+}
+
+impl Scene {
+    async fn new(app: TestApp, proxy: Proxy) -> Self {
+        let sale = app.sale(10_000, json!({})).await;
+        let (winners, wrong) = (Vec::new(), Vec::new());
+        Self { app, sale, proxy, winners, wrong }
+    }
+
+    /// Somebody who has an order to pay.
+    async fn regular(&self) -> Winner {
+        let shopper = self.app.shopper();
+        let order = shopper.order_to_pay(&self.sale).await;
+        (shopper, order)
+    }
+
+    /// Waits until a shopper hears 503.
+    async fn until_refused(&mut self) {
+        let (app, sale, winners) = (&self.app, &self.sale, &mut self.winners);
+        wait_for!(
+            "a shopper is refused",
+            match bought(app, sale).await {
+                Ok(winner) => {
+                    winners.push(winner);
+                    None
+                }
+                Err(reply) => {
+                    assert_shed(&reply);
+                    Some(())
+                }
+            }
+        );
+    }
+
+    /// Notes what is answered wrongly while the server refuses.
+    async fn ask(&mut self, refusal: &str, operators_too: bool, regular: &Winner) {
+        let answers = ask_everything(&self.app, operators_too, &self.sale, regular).await;
+        self.wrong.extend(answers.into_iter().map(|told| format!("{refusal}: {told}")));
+    }
+
+    /// Waits until the sale, which an operator may have paused, sells again.
+    async fn until_it_sells(&mut self, regular: Winner) {
+        let (app, sale) = (&self.app, &self.sale);
+        let winner = eventually("it sells again", async || {
+            app.admin_sale(Method::POST, sale, "/resume", None).await;
+            bought(app, sale).await.ok()
+        });
+        self.winners.extend([winner.await, regular]);
+    }
+
+    async fn conclude(self) {
+        assert!(self.wrong.is_empty(), "\n{}", self.wrong.join("\n"));
+        self.app.assert_kept(&self.sale, &self.winners).await;
+        self.app.assert_sound(&self.sale).await;
+        self.app.stop().await;
+    }
+
+    /// The proxy's own refusals: it hangs up at the first question, or leads to another server.
+    async fn lead_astray(&self, refusal: &str, elsewhere: &Address) {
+        match refusal {
+            "hangs up" => self.proxy.set(Fault::CutRequest { after: 1 }).await,
+            _ => self.proxy.set_target(elsewhere.clone()),
+        }
+        self.proxy.cut();
+    }
+
+    async fn lead_back(&self, home: &Address) {
+        self.proxy.set(Fault::None).await;
+        self.proxy.set_target(home.clone());
+        self.proxy.cut();
+    }
+}
+
+/// Why Redis refuses, the commands that bring it about (or code below), and that end it.
+const OF_REDIS: [(&str, &[&str], &str); 9] = [
+    ("memory is full", &["CONFIG SET maxmemory 1"], "CONFIG SET maxmemory 0"),
+    ("snapshots fail", &[], "CONFIG SET save "),
+    (
+        "too few replicas",
+        &["CONFIG SET min-replicas-to-write 1"],
+        "CONFIG SET min-replicas-to-write 0",
+    ),
+    ("a replica of nobody", &["REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),
+    ("busy", &[], ""),
+    (
+        "wants a password",
+        &["CONFIG SET requirepass unknown", "CLIENT KILL TYPE normal"],
+        "CONFIG SET requirepass ",
+    ),
+    (
+        "too many clients",
+        &["CONFIG SET maxclients 1", "CLIENT KILL TYPE normal"],
+        "CONFIG SET maxclients 10000",
+    ),
+    ("hangs up", &[], ""),
+    ("postgres answers", &[], ""),
+];
+
+/// A connection from before to a Redis that refuses.
+struct Operator(MultiplexedConnection);
+
+impl Operator {
+    async fn say(&self, command: &str) -> Result<String, crate::support::stores::Error> {
+        say(&mut self.0.clone(), &command.split(' ').collect::<Vec<_>>()).await
+    }
+
+    async fn must_say(&self, commands: &[&str]) {
+        for command in commands {
+            self.say(command).await.expect(command);
+        }
+    }
+
+    /// A folder is in the place of the snapshot.
+    async fn make_snapshots_fail(&self, redis: &OwnRedis) {
+        fs::create_dir(redis.data().join("dump.rdb")).expect("a folder");
+        redis.say(&["CONFIG", "SET", "save", "3600 1000000"]).await.expect("saves");
+        self.must_say(&["BGSAVE"]).await;
+        let failed = "rdb_last_bgsave_status:err";
+        wait_for!(self.say("INFO persistence").await.is_ok_and(|said| said.contains(failed)));
+    }
+
+    /// A script that does not end.
+    async fn make_busy(&self, redis: &OwnRedis) {
+        self.must_say(&["CONFIG SET busy-reply-threshold 1"]).await;
+        let mut another = redis.connection().await.expect("redis");
+        tokio::spawn(async move {
+            let mut endless = redis::cmd("EVAL");
+            endless.arg("while true do end").arg(0);
+            endless.exec_async(&mut another).await.expect_err("it is killed");
+        });
+    }
+
+    async fn end_script(&self) {
+        self.must_say(&["SCRIPT KILL"]).await;
+        // By now anything that takes a millisecond makes it busy.
+        wait_for!(self.say("CONFIG SET busy-reply-threshold 5000").await.is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_refuses_for_any_reason_is_503_and_passes() {
+    let servers = Servers::own().await;
+    let redis = own_redis(&servers, "other").await;
+    let (home, elsewhere) =
+        (Address::Unix(redis.socket()), Address::of_postgres(servers.postgres.address()));
+    let proxy = Proxy::start(home.clone()).await;
+    let operator = Operator(redis.connection().await.expect("redis"));
+    let url = format!("redis://{}", proxy.address());
+    let app = TestApp::with_redis(&servers, url, Options::default()).await;
+    let mut scene = Scene::new(app, proxy).await;
+    for (refusal, begin, end) in OF_REDIS {
+        let regular = scene.regular().await;
+        operator.must_say(begin).await;
+        match refusal {
+            "snapshots fail" => operator.make_snapshots_fail(&redis).await,
+            "busy" => operator.make_busy(&redis).await,
+            _ if begin.is_empty() => scene.lead_astray(refusal, &elsewhere).await,
+            _ => {}
+        }
+        scene.until_refused().await;
+        scene.ask(refusal, true, &regular).await;
+        match refusal {
+            "snapshots fail" => fs::remove_dir(redis.data().join("dump.rdb")).expect("a folder"),
+            "busy" => operator.end_script().await,
+            _ if begin.is_empty() => scene.lead_back(&home).await,
+            _ => {}
+        }
+        if !end.is_empty() {
+            operator.must_say(&[end]).await;
+        }
+        scene.until_it_sells(regular).await;
+    }
+    scene.conclude().await;
+}
+
+const OF_POSTGRES: [&str; 6] = [
+    "the database lets nobody in",
+    "read only",
+    "the orders are locked",
+    "bytes vanish",
+    "hangs up",
+    "redis answers",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
+    let servers = Servers::own().await;
+    let home = Address::of_postgres(servers.postgres.address());
+    let elsewhere = Address::Unix(servers.redis.socket());
+    let proxy = Proxy::start(home.clone()).await;
+    let app = TestApp::behind(&servers, &proxy).await;
+    let mut scene = Scene::new(app, proxy).await;
+    let name = &scene.app.database.name;
+    let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only =");
+    for refusal in OF_POSTGRES {
+        let regular = scene.regular().await;
+        // A session from before.
+        let mut operator = scene.app.database.connect().await;
+        match refusal {
+            "the database lets nobody in" => scene.app.allow_connections(false).await,
+            "read only" => {
+                scene.app.execute(&format!("{alter} on")).await;
+                scene.proxy.cut();
+            }
+            "the orders are locked" => {
+                let lock = "BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE";
+                operator.execute(lock).await.expect(lock);
+            }
+            "bytes vanish" => scene.proxy.set(Fault::BlackHole).await,
+            _ => scene.lead_astray(refusal, &elsewhere).await,
+        }
+        // Selling goes on.
+        let winner = bought(&scene.app, &scene.sale).await;
+        scene.winners.push(winner.unwrap_or_else(|reply| panic!("{refusal}: {}", reply.body)));
+        let answers = !matches!(refusal, "the orders are locked" | "bytes vanish");
+        scene.ask(refusal, answers, &regular).await;
+        match refusal {
+            "the database lets nobody in" => scene.app.allow_connections(true).await,
+            "read only" => {
+                let again = AssertSqlSafe(format!("{alter} off"));
+                operator.execute(again).await.expect("ALTER DATABASE");
+                scene.proxy.cut();
+            }
+            "the orders are locked" => drop(operator.execute("ROLLBACK").await.expect("ROLLBACK")),
+            _ => scene.lead_back(&home).await,
+        }
+        scene.until_it_sells(regular).await;
+    }
+    scene.conclude().await;
+}

@@ -1,0 +1,122 @@
+//! Pause and close take effect on every instance before they answer, also on one that hears nothing
+//! of it: Redis decides by its own state, which the operator's change reaches first. No instance
+//! has to answer for that, so one that is cut off or dead holds nothing up.
+
+use super::*;
+use crate::support::app::{Options, TestApp};
+use crate::support::plant::{IGNORE_THE_WINDOW, plant};
+use crate::support::proxy::{self, Address, Fault};
+
+/// Two instances that hear each other, and two that will not.
+struct Stage {
+    app: TestApp,
+    /// Sells, as long as Redis lets it, and learns nothing from Postgres any more.
+    deaf: TestApp,
+    /// Reaches neither store any more.
+    cut_off: TestApp,
+    networks: Vec<proxy::Proxy>,
+}
+
+impl Stage {
+    async fn start(servers: &Servers) -> Self {
+        let app = TestApp::start_on(servers, Options::default()).await;
+        let postgres = Address::of_postgres(servers.postgres.address());
+        let redis = Address::Unix(servers.redis.socket());
+        let mut networks = Vec::new();
+        for target in [postgres.clone(), postgres, redis] {
+            networks.push(proxy::Proxy::start(target).await);
+        }
+        let launch = |postgres: &proxy::Proxy, redis: String| {
+            let database = app.database.clone().through(postgres.tcp_address());
+            TestApp::launch(database, redis, app.prefix.clone(), Options::without_writer())
+        };
+        let redis = format!("redis://{}", networks[2].address());
+        let deaf = launch(&networks[0], app.redis_url.clone());
+        let (deaf, cut_off) = tokio::join!(deaf, launch(&networks[1], redis));
+        Self { app, deaf, cut_off, networks }
+    }
+
+    /// A sale that every instance knows and sells.
+    async fn sale(&self) -> String {
+        let sale = self.app.sale(1_000_000, json!({})).await;
+        for instance in [&self.app, &self.deaf, &self.cut_off] {
+            instance.shopper().must_buy(&sale).await;
+        }
+        sale
+    }
+
+    async fn hear_nothing(&self) {
+        for network in &self.networks {
+            network.set(Fault::BlackHole).await;
+        }
+    }
+
+    async fn finish(self) {
+        for network in &self.networks {
+            network.set(Fault::None).await;
+            network.cut();
+        }
+        self.deaf.stop().await;
+        self.cut_off.stop().await;
+        self.app.finish().await;
+    }
+}
+
+/// What the deaf instance told those who asked after the operator was answered: accepted, codes.
+async fn accepted_after(stage: &Stage, sale: &str, action: &str) -> (usize, Vec<String>) {
+    let enough = Arc::new(AtomicBool::new(false));
+    let before = Arc::new(AtomicUsize::new(0));
+    // Purchases in the queue, in Redis and on the way back when the operator acts.
+    let rush: Vec<_> = (0..40)
+        .map(|_| {
+            let entrance = stage.deaf.entrance();
+            let (sale, enough, before) = (sale.to_owned(), enough.clone(), before.clone());
+            tokio::spawn(async move {
+                while !enough.load(Relaxed) {
+                    let reply = entrance.shopper().buy(&sale).await;
+                    before.fetch_add(usize::from(reply.is_accepted()), Relaxed);
+                }
+            })
+        })
+        .collect();
+    wait_for!(before.load(Relaxed) >= 100);
+    stage.app.steer(sale, action).await;
+    let late = TestApp::all_buy(stage.deaf.shoppers(100), sale).await;
+    enough.store(true, Relaxed);
+    for one in rush {
+        one.await.expect("no panic");
+    }
+    let accepted = late.iter().filter(|reply| reply.is_accepted());
+    (accepted.count(), late.iter().map(|reply| reply.code().to_owned()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_hears_nothing_accepts_nothing_after_the_operators_answer() {
+    let stage = Stage::start(Servers::shared().await).await;
+    let (paused, closed) = (stage.sale().await, stage.sale().await);
+    stage.hear_nothing().await;
+    for (sale, action, refusal) in [(&paused, "pause", "paused"), (&closed, "close", "ended")] {
+        let (accepted, codes) = accepted_after(&stage, sale, action).await;
+        assert_eq!(accepted, 0, "{action}");
+        assert!(codes.iter().all(|code| code == refusal), "{codes:?}");
+        assert_eq!(stage.app.sale_now(sale).await["state"], refusal);
+        // It has really heard nothing.
+        assert_eq!(stage.deaf.sale_now(sale).await["state"], "open");
+    }
+    let audit = stage.app.audit(&paused).await;
+    assert!(audit.ok, "{audit:#?}");
+    stage.finish().await;
+}
+
+/// With a function that ignores the flags the deaf instance sells on, and this test sees it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_sells_on_is_noticed() {
+    let servers = Servers::own().await;
+    let stage = Stage::start(&servers).await;
+    plant(&mut stage.app.redis().await, IGNORE_THE_WINDOW).await;
+    let sale = stage.sale().await;
+    stage.hear_nothing().await;
+    let (accepted, _) = accepted_after(&stage, &sale, "pause").await;
+    assert!(accepted > 0);
+    stage.finish().await;
+}

@@ -1,0 +1,231 @@
+//! Several processes behind nginx and Caddy, with `deploy/`'s files in which only addresses change.
+
+mod addresses;
+mod deafness;
+mod rolling;
+mod streams;
+
+use crate::support::app::{ADMIN_TOKEN, Ask, PATIENCE, all_at_once, ask, eventually};
+use crate::support::program::{Home, Program, SECRET, settings_of};
+use crate::support::{Database, Servers, events::Events, proxy::free_port};
+use flash_sale::{auth::TokenSigner, domain::UserId};
+use nix::{sys::signal::Signal, unistd::Pid};
+use reqwest::Client;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+
+/// What an instance has after SIGTERM: the longest notice of these tests, and 10 s.
+const GONE_WITHIN: Duration = Duration::from_secs(14);
+
+/// Which proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Nginx,
+    Caddy,
+}
+
+impl Kind {
+    /// The program with its file of `deploy/`, as it is but for the addresses.
+    fn command(self, folder: &Path, port: u16, instances: &[SocketAddr]) -> Command {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+        let read = |name| fs::read_to_string(deploy.join(name)).expect("a file of deploy/");
+        let mut command = Command::new(format!("{self:?}").to_lowercase());
+        match self {
+            Self::Nginx => {
+                let conf = nginx_conf(&read("nginx.conf"), port, instances);
+                fs::write(folder.join("nginx.conf"), conf).expect("a file");
+                command.args(["-e", "stderr", "-g", "daemon off;", "-c", "nginx.conf"]);
+                command.arg("-p").arg(folder);
+            }
+            Self::Caddy => {
+                fs::write(folder.join("Caddyfile"), read("Caddyfile")).expect("a file");
+                let list: Vec<String> = instances.iter().map(SocketAddr::to_string).collect();
+                command.args(["run", "--adapter", "caddyfile", "--config"]);
+                command.arg(folder.join("Caddyfile"));
+                command.env("PROXY_PORT", port.to_string());
+                command.env("INSTANCES", list.join(" "));
+                command
+                    .envs(["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"].map(|name| (name, folder)));
+            }
+        }
+        command
+    }
+}
+
+/// The file with these addresses instead of its own; a panic if it does not have what is replaced.
+fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
+    let (mut replaced, mut listens) = (0, 0);
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match line.split_whitespace().next() {
+            Some("server") if line.contains("app-") => {
+                if replaced == 0 {
+                    let rest = line.split_once(":8080").expect("a port").1;
+                    let server = |address| format!("server {address}{rest}");
+                    lines.extend(instances.iter().map(server));
+                }
+                replaced += 1;
+            }
+            Some("listen") => {
+                listens += 1;
+                lines.push(format!("listen 127.0.0.1:{port};"));
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    assert!(replaced > 1 && listens == 1, "nginx.conf has changed");
+    lines.join("\n")
+}
+
+/// A running proxy.
+struct Proxy {
+    child: Child,
+    base: String,
+    log: PathBuf,
+}
+
+impl Proxy {
+    /// What it has written about errors.
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// In front of all instances.
+    async fn start(kind: Kind, deployment: &Deployment) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let folder = deployment.home.0.join(format!("proxy-{number}"));
+        fs::create_dir(&folder).expect("a folder");
+        let port = free_port();
+        let log = folder.join("stderr");
+        let instances: Vec<_> =
+            (0..deployment.ports.len()).map(|one| deployment.address(one)).collect();
+        let mut command = kind.command(&folder, port, &instances);
+        command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(fs::File::create(&log).expect("a file")).spawn();
+        let child = child.expect("it runs (scripts/setup.sh proof installs it)");
+        let proxy = Self { child, base: format!("http://127.0.0.1:{port}"), log };
+        let client = Client::new();
+        wait_for!("the proxy has an instance to ask", {
+            let asked = client.get(format!("{}/routable", proxy.base)).send().await;
+            asked.is_ok_and(|reply| reply.status() == 200).then_some(())
+        });
+        proxy
+    }
+
+    /// A request of a client with a connection of its own.
+    fn ask(&self, method: &str, path: &str) -> Ask {
+        ask(&Client::new(), method, format!("{}{path}", self.base))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Not SIGKILL: nginx' master has to end its workers.
+        let pid = i32::try_from(self.child.id()).expect("a pid");
+        nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGTERM).ok();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A deployment of processes, each on a port of its own, which it keeps when it is replaced.
+pub struct Deployment {
+    home: Home,
+    database: Database,
+    settings: Vec<(&'static str, String)>,
+    tokens: Arc<TokenSigner>,
+    ports: Vec<u16>,
+    instances: Vec<Option<Program>>,
+}
+
+impl Deployment {
+    pub async fn start(size: usize, more: &[(&'static str, &str)]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let servers = Servers::shared().await;
+        let database = servers.database().await;
+        let prefix = format!("front{}:", NUMBER.fetch_add(1, Relaxed));
+        let mut settings = settings_of(servers, &database, &prefix).to_vec();
+        settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        let mut deployment = Self {
+            home: Home::new(),
+            database,
+            settings,
+            tokens: Arc::new(TokenSigner::new(SECRET.as_bytes()).expect("long enough")),
+            ports: (0..size).map(|_| free_port()).collect(),
+            instances: (0..size).map(|_| None).collect(),
+        };
+        for number in 0..size {
+            deployment.start_instance(number).await;
+        }
+        deployment
+    }
+
+    async fn start_instance(&mut self, number: usize) {
+        let mut command = self.home.command(&["serve"]);
+        command.envs(self.settings.iter().cloned());
+        command.env("LISTEN_ADDR", self.address(number).to_string());
+        self.instances[number] = Some(Program::serve_by(&self.home, command).await);
+    }
+
+    fn address(&self, number: usize) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[number]))
+    }
+
+    /// `kill -9`.
+    fn kill(&mut self, number: usize) {
+        self.instances[number] = None;
+    }
+
+    /// The first instance that runs.
+    pub fn running(&self) -> &Program {
+        self.instances.iter().flatten().next().expect("an instance runs")
+    }
+
+    fn token(&self) -> String {
+        mint(&self.tokens)
+    }
+
+    /// The program's own verdict, once nothing is under way, must be a good one.
+    async fn assert_sound(&self, sale: &str) {
+        let path = format!("/api/v1/admin/sales/{sale}/audit");
+        let audit: Value = wait_for!("the sale is quiescent", {
+            let asked = self.running().ask("GET", &path).bearer(ADMIN_TOKEN);
+            let audit: Value = asked.0.send().await.ok()?.json().await.ok()?;
+            (audit["quiescent"] == true).then_some(audit)
+        });
+        assert!(audit["ok"] == true && audit["conserved"] == true, "{audit:#}");
+    }
+
+    /// Ends what still runs, in order.
+    pub async fn finish(self) {
+        let going = self.instances.into_iter().flatten();
+        futures_util::future::join_all(going.map(|one| one.terminate_within(GONE_WITHIN))).await;
+        self.database.drop().await;
+    }
+}
+
+/// The token of a new user.
+fn mint(tokens: &TokenSigner) -> String {
+    tokens.mint(UserId::random(), "tester", OffsetDateTime::now_utc() + time::Duration::HOUR)
+}
+
+/// Waits for something that comes from a proxy.
+async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, waited).await;
+    waited.unwrap_or_else(|_| panic!("{what} did not come in {PATIENCE:?}"))
+}

@@ -1,0 +1,102 @@
+//! Event streams through a proxy: events come at once, an idle stream shows that it lives, and a
+//! follower who loses the instance gets a fresh picture from another one.
+
+use super::*;
+
+async fn buy(proxy: &Proxy, sale: &str, token: &str) -> String {
+    let reply = proxy.ask("POST", &format!("/api/v1/sales/{sale}/orders")).bearer(token).await;
+    reply.assert(202);
+    reply.text("order_id").to_owned()
+}
+
+async fn follow(proxy: &Proxy, sale: &str) -> Events {
+    let mut events = Events::of(proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"))).await;
+    events.until(|_| true).await;
+    events
+}
+
+/// No event needs the next one to come through: a proxy that collected them (nginx: until 4 KiB are
+/// full) would let every follower here wait in vain.
+async fn events_come_at_once(kind: Kind) {
+    let deployment = Deployment::start(2, &[]).await;
+    let proxy = Proxy::start(kind, &deployment).await;
+    let sale = deployment.running().sale(100).await;
+    let mut events = follow(&proxy, &sale).await;
+    // Whichever instance sells, whichever shows it.
+    for sold in 1..=4 {
+        let token = deployment.token();
+        let order = buy(&proxy, &sale, &token).await;
+        events.until(|event| event["remaining"] == 100 - sold).await;
+        let ask = proxy.ask("GET", &format!("/api/v1/orders/{order}/events"));
+        let mut order = Events::of(ask.bearer(&token)).await;
+        order.until(|event| event["status"] == "pending_payment").await;
+    }
+    drop((events, proxy));
+    deployment.finish().await;
+}
+
+cases! { events_come_at_once:
+    events_come_at_once_through_nginx => Kind::Nginx,
+    events_come_at_once_through_caddy => Kind::Caddy,
+}
+
+/// Nothing happens, and the stream is not given up: a comment comes every 15 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_stream_is_kept_alive_through_both_proxies() {
+    let deployment = Deployment::start(1, &[]).await;
+    let sale = deployment.running().sale(1).await;
+    let heartbeat = async |kind| {
+        let proxy = Proxy::start(kind, &deployment).await;
+        let mut events = follow(&proxy, &sale).await;
+        let mut next = async || events.block().await.ok().flatten().expect("the stream goes on");
+        while !next().await.starts_with(':') {}
+    };
+    tokio::join!(heartbeat(Kind::Nginx), heartbeat(Kind::Caddy));
+    deployment.finish().await;
+}
+
+/// Half of the followers lose their instance; the other one tells them how things stand.
+async fn who_loses_the_instance_gets_a_fresh_picture(kind: Kind) {
+    let mut deployment = Deployment::start(2, &[]).await;
+    let proxy = Proxy::start(kind, &deployment).await;
+    let sale = deployment.running().sale(100).await;
+    let mut followers = Vec::new();
+    for _ in 0..6 {
+        followers.push(follow(&proxy, &sale).await);
+    }
+    deployment.kill(0);
+    buy(&proxy, &sale, &deployment.token()).await;
+    let (mut lost, mut kept) = (0, 0);
+    for mut events in followers {
+        // Either the stream goes on and tells of the purchase, or it is over, in whatever way.
+        let heard = in_time("an event or the end", async {
+            while let Ok(Some((_, event))) = events.try_next().await {
+                if event["remaining"] == 99 {
+                    return true;
+                }
+            }
+            false
+        });
+        if heard.await {
+            kept += 1;
+            continue;
+        }
+        lost += 1;
+        // What `static/js/sse.js` does: it asks again.
+        wait_for!("a fresh picture", {
+            let ask = proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"));
+            let response = ask.0.send().await.ok()?;
+            (response.status() == 200).then_some(())?;
+            let (_, event) = Events::from(response).try_next().await.ok()??;
+            (event["remaining"] == 99).then_some(())
+        });
+    }
+    assert!(lost > 0 && kept > 0, "{kind:?}: {lost} lost theirs, {kept} did not");
+    drop(proxy);
+    deployment.finish().await;
+}
+
+cases! { who_loses_the_instance_gets_a_fresh_picture:
+    who_loses_the_instance_gets_a_fresh_picture_through_nginx => Kind::Nginx,
+    who_loses_the_instance_gets_a_fresh_picture_through_caddy => Kind::Caddy,
+}

@@ -1,0 +1,158 @@
+//! Limits for visitors of the lab: each address has its share, and nothing stays behind.
+
+use crate::support::app::{Options, Reply, TestApp};
+use crate::support::program::{Home, Program, get};
+use crate::support::test_lab::{ARENAS, TestLab};
+use futures_util::future::join_all;
+use lab::{Wanted, selling::Buyer, servers::Servers};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A visitor's call, by way of a proxy that names their address.
+async fn call(app: &TestApp, by: &str, method: Method, path: &str, body: Value) -> Reply {
+    let request = app.client.request(method, app.url(path));
+    let request = request.header("x-forwarded-for", by).json(&body);
+    Reply::of(request.send().await.expect("an answer")).await
+}
+
+async fn create(app: &TestApp, by: &str) -> Reply {
+    let body = json!({"strategy": "naive", "stock": 1000, "work_ms": 2000});
+    call(app, by, Method::POST, ARENAS, body).await
+}
+
+fn arena(created: &Reply) -> String {
+    created.assert(StatusCode::CREATED);
+    format!("{ARENAS}/{}", created.text("arena_id"))
+}
+
+async fn storm(app: &TestApp, by: &str, arena: &str) -> Reply {
+    let body = json!({"buyers": 1000, "concurrency": 1});
+    call(app, by, Method::POST, &format!("{arena}/storm"), body).await
+}
+
+async fn delete(app: &TestApp, by: &str, arena: &str) {
+    call(app, by, Method::DELETE, arena, Value::Null).await.assert(StatusCode::NO_CONTENT);
+}
+
+async fn with_lab() -> TestApp {
+    TestApp::start_with(Options {
+        lab: true,
+        rate_limit: true,
+        trust_proxy: true,
+        ..Options::default()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_arenas() {
+    let app = with_lab().await;
+    let (ann, bob) = ("10.0.0.1", "10.0.0.2");
+    let answers = join_all((0..64).map(|_| create(&app, ann))).await;
+    let is_created = |reply: &&Reply| reply.status == StatusCode::CREATED;
+    let (created, refused): (Vec<_>, Vec<_>) = answers.iter().partition(is_created);
+    assert_eq!(created.len(), 16);
+    for refused in refused {
+        refused.assert_problem(409, "too_many_arenas");
+    }
+    create(&app, bob).await.assert(StatusCode::CREATED);
+    // A deletion makes room for one.
+    delete(&app, ann, &arena(created[0])).await;
+    create(&app, ann).await.assert(StatusCode::CREATED);
+    create(&app, ann).await.assert_problem(409, "too_many_arenas");
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn storms_are_bounded_by_address_and_in_all() {
+    let app = with_lab().await;
+    let mut arenas = Vec::new();
+    for by in ["10.0.0.1", "10.0.0.2"] {
+        for _ in 0..4 {
+            arenas.push(arena(&create(&app, by).await));
+            storm(&app, by, &arenas[arenas.len() - 1]).await.assert(StatusCode::ACCEPTED);
+        }
+        let one_more = storm(&app, by, &arena(&create(&app, by).await)).await;
+        one_more.assert_problem(429, "too_many_storms");
+        assert_eq!(one_more.header("retry-after"), "5");
+    }
+    let third = "10.0.0.3";
+    let arena = arena(&create(&app, third).await);
+    storm(&app, third, &arena).await.assert_problem(429, "too_many_storms");
+    // A storm that ends makes room.
+    delete(&app, "10.0.0.1", &arenas[0]).await;
+    wait_for!(storm(&app, third, &arena).await.is_accepted());
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn what_a_storm_has_counted_does_not_stay_in_memory() {
+    let app = with_lab().await;
+    let post = async |path: &str, body| call(&app, "10.0.0.1", Method::POST, path, body).await;
+    let body = json!({"strategy": "conditional-update", "stock": 10});
+    let path = format!("{}/storm", arena(&post(ARENAS, body).await));
+    post(&path, json!({"buyers": 3000, "concurrency": 50})).await.assert(StatusCode::ACCEPTED);
+    // Nobody asks for a verdict, which would write it too.
+    wait_for!(app.number("SELECT count(*) FROM lab.buyers").await == 3000);
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn extra_servers_end_when_no_arena_needs_them() {
+    let soon_idle = |servers: Servers| servers.with_idle_limit(Duration::from_millis(200));
+    let lab = TestLab::with("idle-servers:", soon_idle).await;
+    let stop = CancellationToken::new();
+    let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));
+    let folder = lab.servers.data_dir.clone().expect("a folder");
+    let pid_of = |number| folder.join(format!("redis-{number}/redis.pid"));
+    let running = || (1..=3).filter(|number| pid_of(*number).exists()).count();
+    for _ in 0..2 {
+        let wanted = Wanted {
+            strategy: "redlock".to_owned(),
+            stock: 3,
+            nodes: 1,
+            per_user_limit: 1,
+            options: serde_json::Map::new(),
+        };
+        let arena = lab.create(wanted).await.expect("an arena");
+        let buy = async |name: &str| {
+            let name = name.to_owned();
+            arena.purchase(&Buyer { name }, None).await.outcome.expect("sold");
+        };
+        buy("ann").await;
+        // Longer than the limit and a round of the upkeep: the arena still needs them.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(running(), 3);
+        buy("bob").await;
+        lab.delete(&arena.definition().id).await.expect("deleted");
+        drop(arena);
+        wait_for!(running() == 0);
+    }
+    stop.cancel();
+    upkeep.await.expect("no panic");
+    lab.finish().await;
+}
+
+#[tokio::test]
+async fn nobody_else_reaches_the_lab_unless_that_is_asked_for() {
+    let path = "/api/v1/lab/strategies";
+    for (address, lab, expected) in [
+        ("0.0.0.0:0", None, 404),
+        ("0.0.0.0:0", Some("on"), 200),
+        ("127.0.0.1:0", None, 200),
+        ("127.0.0.1:0", Some("off"), 404),
+    ] {
+        let home = Home::new();
+        let mut settings = vec![("LISTEN_ADDR", address)];
+        settings.extend(lab.map(|lab| ("LAB", lab)));
+        let program = Program::serve(&home, &[], &settings).await;
+        let (status, _) = get(&program, path).await;
+        assert_eq!(status.as_u16(), expected, "{address} {lab:?}");
+        let log = program.stderr();
+        let hints = log.lines().filter(|line| line.contains("LAB=on")).count();
+        assert_eq!(hints, usize::from(lab.is_none() && expected == 404), "{log}");
+        program.terminate().await;
+    }
+}

@@ -1,0 +1,412 @@
+//! Is there ever more than one holder? Clients run a workload amid faults and record a history. The
+//! checker must find two holders where theory allows them, and none where it does not.
+
+mod history;
+mod workload;
+
+use super::nodes::forget;
+use crate::support::proxy::{Address, Fault, Lost, Proxy};
+use crate::support::{Servers, locks::*, random::Random};
+use history::*;
+use std::ops::Range;
+use workload::*;
+
+/// Longer than any run.
+const ENDLESS: Duration = Duration::from_secs(300);
+
+// --- what the clients do, and what a history has to show
+
+/// Client 0 does this, every time; the others work for so many milliseconds.
+fn only_client_0(
+    does: Work,
+    others: Range<u64>,
+) -> impl Fn(usize, &mut Random) -> Work + Clone + 'static {
+    move |client, random| match client {
+        0 => does,
+        _ => Work::For(random.millis(others.clone())),
+    }
+}
+
+/// Client 0 sleeps beyond its lease, every time; the others never.
+fn oversleeping(client: usize, random: &mut Random) -> Work {
+    only_client_0(Work::UntilAnother, 5..25)(client, random)
+}
+
+/// The others work a little longer, so that there is somebody to be harmed.
+fn oversleeping_beside_workers(client: usize, random: &mut Random) -> Work {
+    only_client_0(Work::UntilAnother, 20..60)(client, random)
+}
+
+/// When client 0 goes on, another has had a whole turn.
+fn coming_back_too_late(client: usize, random: &mut Random) -> Work {
+    only_client_0(Work::UntilAnotherIsDone, 5..25)(client, random)
+}
+
+/// Client 0 oversleeps; clients stop when they are told, and some are.
+fn told(name: &str) -> Workload {
+    let some = |history: &[Holding]| times_told(history) > 0 && several_holders(history);
+    Workload::new(name, Trust::UntilLost, some).working(oversleeping)
+}
+
+/// Nobody oversleeps.
+fn steady(name: &str) -> Workload {
+    Workload::new(name, Trust::UntilLost, several_holders)
+}
+
+fn two_and_refused(history: &[Holding]) -> bool {
+    two_holders(history) && refused(history) > 0
+}
+
+/// Without client 0, which oversleeps: what it does to the others is the bug. On a slow machine any
+/// client may oversleep; those holdings are left out, too.
+fn without_sleepers(history: &[Holding], lease: Duration) -> Vec<Holding> {
+    let lease = nanos(lease * 9 / 10);
+    let awake = |holding: &&Holding| match holding.sure {
+        Some(sure) => holding.until <= sure,
+        None => holding.until - holding.from < lease,
+    };
+    let others = history.iter().filter(|holding| holding.client != 0);
+    others.filter(awake).cloned().collect()
+}
+
+#[track_caller]
+fn assert_sound(history: &[Holding]) {
+    assert_eq!(check(history), Violations::default());
+}
+
+/// Two holders there were, but no stale write.
+#[track_caller]
+fn assert_fenced(history: &[Holding]) {
+    let found = check(history);
+    assert_eq!((found.stale_writes, found.numbers_out_of_order), (0, 0));
+}
+
+// --- connections and faults
+
+async fn proxied_redis(socket: impl Into<std::path::PathBuf>) -> (Proxy, Line) {
+    let proxy = Proxy::start(Address::Unix(socket.into())).await;
+    let line = slow_line(&format!("redis://{}", proxy.address()));
+    (proxy, line)
+}
+
+async fn proxied_shared_redis() -> (Proxy, Line) {
+    proxied_redis(Servers::shared().await.redis.socket()).await
+}
+
+/// A connection, and a lease that is long for it.
+async fn leased_line() -> (Line, Duration) {
+    let line = line("client").await;
+    let lease = lease_on(&line).await;
+    (line, lease)
+}
+
+/// As in processes of their own.
+fn apart(lines: &[Line]) -> Vec<Line> {
+    lines.iter().map(Line::another_connection).collect()
+}
+
+/// A pool for each client.
+async fn pools() -> Vec<sqlx::PgPool> {
+    join_all((0..CLIENTS).map(|_| pool(2))).await
+}
+
+async fn cuts_and_lost_replies(workload: &Workload, proxy: &Proxy, to: &'static str) {
+    let mut random = Random::of(1, "network", 0);
+    loop {
+        // Not always: on a machine that is slower than this nobody would ever come in.
+        if random.chance(0.5) {
+            workload.until_a_turn_begins().await;
+        }
+        sleep(random.millis(10..40)).await;
+        if random.chance(0.5) {
+            proxy.cut();
+        } else {
+            proxy.set(Fault::LoseReplies { which: Lost::Next(1), to }).await;
+        }
+    }
+}
+
+/// Whenever client 0 holds the lock it is cut off, until it has given the lock up.
+async fn cut_off(workload: &Workload, proxy: &Proxy) {
+    loop {
+        workload.until_held_by(0..1).await;
+        proxy.set(Fault::BlackHole).await;
+        workload.until_given_up_by(0).await;
+        proxy.set(Fault::None).await;
+        proxy.cut();
+    }
+}
+
+/// Whenever a client holds the lock these nodes die, and come back empty.
+async fn forgetting(workload: &Workload, nodes: &[RedisServer]) {
+    loop {
+        workload.until_held_by(0..CLIENTS).await;
+        join_all(nodes.iter().map(forget)).await;
+        workload.fault_is_over();
+        // Somebody must be able to come in before they die again.
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Three nodes, the second of which restarts empty. Client 0 never reaches the third: with all
+/// three, the loss of one would leave it a majority.
+struct Restarts {
+    nodes: Vec<RedisServer>,
+    /// Before the second node: it can be away for longer than it takes to restart.
+    proxy: Proxy,
+    lines: Vec<Line>,
+}
+
+impl Restarts {
+    async fn of_three() -> Self {
+        let nodes = nodes(3).await;
+        let mut lines = lines("client", &nodes).await;
+        let (proxy, line) = proxied_redis(nodes[1].socket()).await;
+        lines[1] = line;
+        Self { nodes, proxy, lines }
+    }
+
+    fn redlock(&self, client: usize, lease: Duration) -> Redlock {
+        let mut lines = apart(&self.lines);
+        if client == 0 {
+            lines[2] = unreachable_line();
+        }
+        Redlock::new(lines, lease)
+    }
+
+    /// Whenever client 0 has its majority the node dies, and comes back empty after so long.
+    async fn go_on(&self, workload: &Workload, away_for: Duration) {
+        loop {
+            workload.until_held_by(0..1).await;
+            self.proxy.set(Fault::Refuse).await;
+            self.proxy.cut();
+            sleep_until(forget(&self.nodes[1]).await + away_for).await;
+            self.proxy.set(Fault::None).await;
+            // Nobody else has the lock before the node is back: client 0 has lost it or is one of
+            // two.
+            workload.until_given_up_by(0).await;
+        }
+    }
+}
+
+// --- where theory allows two holders
+
+#[tokio::test]
+async fn checker_token_pauses_beyond_the_lease_make_two_holders_and_fencing_no_stale_write() {
+    let (line, lease) = leased_line().await;
+    let workload = Workload::new("pauses", Trust::Blind, two_and_refused)
+        .working(coming_back_too_late)
+        .writing(line.clone());
+    let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
+    assert_fenced(&workload.run(token).await);
+}
+
+/// All of these nodes forget everything, always while a client holds the lock.
+async fn two_hold_what_is_forgotten<L: Lock>(count: usize, lock: fn(Vec<Line>) -> L) {
+    let nodes = nodes(count).await;
+    let all = lines("client", &nodes).await;
+    let workload = Workload::new("all-forget", Trust::UntilLost, two_holders)
+        .working(|_, _| Work::UntilAnother);
+    workload.run_amid(forgetting(&workload, &nodes), |_| lock(apart(&all))).await;
+}
+
+#[tokio::test]
+async fn checker_one_redis_that_forgets_makes_two_holders() {
+    two_hold_what_is_forgotten(1, |mut lines| TokenLock::new(lines.remove(0), ENDLESS)).await;
+}
+
+#[tokio::test]
+async fn checker_multi_lock_all_of_whose_nodes_forget_makes_two_holders() {
+    two_hold_what_is_forgotten(3, |lines| MultiLock::new(lines, ENDLESS)).await;
+}
+
+#[tokio::test]
+async fn checker_redlock_a_node_that_restarts_empty_inside_the_lease_makes_two_holders() {
+    let restarts = Restarts::of_three().await;
+    let workload =
+        Workload::new("restarts-empty", Trust::UntilLost, two_holders).working(oversleeping);
+    let redlock = |client| restarts.redlock(client, ENDLESS);
+    workload.run_amid(restarts.go_on(&workload, Duration::ZERO), redlock).await;
+}
+
+#[tokio::test]
+async fn checker_zookeeper_a_blind_holder_makes_two_and_its_czxid_no_stale_write() {
+    let server = zookeeper!("checker_zookeeper_a_blind_holder_makes_two…");
+    let line = line("resource").await;
+    let session = session_on(&line).await;
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let clusters = [proxy.address().to_string(), server.cluster()];
+    let workload = Workload::new("zk-blind", Trust::Blind, two_and_refused)
+        .working(coming_back_too_late)
+        .writing(line);
+    let lock = |client: usize| ZooKeeperLock::new(Zoo::new(&clusters[client.min(1)], session));
+    assert_fenced(&workload.run_amid(cut_off(&workload, &proxy), lock).await);
+}
+
+/// The planted bug: a release that deletes without comparing. With the comparison the same workload
+/// has no two holders: see the next test.
+#[tokio::test]
+async fn checker_finds_a_release_that_deletes_without_comparing() {
+    let (line, lease) = leased_line().await;
+    let harmed = move |history: &[Holding]| two_holders(&without_sleepers(history, lease));
+    let workload =
+        Workload::new("no-owner", Trust::Blind, harmed).working(oversleeping_beside_workers);
+    let lock = |_| SetPxNoOwner::new(line.another_connection(), lease);
+    workload.run(lock).await;
+}
+
+#[tokio::test]
+async fn checker_token_a_client_that_never_sleeps_is_never_one_of_two() {
+    let (line, lease) = leased_line().await;
+    let two_of_several = |history: &[Holding]| two_holders(history) && several_holders(history);
+    let workload =
+        Workload::new("owner", Trust::Blind, two_of_several).working(oversleeping_beside_workers);
+    let token = |_| TokenLock::new(line.another_connection(), lease);
+    assert!(!two_holders(&without_sleepers(&workload.run(token).await, lease)));
+}
+
+// --- where theory allows one holder
+
+#[tokio::test]
+async fn checker_token_a_client_that_stops_when_told_is_alone() {
+    let (line, lease) = leased_line().await;
+    let workload = told("told");
+    let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
+    assert_sound(&workload.run(token).await);
+}
+
+#[tokio::test]
+async fn checker_token_amid_cuts_and_lost_replies() {
+    let (proxy, line) = proxied_shared_redis().await;
+    let lease = lease_on(&line).await * 2;
+    let workload = steady("cuts");
+    let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
+    let faults = cuts_and_lost_replies(&workload, &proxy, "EVALSHA");
+    assert_sound(&workload.run_amid(faults, token).await);
+    let counts = proxy.counts();
+    assert!(counts.cut > 0 && counts.lost_replies > 0, "{counts:?}");
+}
+
+#[tokio::test]
+async fn checker_reentrant_with_watchdog_amid_cuts_and_lost_replies() {
+    let (proxy, line) = proxied_shared_redis().await;
+    let lease = lease_on(&line).await;
+    // Longer than the lease now and then: the watchdog has work.
+    let workload = steady("watchdog").working(only_client_0(Work::For(lease * 2), 1..8));
+    let lock = |_| ReentrantLock::new(line.another_connection(), lease).renewed();
+    let faults = cuts_and_lost_replies(&workload, &proxy, "EVALSHA");
+    assert_sound(&workload.run_amid(faults, lock).await);
+    assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
+}
+
+#[tokio::test]
+async fn checker_reentrant_that_is_cut_off_is_told_and_alone() {
+    let (proxy, of_client_0) = proxied_shared_redis().await;
+    let lines = [of_client_0, line("client").await];
+    let lease = lease_on(&lines[1]).await;
+    let workload = told("cut-off");
+    let lock = |client: usize| {
+        ReentrantLock::new(lines[client.min(1)].another_connection(), lease).renewed()
+    };
+    assert_sound(&workload.run_amid(cut_off(&workload, &proxy), lock).await);
+}
+
+/// One Redis of three forgets everything again and again, always while a client holds the lock.
+#[tokio::test]
+async fn checker_multi_lock_that_loses_a_node_again_and_again() {
+    let nodes = nodes(3).await;
+    let all = lines("client", &nodes).await;
+    let workload =
+        steady("one-forgets").working(|_, random| Work::PastAFault(random.millis(20..60)));
+    let multi = |_| MultiLock::new(apart(&all), ENDLESS);
+    assert_sound(&workload.run_amid(forgetting(&workload, &nodes[..1]), multi).await);
+}
+
+#[tokio::test]
+async fn checker_redlock_amid_cuts_to_a_minority() {
+    let nodes = three().await;
+    let mut all = lines("client", nodes).await;
+    let lease = lease_on(&all[1]).await * 2;
+    let (proxy, line) = proxied_redis(nodes[0].socket()).await;
+    all[0] = line;
+    let workload = steady("minority");
+    let redlock = |_| Redlock::new(apart(&all), lease);
+    let faults = cuts_and_lost_replies(&workload, &proxy, "");
+    assert_sound(&workload.run_amid(faults, redlock).await);
+    assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
+}
+
+/// The restarts that make two holders above, but no lease that the node forgot outlasts its
+/// absence.
+#[tokio::test]
+async fn checker_redlock_a_node_that_stays_away_for_a_lease_is_alone_and_told() {
+    let restarts = Restarts::of_three().await;
+    let lease = lease_on(&restarts.lines[0]).await * 2;
+    let workload = told("stays-away");
+    let redlock = |client| restarts.redlock(client, lease);
+    assert_sound(&workload.run_amid(restarts.go_on(&workload, lease), redlock).await);
+}
+
+#[tokio::test]
+async fn checker_table_amid_pauses_is_alone_and_numbered() {
+    let lease = lease_on(&line("pace").await).await * 2;
+    let pools = pools().await;
+    let workload = told("table");
+    let table = |client: usize| TableLock::new(Sql::new(pools[client].clone()), lease);
+    assert_sound(&workload.run(table).await);
+}
+
+/// Without a lease there is nothing that a pause can outlast: even blind trust is right.
+#[tokio::test]
+async fn checker_advisory_amid_pauses_never_two() {
+    let pools = pools().await;
+    let work = only_client_0(Work::For(Duration::from_millis(120)), 5..25);
+    let workload = Workload::new("advisory", Trust::Blind, several_holders).working(work);
+    let advisory = |client: usize| AdvisoryLock::new(Sql::new(pools[client].clone()));
+    assert_sound(&workload.run(advisory).await);
+}
+
+#[tokio::test]
+async fn checker_zookeeper_amid_cuts() {
+    let server = zookeeper!("checker_zookeeper_amid_cuts");
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let cuts = async {
+        loop {
+            sleep(Duration::from_millis(400)).await;
+            proxy.cut();
+        }
+    };
+    let cluster = proxy.address().to_string();
+    let workload = steady("zk");
+    let lock = |_| ZooKeeperLock::new(Zoo::new(&cluster, SOON));
+    assert_sound(&workload.run_amid(cuts, lock).await);
+    assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
+}
+
+/// The cuts that make two holders above, but the holder stops when it is told.
+///
+/// It is told an eighth of the session before the end, if the process runs. A process that stands
+/// still for longer is a holder that sleeps, and may be one of two: such a run proves nothing, and
+/// another one begins.
+#[tokio::test]
+async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
+    let server = zookeeper!("checker_zookeeper_a_holder_that_is_cut_off…");
+    let session = session_on(&line("pace").await).await;
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let clusters = [proxy.address().to_string(), server.cluster()];
+    for _ in 0..10 {
+        let pauses = PauseDetector::default();
+        let workload = told("zk-cut-off");
+        let lock = |client: usize| ZooKeeperLock::new(Zoo::new(&clusters[client.min(1)], session));
+        let faults = async {
+            tokio::join!(cut_off(&workload, &proxy), pauses.run());
+        };
+        let found = check(&workload.run_amid(faults, lock).await);
+        if found == Violations::default() {
+            return;
+        }
+        let paused = pauses.longest_pause();
+        assert!(paused > session / 16, "{found:?}, paused for {paused:?}");
+    }
+    panic!("this machine stands still for too long at a time, of a session of {session:?}");
+}

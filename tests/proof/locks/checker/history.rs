@@ -1,0 +1,189 @@
+//! The checker. Holdings that overlap are two holders; a write applied after one with a newer
+//! number is stale; a holder that works beyond what its guard vouched for was not told.
+
+use locks::Why;
+use std::{collections::HashSet, time::Duration};
+
+/// One client believed to hold the lock, and wrote. Times: nanoseconds of one monotonic clock.
+#[derive(Debug, Clone)]
+pub struct Holding {
+    pub client: usize,
+    pub from: u64,
+    pub until: u64,
+    /// Until when its guard vouched for it.
+    pub sure: Option<u64>,
+    pub end: End,
+    pub fencing: Option<u64>,
+    pub writes: Vec<Written>,
+}
+
+/// Why a client stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its work was done, and it would not have heard a signal.
+    Blind,
+    /// Its work, which was due then, was done, and no signal had come.
+    Work {
+        due: u64,
+    },
+    Told(Why),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Written {
+    pub fencing: u64,
+    pub begun: u64,
+    pub ended: u64,
+    pub applied: bool,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Violations {
+    /// Pairs of holdings that overlap.
+    pub two_holders: usize,
+    /// Pairs of holdings of which the later has a lower number, or that of another client.
+    pub numbers_out_of_order: usize,
+    /// Pairs of applied writes of which the later has an older number.
+    pub stale_writes: usize,
+    /// Holdings that went on beyond what their guard vouched for, because no signal came.
+    pub not_told: usize,
+}
+
+/// The timer is precise to a millisecond, so work that is due that close may end first.
+const TIMER: Duration = Duration::from_millis(2);
+
+/// Touching is not overlapping: one holding may begin in the instant in which another ends.
+pub fn check(history: &[Holding]) -> Violations {
+    let mut found = Violations::default();
+    for (index, a) in history.iter().enumerate() {
+        if let (End::Work { due }, Some(sure)) = (a.end, a.sure) {
+            found.not_told += usize::from(due > sure + nanos(TIMER));
+        }
+        for b in &history[index + 1..] {
+            let (first, second) = if a.from <= b.from { (a, b) } else { (b, a) };
+            if second.from < first.until {
+                found.two_holders += 1;
+            } else if let (Some(earlier), Some(later)) = (first.fencing, second.fencing) {
+                // A reentrant owner that could not release its lock has it still, under one number.
+                let repeated = later == earlier && first.client != second.client;
+                found.numbers_out_of_order += usize::from(later < earlier || repeated);
+            }
+        }
+    }
+    let applied: Vec<Written> = writes(history).filter(|write| write.applied).collect();
+    for earlier in &applied {
+        let later = applied.iter().filter(|later| earlier.ended < later.begun);
+        found.stale_writes += later.filter(|later| later.fencing < earlier.fencing).count();
+    }
+    found
+}
+
+pub fn two_holders(history: &[Holding]) -> bool {
+    check(history).two_holders > 0
+}
+
+/// How many holdings were ended by the lock, and not by the work.
+pub fn times_told(history: &[Holding]) -> usize {
+    let told = |holding: &&Holding| matches!(holding.end, End::Told(_));
+    history.iter().filter(told).count()
+}
+
+/// How many writes the resource has refused.
+pub fn refused(history: &[Holding]) -> usize {
+    writes(history).filter(|write| !write.applied).count()
+}
+
+fn writes(history: &[Holding]) -> impl Iterator<Item = Written> {
+    history.iter().flat_map(|holding| &holding.writes).copied()
+}
+
+/// Several clients have held the lock: otherwise there is nothing to check.
+pub fn several_holders(history: &[Holding]) -> bool {
+    let clients: HashSet<_> = history.iter().map(|holding| holding.client).collect();
+    history.len() > 5 && clients.len() > 1
+}
+
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("a short time")
+}
+
+// --- the checker itself, on histories with planted violations
+
+/// From a row: client, from, until, fencing number.
+fn holding(row: &str) -> Holding {
+    let mut numbers = row.split_whitespace().map(|word| word.parse().expect("a number"));
+    let mut next = || numbers.next().expect("four numbers");
+    Holding {
+        client: next() as usize,
+        from: next(),
+        until: next(),
+        sure: None,
+        end: End::Blind,
+        fencing: Some(next()),
+        writes: Vec::new(),
+    }
+}
+
+#[test]
+fn the_checker_finds_what_is_planted_and_nothing_else() {
+    let (alone, two, three) = ((0, 0), (1, 0), (3, 0));
+    let out_of_order = (0, 1);
+    for (case, holdings, (two_holders, numbers_out_of_order)) in [
+        ("in turns", "1 0 10 1, 2 10 20 2, 1 25 30 3", alone),
+        ("inside", "1 0 100 1, 2 40 50 2, 3 200 201 3", two),
+        ("by a nanosecond", "2 10 20 2, 1 0 11 1", two),
+        ("all at once", "1 0 9 1, 2 1 9 2, 3 2 9 3", three),
+        ("counted anew", "1 0 1 7, 2 2 3 1", out_of_order),
+        ("numbered twice", "1 0 1 7, 2 2 3 7", out_of_order),
+        ("never released", "1 0 1 7, 1 2 3 7", alone),
+    ] {
+        let history: Vec<Holding> = holdings.split(',').map(holding).collect();
+        let expected = Violations { two_holders, numbers_out_of_order, ..Violations::default() };
+        assert_eq!(check(&history), expected, "{case}");
+    }
+}
+
+#[test]
+fn the_checker_finds_a_stale_write() {
+    // Client 1 sleeps beyond its lease, 2 writes, 1 writes: applied, or refused.
+    for applied in [true, false] {
+        let mut history = ["1 0 50 1", "2 10 20 2"].map(holding);
+        for (index, begun, applied) in [(0, 40, applied), (1, 15, true)] {
+            history[index].writes.push(Written {
+                fencing: index as u64 + 1,
+                begun,
+                ended: begun + 1,
+                applied,
+            });
+        }
+        let expected = Violations {
+            two_holders: 1,
+            stale_writes: usize::from(applied),
+            ..Violations::default()
+        };
+        assert_eq!(check(&history), expected);
+        assert_eq!(refused(&history), usize::from(!applied));
+    }
+}
+
+#[test]
+fn the_checker_finds_a_signal_that_does_not_come() {
+    let with = |sure, end| {
+        let holding = holding("1 0 1000000000 1");
+        [Holding { sure, end, ..holding }]
+    };
+    let sure = Some(1_000_000_000);
+    let due = |due| End::Work { due };
+    for (case, sure, end, not_told) in [
+        ("nothing woke it", sure, due(2_000_000_000), 1),
+        ("done in time", sure, due(500_000_000), 0),
+        ("too close to tell", sure, due(1_000_000_001), 0),
+        ("it was told", sure, End::Told(Why::LeaseOver), 0),
+        ("it does not listen", sure, End::Blind, 0),
+        ("its guard is never sure", None, due(2_000_000_000), 0),
+    ] {
+        assert_eq!(check(&with(sure, end)).not_told, not_told, "{case}");
+        let told = usize::from(matches!(end, End::Told(_)));
+        assert_eq!(times_told(&with(sure, end)), told, "{case}");
+    }
+}

@@ -1,0 +1,300 @@
+//! The workload: clients that take the lock in turns and record what they believed. They wait for
+//! events rather than for times, so a slow machine only makes a run longer.
+
+use super::{history::*, *};
+use locks::fencing::{RedisResource, Write};
+use std::cell::RefCell;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub const CLIENTS: usize = 5;
+const AT_LEAST: Duration = Duration::from_millis(1_200);
+/// How long a run may take to show what it is for.
+const AT_MOST: Duration = Duration::from_secs(60);
+
+/// How much a client trusts its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// It believes to hold the lock until it releases it, as most code does.
+    Blind,
+    /// It stops when [`Guard::lost`] says so.
+    UntilLost,
+}
+
+/// How long a client works under the lock.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    For(Duration),
+    /// Longer than any lease: until another client has come in.
+    UntilAnother,
+    /// Until another client has come in, worked, and gone.
+    UntilAnotherIsDone,
+    /// Until the next fault is over, and for so long afterwards.
+    PastAFault(Duration),
+}
+
+type Script = dyn Fn(usize, &mut Random) -> Work;
+type Moment = fn(&Turn) -> Option<Instant>;
+type Enough = dyn Fn(&[Holding]) -> bool;
+
+/// The turns of a client: when the last one began, and the last that is over.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turn {
+    begun: Option<Instant>,
+    done: Option<Instant>,
+    is_on: bool,
+}
+
+pub struct Workload {
+    name: String,
+    trust: Trust,
+    enough: Box<Enough>,
+    work: Box<Script>,
+    resource: Option<RedisResource>,
+    start: Instant,
+    history: RefCell<Vec<Holding>>,
+    turns: watch::Sender<[Turn; CLIENTS]>,
+    /// When the last fault was over.
+    fault: watch::Sender<Option<Instant>>,
+    stop: CancellationToken,
+}
+
+impl Workload {
+    /// On a lock of this name; it runs until the history is `enough`.
+    pub fn new(name: &str, trust: Trust, enough: impl Fn(&[Holding]) -> bool + 'static) -> Self {
+        Self {
+            name: crate::support::locks::name(name),
+            trust,
+            enough: Box::new(enough),
+            work: Box::new(|_, random| Work::For(random.millis(1..8))),
+            resource: None,
+            start: Instant::now(),
+            history: RefCell::default(),
+            turns: watch::Sender::default(),
+            fault: watch::Sender::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// What each client does in each of its turns.
+    pub fn working(mut self, work: impl Fn(usize, &mut Random) -> Work + 'static) -> Self {
+        self.work = Box::new(work);
+        self
+    }
+
+    /// At the end of each turn the client writes to a resource, with its fencing number.
+    pub fn writing(mut self, line: Line) -> Self {
+        self.resource = Some(RedisResource::new(line));
+        self
+    }
+
+    pub async fn run<L: Lock>(&self, lock: impl Fn(usize) -> L) -> Vec<Holding> {
+        self.run_amid(std::future::pending(), lock).await
+    }
+
+    /// Each client has a lock of its own, as in processes of their own.
+    pub async fn run_amid<L: Lock>(
+        &self,
+        faults: impl Future<Output = ()>,
+        lock: impl Fn(usize) -> L,
+    ) -> Vec<Holding> {
+        let clients = join_all((0..CLIENTS).map(|client| self.client(client, lock(client))));
+        let run = async { tokio::join!(clients, self.stop_when_enough()) };
+        tokio::select! {
+            ended = timeout(2 * AT_MOST, run) => drop(ended.expect("the clients end")),
+            () = faults => unreachable!("they go on"),
+        }
+        let history = self.history.take();
+        let (turns, found) = (history.len(), check(&history));
+        let enough = (self.enough)(&history);
+        assert!(enough, "not shown in {AT_MOST:?}: {turns} turns, {found:?}");
+        history
+    }
+
+    async fn stop_when_enough(&self) {
+        let is_enough = || (self.enough)(&self.history.borrow());
+        while self.start.elapsed() < AT_MOST && (self.start.elapsed() < AT_LEAST || !is_enough()) {
+            sleep(Duration::from_millis(50)).await;
+        }
+        self.stop.cancel();
+    }
+
+    fn at(&self, instant: Instant) -> u64 {
+        nanos(instant.saturating_duration_since(self.start))
+    }
+
+    /// Until one of these clients believes to hold the lock.
+    pub async fn until_held_by(&self, clients: std::ops::Range<usize>) {
+        let mut turns = self.turns.subscribe();
+        let held = turns.wait_for(|turns| turns[clients.clone()].iter().any(|turn| turn.is_on));
+        held.await.expect("a sender");
+    }
+
+    pub async fn until_given_up_by(&self, client: usize) {
+        let mut turns = self.turns.subscribe();
+        turns.wait_for(|turns| !turns[client].is_on).await.expect("a sender");
+    }
+
+    pub async fn until_a_turn_begins(&self) {
+        let now = Instant::now();
+        let begins = |turn: &Turn| turn.begun.is_some_and(|begun| begun > now);
+        let mut turns = self.turns.subscribe();
+        turns.wait_for(|turns| turns.iter().any(begins)).await.expect("a sender");
+    }
+
+    pub fn fault_is_over(&self) {
+        self.fault.send_replace(Some(Instant::now()));
+    }
+
+    /// Until another client has had a turn that began after this; returns when it began.
+    async fn another(&self, client: usize, after: Instant, which: Moment) -> Instant {
+        let another = |turns: &[Turn; CLIENTS]| {
+            let others = turns.iter().enumerate().filter(|(other, _)| *other != client);
+            let begun = others.filter_map(|(_, turn)| which(turn));
+            begun.filter(|begun| *begun > after).min()
+        };
+        let mut turns = self.turns.subscribe();
+        let turns = turns.wait_for(|turns| another(turns).is_some()).await;
+        another(&turns.expect("a sender")).expect("it was waited for")
+    }
+
+    /// Returns when the work was due to end, whenever this task noticed; `None`: the run was over.
+    async fn work(&self, client: usize, work: Work, begun: Instant) -> Option<Instant> {
+        let working = async {
+            match work {
+                Work::For(time) => {
+                    sleep_until(begun + time).await;
+                    begun + time
+                }
+                Work::UntilAnother => self.another(client, begun, |turn| turn.begun).await,
+                Work::UntilAnotherIsDone => self.another(client, begun, |turn| turn.done).await,
+                Work::PastAFault(time) => {
+                    let mut fault = self.fault.subscribe();
+                    let over = fault.wait_for(|over| over.is_some_and(|over| over > begun));
+                    let over = over.await.expect("a sender").expect("it was waited for");
+                    sleep_until(over + time).await;
+                    over + time
+                }
+            }
+        };
+        tokio::select! {
+            due = working => Some(due),
+            () = self.stop.cancelled() => None,
+        }
+    }
+
+    async fn client(&self, client: usize, lock: impl Lock) {
+        let mut random = Random::of(1, "client", client as u64);
+        while !self.stop.is_cancelled() {
+            let wait = random.millis(0..200);
+            let Ok(Acquired::Held(guard)) = lock.acquire(&self.name, wait).await else {
+                sleep(random.millis(1..10)).await;
+                continue;
+            };
+            let holding = self.hold(client, &guard, (self.work)(client, &mut random)).await;
+            self.history.borrow_mut().push(holding);
+            // The answer does not matter here: the holding has ended.
+            let _ = guard.release().await;
+            sleep(random.millis(0..4)).await;
+        }
+    }
+
+    async fn hold(&self, client: usize, guard: &impl Guard, work: Work) -> Holding {
+        let begun = Instant::now();
+        self.turns.send_modify(|turns| {
+            (turns[client].begun, turns[client].is_on) = (Some(begun), true);
+        });
+        let mut writes = Vec::new();
+        let working = async {
+            let due = self.work(client, work, begun).await;
+            // At the end of the work: a client that overslept writes late.
+            if let (Some(resource), Some(fencing)) = (&self.resource, guard.fencing()) {
+                let write_begun = self.at(Instant::now());
+                let key = format!("{}:resource", self.name);
+                let written = resource.write(&key, fencing, "value").await;
+                writes.push(Written {
+                    fencing,
+                    begun: write_begun,
+                    ended: self.at(Instant::now()),
+                    applied: written.expect("the resource answers") == Write::Applied,
+                });
+            }
+            due.unwrap_or(begun)
+        };
+        let end = match self.trust {
+            Trust::Blind => {
+                working.await;
+                End::Blind
+            }
+            Trust::UntilLost => tokio::select! {
+                biased;
+                why = guard.lost() => End::Told(why),
+                due = working => End::Work { due: self.at(due) },
+            },
+        };
+        let (from, ended) = (self.at(begun), self.at(Instant::now()));
+        self.turns.send_modify(|turns| {
+            (turns[client].done, turns[client].is_on) = (Some(begun), false);
+        });
+        let sure = guard.lost().sure_until().map(|sure| self.at(sure));
+        Holding {
+            client,
+            from,
+            until: match (self.trust, sure) {
+                // A slow machine hears of it late; what counts is what it was told.
+                (Trust::UntilLost, Some(sure)) => ended.min(sure).max(from),
+                _ => ended,
+            },
+            sure,
+            end,
+            fencing: guard.fencing(),
+            writes,
+        }
+    }
+}
+
+/// How slow this machine is now: the slowest of some round trips, each with a wake-up before it.
+async fn pace(line: &Line) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let begun = Instant::now();
+        sleep(Duration::from_millis(1)).await;
+        let pong: Result<String, _> = soon("PONG", line.send(&redis::cmd("PING"))).await;
+        pong.expect("PONG");
+        slowest = slowest.max(begun.elapsed());
+    }
+    slowest
+}
+
+/// A lease that is short for a test, and long for this machine.
+pub async fn lease_on(line: &Line) -> Duration {
+    (pace(line).await * 20).clamp(Duration::from_millis(250), SOON / 2)
+}
+
+/// A session that is short for a test, and long for this machine.
+pub async fn session_on(line: &Line) -> Duration {
+    (pace(line).await * 100).clamp(Duration::from_secs(1), SOON / 2)
+}
+
+/// Measures how long this process stands still at a time, which is a pause of every holder.
+#[derive(Default)]
+pub struct PauseDetector {
+    longest: watch::Sender<Duration>,
+}
+
+impl PauseDetector {
+    const TICK: Duration = Duration::from_millis(10);
+
+    pub async fn run(&self) {
+        loop {
+            let begun = Instant::now();
+            sleep(Self::TICK).await;
+            let late = begun.elapsed().saturating_sub(Self::TICK);
+            self.longest.send_modify(|longest| *longest = late.max(*longest));
+        }
+    }
+
+    pub fn longest_pause(&self) -> Duration {
+        *self.longest.borrow()
+    }
+}

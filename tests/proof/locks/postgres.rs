@@ -1,0 +1,278 @@
+//! The locks of Postgres: its own, and a row.
+
+use crate::support::locks::*;
+
+const SHORT: Duration = Duration::from_millis(500);
+/// How many advisory locks this session has.
+const LOCKS: &str = "SELECT count(*) FROM pg_locks
+                      WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+const PID: &str = "SELECT pg_backend_pid()";
+
+async fn client(name: &str, connections: u32) -> Sql {
+    let sql = Sql::new(pool(connections).await).of(name);
+    // Connects, so that no lease of a test is spent on that.
+    sql.execute("SELECT 1", |query| query).await.expect("postgres");
+    sql
+}
+
+async fn watched(client_name: &str) -> (Sql, Arc<Interceptor>) {
+    let interceptor = Interceptor::new();
+    (client(client_name, 2).await.watched_by(interceptor.clone()), interceptor)
+}
+
+/// The one value that a query on this session, lent transaction or pool returns.
+macro_rules! value {
+    ($on:expr, $query:expr) => {
+        value!($on, $query, |query| query)
+    };
+    ($on:expr, $query:expr, $bind:expr) => {{
+        let row: Result<Option<(_,)>, _> = $on.optional($query, $bind).await;
+        row.expect("postgres").expect("a row").0
+    }};
+}
+
+async fn end_session(pid: i32) {
+    let admin = client("admin", 1).await;
+    let ended = admin.execute("SELECT pg_terminate_backend($1)", |query| query.bind(pid));
+    ended.await.expect("postgres");
+}
+
+fn assert_session_gone(released: Result<Released, LockError>) {
+    assert!(matches!(released, Err(LockError::Postgres(_))), "{released:?}");
+}
+
+// --- advisory
+
+#[tokio::test]
+async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
+    let name = name("advisory");
+    let a = AdvisoryLock::new(client("a", 2).await);
+    let b = AdvisoryLock::new(client("b", 2).await);
+    let guard = held(&a, &name).await;
+    assert!(is_contended(&b, &name).await);
+    let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
+    let c = client("c", 1).await;
+    let unlocked: bool = value!(c, unlock, |query| query.bind(name.clone()));
+    assert!(!unlocked, "nobody else's to unlock");
+    assert!(is_contended(&b, &name).await);
+    turned_away(acquiring(b.clone(), &name, SHORT)).await;
+    let waiting = acquiring(b, &name, LEASE);
+    freed(guard).await;
+    freed(let_in(waiting).await).await;
+}
+
+#[tokio::test]
+async fn advisory_the_unlock_is_the_commit_of_the_work() {
+    let name = name("advisory-work");
+    let sql = client("a", 2).await;
+    let lock = AdvisoryLock::new(sql.clone());
+    let count = "SELECT count(*) FROM lab.fenced WHERE name = $1";
+    let write = "INSERT INTO lab.fenced (name, newest, value) VALUES ($1, 1, '')";
+    for (commit, expected) in [(false, 0_i64), (true, 1)] {
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        lent.execute(write, |query| query.bind(&name)).await.expect("postgres");
+        drop(lent);
+        if commit {
+            freed(guard).await;
+        } else {
+            drop(guard);
+            // The pool rolls back when it gets to it; the next acquire would be turned away.
+            until("it is free", async || !is_contended(&lock, &name).await).await;
+        }
+        let written: i64 = value!(sql, count, |query| query.bind(&name));
+        assert_eq!(written, expected);
+    }
+}
+
+#[tokio::test]
+async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
+    let name = name("advisory-cut");
+    let guard = held(&AdvisoryLock::new(client("a", 2).await), &name).await;
+    let mut lent = guard.transaction().await.expect("the transaction");
+    let pid: i32 = value!(lent, PID);
+    drop(lent);
+    let lost = guard.lost();
+    end_session(pid).await;
+    let b = AdvisoryLock::new(client("b", 1).await);
+    let _next = held_soon(&b, &name).await;
+    assert_eq!(soon("it is told", lost).await, Why::SessionGone);
+    assert_session_gone(guard.release().await);
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_given_up_leaves_nothing() {
+    let [advisory, table] = ["advisory", "table"].map(name);
+    let (sql, interceptor) = watched("a").await;
+    let answered = interceptor.hold_after("pg_try_advisory_xact_lock");
+    let asking = acquiring(AdvisoryLock::new(sql.clone()), &advisory, ONCE);
+    answered.reached().await;
+    asking.abort();
+    let answered = interceptor.hold_after("INSERT INTO lab.locks");
+    let asking = acquiring(TableLock::new(sql, LEASE), &table, ONCE);
+    answered.reached().await;
+    asking.abort();
+    let b = client("b", 1).await;
+    drop(held_soon(&TableLock::new(b.clone(), LEASE), &table).await);
+    drop(held_soon(&AdvisoryLock::new(b), &advisory).await);
+}
+
+/// While the transaction is lent out nothing else watches the connection.
+#[tokio::test]
+async fn advisory_a_statement_that_finds_its_session_ended_tells_the_holder() {
+    let name = name("advisory-lent");
+    let lock = AdvisoryLock::new(client("a", 2).await);
+    let guard = held(&lock, &name).await;
+    let mut lent = guard.transaction().await.expect("the transaction");
+    let pid: i32 = value!(lent, PID);
+    assert!(is_contended(&lock, &name).await);
+    assert!(!guard.lost().is_lost());
+    end_session(pid).await;
+    lent.execute("SELECT 1", |query| query).await.expect_err("the session has ended");
+    // Lent out still: it was the statement that told.
+    assert_eq!(soon("it is told", guard.lost()).await, Why::SessionGone);
+    drop(lent);
+    assert_session_gone(guard.release().await);
+}
+
+/// Postgres frees the locks of an aborted transaction at once, and answers its COMMIT by ROLLBACK.
+#[tokio::test]
+async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holder() {
+    let name = name("advisory-refused");
+    let lock = AdvisoryLock::new(client("a", 2).await);
+    for ending in ["release", "roll back"] {
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        let refused = lent.execute("SELECT 1 / 0", |query| query).await;
+        assert!(matches!(refused, Err(sqlx::Error::Database(_))));
+        // Postgres says so before it does so: a moment may pass.
+        let next = held_soon(&lock, &name).await;
+        // Lent out still: it was the statement that told, and not the heartbeat.
+        assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
+        drop(lent);
+        match ending {
+            "release" => not_held(guard).await,
+            _ => assert_eq!(guard.roll_back().await.expect(ending), Released::NotHeld),
+        }
+        freed(next).await;
+    }
+}
+
+/// However the guard ends, the connection goes back to the pool without the lock.
+#[tokio::test]
+async fn advisory_what_was_lent_comes_back_without_the_lock() {
+    // The only connection of its pool: the next query gets the same, if it is still there.
+    let sql = client("a", 1).await;
+    let lock = AdvisoryLock::new(sql.clone());
+    let other = AdvisoryLock::new(client("b", 1).await);
+    for ending in ["release", "roll back", "drop", "drop amid a statement"] {
+        let name = name("advisory-returned");
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        let locks: i64 = value!(lent, LOCKS);
+        assert_eq!(locks, 1, "{ending}");
+        if ending == "drop amid a statement" {
+            let mut statement = Box::pin(lent.execute("SELECT pg_sleep(0.3)", |query| query));
+            // Sent, and then nobody waits for the answer any more.
+            assert!(futures_util::poll!(&mut statement).is_pending());
+        }
+        drop(lent);
+        assert!(is_contended(&other, &name).await, "{ending}: it is held");
+        match ending {
+            "release" => freed(guard).await,
+            "roll back" => assert_eq!(guard.roll_back().await.expect(ending), Released::Freed),
+            _ => drop(guard),
+        }
+        let locks: i64 = value!(sql, LOCKS);
+        assert_eq!(locks, 0, "{ending}");
+        freed(held_soon(&other, &name).await).await;
+    }
+}
+
+#[tokio::test]
+async fn session_advisory_leaks_with_a_pool() {
+    let name = name("leak");
+    let sql = client("a", 2).await;
+    let guard = held(&SessionAdvisoryLock::new(sql.clone()), &name).await;
+    // The session that has the lock is lent to somebody else when the unlock comes.
+    let mut one = sql.session().await.expect("postgres");
+    let mut other = sql.session().await.expect("postgres");
+    let locks: i64 = value!(one, LOCKS);
+    if locks == 0 {
+        std::mem::swap(&mut one, &mut other);
+    }
+    drop(other);
+    not_held(guard).await;
+    drop(one);
+    let other = SessionAdvisoryLock::new(client("b", 1).await);
+    assert!(is_contended(&other, &name).await, "without a holder");
+}
+
+#[tokio::test]
+async fn session_advisory_lets_two_of_one_pool_in() {
+    let name = name("twice");
+    let lock = SessionAdvisoryLock::new(client("a", 1).await);
+    let [first, second] = [held(&lock, &name).await, held(&lock, &name).await];
+    freed(first).await;
+    freed(second).await;
+}
+
+// --- table
+
+#[tokio::test]
+async fn table_lets_one_in_and_numbers_them() {
+    let name = name("table");
+    let a = TableLock::new(client("a", 2).await, LEASE);
+    let b = TableLock::new(client("b", 2).await, LEASE);
+    let first = held(&a, &name).await;
+    assert_eq!(first.fencing(), Some(1));
+    let contended = b.acquire(&name, ONCE).await.expect("postgres");
+    let Acquired::Contended { remaining } = contended else {
+        panic!("two hold it");
+    };
+    assert!(remaining > Some(LEASE / 2), "{remaining:?}");
+    freed(first).await;
+    let second = held(&b, &name).await;
+    assert_eq!(second.fencing(), Some(2));
+    freed(second).await;
+}
+
+#[tokio::test]
+async fn table_ends_by_itself_and_a_late_release_touches_nobody_elses() {
+    let sql = client("a", 2).await;
+    let others = [(); 2].map(|()| TableLock::new(sql.clone(), LEASE));
+    let late = TableLock::new(sql, SHORT);
+    let guard = held(&late, &name("table-late")).await;
+    assert_eq!(soon("its end", guard.lost()).await, Why::LeaseOver);
+    assert!(!late_release_lets_a_third_in(late, others).await);
+}
+
+#[tokio::test]
+async fn table_replies_that_are_lost() {
+    let (sql, interceptor) = watched("a").await;
+    interceptor.lose("INSERT INTO lab.locks", 1);
+    interceptor.lose("UPDATE lab.locks SET owner = NULL", 1);
+    let guard = held_soon(&TableLock::new(sql, LEASE), &name("table-lost")).await;
+    assert_eq!(guard.fencing(), Some(1), "counted once");
+    freed(guard).await;
+}
+
+#[tokio::test]
+async fn table_held_when_its_validity_has_gone() {
+    for request_is_late in [false, true] {
+        let name = name("table-validity");
+        let (sql, interceptor) = watched("a").await;
+        let late = match request_is_late {
+            true => interceptor.hold("INSERT INTO lab.locks"),
+            false => interceptor.hold_after("INSERT INTO lab.locks"),
+        };
+        let asking = acquiring(TableLock::new(sql, SHORT), &name, ONCE);
+        late.reached().await;
+        // A lease has to pass: time is the subject here.
+        sleep(SHORT).await;
+        late.resume();
+        turned_away(asking).await;
+        until("it is given back", async || interceptor.answered("owner = NULL") > 0).await;
+        assert!(!is_contended(&TableLock::new(client("b", 1).await, LEASE), &name).await);
+    }
+}

@@ -1,0 +1,238 @@
+//! The queue of ephemeral nodes, on a real server behind a proxy that breaks the network.
+
+use crate::support::locks::{interceptor::Breakpoint, *};
+use crate::support::proxy::{Address, Fault, Proxy};
+use locks::zookeeper_client::{Acls, Client, CreateMode};
+
+/// A busy machine has an eighth of it to tell the holder in time.
+const SESSION: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(20);
+
+fn lock(server: &ZooKeeperServer) -> ZooKeeperLock {
+    ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG))
+}
+
+fn watched(cluster: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
+    let interceptor = Interceptor::new();
+    let zoo = Zoo::new(cluster, LONG).watched_by(interceptor.clone());
+    (ZooKeeperLock::new(zoo), interceptor)
+}
+
+async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let cluster = proxy.address().to_string();
+    (proxy, cluster)
+}
+
+/// Connects, and creates the folder of the lock.
+async fn warm(lock: &ZooKeeperLock, name: &str) {
+    freed(held(lock, name).await).await;
+}
+
+#[tokio::test]
+async fn zookeeper_lets_one_in_and_the_next_is_woken() {
+    let server = zookeeper!("zookeeper_lets_one_in_and_the_next_is_woken");
+    let name = name("zk");
+    let (b, interceptor) = watched(&server.cluster());
+    let first = held(&lock(server), &name).await;
+    assert!(is_contended(&b, &name).await);
+    let before = first.fencing().expect("a czxid");
+    let waiting = acquiring(b, &name, LONG);
+    let watches = async || interceptor.answered("stat -w") >= 1;
+    until("it watches", watches).await;
+    freed(first).await;
+    let second = let_in(waiting).await;
+    assert!(second.fencing() > Some(before), "numbers grow");
+    freed(second).await;
+}
+
+#[tokio::test]
+async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
+    let server = zookeeper!("zookeeper_a_holder_whose_session_ends…");
+    let name = name("zk-session");
+    let (proxy, cluster) = proxied(server).await;
+    let guard = held(&ZooKeeperLock::new(Zoo::new(&cluster, SESSION)), &name).await;
+    let lost = guard.lost();
+    // Nothing comes through any more, and nobody hears of an end.
+    proxy.set(Fault::BlackHole).await;
+    let told = tokio::spawn(async move { (lost.await, Instant::now()) });
+    let next = held_soon(&lock(server), &name).await;
+    let came_in = Instant::now();
+    let (why, told) = soon("it is told", told).await.expect("no panic");
+    assert_eq!(why, Why::SessionGone);
+    assert!(told < came_in, "told {:?} too late", told - came_in);
+    assert!(next.fencing() > guard.fencing());
+    drop(guard);
+    freed(next).await;
+}
+
+#[tokio::test]
+async fn zookeeper_a_short_break_costs_nothing() {
+    let server = zookeeper!("zookeeper_a_short_break_costs_nothing");
+    let name = name("zk-break");
+    let (proxy, cluster) = proxied(server).await;
+    let lock = ZooKeeperLock::new(Zoo::new(&cluster, LONG));
+    let guard = held(&lock, &name).await;
+    proxy.cut();
+    let accepted = proxy.counts().accepted;
+    until("it is back", async || proxy.counts().accepted > accepted).await;
+    // A request of its own shows that the session goes on.
+    assert!(is_contended(&lock, &name).await);
+    assert!(!guard.lost().is_lost());
+    freed(guard).await;
+}
+
+/// The client library and ZooKeeper's own name the end of a connection under a request differently.
+#[tokio::test]
+async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
+    let server = zookeeper!("zookeeper_a_request_that_is_under_way…");
+    let name = name("zk-under-way");
+    let (proxy, cluster) = proxied(server).await;
+    let (lock, interceptor) = watched(&cluster);
+    warm(&lock, &name).await;
+    // The request is swallowed, and then the connection ends.
+    let swallow = async |request: Breakpoint| {
+        request.reached().await;
+        proxy.set(Fault::BlackHole).await;
+        request.resume();
+        sleep(Duration::from_millis(50)).await;
+        proxy.set(Fault::None).await;
+        proxy.cut();
+    };
+    let create = interceptor.hold("create");
+    let asking = acquiring(lock.clone(), &name, SOON);
+    swallow(create).await;
+    let guard = let_in(asking).await;
+    let delete = interceptor.hold("delete");
+    let releasing = tokio::spawn(freed(guard));
+    swallow(delete).await;
+    releasing.await.expect("freed");
+    assert!(!is_contended(&lock, &name).await, "nothing is left behind");
+}
+
+#[tokio::test]
+async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
+    let server = zookeeper!("zookeeper_an_acquire_that_is_given_up_leaves_no_orphan");
+    let name = name("zk-orphan");
+    let (a, interceptor) = watched(&server.cluster());
+    warm(&a, &name).await;
+    let answered = interceptor.hold_after("create");
+    let asking = acquiring(a, &name, SOON);
+    answered.reached().await;
+    asking.abort();
+    let _next = held_soon(&lock(server), &name).await;
+}
+
+/// A create that was given up as lost, and sent again, arrives all the same: before its retry, or
+/// after. Both nodes are one place in the queue, however the acquire ends.
+#[tokio::test]
+async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
+    let server = zookeeper!("zookeeper_two_nodes_under_one_guid_are_one_place");
+    let network = Client::connect(&server.cluster()).await.expect("a session");
+    for arrives_before in [true, false] {
+        for ending in ["release", "drop", "give up"] {
+            one_place(server, &network, arrives_before, ending).await;
+        }
+    }
+}
+
+async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: bool, ending: &str) {
+    let case = format!("before: {arrives_before}, {ending}");
+    let name = name("zk-two");
+    let (lock_of_a, interceptor) = watched(&server.cluster());
+    let other = lock(server);
+    warm(&other, &name).await;
+    let gives_up = ending == "give up";
+    let first = if gives_up { Some(held(&other, &name).await) } else { None };
+    interceptor.fail("create", 1); // to our client; in truth it is on its way
+    let again = interceptor.hold("create");
+    let asking = acquiring(lock_of_a, &name, if gives_up { SOON / 20 } else { SOON });
+    again.reached().await;
+    let texts = interceptor.texts();
+    let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
+    let prefix = &texts.iter().find_map(create).expect("a create");
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let arrive = async || {
+        let created = network.create(prefix, b"", &options).await;
+        format!("{prefix}{}", created.expect("created").1)
+    };
+    let earlier = if arrives_before { Some(arrive().await) } else { None };
+    let listing = interceptor.hold("ls");
+    again.resume();
+    listing.reached().await;
+    if !arrives_before {
+        arrive().await;
+    }
+    listing.resume();
+    let acquired = answered(asking).await;
+    assert_eq!(acquired.is_none(), gives_up, "{case}");
+    if let Some(guard) = acquired {
+        assert!(is_contended(&other, &name).await, "{case}");
+        if let Some(first) = earlier {
+            assert_eq!(guard.path(), first, "{case}: the first has its turn");
+        }
+        assert!(!guard.lost().is_lost(), "{case}");
+        if ending == "release" {
+            freed(guard).await;
+        }
+    }
+    if let Some(first) = first {
+        freed(first).await;
+    }
+    let next = held_soon(&other, &name).await;
+    let (parent, _) = prefix.rsplit_once('/').expect("a path");
+    let queue = network.list_children(parent).await.expect("a queue");
+    assert_eq!(queue.len(), 1, "{case}: only the next is left of {queue:?}");
+    freed(next).await;
+}
+
+/// A server that has fallen behind its leader would not list a node that it has not heard of. The
+/// only server here never falls behind, so this asserts the requests and their order.
+#[tokio::test]
+async fn zookeeper_syncs_before_it_looks_for_its_node() {
+    let server = zookeeper!("zookeeper_syncs_before_it_looks_for_its_node");
+    let name = name("zk-sync");
+    let (lock, interceptor) = watched(&server.cluster());
+    warm(&lock, &name).await;
+    let before = interceptor.texts().len();
+    interceptor.lose("create", 1);
+    interceptor.lose("delete", 1);
+    freed(held_soon(&lock, &name).await).await;
+    let texts = interceptor.texts().split_off(before);
+    let verbs = texts.iter().filter_map(|text| text.split(' ').next());
+    // Create, and find it; the place in the queue, and the number; delete, and look for it.
+    let expected = "create sync ls ls stat delete sync ls";
+    assert_eq!(verbs.collect::<Vec<_>>().join(" "), expected, "{texts:?}");
+}
+
+#[tokio::test]
+async fn zookeeper_a_node_that_somebody_removes() {
+    let server = zookeeper!("zookeeper_a_node_that_somebody_removes");
+    let name = name("zk-removed");
+    let lock = lock(server);
+    let guard = held(&lock, &name).await;
+    let vandal = Client::connect(&server.cluster()).await.expect("a session");
+    vandal.delete(guard.path(), None).await.expect("deleted");
+    assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
+    not_held(guard).await;
+    assert!(!is_contended(&lock, &name).await);
+}
+
+#[tokio::test]
+async fn zookeeper_that_is_restarted_keeps_the_lock() {
+    zookeeper!("zookeeper_that_is_restarted_keeps_the_lock");
+    // A server of its own: a restart would disturb the sessions of other tests.
+    let folder = crate::support::Servers::shared().await.folder("zookeeper-restarted");
+    let server = ZooKeeperServer::start(&folder, Default::default()).await;
+    let server = server.expect("zookeeper starts");
+    let name = name("zk-restart");
+    let guard = held(&lock(&server), &name).await;
+    let pid = server.pid();
+    server.kill();
+    let restarted = async || server.pid().is_some_and(|now| Some(now) != pid);
+    until("it is back", restarted).await;
+    server.wait_ready().await.expect("zookeeper");
+    turned_away(acquiring(lock(&server), &name, SOON / 10)).await;
+    freed(guard).await;
+    server.stop().await;
+}

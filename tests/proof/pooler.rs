@@ -1,0 +1,156 @@
+//! Postgres behind the real PgBouncer in transaction mode, with fewer sessions than connections.
+
+use crate::support::app::{Options, TestApp};
+use crate::support::load::{Rush, crowd};
+use crate::support::pgbouncer::{PgBouncer, SESSIONS};
+use crate::support::program::{Home, settings_of};
+use crate::support::{Database, Servers};
+use flash_sale::postgres;
+use futures_util::future::join_all;
+use serde_json::json;
+use sqlx::{Executor, Postgres, Row, postgres::PgPoolOptions};
+
+/// The sessions that this database has, but for the one that asks.
+const SESSIONS_OF_OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()";
+const ADVISORY_LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
+    let servers = Servers::own().await;
+    let pooler = PgBouncer::start(&servers, "").await;
+    let database = servers.database().await.pooled_by(&pooler);
+    let launch = |database: Database| {
+        TestApp::launch(database, servers.redis.url(), "pooled:".to_owned(), Options::default())
+    };
+    let first = launch(database.clone()).await;
+    let second = launch(database.clone()).await;
+
+    // Every end that an order can have.
+    let short = first.sale(100, json!({"payment_timeout_secs": 1})).await;
+    let (payer, canceller, idler) = (first.shopper(), second.shopper(), first.shopper());
+    let paid = payer.order_to_pay(&short).await;
+    payer.pay(&paid).await.assert(200);
+    let cancelled = canceller.order_to_pay(&short).await;
+    canceller.cancel(&cancelled).await.assert(200);
+    idler.until(&idler.must_buy(&short).await, "expired").await;
+    payer.refused(&short, "already_ordered").await;
+
+    // A rush at both, in the middle of which Redis loses everything and is rebuilt.
+    let sale = first.sale(50_000, json!({})).await;
+    let regulars = crowd(&first, &sale, 4).await;
+    TestApp::all_written(&regulars).await;
+    let rush = Rush::start(&[&first, &second], &sale, 6, &regulars);
+    rush.until_accepted(80).await;
+    let before = first.audit(&sale).await.postgres.epoch;
+    first.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
+    wait_for!(first.audit(&sale).await.postgres.epoch > before);
+    rush.until_accepted(80).await;
+    let sessions = first.number(SESSIONS_OF_OTHERS).await;
+    assert!((1..=i64::from(SESSIONS)).contains(&sessions), "{sessions} sessions");
+    let told = rush.end().await;
+    assert!(told.shed > 0, "no purchase was ever refused");
+    let statuses = first.assert_kept(&sale, &told.winners).await;
+    assert_eq!(statuses.keys().collect::<Vec<_>>(), ["pending_payment"]);
+
+    for sale in [&short, &sale] {
+        first.assert_sound(sale).await;
+    }
+    let ended = first.audit(&short).await;
+    assert_eq!((ended.paid, ended.cancelled, ended.expired), (1, 1, 1));
+    second.stop().await;
+    first.stop().await;
+    // Nothing is left behind in a session that somebody else gets.
+    let mut connection = database.connect().await;
+    let locks = sqlx::query_scalar(ADVISORY_LOCKS).fetch_one(&mut connection).await;
+    assert_eq!(locks.ok(), Some(0_i64));
+}
+
+/// What 16 tasks get that ask 25 times each: how many right answers.
+async fn right_answers<'c>(pool: impl Executor<'c, Database = Postgres> + Copy) -> usize {
+    let task = async |task: i64| {
+        let mut right = 0;
+        for number in task * 100..task * 100 + 25 {
+            // Different statements, so that a name stands for different ones in different sessions.
+            let statement = match number % 3 {
+                0 => "SELECT $1::bigint",
+                1 => "SELECT $1::bigint + 0",
+                _ => "SELECT 0 + $1::bigint",
+            };
+            let answer = sqlx::query_scalar::<_, i64>(statement).bind(number).fetch_one(pool).await;
+            right += usize::from(answer.is_ok_and(|answer| answer == number));
+        }
+        right
+    };
+    join_all((0..16).map(task)).await.into_iter().sum()
+}
+
+/// Without what the program does about it, statements get lost or meet: the test above can fail.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_do_not_meet_in_a_session() {
+    let servers = Servers::shared().await;
+    let pooler = PgBouncer::start(servers, "options,extra_float_digits").await;
+    let database = servers.database().await.pooled_by(&pooler);
+    let adapted = database.pool(8).await;
+    assert_eq!(right_answers(&adapted).await, 400);
+    let naive = PgPoolOptions::new().max_connections(8);
+    let naive = naive.connect_lazy_with(database.options());
+    assert!(right_answers(&naive).await < 400, "nothing goes wrong without it either");
+    naive.close().await;
+
+    // What a transaction is promised holds here as well.
+    let mut transaction = adapted.begin("BEGIN").await.expect("BEGIN");
+    let setting = "SELECT current_setting('idle_in_transaction_session_timeout')";
+    let limit = transaction.fetch_one(setting).await.expect("a setting");
+    assert_eq!(limit.get::<String, _>(0), "10s");
+    transaction.commit().await.expect("COMMIT");
+    // And is gone with it.
+    let none = "SELECT 1 FROM pg_settings WHERE name = 'statement_timeout' AND setting = '0'";
+    let limit = adapted.fetch_one(none).await;
+    limit.expect_err("every statement has its limit");
+    adapted.close().await;
+    drop(pooler);
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_that_came_later_is_noticed() {
+    let servers = Servers::shared().await;
+    let pooler = PgBouncer::start(servers, "options").await;
+    let database = servers.database().await.pooled_by(&pooler);
+    // As if there had been none when the program started.
+    let pool = postgres::pool(database.options(), 2);
+    let asked = sqlx::query("SELECT 1").execute(&pool).await;
+    asked.expect_err("the connection is not what it was taken for");
+    pool.close().await;
+    drop(pooler);
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_work_through_a_pooler_that_is_named_as_one() {
+    let servers = Servers::shared().await;
+    let pooler = PgBouncer::start(servers, "").await;
+    let database = servers.database().await;
+    let home = Home::new();
+    let mut settings = settings_of(servers, &database, "pooled-cli:").to_vec();
+    let (user, name) = (&servers.postgres.address().user, &database.name);
+    let pooled = format!("postgres://{user}@{}/{name}", pooler.address);
+    let direct = std::mem::replace(&mut settings[0].1, pooled);
+    let run = async |words: &str, direct: Option<&str>| {
+        let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
+        command.envs(settings.iter().cloned());
+        command.envs(direct.map(|direct| ("DATABASE_DIRECT_URL", direct)));
+        home.finish(command).await
+    };
+    run("migrate", None).await.assert_refused(&["unsupported startup parameter"]);
+    let lab = "lab run --strategy row-lock --stock 5 --buyers 20";
+    for words in ["migrate", "seed", "rebuild", "audit", lab] {
+        run(words, Some(&direct)).await.assert_done();
+    }
+    let wrong = run("migrate", Some("mysql://x/y")).await;
+    wrong.assert_refused(&["DATABASE_DIRECT_URL is not a Postgres address"]);
+    drop((home, pooler));
+    database.drop().await;
+}

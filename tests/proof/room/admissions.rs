@@ -1,0 +1,204 @@
+//! Who may buy with what: an admission is one user's for one sale, for a while, and for one order.
+
+use super::*;
+use flash_sale::error::ServiceError;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_ones_own_admission_for_this_sale_buys() {
+    let app = TestApp::start().await;
+    let one = sale(&app, 10, SOON, json!({})).await;
+    let other = sale(&app, 10, SOON, json!({})).await;
+    let (ada, eve) = (app.shopper(), app.shopper());
+    for (shopper, sale) in [(&ada, &one), (&ada, &other), (&eve, &one)] {
+        join(shopper, sale).await;
+    }
+    let (mine, elsewhere) = (admission(&ada, &one).await, admission(&ada, &other).await);
+    let theirs = admission(&eve, &one).await;
+
+    ada.refused(&one, "admission_required").await;
+    let (longer, longest) = (format!("{mine}A"), "A".repeat(5_000));
+    for token in [&theirs, &elsewhere, "", "x", &mine[1..], &longer, &longest] {
+        buy(&ada, &one, token).await.assert_problem(403, "admission_invalid");
+    }
+    // Two headers are one too many, whatever they say.
+    let header = ("Admission-Token", mine.as_str());
+    ada.buy_with(&one, &[header, header]).await.assert_problem(403, "admission_invalid");
+    assert_eq!(app.audit(&one).await.live, 0);
+
+    buy(&ada, &one, &mine).await.assert(202);
+    // It is good at every instance.
+    let second = app.another(Options::default()).await;
+    buy(&eve.at(&second), &one, &theirs).await.assert(202);
+    assert_eq!(app.assert_sound(&one).await.live, 2);
+    app.finish_with(second).await;
+}
+
+/// A sale that allows five each, a shopper with a turn, and all answers to a hundred uses of it.
+async fn a_hundred_uses(app: &TestApp, second: &TestApp) -> (String, Shopper, String, Vec<Reply>) {
+    let members = json!({"per_user_limit": 5, "opens_at": written(SOON), "waiting_room": {}});
+    let sale = app.sale(100, members).await;
+    let ada = app.shopper();
+    join(&ada, &sale).await;
+    let token = admission(&ada, &sale).await;
+    let both = [ada.clone(), ada.at(second)];
+    let replies = all_at_once((0..100).map(|number| {
+        let shopper = both[number % 2].clone();
+        let (sale, token) = (sale.clone(), token.clone());
+        async move { buy(&shopper, &sale, &token).await }
+    }))
+    .await;
+    (sale, ada, token, replies)
+}
+
+fn orders_of(replies: &[Reply]) -> BTreeSet<&str> {
+    replies.iter().filter_map(|reply| reply.body["order_id"].as_str()).collect()
+}
+
+/// A hundred uses of one admission make one order, also after that was cancelled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_order_comes_of_an_admission() {
+    let (app, second) = TestApp::pair().await;
+    let (sale, ada, token, replies) = a_hundred_uses(&app, &second).await;
+    let (accepted, refused): (Vec<_>, Vec<_>) =
+        replies.iter().partition(|reply| reply.is_accepted());
+    assert_eq!(accepted.len(), 1);
+    for reply in refused {
+        reply.assert_problem(409, "admission_used");
+    }
+    let order = accepted[0].text("order_id");
+    assert_eq!(orders_of(&replies), BTreeSet::from([order]));
+
+    // A retry with a key gets the first answer, and no key makes another order of it.
+    for key in ["one", "two"] {
+        let headers = [("Admission-Token", token.as_str()), ("Idempotency-Key", key)];
+        let reply = ada.buy_with(&sale, &headers).await;
+        reply.assert(202);
+        assert_eq!(reply.text("order_id"), order);
+        assert_eq!(reply.header("idempotent-replayed"), "true");
+    }
+    ada.until(order, "pending_payment").await;
+    ada.cancel(order).await.assert(200);
+    let again = buy(&ada, &sale, &token).await;
+    again.assert_problem(409, "admission_used");
+    assert_eq!(again.text("order_id"), order);
+    assert_eq!(app.assert_sound(&sale).await.live, 0);
+    app.finish_with(second).await;
+}
+
+/// The test above would notice a purchase that does not use its turn up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_admission_that_can_be_reused_is_noticed() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    let second = app.another(Options::default()).await;
+    plant(&mut app.redis().await, FORGET_IDEMPOTENCY_KEYS).await;
+    let (_, _, _, replies) = a_hundred_uses(&app, &second).await;
+    assert_eq!(orders_of(&replies).len(), 5);
+    app.finish_with(second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
+    let app = TestApp::start().await;
+    let sale = sale(&app, 1, SOON, json!({"turn_secs": 1, "overbooking_percent": 0})).await;
+    let (ada, bob) = (app.shopper(), app.shopper());
+    join(&ada, &sale).await;
+    let token = admission(&ada, &sale).await;
+    join(&bob, &sale).await;
+    until(&ada, &sale, "missed").await;
+    buy(&ada, &sale, &token).await.assert_problem(409, "admission_expired");
+    assert_eq!(app.audit(&sale).await.live, 0);
+    // Fifty tabs notice at once; it is one new place, behind Bob's.
+    let tabs = (0..50).map(|_| ada.ask("POST", &path(&sale)).into_future());
+    for place in all_at_once(tabs).await {
+        place.assert(200);
+        let joined = place.body["joined"].as_u64();
+        assert!(joined <= Some(3), "{joined:?}");
+    }
+    buy(&bob, &sale, &admission(&bob, &sale).await).await.assert(202);
+    app.finish().await;
+}
+
+/// A purchase that is refused for another reason is told that reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_window_and_the_stock_are_said_first() {
+    let app = TestApp::start().await;
+    let members =
+        json!({"opens_at": written(Duration::HOUR), "waiting_room": {"opens_before_secs": 60}});
+    let later = app.sale(1, members).await;
+    let shopper = app.shopper();
+    shopper.refused(&later, "not_open").await;
+    // The room opens when the operator said.
+    let reply = shopper.post(&path(&later)).await;
+    reply.assert_problem(409, "waiting_room_not_open");
+    let wait: u64 = reply.header("retry-after").parse().expect("seconds");
+    assert!((3_500..=3_540).contains(&wait), "{wait}");
+    reply.text("opens_at");
+    let unknown = "123456789";
+    for reply in [shopper.buy(unknown).await, shopper.post(&path(unknown)).await] {
+        reply.assert_problem(404, "sale_not_found");
+    }
+    let ended = sale(&app, 1, SOON, json!({})).await;
+    app.steer(&ended, "close").await;
+    shopper.refused(&ended, "ended").await;
+    shopper.post(&path(&ended)).await.assert_problem(409, "ended");
+    app.finish().await;
+}
+
+/// Per sale, by the operator: none, one, changed, none again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_switches_the_room_on_and_off() {
+    let app = TestApp::start().await;
+    let plain = app.sale(10, json!({})).await;
+    let shopper = app.shopper();
+    for reply in [shopper.post(&path(&plain)).await, look(&shopper, &plain).await] {
+        reply.assert_problem(404, "waiting_room_not_found");
+    }
+    // A header that nobody asks for does no harm.
+    buy(&shopper, &plain, "whatever").await.assert(202);
+
+    let change = async |room: Value| app.change(&plain, json!({"waiting_room": room})).await;
+    let on = change(json!({"per_second": 7})).await;
+    on.assert(200);
+    let expected = json!({"waiting_room": {
+        "opens_before_secs": 600, "per_second": 7, "turn_secs": 120, "overbooking_percent": 20,
+    }});
+    on.assert_has(expected.clone());
+    // What a change does not name stays.
+    app.change(&plain, json!({"title": "other"})).await.assert_has(expected);
+    let late = app.shopper();
+    late.refused(&plain, "admission_required").await;
+    for bad in [
+        json!({"opens_before_secs": -1}),
+        json!({"opens_before_secs": 86_401}),
+        json!({"per_second": 0}),
+        json!({"turn_secs": 0}),
+        json!({"turn_secs": 601}),
+        json!({"overbooking_percent": -1}),
+        json!({"overbooking_percent": 1.5}),
+        json!({"shuffle": true}),
+    ] {
+        change(bad).await.assert_problem(422, "invalid");
+    }
+    change(json!(null)).await.assert_has(json!({"waiting_room": null}));
+    late.must_buy(&plain).await;
+    app.finish().await;
+}
+
+/// An instance looks an unknown sale up with its first purchase, and does not sell it unseen.
+#[tokio::test]
+async fn a_fresh_instance_lets_nobody_past_the_door() {
+    let app = TestApp::start().await;
+    let guarded = sale(&app, 10, SOON, json!({})).await;
+    let plain = app.sale(10, json!({})).await;
+    let (fresh, _channel) = app.services_without_tasks();
+    let buy = async |sale: &str| {
+        fresh.admission.purchase(sale.parse().expect("an id"), UserId::random(), None).await
+    };
+    assert!(matches!(buy(&plain).await, Ok(PurchaseResult::Accepted { .. })));
+    for _ in 0..2 {
+        let refused = buy(&guarded).await;
+        assert!(matches!(refused, Err(ServiceError::Unavailable { .. })), "{refused:?}");
+    }
+    assert_eq!(app.audit(&guarded).await.live, 0);
+    app.finish().await;
+}

@@ -1,0 +1,102 @@
+//! Nobody gains by coming early, often, or in many tabs; later ones are served as they came.
+
+use super::*;
+
+const PEOPLE: usize = 2_000;
+
+/// People join one after the other, at one of two instances, and are drawn. The place of each, in
+/// the order of their arrival. Nobody's turn comes: the sale is not open yet.
+async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> Vec<u64> {
+    let mut people: Vec<Shopper> = Vec::new();
+    for number in 0..PEOPLE {
+        let shopper = [app, other][number % 2].shopper();
+        // No place before the draw.
+        join(&shopper, sale).await.assert_has(json!({"state": "early", "position": null}));
+        people.push(shopper);
+    }
+    draw_now(app, sale).await;
+    let mut places = Vec::new();
+    for shopper in &people {
+        let place = until(shopper, sale, "waiting").await;
+        places.push(place["position"].as_u64().expect("a position") - 1);
+    }
+    let all: BTreeSet<u64> = places.iter().copied().collect();
+    assert!(all.into_iter().eq(0..PEOPLE as u64), "everybody has a place of their own");
+    places
+}
+
+async fn openings(app: TestApp, count: usize) -> Option<String> {
+    let other = app.another(Options::default()).await;
+    let mut sales = Vec::new();
+    for _ in 0..count {
+        sales.push(sale(&app, 10, Duration::HOUR, json!({})).await);
+    }
+    let drawn = sales.iter().map(|sale| opening(&app, &other, sale));
+    let places = futures_util::future::join_all(drawn).await;
+    app.finish_with(other).await;
+    judge::unfairness(&places)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn arrival_within_the_draw_gives_no_advantage() {
+    assert_eq!(openings(TestApp::start().await, 4).await, None);
+}
+
+/// The test above would notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draw_by_arrival_is_noticed() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    plant(&mut app.redis().await, DRAW_BY_ARRIVAL).await;
+    let found = openings(app, 1).await;
+    assert!(found.is_some_and(|found| found.contains("correlate")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn later_ones_stand_in_the_order_of_their_arrival_behind_everybody_who_was_early() {
+    let (app, other) = TestApp::pair().await;
+    let sale = sale(&app, 10, Duration::HOUR, json!({})).await;
+    let early = app.shoppers(20);
+    all_join(&early, &sale).await;
+    draw_now(&app, &sale).await;
+    until(&early[0], &sale, "waiting").await;
+    for number in 0..100 {
+        let shopper = [&app, &other][number % 2].shopper();
+        let place = json!({"state": "waiting", "position": 21 + number});
+        join(&shopper, &sale).await.assert_has(place.clone());
+        look(&shopper, &sale).await.assert_has(place);
+    }
+    app.finish_with(other).await;
+}
+
+/// Fifty tabs at two instances, before and after the draw, have one place; looking gives none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_user_with_many_tabs_has_one_place() {
+    let (app, other) = TestApp::pair().await;
+    let sale = sale(&app, 10, Duration::HOUR, json!({})).await;
+    let tab = app.shopper();
+    for _ in 0..3 {
+        look(&tab, &sale).await.assert_problem(404, "not_in_waiting_room");
+    }
+    app.get(&path(&sale)).await.assert(401);
+    let tabs = [tab.clone(), tab.at(&other)];
+    let storm = async || -> Vec<Reply> {
+        let join = |number: usize| tabs[number % 2].ask("POST", &path(&sale)).into_future();
+        all_at_once((0..50).map(join)).await
+    };
+    for place in storm().await {
+        assert_eq!(place.text("state"), "early");
+    }
+    let joined = join(&app.shopper(), &sale).await.body["joined"].as_u64().expect("a number");
+    assert!(joined <= 2, "{joined}");
+    draw_now(&app, &sale).await;
+    for tab in &tabs {
+        until(tab, &sale, "waiting").await;
+    }
+    let places = storm().await;
+    let position = |place: &Reply| place.body["position"].as_u64().expect("a position");
+    let positions: BTreeSet<u64> = places.iter().map(position).collect();
+    assert_eq!(positions.len(), 1, "{positions:?}");
+    // Two people were early.
+    join(&app.shopper(), &sale).await.assert_has(json!({"position": 3}));
+    app.finish_with(other).await;
+}

@@ -1,0 +1,86 @@
+//! What a crash of an instance and a loss of Redis cost.
+
+use super::*;
+
+async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
+    let mut positions = Vec::new();
+    for shopper in people {
+        let place = look(shopper, sale).await;
+        positions.push(place.body["position"].as_u64().expect("a place"));
+    }
+    positions
+}
+
+/// So many people, who have joined at this instance and were drawn, and their places.
+async fn drawn(app: &TestApp, sale: &str, count: usize) -> (Vec<Shopper>, Vec<u64>) {
+    let people = app.shoppers(count);
+    all_join(&people, sale).await;
+    draw_now(app, sale).await;
+    until(&people[0], sale, "waiting").await;
+    let places = positions(&people, sale).await;
+    (people, places)
+}
+
+/// The instance at which everybody joined goes; the other one knows all places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_outlive_the_instance_that_gave_them() {
+    let (app, gone) = TestApp::pair().await;
+    let sale = sale(&app, 100, Duration::HOUR, json!({})).await;
+    let (people, before) = drawn(&gone, &sale, 50).await;
+    gone.stop().await;
+    let people: Vec<Shopper> = people.iter().map(|shopper| shopper.at(&app)).collect();
+    until(&people[0], &sale, "waiting").await;
+    assert_eq!(positions(&people, &sale).await, before);
+    app.finish().await;
+}
+
+/// Redis is killed in the middle and comes back with its data: nobody loses their place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_outlive_a_restart_of_redis() {
+    let (servers, app) = TestApp::on_own_servers().await;
+    let sale = sale(&app, 1_000, Duration::HOUR, json!({})).await;
+    let (people, before) = drawn(&app, &sale, 30).await;
+    servers.redis.kill(); // it is started again
+    wait_for!("the place is back, and nothing wrong is said until then", {
+        let place = look(&people[0], &sale).await;
+        if place.status == 200 {
+            return Some(());
+        }
+        place.assert_problem(503, "unavailable");
+        assert!(!place.header("retry-after").is_empty());
+        None
+    });
+    assert_eq!(positions(&people, &sale).await, before);
+    app.finish().await;
+}
+
+/// Redis loses everything after the opening: admissions still buy, and the others join again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    let sale = sale(&app, 2, SOON, json!({"overbooking_percent": 0, "turn_secs": 600})).await;
+    let lucky = app.shopper();
+    join(&lucky, &sale).await;
+    let token = admission(&lucky, &sale).await;
+    let people = app.shoppers(5);
+    all_join(&people, &sale).await;
+    let mut followed = Events::of(people[0].ask("GET", &format!("{}/events", path(&sale)))).await;
+
+    app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
+    wait_for!(look(&people[1], &sale).await.status == 404);
+    look(&people[1], &sale).await.assert_problem(404, "not_in_waiting_room");
+    wait_for!(buy(&lucky, &sale, &token).await.is_accepted());
+    // A follower is put back by the stream itself.
+    wait_for!("a new place", {
+        let chunk = followed.response.chunk();
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(20), chunk).await;
+        (look(&people[0], &sale).await.status == 200).then_some(())
+    });
+    for shopper in &people[1..] {
+        let place = join(shopper, &sale).await;
+        assert!(["early", "waiting", "turn"].contains(&place.text("state")));
+    }
+    // One of them has the turn for the unit that is left.
+    wait_for!(field(&app, &sale, "frontier").await == Some(1));
+    app.finish().await;
+}

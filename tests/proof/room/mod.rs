@@ -1,0 +1,83 @@
+//! The waiting room, from outside: places, turns, admissions, and what a fault does to them.
+
+mod admissions;
+mod fairness;
+mod faults;
+mod judge;
+mod scripts;
+mod turns;
+
+use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, assert_has};
+use crate::support::{events::Events, plant::*};
+use flash_sale::domain::{PurchaseResult, UserId};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// When a sale opens whose window is open.
+const SOON: Duration = Duration::seconds(-1);
+
+/// The time in so long, as in a request.
+fn written(opens_in: Duration) -> String {
+    let at = OffsetDateTime::now_utc() + opens_in;
+    at.format(&Rfc3339).expect("a time")
+}
+
+/// A sale with a waiting room, which can be joined at once.
+async fn sale(app: &TestApp, stock: i64, opens_in: Duration, mut room: Value) -> String {
+    room["opens_before_secs"] = json!(86_400);
+    app.sale(stock, json!({"opens_at": written(opens_in), "waiting_room": room})).await
+}
+
+fn path(sale: &str) -> String {
+    format!("/api/v1/sales/{sale}/waiting-room")
+}
+
+async fn join(shopper: &Shopper, sale: &str) -> Reply {
+    let reply = shopper.post(&path(sale)).await;
+    reply.assert(200);
+    reply
+}
+
+async fn all_join(people: &[Shopper], sale: &str) {
+    for shopper in people {
+        join(shopper, sale).await;
+    }
+}
+
+async fn look(shopper: &Shopper, sale: &str) -> Reply {
+    shopper.get(&path(sale)).await
+}
+
+/// The place once its state is this one.
+async fn until(shopper: &Shopper, sale: &str, state: &str) -> Value {
+    wait_for!(&format!("the place is {state}"), {
+        let reply = look(shopper, sale).await;
+        (reply.status == 200 && reply.text("state") == state).then_some(reply.body)
+    })
+}
+
+/// The admission token of somebody whose turn comes.
+async fn admission(shopper: &Shopper, sale: &str) -> String {
+    let place = until(shopper, sale, "turn").await;
+    place["admission_token"].as_str().expect("a token").to_owned()
+}
+
+/// Buys with the token of somebody whose turn it is.
+async fn buy(shopper: &Shopper, sale: &str, token: &str) -> Reply {
+    shopper.buy_with(sale, &[("Admission-Token", token)]).await
+}
+
+fn key(app: &TestApp, sale: &str) -> String {
+    format!("{}{{room:{sale}}}", app.prefix)
+}
+
+/// Lets the moment of the draw come now, whatever the clock says.
+async fn draw_now(app: &TestApp, sale: &str) {
+    app.in_redis::<i64>(redis::cmd("HSET").arg(&[&key(app, sale), "draw_at", "1"])).await;
+}
+
+/// What Redis holds of a room.
+async fn field(app: &TestApp, sale: &str, name: &str) -> Option<i64> {
+    app.in_redis(redis::cmd("HGET").arg(&[&key(app, sale), name])).await
+}

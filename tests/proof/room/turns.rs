@@ -1,0 +1,213 @@
+//! Turns begin at the rate and for the stock that there is, on any number of instances.
+
+use super::*;
+use std::time::Instant;
+
+/// How many of them are in this state.
+async fn count(people: &[Shopper], sale: &str, state: &str) -> usize {
+    let mut count = 0;
+    for shopper in people {
+        count += usize::from(look(shopper, sale).await.text("state") == state);
+    }
+    count
+}
+
+/// Without overbooking there are never more turns than units: who has one gets one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used() {
+    let (app, other) = TestApp::pair().await;
+    let sale = sale(&app, 5, SOON, json!({"overbooking_percent": 0, "turn_secs": 5})).await;
+    let both = |number: usize| [&app, &other][number % 2].shopper();
+    let people: Vec<Shopper> = (0..12).map(both).collect();
+    all_join(&people, &sale).await;
+    // Of all states at once: turns, and people who wait.
+    let states = async || {
+        let mut states = Vec::new();
+        for shopper in &people {
+            states.push(look(shopper, &sale).await.text("state").to_owned());
+        }
+        let count = |state: &str| states.iter().filter(|found| *found == state).count();
+        let (turns, waiting) = (count("turn"), count("waiting"));
+        assert!(turns <= 5, "{states:?}");
+        (turns, waiting)
+    };
+    wait_for!(states().await.0 == 5);
+    // Two of them buy; the others let it pass. For three units three more get their turn, and no
+    // sooner than one of those who did not buy has missed theirs.
+    let (mut bought, mut others) = (0, Vec::new());
+    for shopper in &people {
+        let place = look(shopper, &sale).await;
+        if place.text("state") == "turn" && bought < 2 {
+            buy(shopper, &sale, place.text("admission_token")).await.assert(202);
+            bought += 1;
+        } else {
+            others.push(shopper.clone());
+        }
+    }
+    wait_for!("three more have had their turn", {
+        let (_, waiting) = states().await;
+        let missed = count(&others, &sale, "missed").await;
+        assert!(7 - waiting <= missed, "{waiting} wait, {missed} have missed their turn");
+        (waiting <= 4).then_some(())
+    });
+    app.assert_sound(&sale).await;
+    app.finish_with(other).await;
+}
+
+/// The test above would notice turns that nobody counted: everybody's begins at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_beyond_the_stock_are_noticed() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    plant(&mut app.redis().await, LET_EVERYBODY_IN).await;
+    let sale = sale(&app, 5, SOON, json!({"overbooking_percent": 0})).await;
+    let people = app.shoppers(12);
+    all_join(&people, &sale).await;
+    wait_for!(count(&people, &sale, "turn").await > 5);
+    app.finish().await;
+}
+
+/// Three instances do not let in three times as many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
+    let (app, second) = TestApp::pair().await;
+    let third = app.another(Options::default()).await;
+    let sale = sale(&app, 1_000, SOON, json!({"per_second": 4})).await;
+    all_join(&app.shoppers(200), &sale).await;
+    let turns = async || field(&app, &sale, "frontier").await.unwrap_or(0);
+    wait_for!(turns().await > 0);
+    let (first, began) = (turns().await, Instant::now());
+    wait_for!("16 turns at 4 a second", {
+        let seen = turns().await - first;
+        // A second's worth may be saved up, and a call may lie just before the measurement.
+        let most = began.elapsed().as_secs_f64() * 4.0 + 5.0;
+        assert!(seen as f64 <= most, "{seen} turns, at most {most}");
+        (seen >= 16).then_some(())
+    });
+    second.stop().await;
+    app.finish_with(third).await;
+}
+
+/// Two buy what there is; two hundred others, at two instances, hear of it without asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everybody_who_waits_hears_that_nothing_is_left() {
+    let (app, other) = TestApp::pair().await;
+    let sale = sale(&app, 2, SOON, json!({"overbooking_percent": 0, "turn_secs": 600})).await;
+    let winners = [app.shopper(), other.shopper()];
+    let mut tokens = Vec::new();
+    for winner in &winners {
+        join(winner, &sale).await;
+        tokens.push(admission(winner, &sale).await);
+    }
+    let mut following = Vec::new();
+    for number in 0..200 {
+        let shopper = [&app, &other][number % 2].shopper();
+        join(&shopper, &sale).await;
+        let mut events = Events::of(shopper.ask("GET", &format!("{}/events", path(&sale)))).await;
+        let first = events.next().await.expect("an event");
+        // Two have their turn, and there are two units: nobody can promise anything.
+        let expected = json!({
+            "state": "waiting", "sale_state": "open", "remaining": 2,
+            "more_ahead_than_left": true, "estimate_secs": null,
+        });
+        assert_has(&first, expected);
+        following.push(events);
+    }
+    for (winner, token) in winners.iter().zip(&tokens) {
+        buy(winner, &sale, token).await.assert(202);
+    }
+    let sold_out = Instant::now();
+    let told = following.into_iter().map(async |mut events| {
+        events.until(|place| place["sale_state"] == "sold_out").await;
+        sold_out.elapsed()
+    });
+    let latest = futures_util::future::join_all(told).await.into_iter().max();
+    println!("the last one heard after {latest:?}");
+    // Latecomers are told so; those who wait keep their place: units may come back.
+    app.shopper().post(&path(&sale)).await.assert_problem(409, "sold_out");
+    app.finish_with(other).await;
+}
+
+/// A unit that comes back is the next one's turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_queue_goes_on_when_a_unit_comes_back() {
+    let app = TestApp::start().await;
+    let sale = sale(&app, 1, SOON, json!({"overbooking_percent": 0})).await;
+    let (first, second) = (app.shopper(), app.shopper());
+    join(&first, &sale).await;
+    let token = admission(&first, &sale).await;
+    join(&second, &sale).await;
+    let order = buy(&first, &sale, &token).await;
+    order.assert(202);
+    wait_for!("sold out", {
+        let place = look(&second, &sale).await;
+        assert_eq!(place.text("state"), "waiting");
+        (place.text("sale_state") == "sold_out").then_some(())
+    });
+    let id = order.text("order_id");
+    first.until(id, "pending_payment").await;
+    first.cancel(id).await.assert(200);
+    buy(&second, &sale, &admission(&second, &sale).await).await.assert(202);
+    app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+/// Nobody's turn begins in a pause; and how long it takes, nobody can say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_the_queue() {
+    let app = TestApp::start().await;
+    let sale = sale(&app, 10, SOON, json!({})).await;
+    app.steer(&sale, "pause").await;
+    let shopper = app.shopper();
+    join(&shopper, &sale).await;
+    let place = until(&shopper, &sale, "waiting").await;
+    assert_has(&place, json!({"position": 1, "sale_state": "paused", "estimate_secs": null}));
+    let before = field(&app, &sale, "frontier").await;
+    wait_for!(field(&app, &sale, "change").await.is_some());
+    assert_eq!(field(&app, &sale, "frontier").await, before);
+    app.steer(&sale, "resume").await;
+    until(&shopper, &sale, "turn").await;
+    app.finish().await;
+}
+
+/// There is an estimate once turns begin, and it is near the truth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_estimate_is_what_happens() {
+    let app = TestApp::start().await;
+    let sale = sale(&app, 1_000, SOON, json!({"per_second": 5})).await;
+    let people = app.shoppers(60);
+    all_join(&people, &sale).await;
+    // Once some seconds' worth has had its turn: the first estimates know little of the rate.
+    let last = &people[59];
+    let promise = wait_for!("somebody far behind has an estimate", {
+        let place = look(last, &sale).await.body;
+        let is_near_enough = (5..=25).contains(&place["position"].as_u64().unwrap_or(0));
+        (is_near_enough && place["estimate_secs"].is_u64()).then_some(place)
+    });
+    let turn = until(last, &sale, "turn").await;
+    // By Redis' clock, which both times are of.
+    let time = |text: &Value| OffsetDateTime::parse(text.as_str()?, &Rfc3339).ok();
+    let began = time(&turn["turn_ends_at"]).expect("a time") - Duration::minutes(2);
+    let took = began - time(&promise["server_time"]).expect("a time");
+    let (promised, took) =
+        (promise["estimate_secs"].as_f64().expect("seconds"), took.as_seconds_f64());
+    let near = promised / 3.0 - 1.0..promised * 3.0 + 2.0;
+    assert!(near.contains(&took), "said {promised} s, took {took} s");
+    app.finish().await;
+}
+
+/// The first of a new room: what instances know of it may be older than their joining.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
+    let options = Options {
+        fail_points: "room.joining=pause:1500*always;room.advanced=pause:300*always".to_owned(),
+        ..Options::default()
+    };
+    let app = TestApp::start_with(options).await;
+    let sale = sale(&app, 5, Duration::ZERO, json!({})).await;
+    let people = app.shoppers(8).into_iter();
+    let join = |shopper: Shopper| shopper.ask("POST", &path(&sale)).into_future();
+    for place in all_at_once(people.map(join)).await {
+        place.assert(200);
+    }
+    app.finish().await;
+}

@@ -1,0 +1,151 @@
+//! Plays of the lessons, and what every timeline must have.
+
+use super::Servers;
+use embedded::ZooKeeperServer;
+use futures_util::{StreamExt, stream};
+use lab::Lab;
+use lab::lessons::lesson::{Kind, Lesson};
+use lab::lessons::{self, LESSONS, Theatre, timeline::Timeline};
+use lab::strategy::{Language, Need};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, time::Duration};
+
+/// A theatre for as many plays at once as a test wants, and where its keys and rows are.
+pub struct TestTheatre {
+    pub lab: Lab,
+    pub database: super::Database,
+    prefix: &'static str,
+}
+
+impl TestTheatre {
+    pub async fn open(prefix: &'static str) -> Self {
+        let shared = Servers::shared().await;
+        let database = shared.database().await;
+        let mut lab = Lab::new(shared.of_a_lab(&database, prefix, Some(shared.folder(prefix))));
+        lab.theatre = Theatre::new(lab.servers.clone())
+            .with_places(1_000)
+            .with_retry_within(Duration::from_secs(60));
+        Self { lab, database, prefix }
+    }
+
+    pub async fn play(&self, lesson: &Lesson, options: Value) -> Timeline {
+        let options = options.as_object().cloned().unwrap_or_default();
+        let played = self.lab.theatre.play(lesson.id, &options, None).await;
+        let timeline = played.unwrap_or_else(|error| panic!("{}: {error}", lesson.id));
+        is_well_formed(&timeline);
+        timeline
+    }
+
+    /// Closes it. Plays have left no keys and no rows.
+    pub async fn close(self) {
+        let mut redis = super::redis_connection(&Servers::shared().await.redis.url()).await;
+        let mut keys = redis::cmd("KEYS");
+        let keys = keys.arg(format!("{}*", self.prefix)).query_async(&mut redis).await;
+        assert_eq!(keys, Ok([""; 0].map(str::to_owned).to_vec()));
+        let rows = "SELECT (SELECT count(*) FROM lab.plays) + (SELECT count(*) FROM lab.fenced)
+                         + (SELECT count(*) FROM lab.play_orders)";
+        let mut postgres = self.database.connect().await;
+        let rows = sqlx::query_scalar::<_, i64>(rows).fetch_one(&mut postgres);
+        assert_eq!(rows.await.expect("a count"), 0);
+        drop(postgres);
+        self.lab.close().await;
+        self.database.drop().await;
+    }
+}
+
+/// Whether this machine can play it; a test that cannot says so on stderr.
+pub async fn can_be_played(lesson: &Lesson) -> bool {
+    let can = !lesson.needs.contains(&Need::ZooKeeper) || ZooKeeperServer::check().await.is_ok();
+    if !can {
+        let id = lesson.id;
+        super::say(&format!("NOT EXERCISED: lesson {id} needs ZooKeeper"));
+    }
+    can
+}
+
+pub fn lesson(id: &str) -> &'static Lesson {
+    lessons::find(id).expect(id)
+}
+
+/// Short times for a hundred plays; the longest pause is what a lesson waits for.
+pub fn quick(lesson: &Lesson) -> Value {
+    match lesson.id {
+        "b01" => json!({"lease_ms": 150}),
+        "b03" => json!({"lease_ms": 250, "pause_ms": 260}),
+        "b10" => json!({"lease_ms": 500, "pause_ms": 510}),
+        "b04" => json!({"lease_ms": 600, "pause_ms": 610}),
+        "b06" => json!({"lease_ms": 600}),
+        "b08" => json!({"lease_ms": 200}),
+        "b11" => json!({"session_ms": 1000, "pause_ms": 1010}),
+        _ => json!({}),
+    }
+}
+
+#[track_caller]
+pub fn assert_broken(timeline: &Timeline, expected: &[&str]) {
+    let acts = timeline.lesson.acts.iter().zip(&timeline.endings);
+    let broken = acts.filter(|(_, ending)| ending.broken);
+    let broken: Vec<_> = broken.map(|(act, _)| act.id).collect();
+    let (id, endings) = (timeline.lesson.id, &timeline.endings);
+    assert_eq!(broken, expected, "{id}: {endings:#?}");
+}
+
+/// Plays every lesson so often, different ones beside each other, and each must end the same way:
+/// every failure and every flaw of a cure happens, every cure holds.
+pub async fn play_each(times: usize, prefix: &'static str) {
+    const AT_ONCE: usize = 24;
+    let theatre = TestTheatre::open(prefix).await;
+    let lessons = stream::iter(LESSONS).filter(|lesson| can_be_played(lesson));
+    let lessons: Vec<&Lesson> = lessons.collect().await;
+    let played = stream::iter((0..times).flat_map(|_| &lessons)).map(async |lesson| {
+        let timeline = theatre.play(lesson, quick(lesson)).await;
+        let failing = lesson.acts.iter().filter(|act| act.kind != Kind::Cure);
+        let failing: Vec<_> = failing.map(|act| act.id).collect();
+        assert_broken(&timeline, &failing);
+    });
+    assert_eq!(played.buffer_unordered(AT_ONCE).count().await, times * lessons.len());
+    theatre.close().await;
+}
+
+fn is_well_formed(timeline: &Timeline) {
+    let lesson = timeline.lesson;
+    let actors: BTreeSet<&str> = lesson.cast.iter().map(|actor| actor.id).collect();
+    let body = timeline.body(Language::En);
+    assert_eq!(body.events.len(), timeline.events.len());
+    for (index, (event, shown)) in timeline.events.iter().zip(&body.events).enumerate() {
+        let at = format!("{} event {index}: {event:?}", lesson.id);
+        let believers: BTreeSet<&str> = event.believers.iter().copied().collect();
+        assert_eq!(believers.len(), event.believers.len(), "{at}");
+        assert_eq!(shown.overlap, event.believers.len() >= 2, "{at}");
+        let mut named = believers.into_iter().chain(event.to).chain([event.actor]);
+        assert!(named.all(|actor| actors.contains(actor)), "{at}");
+        for text in [&event.say.en, &event.say.zh] {
+            let whole = !text.trim().is_empty() && !text.contains(['{', '}']);
+            assert!(whole, "{at}");
+        }
+        assert!(event.say.zh.chars().any(is_chinese), "{at}");
+        let command = event.command.as_deref();
+        assert_ne!(command.map(str::trim), Some(""), "{at}");
+        // A request on a watched wire points to the line that sent it.
+        if let Some((file, line)) = event.line {
+            assert!(command.is_some() && event.reply.is_some(), "{at}");
+            let line = body.code[file].lines().nth(line as usize - 1);
+            assert!(line.is_some_and(|line| !line.trim().is_empty()), "{at}");
+        }
+    }
+    let times = timeline.events.iter().map(|event| event.t_ms);
+    assert!(times.is_sorted(), "{}: {:?}", lesson.id, timeline.events);
+    // The acts cover all events, in order, without a gap.
+    let mut next = 0;
+    for act in &body.acts {
+        assert_eq!(act.first, Some(next), "{} {}", lesson.id, act.id);
+        next = act.last.expect("every act has an event") + 1;
+        let verdict = act.verdict.as_ref().expect("every act has a verdict");
+        assert!(verdict.held != verdict.broken && !verdict.why.is_empty());
+    }
+    assert_eq!(next, timeline.events.len());
+}
+
+pub fn is_chinese(letter: char) -> bool {
+    ('\u{4e00}'..='\u{9fff}').contains(&letter)
+}

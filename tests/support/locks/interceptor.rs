@@ -1,0 +1,153 @@
+//! A watcher that a test controls: it fails requests, loses replies, and stops a client between two
+//! requests.
+
+use super::soon;
+use futures_util::future::BoxFuture;
+use locks::wire::{Reply, Sent, Verdict, Watcher};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::watch;
+
+#[derive(Default)]
+pub struct Interceptor(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    faults: Vec<Fault>,
+    /// Every request that has ended, and whether it was answered.
+    ended: Vec<(Sent, bool)>,
+}
+
+struct Fault {
+    /// Parts of `node request`, such as `redis-3*SET lock`.
+    text: String,
+    kind: Kind,
+    left: u32,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Fail,
+    LoseReply,
+    Before(Breakpoint),
+    After(Breakpoint),
+}
+
+/// A place where a client stops until the test lets it go on.
+#[derive(Clone, Default)]
+pub struct Breakpoint {
+    reached: watch::Sender<bool>,
+    resumed: watch::Sender<bool>,
+}
+
+impl Breakpoint {
+    pub async fn reached(&self) {
+        let mut reached = self.reached.subscribe();
+        let reached = reached.wait_for(|reached| *reached);
+        soon("a client reaches the breakpoint", reached).await.expect("a breakpoint");
+    }
+
+    pub fn resume(&self) {
+        self.resumed.send_replace(true);
+    }
+
+    async fn stop(&self) {
+        self.reached.send_replace(true);
+        let mut resumed = self.resumed.subscribe();
+        resumed.wait_for(|resumed| *resumed).await.expect("a test");
+    }
+}
+
+impl Interceptor {
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic")
+    }
+
+    fn add(&self, text: &str, kind: Kind, left: u32) {
+        let text = text.to_owned();
+        self.state().faults.push(Fault { text, kind, left });
+    }
+
+    /// The next `times` requests with this text are never sent.
+    pub fn fail(&self, text: &str, times: u32) {
+        self.add(text, Kind::Fail, times);
+    }
+
+    /// The next `times` requests with this text are done, and their replies lost.
+    pub fn lose(&self, text: &str, times: u32) {
+        self.add(text, Kind::LoseReply, times);
+    }
+
+    /// The next request with this text waits before it is sent.
+    pub fn hold(&self, text: &str) -> Breakpoint {
+        let breakpoint = Breakpoint::default();
+        self.add(text, Kind::Before(breakpoint.clone()), 1);
+        breakpoint
+    }
+
+    /// The next request with this text is done, and its reply waits.
+    pub fn hold_after(&self, text: &str) -> Breakpoint {
+        let breakpoint = Breakpoint::default();
+        self.add(text, Kind::After(breakpoint.clone()), 1);
+        breakpoint
+    }
+
+    pub fn clear(&self) {
+        self.state().faults.clear();
+    }
+
+    /// How many requests with this text were answered.
+    pub fn answered(&self, text: &str) -> usize {
+        let state = self.state();
+        let answered = state.ended.iter().filter(|(_, answered)| *answered);
+        answered.filter(|(sent, _)| has_parts(&sent.text, text)).count()
+    }
+
+    pub fn texts(&self) -> Vec<String> {
+        let state = self.state();
+        state.ended.iter().map(|(sent, _)| sent.text.clone()).collect()
+    }
+
+    pub fn last(&self) -> Option<Sent> {
+        self.state().ended.last().map(|(sent, _)| sent.clone())
+    }
+}
+
+/// Whether all parts of the pattern, separated by `*`, are in the text.
+fn has_parts(text: &str, pattern: &str) -> bool {
+    pattern.split('*').all(|part| text.contains(part))
+}
+
+impl Watcher for Interceptor {
+    fn before<'a>(&'a self, sent: &'a Sent) -> BoxFuture<'a, Verdict> {
+        let request = format!("{} {}", sent.node, sent.text);
+        let mut state = self.state();
+        let mut faults = state.faults.iter_mut();
+        let fault = faults.find(|fault| fault.left > 0 && has_parts(&request, &fault.text));
+        let kind = fault.map(|fault| {
+            fault.left -= 1;
+            fault.kind.clone()
+        });
+        Box::pin(async move {
+            match kind {
+                None => Verdict::Go,
+                Some(Kind::Fail) => Verdict::Fail,
+                Some(Kind::LoseReply) => Verdict::LoseReply,
+                Some(Kind::Before(breakpoint)) => {
+                    breakpoint.stop().await;
+                    Verdict::Go
+                }
+                Some(Kind::After(breakpoint)) => {
+                    Verdict::GoThenWait(Box::pin(async move { breakpoint.stop().await }))
+                }
+            }
+        })
+    }
+
+    fn after(&self, sent: &Sent, reply: &Reply) {
+        self.state().ended.push((sent.clone(), matches!(reply, Reply::Answer(_))));
+    }
+}

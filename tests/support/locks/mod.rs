@@ -1,0 +1,223 @@
+//! What the tests of the locks stand on: lines, nodes, pools, and what is asked of every lock.
+
+// Each tier uses its part of these.
+#![allow(unused_imports)]
+
+pub mod interceptor;
+
+pub use embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
+pub use futures_util::future::join_all;
+pub use interceptor::Interceptor;
+pub use locks::wire::{Line, Sql};
+pub use locks::{
+    Acquired, AdvisoryLock, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock,
+};
+pub use locks::{Released, SessionAdvisoryLock, SetPxNoOwner, SetnxExpire, SetnxGetset, TableLock};
+pub use locks::{TokenLock, Why, ZooKeeperLock, fencing, table, zookeeper::Zoo};
+pub use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+pub use std::{sync::Arc, time::Duration};
+pub use tokio::time::{Instant, sleep, sleep_until, timeout};
+pub use tokio::{sync::OnceCell, task::JoinHandle};
+
+use super::{Servers, say};
+
+/// How long a test waits for what must happen.
+pub const SOON: Duration = Duration::from_secs(10);
+pub const ONCE: Duration = Duration::ZERO;
+/// No lease of this length ends during a test.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// A lock name of this test alone.
+pub fn name(of: &str) -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("lock:{of}:{}", NUMBER.fetch_add(1, Relaxed))
+}
+
+/// A connection of its own to the Redis that tests share.
+pub async fn line(client: &str) -> Line {
+    let servers = Servers::shared().await;
+    warm(slow_line(&servers.redis.url()).of(client)).await
+}
+
+pub async fn watched(client: &str) -> (Line, Arc<Interceptor>) {
+    let interceptor = Interceptor::new();
+    (line(client).await.watched_by(interceptor.clone()), interceptor)
+}
+
+/// Its timeouts are long: a late answer on a busy machine is no failure of a lock.
+pub fn slow_line(url: &str) -> Line {
+    Line::with_timeouts(url, SOON, SOON).expect("a url")
+}
+
+pub fn unreachable_line() -> Line {
+    Line::new("redis://127.0.0.1:1").expect("a url")
+}
+
+/// Connects, so that no lease of a test is spent on that.
+pub async fn warm(line: Line) -> Line {
+    let pong: String = line.send(&redis::cmd("PING")).await.expect("PONG");
+    assert_eq!(pong, "PONG");
+    line
+}
+
+/// Redis nodes of one test, which it may kill: they come back empty.
+pub async fn nodes(count: usize) -> Vec<RedisServer> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let servers = Servers::shared().await;
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        let folder = servers.folder(&format!("node-{}", NUMBER.fetch_add(1, Relaxed)));
+        let node = RedisServer::start(&folder, RedisSettings::without_persistence()).await;
+        nodes.push(node.expect("redis starts"));
+    }
+    nodes
+}
+
+pub async fn three() -> &'static [RedisServer] {
+    static NODES: OnceCell<Vec<RedisServer>> = OnceCell::const_new();
+    NODES.get_or_init(|| nodes(3)).await
+}
+
+/// One client's lines to these nodes, called redis-1, redis-2, …
+pub async fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
+    let numbered = nodes.iter().enumerate().map(|(number, node)| {
+        warm(slow_line(&node.url()).of(client).to(&format!("redis-{}", number + 1)))
+    });
+    join_all(numbered).await
+}
+
+/// A pool on the Postgres that tests share, with the tables for locks.
+pub async fn pool(connections: u32) -> sqlx::PgPool {
+    static DATABASE: OnceCell<super::Database> = OnceCell::const_new();
+    let create = async || {
+        let database = Servers::shared().await.database().await;
+        let mut admin = database.connect().await;
+        for statement in ["CREATE SCHEMA IF NOT EXISTS lab", table::TABLE, fencing::TABLE] {
+            sqlx::raw_sql(statement).execute(&mut admin).await.expect("DDL");
+        }
+        database
+    };
+    let database = DATABASE.get_or_init(create).await;
+    flash_sale::postgres::pool(database.options(), connections).connections().clone()
+}
+
+/// The ZooKeeper that tests share; `None`, and a message, where there is none.
+pub async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
+    static SERVER: OnceCell<Option<ZooKeeperServer>> = OnceCell::const_new();
+    let start = async || {
+        if let Err(error) = ZooKeeperServer::check().await {
+            say(&format!("NO ZOOKEEPER, ITS LOCK IS NOT EXERCISED: {error}"));
+            return None;
+        }
+        let folder = Servers::shared().await.folder("zookeeper");
+        let tick = Duration::from_millis(100);
+        let server = ZooKeeperServer::start(&folder, ZooKeeperSettings { tick }).await;
+        Some(server.expect("zookeeper starts"))
+    };
+    let server = SERVER.get_or_init(start).await;
+    if server.is_none() {
+        say(&format!("NOT EXERCISED: {test}"));
+    }
+    server.as_ref()
+}
+
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what}: not within {SOON:?}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Asks for a lock in a task of its own.
+pub fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<L::Guard> {
+    let name = name.to_owned();
+    tokio::spawn(async move { lock.acquire(&name, wait).await })
+}
+
+pub type Acquiring<G> = JoinHandle<Result<Acquired<G>, LockError>>;
+
+pub async fn answered<G: Guard>(asking: Acquiring<G>) -> Option<G> {
+    soon("an answer", asking).await.expect("no panic").expect("an answer").held()
+}
+
+pub async fn let_in<G: Guard>(asking: Acquiring<G>) -> G {
+    answered(asking).await.expect("held")
+}
+
+pub async fn turned_away<G: Guard>(asking: Acquiring<G>) {
+    assert!(answered(asking).await.is_none(), "it has the lock");
+}
+
+pub async fn held<L: Lock>(lock: &L, name: &str) -> L::Guard {
+    match lock.acquire(name, ONCE).await {
+        Ok(Acquired::Held(guard)) => guard,
+        Ok(Acquired::Contended { remaining }) => panic!("{name} is taken for {remaining:?}"),
+        Err(error) => panic!("{name}: {error:?}"),
+    }
+}
+
+pub async fn held_soon<L: Lock>(lock: &L, name: &str) -> L::Guard {
+    soon(name, lock.acquire(name, SOON)).await.expect(name).held().expect(name)
+}
+
+pub async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
+    match lock.acquire(name, ONCE).await {
+        Ok(Acquired::Contended { .. }) => true,
+        Ok(Acquired::Held(guard)) => {
+            let _ = guard.release().await.expect("release");
+            false
+        }
+        Err(error) => panic!("{name}: {error:?}"),
+    }
+}
+
+pub async fn released(guard: impl Guard) -> Released {
+    soon("the release", guard.release()).await.expect("an answer")
+}
+
+pub async fn freed(guard: impl Guard) {
+    assert_eq!(released(guard).await, Released::Freed);
+}
+
+pub async fn not_held(guard: impl Guard) {
+    assert_eq!(released(guard).await, Released::NotHeld);
+}
+
+pub fn assert_unreachable<T: std::fmt::Debug>(answer: Result<T, LockError>) {
+    assert!(matches!(answer, Err(LockError::Unreachable { .. })), "{answer:?}");
+}
+
+/// A's lease ends, B comes in, and A releases "its" lock: whether C can come in beside B.
+pub async fn late_release_lets_a_third_in<A: Lock, B: Lock>(a: A, [b, c]: [B; 2]) -> bool {
+    let name = name("late");
+    let late = held(&a, &name).await;
+    let second = held_soon(&b, &name).await;
+    let answer = released(late).await;
+    let third_comes_in = !is_contended(&c, &name).await;
+    let expected = match third_comes_in {
+        true => Released::Freed,
+        false => Released::NotHeld,
+    };
+    assert_eq!(answer, expected, "the release says what it does");
+    if !third_comes_in {
+        freed(second).await;
+    }
+    third_comes_in
+}
+
+pub async fn pttl(line: &Line, name: &str) -> i64 {
+    line.send(redis::cmd("PTTL").arg(name)).await.expect("PTTL")
+}
+
+pub async fn is_free(line: &Line, name: &str) {
+    assert_eq!(pttl(line, name).await, -2, "{name} on {line:?}");
+}
+
+pub async fn gone(line: &Line, name: &str) {
+    until("the key goes", async || pttl(line, name).await == -2).await;
+}

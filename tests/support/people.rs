@@ -1,0 +1,257 @@
+//! Requests and their answers, and people who send them.
+
+use super::app::{TestApp, eventually};
+use flash_sale::{auth::TokenSigner, domain::UserId};
+use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header::HeaderValue};
+use serde_json::{Value, json};
+use std::{fmt::Debug, pin::Pin, sync::Arc};
+use time::OffsetDateTime;
+
+/// A request that `.await` sends; its answer is read whole.
+pub struct Ask(pub RequestBuilder);
+
+impl Ask {
+    pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        let value = HeaderValue::from_bytes(value.as_ref()).expect("a header's value");
+        Self(self.0.header(name, value))
+    }
+
+    pub fn headers(self, headers: &[(&str, &str)]) -> Self {
+        let add = |ask: Self, (name, value): &(&str, &str)| ask.header(name, value);
+        headers.iter().fold(self, add)
+    }
+
+    pub fn bearer(self, token: &str) -> Self {
+        Self(self.0.bearer_auth(token))
+    }
+
+    pub fn cookie(self, token: &str) -> Self {
+        self.header("cookie", format!("session={token}"))
+    }
+
+    pub fn json(self, body: Value) -> Self {
+        Self(self.0.json(&body))
+    }
+
+    pub fn maybe_json(self, body: Option<Value>) -> Self {
+        Self(body.iter().fold(self.0, RequestBuilder::json))
+    }
+
+    pub fn body(self, body: impl Into<Body>) -> Self {
+        Self(self.0.body(body))
+    }
+
+    pub async fn begin(self) -> Response {
+        self.0.send().await.expect("an answer")
+    }
+}
+
+impl IntoFuture for Ask {
+    type Output = Reply;
+    type IntoFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async { Reply::of(self.begin().await).await })
+    }
+}
+
+pub fn ask(client: &reqwest::Client, method: impl AsRef<str>, url: String) -> Ask {
+    Ask(client.request(Method::from_bytes(method.as_ref().as_bytes()).expect("a method"), url))
+}
+
+/// The way into one instance, for people who are not there yet.
+#[derive(Clone)]
+pub struct Entrance {
+    pub(super) tokens: Arc<TokenSigner>,
+    pub(super) client: reqwest::Client,
+    pub(super) base: String,
+}
+
+impl Entrance {
+    pub fn mint(&self, user: UserId, expires_at: OffsetDateTime) -> String {
+        self.tokens.mint(user, "tester", expires_at)
+    }
+
+    pub fn shopper(&self) -> Shopper {
+        let user = UserId::random();
+        // For a week, as a session: long enough for an instance whose clock is a day ahead.
+        let token = self.mint(user, OffsetDateTime::now_utc() + time::Duration::WEEK);
+        Shopper { user, token, client: self.client.clone(), base: self.base.clone() }
+    }
+
+    pub fn at(&self, base: &str) -> Self {
+        Self { base: base.to_owned(), ..self.clone() }
+    }
+
+    pub fn welcome(&self, other: &Shopper) -> Shopper {
+        Shopper { base: self.base.clone(), client: self.client.clone(), ..other.clone() }
+    }
+}
+
+/// Somebody with a token.
+#[derive(Clone)]
+pub struct Shopper {
+    pub user: UserId,
+    pub token: String,
+    client: reqwest::Client,
+    base: String,
+}
+
+impl Shopper {
+    pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
+        ask(&self.client, method, format!("{}{path}", self.base)).bearer(&self.token)
+    }
+
+    pub async fn call(&self, method: Method, path: &str) -> Reply {
+        self.ask(method, path).await
+    }
+
+    pub fn at(&self, app: &TestApp) -> Self {
+        app.as_shopper(self)
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.ask("GET", path).await
+    }
+
+    pub async fn post(&self, path: &str) -> Reply {
+        self.ask("POST", path).await
+    }
+
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        self.ask("POST", path).headers(headers).await
+    }
+
+    pub async fn buy(&self, sale: &str) -> Reply {
+        self.buy_with(sale, &[]).await
+    }
+
+    pub async fn buy_with(&self, sale: &str, headers: &[(&str, &str)]) -> Reply {
+        self.post_with(&format!("/api/v1/sales/{sale}/orders"), headers).await
+    }
+
+    pub async fn buy_with_key(&self, sale: &str, key: &str) -> Reply {
+        self.buy_with(sale, &[("Idempotency-Key", key)]).await
+    }
+
+    pub async fn must_buy(&self, sale: &str) -> String {
+        let reply = self.buy(sale).await;
+        reply.assert(202);
+        reply.text("order_id").to_owned()
+    }
+
+    pub async fn refused(&self, sale: &str, code: &str) -> Reply {
+        let reply = self.buy(sale).await;
+        reply.assert_problem(409, code);
+        reply
+    }
+
+    pub async fn order_to_pay(&self, sale: &str) -> String {
+        let id = self.must_buy(sale).await;
+        self.until(&id, "pending_payment").await;
+        id
+    }
+
+    pub async fn order(&self, id: &str) -> Reply {
+        self.get(&format!("/api/v1/orders/{id}")).await
+    }
+
+    pub async fn until(&self, id: &str, status: &str) -> Value {
+        eventually(&format!("order {id} is {status}"), async || {
+            let reply = self.order(id).await;
+            (reply.status == 200 && reply.text("status") == status).then_some(reply.body)
+        })
+        .await
+    }
+
+    pub async fn pay(&self, id: &str) -> Reply {
+        self.post(&format!("/api/v1/orders/{id}/pay")).await
+    }
+
+    pub async fn cancel(&self, id: &str) -> Reply {
+        self.post(&format!("/api/v1/orders/{id}/cancel")).await
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+impl Reply {
+    pub async fn of(response: Response) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        assert!(headers.contains_key("x-request-id"), "no request id: {headers:?}");
+        let text = response.text().await.expect("a body");
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Self { status, headers, body }
+    }
+
+    pub fn text(&self, member: &str) -> &str {
+        let text = self.body[member].as_str();
+        text.unwrap_or_else(|| panic!("no text member {member} in {:#}", self.body))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.map_or("", |value| value.to_str().unwrap_or(""))
+    }
+
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("")
+    }
+
+    pub fn is_accepted(&self) -> bool {
+        self.status == StatusCode::ACCEPTED
+    }
+
+    #[track_caller]
+    pub fn assert<S: Debug>(&self, status: S)
+    where
+        StatusCode: PartialEq<S>,
+    {
+        assert_eq!(self.status, status, "{:#}", self.body);
+    }
+
+    /// The same, and hands the answer on.
+    #[track_caller]
+    pub fn must_be<S: Debug>(self, status: S) -> Self
+    where
+        StatusCode: PartialEq<S>,
+    {
+        self.assert(status);
+        self
+    }
+
+    /// The body has these members, beside others.
+    #[track_caller]
+    pub fn assert_has(&self, members: Value) {
+        assert_has(&self.body, members);
+    }
+
+    /// A problem document (RFC 9457) of this status and code, whole.
+    #[track_caller]
+    pub fn assert_problem(&self, status: u16, code: &str) {
+        self.assert_problem_at("", status, code);
+    }
+
+    /// The same in a table: `what` names the row.
+    #[track_caller]
+    pub fn assert_problem_at(&self, what: &str, status: u16, code: &str) {
+        assert_eq!((self.status.as_u16(), self.code()), (status, code), "{what}: {:#}", self.body);
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        self.assert_has(json!({ "status": status }));
+        for member in ["type", "title", "detail"] {
+            self.text(member);
+        }
+    }
+}
+
+#[track_caller]
+pub fn assert_has(value: &Value, members: Value) {
+    for (member, expected) in members.as_object().expect("an object") {
+        assert_eq!(value.get(member), Some(expected), "{member}: {value:#}");
+    }
+}

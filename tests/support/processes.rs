@@ -1,0 +1,32 @@
+//! Processes of servers, as /proc knows them.
+
+use nix::{sys::signal::Signal, unistd::Pid};
+use std::fs;
+
+pub fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("pids are small"))
+}
+
+/// The state of a process (`T`: stopped), and its parent.
+pub fn status_of(pid: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold spaces; the state and the parent follow it.
+    let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
+}
+
+/// The postmaster and all that it has started. (Backends lead sessions of their own, so a signal to
+/// the process group would only reach the first.)
+pub fn family(postmaster: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |pid: &u32| status_of(*pid).is_some_and(|(_, parent)| parent == postmaster);
+    std::iter::once(postmaster).chain(pids.filter(is_child)).collect()
+}
+
+/// To all of them, in this order. One may have gone: a backend, for one.
+pub fn signal(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        nix::sys::signal::kill(pid_of(*pid), signal).ok();
+    }
+}

@@ -1,0 +1,298 @@
+//! The program as a process: started in a folder of its own, with nothing of this process'
+//! settings.
+
+use super::app::{ADMIN_TOKEN, Ask, PATIENCE, ask, eventually};
+pub use super::launch::remove_data;
+use super::{Database, Servers, launch};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reqwest::StatusCode;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");
+pub const SECRET: &str = "a secret of at least thirty-two bytes";
+
+/// A folder in which programs run, with a data folder inside; removed at the end, together with
+/// whatever still runs in it.
+pub struct Home(pub PathBuf);
+
+impl Home {
+    pub fn new() -> Self {
+        let home = launch::name_in(&std::env::temp_dir(), "fs-cli-");
+        fs::create_dir(&home).expect("a folder");
+        Self(home)
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = launch::command(BINARY, &self.0);
+        command.args(arguments).env("DATA_DIR", self.data());
+        command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
+        command
+    }
+
+    /// A command, in words, of an instance on these servers.
+    pub fn command_on(
+        &self,
+        words: &str,
+        servers: &Servers,
+        database: &Database,
+        prefix: &str,
+    ) -> Command {
+        let mut command = self.command(&words.split(' ').collect::<Vec<_>>());
+        command.envs(settings_of(servers, database, prefix));
+        command
+    }
+
+    /// Runs a command, in words, to its end.
+    pub async fn run(&self, words: &str) -> Ended {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.finish(self.command(&words)).await
+    }
+
+    pub async fn finish(&self, command: Command) -> Ended {
+        let mut program = Program::spawn(self, command);
+        let mut stdout = String::new();
+        // A command may set up its servers and work for a while before it prints anything.
+        let give_up = 4 * PATIENCE;
+        while let Ok(Some(line)) = tokio::time::timeout(give_up, program.lines.recv()).await {
+            stdout += &line;
+            stdout.push('\n');
+        }
+        let (code, stderr) = (program.end().await, program.stderr());
+        Ended { code, stdout, stderr }
+    }
+
+    pub fn child(&self, server: &str) -> Option<Pid> {
+        let pid = fs::read_to_string(self.data().join(format!("{server}.pid"))).ok()?;
+        pid.trim().parse().ok().map(Pid::from_raw)
+    }
+
+    /// Everything that runs in this folder: the program, its children, and theirs.
+    fn processes(&self) -> Vec<Pid> {
+        let mut folders = vec![self.0.clone()];
+        // Run by root, the cluster may be elsewhere, where its user can enter.
+        folders.extend(fs::read_link(self.data().join("pg")));
+        let Ok(entries) = fs::read_dir("/proc") else {
+            // Not Linux: the children at least.
+            let children = ["pg", "redis"].iter().filter_map(|name| self.child(name));
+            return children.filter(|pid| kill(*pid, None).is_ok()).collect();
+        };
+        let is_here = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
+        let process = |entry: fs::DirEntry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let works_in = fs::read_link(entry.path().join("cwd")).ok()?;
+            is_here(&works_in).then_some(Pid::from_raw(pid))
+        };
+        entries.flatten().filter_map(process).collect()
+    }
+
+    pub async fn until_nothing_runs(&self) {
+        eventually("nothing runs", async || self.processes().is_empty().then_some(())).await;
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Normally nothing runs any more. After a panic the children are ending with their parent.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.processes().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for pid in self.processes() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        remove_data(&self.data());
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub struct Program {
+    child: Child,
+    lines: mpsc::UnboundedReceiver<String>,
+    stderr: PathBuf,
+    pub base: String,
+}
+
+impl Program {
+    pub fn spawn(home: &Home, command: Command) -> Self {
+        let stderr = launch::name_in(&home.0, "stderr-");
+        let file = fs::File::create(&stderr).expect("a file for stderr");
+        Self::spawn_logging_to(file.into(), stderr, command)
+    }
+
+    fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
+        let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
+        let mut child = spawned.expect("the program starts");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout"));
+        let (line, lines) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            let mut texts = stdout.lines().map_while(Result::ok);
+            texts.try_for_each(|text| line.send(text).ok())
+        });
+        Self { child, lines, stderr, base: String::new() }
+    }
+
+    pub async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let mut command = home.command(&[&["serve"], arguments].concat());
+        command.envs(settings.iter().copied());
+        Self::serve_by(home, command).await
+    }
+
+    /// The same for a command that starts the server in its own way.
+    pub async fn serve_by(home: &Home, command: Command) -> Self {
+        Self::spawn(home, command).ready().await
+    }
+
+    /// The same with its log somewhere else, which the test cannot read.
+    pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
+        let nowhere = PathBuf::from("/dev/null");
+        Self::spawn_logging_to(log, nowhere, command).ready().await
+    }
+
+    async fn ready(mut self) -> Self {
+        self.base = self.line_after("flash-sale ready on ").await;
+        self
+    }
+
+    /// The rest of the next line on stdout, which must begin like this.
+    pub async fn line_after(&mut self, start: &str) -> String {
+        let line = tokio::time::timeout(PATIENCE, self.lines.recv()).await;
+        let line = line.ok().flatten();
+        let line = line.unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()));
+        line.strip_prefix(start).unwrap_or_else(|| panic!("not {start:?}: {line}")).to_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
+        ask(&reqwest::Client::new(), method, self.url(path))
+    }
+
+    /// An operator creates a sale of this stock; its id.
+    pub async fn sale(&self, stock: i64) -> String {
+        let body = serde_json::json!({"title": "a thing", "price_cents": 100, "stock": stock});
+        let sale = self.ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN).json(body).await;
+        sale.assert(201);
+        sale.text("id").to_owned()
+    }
+
+    pub async fn token(&self) -> String {
+        let ask = self.ask("POST", "/api/v1/session");
+        ask.json(serde_json::json!({})).await.text("token").to_owned()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("the program still runs");
+    }
+
+    /// Waits for its end; its exit code, or `None` if a signal ended it.
+    pub async fn end(&mut self) -> Option<i32> {
+        let ended = async || self.child.try_wait().expect("wait");
+        eventually("the program ends", ended).await.code()
+    }
+
+    /// Ends it as a service manager does, which it has 10 s for.
+    pub async fn terminate(self) {
+        self.terminate_within(Duration::from_secs(10)).await;
+    }
+
+    /// The same for one that was told to serve on for a while.
+    pub async fn terminate_within(mut self, limit: Duration) {
+        self.signal(Signal::SIGTERM);
+        let end = launch::poll(limit, 10, async || self.child.try_wait()).await.expect("wait");
+        let code = end.and_then(|status| status.code());
+        assert_eq!(code, Some(0), "{limit:?} after SIGTERM; stderr: {}", self.stderr());
+        assert_eq!(self.lines.recv().await, None, "there is one line on stdout");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let last = launch::tail(&self.stderr, 40);
+            eprintln!("{:?}, whose log ends:\n{last}", self.child.try_wait());
+        }
+        // Once it has been waited for, this does nothing and reports that.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a program needs to know to be an instance on these servers.
+pub fn settings_of(
+    servers: &Servers,
+    database: &Database,
+    prefix: &str,
+) -> [(&'static str, String); 5] {
+    let address = servers.postgres.address();
+    let socket = address.socket_dir.to_str().expect("text");
+    let (user, port) = (&address.user, address.port);
+    let name = &database.name;
+    [
+        ("DATABASE_URL", format!("postgres://{user}@localhost/{name}?host={socket}&port={port}")),
+        ("REDIS_URL", servers.redis.url()),
+        ("REDIS_PREFIX", prefix.to_owned()),
+        ("TOKEN_SECRET", SECRET.to_owned()),
+        ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
+    ]
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    #[track_caller]
+    pub fn assert_done(&self) -> &Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Could not be done, for a reason that these words name in one line that is not a log or a
+    /// panic.
+    #[track_caller]
+    pub fn assert_refused(&self, words: &[&str]) {
+        assert_eq!((self.code, &*self.stdout), (Some(2), ""), "{self:?}");
+        let mut lines = self.stderr.lines();
+        let line = lines.find(|line| line.starts_with("flash-sale: "));
+        let line = line.unwrap_or_else(|| panic!("no clear line in: {}", self.stderr));
+        for words in words {
+            assert!(line.contains(words), "not {words:?} in: {line}");
+        }
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+pub async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
+    let reply = program.ask("GET", path).await;
+    (reply.status, reply.body)
+}
+
+pub async fn json_of(request: reqwest::RequestBuilder) -> Value {
+    request.send().await.expect("an answer").json().await.expect("JSON")
+}

@@ -1,0 +1,92 @@
+//! Standbys of a Postgres: copied with `pg_basebackup`, followed, promoted.
+
+use super::driver::{Error, Result};
+use super::launch::poll;
+use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::{fs, os::unix::process::CommandExt, process::Command, time::Duration};
+
+/// How a client past all proxies connects to its own database.
+pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {
+    super::options(address, &address.database)
+}
+
+pub async fn connect(server: &PostgresServer) -> Result<PgConnection> {
+    let options = options_of(server.address()).database("postgres");
+    Ok(PgConnection::connect_with(&options).await?)
+}
+
+/// Each statement for itself: `ALTER SYSTEM` takes no transaction.
+pub async fn execute(server: &PostgresServer, statements: &[&str]) -> Result {
+    let mut connection = connect(server).await?;
+    for statement in statements {
+        connection.execute(AssertSqlSafe(*statement)).await?;
+    }
+    Ok(connection.close().await?)
+}
+
+pub async fn standby_of(primary: &PostgresServer, dir: &Path) -> Result<PostgresServer> {
+    let pid = primary.pid().ok_or("postgres is being restarted")?;
+    let postmaster = PathBuf::from(format!("/proc/{pid}"));
+    let binaries = fs::read_link(postmaster.join("exe"))?;
+    let owner = fs::metadata(fs::read_link(postmaster.join("cwd"))?)?;
+    let (uid, gid) = (owner.uid(), owner.gid());
+    let copy = dir.join("pg");
+    fs::create_dir_all(&copy)?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o700))?;
+    chown(&copy, Some(uid), Some(gid))?;
+    let address = primary.address();
+    let mut basebackup = Command::new(binaries.with_file_name("pg_basebackup"));
+    basebackup.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
+    basebackup.arg("--pgdata").arg(&copy).arg("--host").arg(&address.socket_dir);
+    basebackup.args(["--port", &address.port.to_string(), "--username", &address.user]);
+    basebackup.current_dir("/");
+    if nix::unistd::geteuid().is_root() {
+        basebackup.uid(uid).gid(gid);
+    }
+    let copied = tokio::task::spawn_blocking(move || basebackup.output()).await??;
+    if !copied.status.success() {
+        return Err(format!("pg_basebackup: {copied:?}").into());
+    }
+    let tuning = PostgresTuning {
+        max_connections: 400, // a standby must have as many as its primary
+        ..PostgresTuning::default()
+    };
+    Ok(PostgresServer::start(dir, tuning).await?)
+}
+
+/// From now on no commit is confirmed that a standby has not got.
+pub async fn make_synchronous(primary: &PostgresServer) -> Result {
+    let wait = "ALTER SYSTEM SET synchronous_standby_names = '*'";
+    execute(primary, &[wait, "SELECT pg_reload_conf()"]).await?;
+    until_followed(primary, "sync").await
+}
+
+/// Waits until a standby streams in this state of synchronisation.
+pub async fn until_followed(primary: &PostgresServer, state: &str) -> Result {
+    let followed = async || Ok::<_, Error>((followers(primary, state).await? == 1).then_some(()));
+    let followed = poll(Duration::from_secs(30), 20, followed).await?;
+    followed.ok_or_else(|| format!("no standby was {state} within 30 s").into())
+}
+
+/// How many standbys there are in this state; any, if it is "".
+pub async fn followers(primary: &PostgresServer, state: &str) -> Result<i64> {
+    let query = "SELECT count(*) FROM pg_stat_replication
+                 WHERE $1 = '' OR (sync_state = $1 AND state = 'streaming')";
+    let mut connection = connect(primary).await?;
+    Ok(sqlx::query_scalar(query).bind(state).fetch_one(&mut connection).await?)
+}
+
+/// When this returns, the standby takes writes and waits for no standby of its own.
+pub async fn promote(standby: &PostgresServer) -> Result {
+    let mut connection = connect(standby).await?;
+    let promoted: bool =
+        sqlx::query_scalar("SELECT pg_promote(true, 30)").fetch_one(&mut connection).await?;
+    if !promoted {
+        return Err("the standby was not promoted within 30 s".into());
+    }
+    let alone = "ALTER SYSTEM RESET synchronous_standby_names";
+    execute(standby, &[alone, "SELECT pg_reload_conf()"]).await
+}

@@ -1,0 +1,291 @@
+//! What Postgres and Redis hold, read past the program and past all proxies: snapshots while
+//! something is broken, whether everything has come to rest, and all there is in the end.
+
+use super::checkers::{AuditSaid, Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
+pub use super::driver::{Error, Result};
+use super::driver::{World, admin};
+use super::{history::History, launch::poll, locked};
+use flash_sale::domain::OrderStatus;
+use futures_util::TryStreamExt;
+use redis::aio::MultiplexedConnection;
+use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
+use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+pub trait Stores {
+    async fn postgres(&self) -> Result<PgConnection>;
+    /// The Redis that has this key.
+    async fn redis(&self, key: &str) -> Result<MultiplexedConnection>;
+    /// Whether Postgres has approved the Redis that is running now.
+    async fn is_approved(&self) -> Result<bool>;
+}
+
+/// Connects to wherever Postgres is now; waits for it for up to 30 s.
+pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let options = locked(primary).clone();
+        let attempt = PgConnection::connect_with(&options);
+        let why = match tokio::time::timeout(Duration::from_secs(5), attempt).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in 5 s".to_owned(),
+        };
+        if Instant::now() > deadline {
+            return Err(format!("postgres takes no connection: {why}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub async fn connect_redis(url: String) -> Result<MultiplexedConnection> {
+    let client = redis::Client::open(url)?;
+    let connected = client.get_multiplexed_async_connection();
+    Ok(tokio::time::timeout(Duration::from_secs(5), connected).await??)
+}
+
+/// How often a snapshot is taken, if it is quick.
+const EVERY: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Takes snapshots until the world is over.
+pub async fn take_snapshots(
+    world: Arc<World>,
+    primary: Arc<Mutex<PgConnectOptions>>,
+) -> Vec<Snapshot> {
+    let mut snapshots = Vec::new();
+    let mut connection = None;
+    while !world.is_over.load(Relaxed) {
+        let mut current = match connection.take() {
+            Some(current) => current,
+            None => match connect(&primary).await {
+                Ok(current) => current,
+                Err(_) => continue, // it waited for long enough
+            },
+        };
+        let began = Instant::now();
+        // A primary that is stopped or gone must not hold up the others.
+        let look = tokio::time::timeout(Duration::from_secs(2), snapshot(&mut current, &world));
+        if let Ok(Ok(mut found)) = look.await {
+            snapshots.append(&mut found);
+            connection = Some(current);
+        }
+        // Counting many orders takes time of its own; it must not become the load.
+        tokio::time::sleep((began.elapsed() * 9).clamp(EVERY, LONGEST_PAUSE)).await;
+    }
+    snapshots
+}
+
+/// All sales in one statement, and so in one snapshot.
+async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snapshot>> {
+    let sales: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
+    let rows: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(
+        "SELECT s.id, s.stock::bigint, s.taken::bigint, coalesce(sum(held.n), 0)::bigint,
+                count(*) FILTER (WHERE held.n > s.per_user_limit)
+         FROM sales s LEFT JOIN (
+             SELECT sale_id, user_id, count(*) AS n FROM orders
+             WHERE status IN ('pending_payment', 'paid') GROUP BY sale_id, user_id
+         ) AS held ON held.sale_id = s.id
+         WHERE s.id = ANY($1) GROUP BY s.id",
+    )
+    .bind(&sales)
+    .fetch_all(postgres)
+    .await?;
+    let at = world.now();
+    let snapshots = rows.into_iter().map(|(sale, stock, taken, live, users_over_limit)| Snapshot {
+        at,
+        sale,
+        stock,
+        taken,
+        live,
+        users_over_limit,
+    });
+    Ok(snapshots.collect())
+}
+
+/// Waits until nothing is under way: nothing to pay, nothing in a log, nothing in the outbox, every
+/// sale rebuilt and Redis approved. Bounded by `limit`.
+pub async fn settle(stores: &impl Stores, limit: Duration) -> Settled {
+    let began = Instant::now();
+    let mut still = "nobody could look".to_owned();
+    let at_rest = poll::<_, Error>(limit, 20, async || {
+        if let Ok(looked) = tokio::time::timeout(limit, under_way(stores)).await {
+            still = looked.unwrap_or_else(|error| error.to_string());
+        }
+        Ok(still.is_empty().then(|| began.elapsed()))
+    });
+    let after = at_rest.await.ok().flatten();
+    Settled { after, limit, still }
+}
+
+/// What is under way, in words; "" if nothing is.
+async fn under_way(stores: &impl Stores) -> Result<String> {
+    let mut postgres = stores.postgres().await?;
+    let (pending, outbox): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM orders WHERE status = 'pending_payment'),
+                (SELECT count(*) FROM releases)",
+    )
+    .fetch_one(&mut postgres)
+    .await?;
+    // Also sales that were created on the way and that no shopper knows.
+    let epochs = sqlx::query_as("SELECT id, epoch FROM sales");
+    let epochs: Vec<(i64, i64)> = epochs.fetch_all(&mut postgres).await?;
+    postgres.close().await?;
+    let (mut waiting, mut entries, mut foreign) = (0, 0, 0);
+    for (sale, epoch) in epochs {
+        let (state, length) = sale_state(stores, sale, &["pending", "epoch"]).await?;
+        waiting += state[0].unwrap_or(0);
+        entries += length;
+        foreign += i64::from(state[1] != Some(epoch));
+    }
+    let is_approved = stores.is_approved().await?;
+    if pending + outbox + waiting + entries + foreign == 0 && is_approved {
+        return Ok(String::new());
+    }
+    let not = if is_approved { "" } else { "not " };
+    Ok(format!(
+        "{pending} orders to pay, {outbox} units to return, {waiting} orders in {entries} log \
+         entries, {foreign} sales not rebuilt, redis {not}approved"
+    ))
+}
+
+fn key_of(sale: i64) -> String {
+    format!("{{sale:{sale}}}")
+}
+
+/// Fields of a sale's state, and how many entries its log has.
+async fn sale_state(
+    stores: &impl Stores,
+    sale: i64,
+    fields: &[&str],
+) -> Result<(Vec<Option<i64>>, i64)> {
+    let key = key_of(sale);
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("HMGET").arg(&key).arg(fields).cmd("XLEN").arg(format!("{key}:log"));
+    let mut redis = stores.redis(&key).await?;
+    Ok(pipeline.query_async(&mut redis).await?)
+}
+
+/// All that both stores hold, with the history, to be judged without any excuse. Sales that are to
+/// be sold off were, if `sold_off`.
+pub async fn evidence(
+    stores: &impl Stores,
+    world: &World,
+    snapshots: Vec<Snapshot>,
+    settled: Settled,
+    sold_off: bool,
+) -> Result<Evidence> {
+    let mut postgres = stores.postgres().await?;
+    let sales = dump_sales(&mut postgres, world, sold_off).await?;
+    let rows = dump_rows(&mut postgres, world).await?;
+    let outbox = sqlx::query_scalar("SELECT count(*) FROM releases");
+    let outbox = outbox.fetch_one(&mut postgres).await?;
+    let all = sqlx::query_scalar("SELECT id FROM sales ORDER BY id");
+    let all: Vec<i64> = all.fetch_all(&mut postgres).await?;
+    postgres.close().await?;
+    let (mut audits, mut redis) = (Vec::new(), Vec::new());
+    for sale in all {
+        audits.push(audit(world, sale).await?);
+    }
+    for sale in &world.sales {
+        redis.extend(dump_redis(stores, sale.id).await?);
+    }
+    Ok(Evidence {
+        history: History {
+            seed: world.seed,
+            began_at: world.began_at,
+            operations: std::mem::take(&mut *world.operations()),
+        },
+        sales,
+        rows,
+        redis,
+        snapshots,
+        audits,
+        settled,
+        outbox,
+        ..Evidence::default()
+    })
+}
+
+async fn dump_sales(
+    postgres: &mut PgConnection,
+    world: &World,
+    sold_off: bool,
+) -> Result<Vec<SaleFacts>> {
+    let mut sales = Vec::new();
+    for sale in &world.sales {
+        let facts = sqlx::query_as(
+            "SELECT stock::bigint, taken::bigint, per_user_limit::bigint,
+                    (extract(epoch FROM opens_at) * 1e6)::bigint,
+                    (extract(epoch FROM closes_at) * 1e6)::bigint
+             FROM sales WHERE id = $1",
+        );
+        let (stock, taken, per_user_limit, opens_at, closes_at) =
+            facts.bind(sale.id).fetch_one(&mut *postgres).await?;
+        sales.push(SaleFacts {
+            name: sale.habits.name,
+            id: sale.id,
+            first_stock: sale.habits.stock,
+            stock,
+            taken,
+            per_user_limit,
+            opens_at,
+            closes_at,
+            sold_off: sold_off && sale.habits.is_sold_off,
+        });
+    }
+    Ok(sales)
+}
+
+async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row>> {
+    let ids: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
+    let found = sqlx::query_as::<_, (i64, i64, uuid::Uuid, OrderStatus, i64, bool)>(
+        "SELECT id, sale_id, user_id, status, (extract(epoch FROM created_at) * 1e6)::bigint,
+                EXISTS (SELECT FROM payments WHERE order_id = orders.id)
+         FROM orders WHERE sale_id = ANY($1)",
+    )
+    .bind(&ids)
+    .fetch(postgres);
+    let row = |(id, sale, user, status, created_at, has_payment): (_, _, uuid::Uuid, _, _, _)| {
+        Row { id, sale, user: user.as_u128(), status, created_at, has_payment }
+    };
+    Ok(found.map_ok(row).try_collect().await?)
+}
+
+/// A sale as Redis holds it, read without the program's own code: the layout is in
+/// docs/architecture.md. `None` if it is missing, which a checker reports.
+async fn dump_redis(stores: &impl Stores, sale: i64) -> Result<Option<RedisSale>> {
+    let fields = ["stock", "remaining", "pending", "epoch"];
+    let (state, log_entries) = sale_state(stores, sale, &fields).await?;
+    let [Some(stock), Some(remaining), Some(pending), Some(epoch)] = state[..] else {
+        return Ok(None);
+    };
+    let key = key_of(sale);
+    let buyers: Vec<(Vec<u8>, Vec<u8>)> = redis::cmd("HGETALL")
+        .arg(format!("{key}:{epoch}:buyers"))
+        .query_async(&mut stores.redis(&key).await?)
+        .await?;
+    let mut live = Vec::new();
+    for (user, orders) in buyers {
+        let user = user.try_into().map_err(|_| "a buyer without 16 bytes")?;
+        // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
+        for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
+            let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
+            live.push((u128::from_be_bytes(user), i64::from_be_bytes(id)));
+        }
+    }
+    Ok(Some(RedisSale { sale, stock, remaining, pending, log_entries, live }))
+}
+
+/// What the program's own audit says.
+async fn audit(world: &World, sale: i64) -> Result<AuditSaid> {
+    let first = *world.addresses.first().ok_or("no instance serves")?;
+    let path = format!("/api/v1/admin/sales/{sale}/audit");
+    let verdict = admin(first, "GET", &path, "").await?.body;
+    Ok(AuditSaid {
+        sale,
+        ok: verdict["ok"].as_bool().unwrap_or(false),
+        conserved: verdict["conserved"].as_bool(),
+        problems: verdict["problems"].to_string(),
+    })
+}
