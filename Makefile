@@ -18,7 +18,7 @@ setup: ## install what the program needs (asks nothing; does nothing when all is
 run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the settings)
 	@scripts/setup.sh run
 	@echo "Building for a first look: unoptimised, without OpenTelemetry and ZooKeeper's client (for those: cargo build --release)."
-	@echo "On two cores the first build takes about seven minutes, later ones some seconds."
+	@echo "On two cores the first build takes about three minutes, later ones some seconds."
 	$(CARGO) build --locked --no-default-features
 	@exec $(TARGET)/debug/flash-sale serve $(ARGS)
 
@@ -28,7 +28,7 @@ test: export RUST_TEST_THREADS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONL
 FEATURES ?= --no-default-features
 TESTS    = $(or $(ARGS),--lib --bins --test it --test model --test chaos)
 
-test: ## test what a change is likely to break, in minutes (ARGS="--test it -- name" picks some)
+test: ## test what a change is likely to break, about seven minutes the first time (ARGS="--test it -- name" picks some)
 	@scripts/setup.sh test
 	$(CARGO) test --workspace --locked $(FEATURES) $(TESTS)
 	scripts/pages_test.sh
