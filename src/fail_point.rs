@@ -11,7 +11,7 @@
 //! | action | at the point |
 //! |---|---|
 //! | `error` | the step fails with [`Injected`], which callers treat as a lost server |
-//! | `pause:MS` | the step waits, and then goes on |
+//! | `pause:MS` | the step waits so long or for [`FailPoints::resume`], and then goes on |
 //! | `panic` | the task panics |
 //! | `exit` | the process kills itself (SIGKILL): nothing is flushed, no destructor runs |
 //!
@@ -112,6 +112,7 @@ mod imp {
         /// Whether any point was ever armed: the only cost of unarmed points.
         armed: AtomicBool,
         points: Mutex<Points>,
+        resumed: tokio::sync::Notify,
     }
 
     #[derive(Debug, Default)]
@@ -174,6 +175,11 @@ mod imp {
             self.points().armed.clear();
         }
 
+        /// Ends the pauses under way.
+        pub fn resume(&self) {
+            self.0.resumed.notify_waiters();
+        }
+
         /// How often this point has fired.
         pub fn fired(&self, point: &str) -> u64 {
             self.points().fired.get(point).copied().unwrap_or(0)
@@ -182,11 +188,13 @@ mod imp {
         /// Fails here, if the point is armed.
         pub async fn at(&self, point: &'static str) -> Result<(), Injected> {
             debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+            // Made before the point counts as fired: whoever sees that may resume it.
+            let resumed = self.0.resumed.notified();
             match self.fire(point) {
                 None => Ok(()),
                 Some(Action::Error) => Err(Injected(point)),
                 Some(Action::Pause(time)) => {
-                    tokio::time::sleep(time).await;
+                    let _ = tokio::time::timeout(time, resumed).await;
                     Ok(())
                 }
                 Some(Action::Panic) => panic!("injected at {point}"),
@@ -233,6 +241,22 @@ mod imp {
             assert!(points.at("writer.begun").await.is_ok());
             assert!(points.at("admission.asking").await.is_ok());
             assert_eq!((points.fired("admission.admitted"), points.fired("writer.begun")), (2, 1));
+        }
+
+        #[tokio::test]
+        async fn a_pause_ends_when_it_is_resumed() {
+            let points = FailPoints::default();
+            points.set("writer.begun=pause:600000").expect("well-formed");
+            let paused = tokio::spawn({
+                let points = points.clone();
+                async move { points.at("writer.begun").await }
+            });
+            while points.fired("writer.begun") == 0 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!paused.is_finished());
+            points.resume();
+            assert!(paused.await.expect("no panic").is_ok());
         }
 
         #[test]
