@@ -3,11 +3,12 @@
 //! counters, a trimmed log.
 //!
 //! Orders come and go meanwhile, so a difference counts only beyond those changes, and only if the
-//! next step finds it again.
+//! next step finds it again. Each step compares the counters of some sales, and looks for some live
+//! orders in Redis: the newest, and the next ones by id, so that every order has its turn.
 
 use crate::catalog::Catalog;
 use crate::catalog::cached_sale::CachedSale;
-use crate::domain::{OrderId, SaleId, UserId};
+use crate::domain::{SaleId, UserId};
 use crate::error::ServiceResult;
 use crate::postgres::row;
 use crate::redis::functions::record::Held;
@@ -18,33 +19,50 @@ use std::time::Duration;
 
 /// How often it reads.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// Sales and orders that one step compares.
+/// Sales that one step compares.
 const SALES: usize = 64;
-const ORDERS: i64 = 64;
+/// How many of the newest orders one step looks for, and how many others.
+const NEWEST_ORDERS: i64 = 64;
+const OTHER_ORDERS: i64 = 256;
 
 /// The scrubber's state between two steps.
 #[derive(Default)]
 pub struct Scrubber {
-    /// Sales with a difference in the last step.
+    /// Sales whose counters differed in the last step.
     suspects: HashSet<SaleId>,
-    /// The last sale of the last step, and whether it took the newest orders.
+    /// Orders that were missing in Redis in the last step.
+    missing: Vec<Order>,
+    /// The last sale and the last order of the last step.
     after: Option<SaleId>,
-    newest: bool,
+    after_order: i64,
 }
 
 impl Scrubber {
     /// One step. Answers how many sales are to be rebuilt.
     pub async fn step(&mut self, catalog: &Catalog) -> ServiceResult<usize> {
-        let mut found = disagreements(catalog, &self.next_sales(catalog)).await?;
-        self.newest = !self.newest;
-        found.extend(sample(catalog, self.newest).await?);
-        let again: Vec<SaleId> = found.intersection(&self.suspects).copied().collect();
+        let found = disagreements(catalog, &self.next_sales(catalog)).await?;
+        let missing = missing(catalog, self.next_orders(catalog).await?).await?;
+        let again = missing.iter().filter(|order| self.missing.contains(order));
+        let mut again: HashSet<SaleId> = again.map(|order| order.sale).collect();
+        again.extend(found.intersection(&self.suspects));
         for sale in &again {
             tracing::error!(%sale, "redis and postgres disagree: the sale is rebuilt");
             catalog.suspect(*sale);
         }
-        self.suspects = found;
+        (self.suspects, self.missing) = (found, missing);
         Ok(again.len())
+    }
+
+    /// The orders that were missing in the last step, the newest ones, and the next by id.
+    async fn next_orders(&mut self, catalog: &Catalog) -> ServiceResult<Vec<Order>> {
+        let newest = sqlx::query_as(NEWEST).bind(NEWEST_ORDERS).fetch_all(&catalog.postgres);
+        let mut orders: Vec<Order> = newest.await?;
+        let next = sqlx::query_as(NEXT).bind(self.after_order).bind(OTHER_ORDERS);
+        let next: Vec<Order> = next.fetch_all(&catalog.postgres).await?;
+        self.after_order = next.last().map_or(0, |order| order.id);
+        orders.extend(next);
+        orders.extend(self.missing.iter().copied());
+        Ok(orders)
     }
 
     /// The suspects of the last step, and the next sales in the order of their ids.
@@ -176,48 +194,52 @@ fn disagreement(
     }
 }
 
-const NEWEST: &str = "SELECT sale_id, id, user_id FROM
-    (SELECT * FROM orders ORDER BY id DESC LIMIT $1) AS picked
-    WHERE status IN ('pending_payment', 'paid')";
-/// The orders that follow a random id.
-const ANYWHERE: &str = "SELECT sale_id, id, user_id FROM
-    (SELECT * FROM orders
-     WHERE id >= (SELECT (min(id) + random() * (max(id) - min(id)))::bigint FROM orders)
-     ORDER BY id LIMIT $1) AS picked
-    WHERE status IN ('pending_payment', 'paid')";
+/// An order of Postgres.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Order {
+    id: i64,
+    sale: SaleId,
+    user: UserId,
+    is_live: bool,
+}
 
-/// Checks some live orders of Postgres in Redis. Answers the sales of missing ones.
-async fn sample(catalog: &Catalog, newest: bool) -> ServiceResult<HashSet<SaleId>> {
-    let some = if newest { NEWEST } else { ANYWHERE };
-    let orders = sqlx::query_as(some).bind(ORDERS).fetch_all(&catalog.postgres);
-    let mut orders: Vec<(SaleId, OrderId, UserId)> = orders.await?;
-    let epoch = |sale: &SaleId| {
-        let cached = catalog.cache.get(*sale);
+row!(Order: id, sale, user, is_live);
+
+const NEWEST: &str = "SELECT id, sale_id AS sale, user_id AS \"user\",
+    status IN ('pending_payment', 'paid') AS is_live
+    FROM orders ORDER BY id DESC LIMIT $1";
+const NEXT: &str = "SELECT id, sale_id AS sale, user_id AS \"user\",
+    status IN ('pending_payment', 'paid') AS is_live
+    FROM orders WHERE id > $1 ORDER BY id LIMIT $2";
+
+/// Those of these orders that are live and not in Redis.
+async fn missing(catalog: &Catalog, mut orders: Vec<Order>) -> ServiceResult<Vec<Order>> {
+    let epoch = |sale: SaleId| {
+        let cached = catalog.cache.get(sale);
         let cached = cached.filter(|cached| cached.is_sellable());
         cached.map(|cached| cached.sale().epoch)
     };
-    orders.retain(|(sale, ..)| epoch(sale).is_some());
-    let ask = |(sale, _, user): &(SaleId, OrderId, UserId)| {
-        functions::ask_record(&catalog.redis.keys, *sale, epoch(sale).unwrap_or(0), *user)
+    orders.retain(|order| order.is_live && epoch(order.sale).is_some());
+    let keys = &catalog.redis.keys;
+    let ask = |order: &Order| {
+        functions::ask_record(keys, order.sale, epoch(order.sale).unwrap_or(0), order.user)
     };
-    let asked = orders.iter().map(ask).collect();
-    let replies = catalog.redis.query_all(asked).await?;
-    let replies = orders.iter().zip(replies);
-    let missing = replies.filter_map(|((sale, order, _), reply)| {
-        let held = functions::read_record(reply.ok()?)?;
-        let is_this = |held: &Held| held.order_id == *order && !held.returned;
-        (!held.iter().any(is_this)).then(|| (order.get(), *sale))
+    let replies = catalog.redis.query_all(orders.iter().map(ask).collect()).await?;
+    let mut replies = replies.into_iter();
+    orders.retain(|order| {
+        let held = replies.next().and_then(|reply| functions::read_record(reply.ok()?));
+        let is_this = |held: &Held| held.order_id.get() == order.id && !held.returned;
+        held.is_some_and(|held| !held.iter().any(is_this))
     });
-    let missing: HashMap<i64, SaleId> = missing.collect();
-    if missing.is_empty() {
-        return Ok(HashSet::new());
+    if orders.is_empty() {
+        return Ok(orders);
     }
     // They may have been closed meanwhile.
     let live = sqlx::query_scalar(
         "SELECT id FROM orders WHERE id = ANY($1) AND status IN ('pending_payment', 'paid')",
     );
-    let live = live.bind(missing.keys().copied().collect::<Vec<_>>());
+    let live = live.bind(orders.iter().map(|order| order.id).collect::<Vec<_>>());
     let live: Vec<i64> = live.fetch_all(&catalog.postgres).await?;
-    let gone = live.iter().filter_map(|id| missing.get(id).copied());
-    Ok(gone.collect())
+    orders.retain(|order| live.contains(&order.id));
+    Ok(orders)
 }

@@ -78,11 +78,11 @@ const CASES: &str = "
         SET status = 'cancelled'
         ORDER, USER
     The scrubber: the newest orders → orders_pkey
-        ORDER BY id DESC LIMIT $1) AS picked
+        FROM orders ORDER BY id DESC LIMIT $1
         64
-    The scrubber: orders that follow a random id → orders_pkey
-        random()|ORDER BY id LIMIT $1) AS picked
-        64
+    The scrubber: the next orders by id → orders_pkey
+        FROM orders WHERE id > $1 ORDER BY id LIMIT $2
+        0, 256
     The sweeper: what is due, of any sale → orders_by_pay_by, orders_pkey
         SET status = 'expired'|SKIP LOCKED
         500, NULL
