@@ -58,20 +58,13 @@ pub fn used(server: u32) -> Option<Usage> {
             stats.insert(pid, stat);
         }
     }
-    let mut usage = Usage { app: stats.get(&server)?.own, ..Usage::default() };
-    for (&pid, stat) in &stats {
-        let total = stat.own + stat.ended_children;
-        match child_of(server, pid, &stats) {
-            Some(child) if child.name.starts_with("redis") => usage.redis += total,
-            Some(child) if child.name.starts_with("postgres") => usage.postgres += total,
-            _ => {}
-        }
-    }
-    Some(usage)
-}
-
-/// The child of a server that `pid` is or descends from.
-fn child_of(server: u32, pid: u32, stats: &HashMap<u32, Stat>) -> Option<&Stat> {
-    let parent = |stat: &&Stat| stats.get(&stat.parent);
-    std::iter::successors(stats.get(&pid), parent).take(16).find(|stat| stat.parent == server)
+    let descends = |stat: &&Stat| {
+        let mut line = std::iter::successors(Some(*stat), |stat| stats.get(&stat.parent)).take(16);
+        line.any(|ancestor| ancestor.parent == server)
+    };
+    let of = |program: &str| {
+        let all = stats.values().filter(|stat| stat.name.starts_with(program)).filter(descends);
+        all.map(|stat| stat.own + stat.ended_children).sum()
+    };
+    Some(Usage { app: stats.get(&server)?.own, redis: of("redis"), postgres: of("postgres") })
 }

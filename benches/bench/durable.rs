@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use std::time::{Duration, Instant};
 use std::{collections::HashMap, sync::Arc};
-use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::mpsc;
 
 /// At which share of the most people come.
 const SHARE: f64 = 0.8;
@@ -99,10 +99,10 @@ async fn come(
     const NAME: &str = "by the clock";
     let count = (rate * SECONDS) as usize;
     let sale = target.client.create_sale(NAME, count * 2).await?;
-    let requests = Requests::purchases(target.address(), &sale, &stage.tokens(count), true);
+    let requests = Requests::purchases(target.process.address, &sale, &stage.tokens(count), true);
     let (tell, seen) = mpsc::unbounded_channel();
     let every = ((rate / WATCHED_PER_SECOND) as usize).max(1);
-    let mut load = stage.load(target.address(), &Arc::new(requests), count, ACCEPTED);
+    let mut load = stage.load(target.process.address, &Arc::new(requests), count, ACCEPTED);
     load.schedule = Some(Schedule { begin: Instant::now() + PAUSE + LEAD, per_second: rate });
     load.follower = Some(Follower { every, tell });
     let (run, watched) = tokio::join!(stage.sell(NAME, target, &sale, load), watch(postgres, seen));
@@ -123,15 +123,12 @@ async fn watch(postgres: &Pool, mut seen: mpsc::UnboundedReceiver<Seen>) -> Resu
     let mut missing: HashMap<OrderId, Instant> = HashMap::new();
     let mut last_news = Instant::now();
     loop {
-        let ended = loop {
-            match seen.try_recv() {
-                Ok(answer) => {
-                    missing.insert(OrderId::from_i64(answer.order_id), answer.answered);
-                    last_news = Instant::now();
-                }
-                Err(error) => break error == TryRecvError::Disconnected,
-            }
-        };
+        // Asked before the rest is read, to which nobody adds then.
+        let ended = seen.is_closed();
+        while let Ok(answer) = seen.try_recv() {
+            missing.insert(OrderId::from_i64(answer.order_id), answer.answered);
+            last_news = Instant::now();
+        }
         if !missing.is_empty() {
             let ids: Vec<i64> = missing.keys().map(|id| id.get()).collect();
             let found = queries::existing(postgres, &ids).await?;

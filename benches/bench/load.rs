@@ -2,13 +2,15 @@
 //! processors with what they measure. In an open loop a latency counts from when its request was
 //! due.
 
-use crate::cpu::Usage;
+use crate::{Result, cpu::Usage};
 use flash_sale::http::server::raise_descriptor_limit;
+use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::{net::TcpStream, sync::mpsc::UnboundedSender};
 
@@ -29,10 +31,8 @@ impl Requests {
                 true => format!("Idempotency-Key: {}\r\n", uuid::Uuid::new_v4()),
                 false => String::new(),
             };
-            requests.push(&format!(
-                "POST /api/v1/sales/{sale}/orders HTTP/1.1\r\nHost: {address}\r\n\
-                 Authorization: Bearer {token}\r\n{key}Content-Length: 0\r\n\r\n"
-            ));
+            let headers = format!("Authorization: Bearer {token}\r\n{key}Content-Length: 0\r\n");
+            requests.push(address, &format!("POST /api/v1/sales/{sale}/orders"), &headers, "");
         }
         requests
     }
@@ -42,11 +42,10 @@ impl Requests {
         let mut requests = Self::default();
         for _ in 0..buyers {
             let body = format!("{{\"user\":\"{}\"}}", uuid::Uuid::new_v4());
-            requests.push(&format!(
-                "POST /api/v1/lab/arenas/{arena}/orders HTTP/1.1\r\nHost: {address}\r\n\
-                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            ));
+            let length = body.len();
+            let headers = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+            let what = format!("POST /api/v1/lab/arenas/{arena}/orders");
+            requests.push(address, &what, &headers, &body);
         }
         requests
     }
@@ -57,10 +56,11 @@ impl Requests {
             "" => String::new(),
             token => format!("Authorization: Bearer {token}\r\n"),
         };
-        self.push(&format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{authorization}\r\n"));
+        self.push(address, &format!("GET {path}"), &authorization, "");
     }
 
-    fn push(&mut self, request: &str) {
+    fn push(&mut self, address: SocketAddr, what: &str, headers: &str, body: &str) {
+        let request = format!("{what} HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n{body}");
         self.bytes.extend_from_slice(request.as_bytes());
         self.ends.push(self.bytes.len());
     }
@@ -172,88 +172,56 @@ const OTHER_DESCRIPTORS: usize = 512;
 
 impl Load {
     /// Connects, then asks until all requests are answered; on a thread of its own.
-    pub async fn run(self) -> Result<Run, String> {
-        let shared = Arc::new(Shared { load: self, next: AtomicUsize::new(0) });
-        let run = tokio::task::spawn_blocking(move || drive(&shared));
-        tokio::time::timeout(RUN_TIMEOUT, run)
-            .await
-            .map_err(|_| format!("a run took longer than {RUN_TIMEOUT:?}"))?
-            .map_err(|error| error.to_string())?
+    pub async fn run(self) -> Result<Run> {
+        let run = tokio::task::spawn_blocking(move || drive(self));
+        let run = tokio::time::timeout(RUN_TIMEOUT, run).await;
+        run.map_err(|_| format!("a run took longer than {RUN_TIMEOUT:?}"))??
     }
 }
 
 struct Shared {
     load: Load,
     next: AtomicUsize,
+    /// Of all connections, which share one thread: nobody waits for it.
+    run: Mutex<Run>,
 }
 
-/// What one connection saw.
-#[derive(Default)]
-struct Log {
-    nanoseconds: Vec<u32>,
-    kinds: Vec<usize>,
-    unexpected: BTreeMap<String, usize>,
-}
-
-fn drive(shared: &Arc<Shared>) -> Result<Run, String> {
-    let load = &shared.load;
+fn drive(load: Load) -> Result<Run> {
     if load.connections + OTHER_DESCRIPTORS > raise_descriptor_limit() {
-        return Err("raise the limit of open files (ulimit -Hn)".to_owned());
+        return Err("raise the limit of open files (ulimit -Hn)".into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| error.to_string())?.block_on(async {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let streams = connect(load.address, load.connections).await?;
+        let run = Mutex::new(Run {
+            requests: 0,
+            kinds: vec![0; load.expected.len()],
+            seconds: 0.0,
+            latency: histogram(),
+            cpu: None,
+            batch_size: None,
+            drain_seconds: None,
+            unexpected: BTreeMap::new(),
+        });
+        let shared = Arc::new(Shared { load, next: AtomicUsize::new(0), run });
         let began = Instant::now();
-        let tasks: Vec<_> = streams
-            .into_iter()
-            .map(|stream| tokio::spawn(converse(shared.clone(), stream)))
-            .collect();
-        let mut logs = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            logs.push(task.await.map_err(|error| error.to_string())?);
-        }
-        Ok(collect(load, began.elapsed(), &logs))
+        let talks = streams.into_iter().map(|stream| converse(shared.clone(), stream));
+        let talks = try_join_all(talks.map(tokio::spawn)).await;
+        let seconds = began.elapsed().as_secs_f64();
+        talks?;
+        let run = shared.run.lock().expect("no panic").clone();
+        Ok(Run { seconds, ..run })
     })
 }
 
-fn collect(load: &Load, elapsed: Duration, logs: &[Log]) -> Run {
-    let mut run = Run {
-        requests: 0,
-        kinds: vec![0; load.expected.len()],
-        seconds: elapsed.as_secs_f64(),
-        latency: histogram(),
-        cpu: None,
-        batch_size: None,
-        drain_seconds: None,
-        unexpected: BTreeMap::new(),
-    };
-    for log in logs {
-        for (sum, count) in run.kinds.iter_mut().zip(&log.kinds) {
-            *sum += count;
-        }
-        run.requests += log.nanoseconds.len();
-        for &latency in &log.nanoseconds {
-            run.latency.saturating_record(u64::from(latency));
-        }
-        for (what, count) in &log.unexpected {
-            *run.unexpected.entry(what.clone()).or_default() += count;
-        }
-    }
-    run
-}
-
-async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>, String> {
+async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>> {
     let mut streams = Vec::with_capacity(connections);
-    for number in 0..connections {
-        let stream = TcpStream::connect(address).await.and_then(|stream| {
-            stream.set_nodelay(true)?;
-            // Closed by a reset: a closed connection otherwise keeps its port for a minute, and ten
-            // thousand in each run would use them up.
-            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-            Ok(stream)
-        });
-        let described = |error| format!("connection {number} of {connections}: {error}");
-        streams.push(stream.map_err(described)?);
+    for _ in 0..connections {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        // Closed by a reset: a closed connection otherwise keeps its port for a minute, and ten
+        // thousand in each run would use them up.
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        streams.push(stream);
     }
     Ok(streams)
 }
@@ -262,37 +230,37 @@ async fn connect(address: SocketAddr, connections: usize) -> Result<Vec<TcpStrea
 const BUFFER: usize = 2 * 1024;
 
 /// One connection's part of the run; it ends early, with a note, if the connection breaks.
-async fn converse(shared: Arc<Shared>, mut stream: TcpStream) -> Log {
+async fn converse(shared: Arc<Shared>, mut stream: TcpStream) {
     let load = &shared.load;
-    let mut log = Log { kinds: vec![0; load.expected.len()], ..Log::default() };
-    log.nanoseconds.reserve(load.count / load.connections * 2);
-    let (mut buffer, mut shape) = (vec![0; BUFFER], Shape::default());
+    let mut buffer = vec![0; BUFFER];
     loop {
         let index = shared.next.fetch_add(1, Relaxed);
         if index >= load.count {
-            return log;
+            return;
         }
         let mut begin = Instant::now();
         if let Some(schedule) = load.schedule {
             begin = schedule.due(index);
             tokio::time::sleep_until(begin.into()).await;
         }
-        let asked = ask(&mut stream, load.requests.nth(index), &mut buffer, &mut shape).await;
+        let asked = ask(&mut stream, load.requests.nth(index), &mut buffer).await;
         let answered = Instant::now();
+        let mut run = shared.run.lock().expect("no panic");
         let answer = match asked {
             Ok(answer) => answer,
             Err(error) => {
-                *log.unexpected.entry(error).or_default() += 1;
-                return log;
+                *run.unexpected.entry(error).or_default() += 1;
+                return;
             }
         };
         let Some(kind) = answer.kind(&load.expected) else {
-            *log.unexpected.entry(answer.describe()).or_default() += 1;
+            *run.unexpected.entry(answer.describe()).or_default() += 1;
             continue;
         };
         let latency = answered.saturating_duration_since(begin).as_nanos();
-        log.nanoseconds.push(u32::try_from(latency).unwrap_or(u32::MAX));
-        log.kinds[kind] += 1;
+        run.latency.saturating_record(u64::try_from(latency).unwrap_or(u64::MAX));
+        run.requests += 1;
+        run.kinds[kind] += 1;
         if let Some(follower) = &load.follower
             && index.is_multiple_of(follower.every)
         {
@@ -322,7 +290,6 @@ async fn ask<'a>(
     stream: &mut TcpStream,
     request: &[u8],
     buffer: &'a mut Vec<u8>,
-    shape: &mut Shape,
 ) -> Result<Answer<'a>, String> {
     let described = |error: std::io::Error| error.to_string();
     stream.write_all(request).await.map_err(described)?;
@@ -335,7 +302,7 @@ async fn ask<'a>(
             0 => return Err("the connection was closed".to_owned()),
             read => filled += read,
         }
-        if let Some((head, length)) = shape.measure(&buffer[..filled])?
+        if let Some((head, length)) = lengths(&buffer[..filled])?
             && filled >= head + length
         {
             break (head, head + length);
@@ -375,34 +342,15 @@ impl Answer<'_> {
     }
 }
 
-/// Where things were in the last head: most often they are there again, and looking is cheaper than
-/// searching. Answers here are JSON, which has no empty line in it.
-#[derive(Default)]
-pub struct Shape {
-    head: usize,
-    /// Where the value of Content-Length begins.
-    length: usize,
-}
-
-const END_OF_HEAD: &[u8] = b"\r\n\r\n";
-const CONTENT_LENGTH: &[u8] = b"content-length: ";
-
-impl Shape {
-    /// The length of the head and of the body, once the head is complete.
-    pub fn measure(&mut self, bytes: &[u8]) -> Result<Option<(usize, usize)>, String> {
-        let again = bytes.len() >= self.head
-            && self.head >= END_OF_HEAD.len()
-            && bytes[..self.head].ends_with(END_OF_HEAD)
-            && bytes[..self.length].ends_with(CONTENT_LENGTH);
-        if !again {
-            let Some(end) = find(bytes, END_OF_HEAD) else { return Ok(None) };
-            let head = &bytes[..end + END_OF_HEAD.len()];
-            let at = find(&head.to_ascii_lowercase(), CONTENT_LENGTH)
-                .ok_or_else(|| format!("no Content-Length in {}", String::from_utf8_lossy(head)))?;
-            (self.head, self.length) = (head.len(), at + CONTENT_LENGTH.len());
-        }
-        Ok(Some((self.head, number(&bytes[self.length..self.head]))))
-    }
+/// The lengths of an answer's head and body, once the head is complete.
+pub fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, String> {
+    const END_OF_HEAD: &[u8] = b"\r\n\r\n";
+    const CONTENT_LENGTH: &[u8] = b"content-length: ";
+    let Some(end) = find(bytes, END_OF_HEAD) else { return Ok(None) };
+    let head = &bytes[..end + END_OF_HEAD.len()];
+    let at = find(&head.to_ascii_lowercase(), CONTENT_LENGTH)
+        .ok_or_else(|| format!("no Content-Length in {}", String::from_utf8_lossy(head)))?;
+    Ok(Some((head.len(), number(&head[at + CONTENT_LENGTH.len()..]))))
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {

@@ -15,13 +15,12 @@ mod selfcheck;
 mod session;
 mod stage;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use process::Workspace;
 use report::{Machine, Record, Section};
 use scenarios::Scenario;
 use std::time::{Duration, Instant};
 use std::{path::PathBuf, process::ExitCode};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// The allocator of the program, so that `bare` differs in nothing but its work.
 #[global_allocator]
@@ -115,7 +114,7 @@ impl Options {
     }
 
     pub fn scenarios(&self) -> Vec<Scenario> {
-        let all = Scenario::ALL.iter().copied();
+        let all = Scenario::value_variants().iter().copied();
         all.filter(|scenario| self.only.is_empty() || self.only.contains(scenario)).collect()
     }
 }
@@ -166,13 +165,10 @@ fn measure(tasks: &[Task], options: &Options) -> Result<bool> {
     let mut all_right = true;
     for task in tasks {
         let measured = runtime.block_on(async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
             tokio::select! {
                 measured = measure_one(task, options) => measured,
                 // Dropping it ends what it started.
-                _ = terminate.recv() => Err("stopped".into()),
-                _ = interrupt.recv() => Err("stopped".into()),
+                _ = tokio::signal::ctrl_c() => Err("stopped".into()),
             }
         });
         let record = measured?;
@@ -192,7 +188,7 @@ fn measure(tasks: &[Task], options: &Options) -> Result<bool> {
 async fn measure_one(task: &Task, options: &Options) -> Result<Record> {
     let workspace = Workspace::create()?;
     let machine = Machine::look(options);
-    println!("\n{}", machine.text());
+    println!("\n{}", serde_json::to_string_pretty(&machine)?);
     let began = Instant::now();
     let measured = run(task, options, &workspace).await;
     if !matches!(&measured, Ok(section) if section.failures.is_empty()) {

@@ -41,7 +41,8 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
         for variant in &mut variants {
             let sale = target.client.create_sale(NAME, PHONES).await?;
             let tokens = stage.tokens(count);
-            let requests = Requests::purchases(target.address(), &sale, &tokens, variant.keys);
+            let requests =
+                Requests::purchases(target.process.address, &sale, &tokens, variant.keys);
             let requests = Arc::new(requests);
             drop(tokens);
             let load = |stage: &Stage<'_>, at: SocketAddr| {
@@ -50,7 +51,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
                 load
             };
             let before = stage.measure("bare", &bare, load(&stage, bare.address)).await?;
-            let mut attempt = load(&stage, target.address());
+            let mut attempt = load(&stage, target.process.address);
             attempt.expected = vec![SOLD_OUT, ACCEPTED];
             let run = stage.measure(NAME, &target.process, attempt).await?;
             if run.kinds != [count - PHONES, PHONES] {

@@ -69,7 +69,6 @@ impl Workspace {
 }
 
 pub struct Process {
-    name: String,
     child: Child,
     pub address: SocketAddr,
 }
@@ -81,8 +80,7 @@ impl Process {
         Self::start("bare", &program, "bare", &[("TOKEN_SECRET", secret)], workspace)
     }
 
-    /// `flash-sale serve`, embedded, with its data in `workspace/name`. `program`: another build of
-    /// it.
+    /// `flash-sale serve` or another build of it, embedded, with its data in `workspace/name`.
     pub fn flash_sale(
         name: &str,
         program: Option<&Path>,
@@ -114,8 +112,7 @@ impl Process {
         let mut child = child.map_err(|error| format!("cannot start {name}: {error}"))?;
         let stdout = child.stdout.take();
         // From here on an early return ends the child.
-        let mut process =
-            Self { name: name.to_owned(), child, address: ([127, 0, 0, 1], 0).into() };
+        let mut process = Self { child, address: ([127, 0, 0, 1], 0).into() };
         let (found, address) = mpsc::channel();
         std::thread::spawn(move || {
             // To the end, so that the child never waits for a reader.
@@ -146,22 +143,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX));
-        let last = Duration::from_secs(5);
-        for (signal, limit) in [(Signal::SIGTERM, ENDED_WITHIN), (Signal::SIGKILL, last)] {
-            // Not yet waited for, so the pid is still this child's.
-            if self.has_ended() {
-                return;
-            }
-            kill(pid, signal).ok();
-            let deadline = Instant::now() + limit;
-            while Instant::now() < deadline {
-                if self.has_ended() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        // Not yet waited for, so the pid is still this child's.
+        if !self.has_ended() {
+            kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM).ok();
         }
-        eprintln!("bench: {} (pid {pid}) could not be ended", self.name);
+        let deadline = Instant::now() + ENDED_WITHIN;
+        while !self.has_ended() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }

@@ -52,24 +52,6 @@ impl Machine {
             server_env: options.server_env.iter().cloned().collect(),
         }
     }
-
-    pub fn text(&self) -> String {
-        let settings = self.server_env.iter();
-        let settings = settings.map(|(key, value)| format!(", {key}={value}"));
-        format!(
-            "{} cores, {}, {}, load {}\ncommit {}, profile {}, {}\n{} rounds, {} connections{}\n",
-            self.cores,
-            self.cpu,
-            self.kernel,
-            self.load_average,
-            self.commit,
-            self.profile,
-            self.at,
-            self.rounds,
-            self.connections,
-            settings.collect::<String>(),
-        )
-    }
 }
 
 /// What a command prints, if it succeeds.
@@ -217,13 +199,5 @@ pub fn figure(value: Option<f64>, decimals: usize) -> String {
 
 /// `1234567` as `1,234,567`.
 pub fn thousands(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    indicatif::HumanCount(value.round() as u64).to_string()
 }

@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
         let count = self.count(Scenario::Accepted);
         let most = count.max(self.stage.options.scaled(BARE_COUNT));
         let tokens = self.stage.tokens(most);
-        let (at, client) = (self.always.address(), self.always.client.clone());
+        let (at, client) = (self.always.process.address, self.always.client.clone());
 
         self.asked_of_bare = Arc::new(Requests::purchases(self.bare.address, "1", &tokens, true));
         self.measure_bare().await?;
@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
                 let found = self.prepared.iter().find(|(one, _)| *one == scenario);
                 let (_, requests) = found.ok_or("nothing is prepared")?;
                 let (.., right) = scenario.facts();
-                let load = self.stage.load(self.always.address(), requests, count, right);
+                let load = self.stage.load(self.always.process.address, requests, count, right);
                 self.measure_load(scenario, load).await
             }
         }
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
     /// when its buyer is answered, so there is nothing to wait for.
     async fn measure_baseline(&mut self) -> Result<Run> {
         let scenario = Scenario::Baseline;
-        let (at, count) = (self.always.address(), self.count(scenario));
+        let (at, count) = (self.always.process.address, self.count(scenario));
         let client = self.always.client.clone();
         let arena = client.create_arena("lua-sync", count).await?;
         let requests = Arc::new(Requests::lab_purchases(at, &arena, count));

@@ -29,12 +29,6 @@ pub struct Target {
     pub client: Client,
 }
 
-impl Target {
-    pub fn address(&self) -> SocketAddr {
-        self.process.address
-    }
-}
-
 pub struct Stage<'a> {
     pub options: &'a Options,
     workspace: &'a Workspace,
@@ -129,8 +123,8 @@ impl<'a> Stage<'a> {
         tokens: &[String],
         keys: bool,
     ) -> Result<Run> {
-        let requests = Requests::purchases(target.address(), sale, tokens, keys);
-        let load = self.load(target.address(), &Arc::new(requests), tokens.len(), ACCEPTED);
+        let requests = Requests::purchases(target.process.address, sale, tokens, keys);
+        let load = self.load(target.process.address, &Arc::new(requests), tokens.len(), ACCEPTED);
         self.sell(name, target, sale, load).await
     }
 
@@ -200,13 +194,13 @@ async fn written(client: &Client, before: &Metrics, count: usize) -> Result<Opti
 
 /// The audit of a sale that nobody buys from any more.
 pub async fn quiescent_audit(target: &Target, sale: &str) -> Result<Audit> {
-    let settled = async || {
+    let deadline = Instant::now() + DRAINED_WITHIN;
+    loop {
         let audit = target.client.audit(sale).await?;
-        Ok::<_, Error>((audit.quiescent || !audit.ok).then_some(audit))
-    };
-    match poll(DRAINED_WITHIN, 20, settled).await? {
-        Some(audit) => Ok(audit),
-        None => target.client.audit(sale).await,
+        if audit.quiescent || !audit.ok || Instant::now() > deadline {
+            return Ok(audit);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -12,7 +12,6 @@ use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments
 use flash_sale::{services::Services, telemetry::instruments::Metrics};
 use futures_util::{StreamExt, future::join_all, stream};
 use redis::aio::MultiplexedConnection;
-use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use std::collections::HashSet;
@@ -282,10 +281,6 @@ impl TestApp {
         let what = || String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
         exchanged.unwrap_or_else(|_| panic!("no answer to {}", what()));
         String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Reply {
-        self.ask(method, path).maybe_json(body).await
     }
 
     pub async fn admin(&self, method: impl AsRef<str>, path: &str, body: Option<Value>) -> Reply {

@@ -1,31 +1,27 @@
 //! Plays of the lessons, and what every timeline must have.
 
-use super::Servers;
+use super::{Servers, test_lab::TestLab};
 use embedded::ZooKeeperServer;
 use futures_util::{StreamExt, stream};
-use lab::Lab;
 use lab::lessons::lesson::{Kind, Lesson};
 use lab::lessons::{self, LESSONS, Theatre, timeline::Timeline};
 use lab::strategy::{Language, Need};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// A theatre for as many plays at once as a test wants, and where its keys and rows are.
 pub struct TestTheatre {
-    pub lab: Lab,
-    pub database: super::Database,
+    pub lab: TestLab,
     prefix: &'static str,
 }
 
 impl TestTheatre {
     pub async fn open(prefix: &'static str) -> Self {
-        let shared = Servers::shared().await;
-        let database = shared.database().await;
-        let mut lab = Lab::new(shared.of_a_lab(&database, prefix, Some(shared.folder(prefix))));
-        lab.theatre = Theatre::new(lab.servers.clone())
-            .with_places(1_000)
-            .with_retry_within(Duration::from_secs(60));
-        Self { lab, database, prefix }
+        let mut lab = TestLab::start(prefix).await;
+        let theatre = Theatre::new(lab.servers.clone()).with_places(1_000);
+        Arc::get_mut(&mut lab.lab).expect("nobody else has it").theatre =
+            theatre.with_retry_within(Duration::from_secs(60));
+        Self { lab, prefix }
     }
 
     pub async fn play(&self, lesson: &Lesson, options: Value) -> Timeline {
@@ -44,12 +40,11 @@ impl TestTheatre {
         assert_eq!(keys, Ok([""; 0].map(str::to_owned).to_vec()));
         let rows = "SELECT (SELECT count(*) FROM lab.plays) + (SELECT count(*) FROM lab.fenced)
                          + (SELECT count(*) FROM lab.play_orders)";
-        let mut postgres = self.database.connect().await;
+        let mut postgres = self.lab.database.connect().await;
         let rows = sqlx::query_scalar::<_, i64>(rows).fetch_one(&mut postgres);
         assert_eq!(rows.await.expect("a count"), 0);
         drop(postgres);
-        self.lab.close().await;
-        self.database.drop().await;
+        self.lab.finish().await;
     }
 }
 

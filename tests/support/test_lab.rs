@@ -2,7 +2,6 @@
 
 use super::{Database, Servers};
 use lab::{Lab, servers};
-use serde_json::Value;
 use std::sync::Arc;
 
 pub const ARENAS: &str = "/api/v1/lab/arenas";
@@ -41,13 +40,5 @@ impl std::ops::Deref for TestLab {
 
     fn deref(&self) -> &Arc<Lab> {
         &self.lab
-    }
-}
-
-/// `found` has these members; it may have others.
-#[track_caller]
-pub fn assert_members(found: &Value, expected: Value) {
-    for (member, expected) in expected.as_object().expect("an object") {
-        assert_eq!(&found[member], expected, "{member}: {found:#}");
     }
 }

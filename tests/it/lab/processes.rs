@@ -4,8 +4,8 @@ use crate::{
     cli::{Home, Program},
     support::{
         Database, Servers,
-        app::Reply,
-        test_lab::{ARENAS, assert_members},
+        app::{Reply, assert_has},
+        test_lab::ARENAS,
     },
 };
 use futures_util::future::join_all;
@@ -51,7 +51,7 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     let alone = arena(&first, "process-mutex").await;
     sold(&[&first], &alone, 12).await;
     let held = |processes| json!({"sold": 6, "oversold": 0, "processes": processes});
-    assert_members(&verdict(&first, &alone).await, held(1));
+    assert_has(&verdict(&first, &alone).await, held(1));
 
     let together = arena(&first, "process-mutex").await;
     // The second opens it before anybody buys: otherwise the first may have sold everything.
@@ -62,14 +62,14 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
         let verdict = verdict(server, &together).await;
         assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
         let counted = json!({"sold": told, "attempts": 16, "processes": 2, "quiet": true});
-        assert_members(&verdict, counted);
+        assert_has(&verdict, counted);
         assert_eq!(verdict["kept_promise"], true, "{verdict:#}");
     }
     // A row in the one database protects both.
     let row = arena(&second, "conditional-update").await;
     verdict(&first, &row).await;
     sold(&[&first, &second], &row, 16).await;
-    assert_members(&verdict(&first, &row).await, held(2));
+    assert_has(&verdict(&first, &row).await, held(2));
 
     tokio::join!(first.terminate(), second.terminate());
     database.drop().await;
@@ -83,7 +83,7 @@ async fn what_an_arena_sells_is_not_in_the_figures_of_the_sale() {
     let server = serve(&home, &database, "lab-figures:").await;
     let arena = arena(&server, "lua-stream").await;
     assert_eq!(sold(&[&server], &arena, 12).await, 6);
-    assert_members(&verdict(&server, &arena).await, json!({"sold": 6, "kept_promise": true}));
+    assert_has(&verdict(&server, &arena).await, json!({"sold": 6, "kept_promise": true}));
     let figures = server.ask("GET", "/metrics").await;
     let figures = figures.body.as_str().expect("a text");
     let of_the_sale = [

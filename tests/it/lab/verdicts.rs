@@ -1,13 +1,7 @@
 //! The counts of a verdict, on rows written by the test; and the effects of a crash.
 
 use crate::support::test_lab::TestLab;
-use lab::{
-    Wanted,
-    arena::Arena,
-    selling::{Buyer, Outcome},
-    strategy::Language,
-    verdict::Verdict,
-};
+use lab::{Wanted, arena::Arena, selling::Buyer, strategy::Language, verdict::Verdict};
 use serde_json::{Map, Value};
 use sqlx::AssertSqlSafe;
 use std::{sync::Arc, time::Duration};
@@ -65,24 +59,6 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
     assert_eq!(counts().await, (4, 2, 1), "one is left");
     order("bob", 0).await;
     assert_eq!(counts().await, (5, 2, 0), "none is left");
-    lab.finish().await;
-}
-
-/// The orders of the production path name their buyer by another name. Before its first node is
-/// open, such an arena has no table of orders.
-#[tokio::test]
-async fn buyers_of_the_production_path_are_recognised() {
-    let lab = TestLab::start("verdicts-users:").await;
-    let arena = lab.arena("lua-stream", 1, &[]).await;
-    assert_eq!(lab.verdict_on(&arena).await.sold, 0);
-    for name in ["ann", "bob"] {
-        let answer = arena.purchase(&buyer(name), None).await;
-        assert!(matches!(answer.outcome, Ok(Outcome::Sold { .. })), "{answer:?}");
-    }
-    let verdict = lab.verdict_on(&arena).await;
-    let counts = (verdict.sold, verdict.undersold, verdict.lost);
-    assert_eq!(counts, (2, 0, 0), "three are left, and nobody wants them");
-    assert!(verdict.round_trips.redis > 0.0, "{verdict:?}");
     lab.finish().await;
 }
 

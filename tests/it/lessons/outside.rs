@@ -2,12 +2,10 @@
 
 use crate::{
     cli::Home,
-    lab::http::{assert_text, events},
-    support::app::{Options, Reply, TestApp},
-    support::test_lab::assert_members,
+    lab::http::{assert_text, events, with_lab},
+    support::app::{Reply, TestApp, assert_has},
 };
 use futures_util::future::join_all;
-use reqwest::{Method, StatusCode, header::ACCEPT};
 use serde_json::{Value, json};
 
 const LESSONS: &str = "/api/v1/lab/lessons";
@@ -17,19 +15,18 @@ async fn play(app: &TestApp, lesson: &str, body: Option<Value>) -> Reply {
         Some((id, query)) => format!("{LESSONS}/{id}/play?{query}"),
         None => format!("{LESSONS}/{lesson}/play"),
     };
-    app.call(Method::POST, &path, body).await
+    app.ask("POST", &path).maybe_json(body).await
 }
 
 #[tokio::test]
 async fn lessons_are_listed_and_played() {
-    let app = TestApp::start_with(Options::with_lab()).await;
-    let list = app.get(LESSONS).await.must_be(StatusCode::OK);
+    let app = with_lab().await;
+    let list = app.get(LESSONS).await.must_be(200);
     let lessons = list.body["lessons"].as_array().expect("a list");
     assert_eq!(lessons.len(), 12);
     for lesson in lessons {
         for member in ["id", "title", "failure", "forced_how", "cure", "source"] {
-            let is_there = lesson[member].as_str().is_some_and(|text| !text.is_empty());
-            assert!(is_there, "{member}: {lesson:#}");
+            assert_ne!(lesson[member].as_str().unwrap_or_default(), "", "{member}: {lesson:#}");
         }
         for option in lesson["options"].as_array().expect("options") {
             let bounded = option["min"].is_i64() && option["max"].is_i64();
@@ -40,44 +37,50 @@ async fn lessons_are_listed_and_played() {
     // This application may start no servers of its own.
     assert_eq!(lessons[8]["available"]["ok"], false);
 
-    let played = play(&app, "b12?lang=zh", None).await.must_be(StatusCode::OK);
+    let played = play(&app, "b12?lang=zh", None).await.must_be(200);
     assert_eq!(played.body["lesson"], "b12");
-    let verdict = &played.body["verdict"];
-    assert_members(verdict, json!({"broken": true, "held": true}));
+    assert_has(&played.body["verdict"], json!({"broken": true, "held": true}));
     let first = &played.body["events"][0];
     assert_text(&first["say"], "拿到锁");
-    assert_text(&first["detail"]["command"], "SET lock:phone alice-");
+    assert_has(first, json!({"actor": "alice", "to": "redis"}));
+    for part in ["SET lock:phone alice-", " NX GET PX 60000"] {
+        assert_text(&first["detail"]["command"], part);
+    }
+    // It points to the line of the lock that sends it.
     assert_eq!(first["line"]["file"], "crates/locks/src/token.rs");
-    assert!(played.body["code"]["crates/locks/src/token.rs"].is_string());
+    let source = played.body["code"]["crates/locks/src/token.rs"].as_str().expect("a source");
+    let number = first["line"]["line"].as_u64().expect("a number") as usize;
+    assert!(source.lines().nth(number - 1).is_some_and(|line| line.contains(".send(")), "{number}");
 
     let played = play(&app, "b12", Some(json!({"options": {"commit": "at-once"}}))).await;
     assert_eq!(played.body["verdict"]["broken"], false, "{:#}", played.body);
 
-    let ids = app.get("/api/v1/lab/ids?lang=zh").await.must_be(StatusCode::OK);
+    let ids = app.get("/api/v1/lab/ids?lang=zh").await.must_be(200);
     assert_eq!(ids.body["sections"].as_array().map(Vec::len), Some(6));
     app.finish().await;
 }
 
 #[tokio::test]
 async fn a_play_is_streamed_as_it_happens() {
-    let app = TestApp::start_with(Options::with_lab()).await;
-    let request = app.client.post(app.url(&format!("{LESSONS}/b07/play")));
-    let events = events(request.header(ACCEPT, "text/event-stream")).await;
+    let app = with_lab().await;
+    let ask = app.ask("POST", &format!("{LESSONS}/b07/play"));
+    let events = events(ask.header("accept", "text/event-stream")).await;
     let [(first, cast), .., (last, whole)] = &events[..] else {
         panic!("{events:?}");
     };
     assert_eq!((&**first, &**last), ("cast", "verdict"));
     let length = |list: &Value| list.as_array().map(Vec::len);
-    assert_eq!(length(&cast["actors"]), Some(3));
-    assert_eq!(length(&cast["acts"]), Some(2));
-    let steps = events.iter().rev().skip(1).take_while(|(name, _)| name == "step").count();
-    assert_eq!(length(&whole["events"]), Some(steps));
+    assert_eq!((length(&cast["actors"]), length(&cast["acts"])), (Some(3), Some(2)));
+    // Those after the last "again" are the steps of the whole.
+    let told = events.rsplit(|(name, _)| name != "step").nth(1).expect("steps");
+    let told: Vec<&Value> = told.iter().map(|(_, step)| step).collect();
+    assert_eq!(told, whole["events"].as_array().expect("events").iter().collect::<Vec<_>>());
     app.finish().await;
 }
 
 #[tokio::test]
 async fn bad_requests_are_refused_clearly() {
-    let app = TestApp::start_with(Options::with_lab()).await;
+    let app = with_lab().await;
     let bad = [
         json!({"options": {"leese_ms": 5}}),
         json!({"options": {"lease_ms": 0}}),
@@ -102,10 +105,10 @@ async fn bad_requests_are_refused_clearly() {
 
 #[tokio::test]
 async fn only_a_few_are_played_at_once() {
-    let app = TestApp::start_with(Options::with_lab()).await;
+    let app = with_lab().await;
     let slow = json!({"options": {"lease_ms": 50, "pause_ms": 1_500}});
     let replies = join_all((0..8).map(|_| play(&app, "b03", Some(slow.clone())))).await;
-    let is_refused = |reply: &&Reply| reply.status == StatusCode::TOO_MANY_REQUESTS;
+    let is_refused = |reply: &&Reply| reply.status == 429;
     let refused: Vec<&Reply> = replies.iter().filter(is_refused).collect();
     let count = refused.len();
     assert!((1..=4).contains(&count), "{count} refused");

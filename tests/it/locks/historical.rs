@@ -34,8 +34,7 @@ async fn set_px_no_owner_ends_by_itself() {
 
 #[tokio::test]
 async fn setnx_getset_check_then_delete_deletes_somebody_elses_lock() {
-    let name = name("getset-late");
-    let (line_of_a, interceptor) = watched("a").await;
+    let (line_of_a, interceptor, name) = watched("getset-late").await;
     let a = SetnxGetset::new(line_of_a, LEASE, Clock::default());
     let guard = held(&a, &name).await;
     let between = interceptor.hold("DEL");

@@ -1,6 +1,6 @@
 //! The known bugs of the big lock libraries: one test for each, named after it.
 
-use crate::support::locks::{interceptor::Breakpoint, *};
+use crate::support::locks::*;
 use locks::{
     fencing::{PostgresResource, RedisResource, Write},
     wire::Meter,
@@ -14,8 +14,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_watchdog_that_outlives_its_unlock() {
-    let (line, interceptor) = watched("a").await;
-    let name = name("outlives");
+    let (line, interceptor, name) = watched("outlives").await;
     let lock = TokenLock::new(line.clone(), SHORT).renewed();
     let renewing = interceptor.hold("token_renew");
     let guard = held(&lock, &name).await;
@@ -32,15 +31,14 @@ async fn a_watchdog_that_outlives_its_unlock() {
 /// A guard that its watchdog has renewed at least once.
 async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> L::Guard {
     let guard = held(&lock, name).await;
-    let renewal = format!("renew*{name}");
-    until("it is renewed", async || interceptor.answered(&renewal) > 0).await;
+    wait_for!(interceptor.answered(&format!("renew*{name}")) > 0);
     guard
 }
 
 #[tokio::test]
 async fn a_watchdog_that_renews_for_ever_after_a_failed_unlock() {
-    let (line, interceptor) = watched("a").await;
-    let [of_token, of_reentrant] = ["failed-token", "failed-reentrant"].map(name);
+    let (line, interceptor, of_token) = watched("failed-token").await;
+    let of_reentrant = name("failed-reentrant");
     let token = TokenLock::new(line.clone(), SHORT).renewed();
     let token = renewed(token, &of_token, &interceptor).await;
     let reentrant = ReentrantLock::new(line.clone(), SHORT).renewed();
@@ -54,8 +52,7 @@ async fn a_watchdog_that_renews_for_ever_after_a_failed_unlock() {
 
 #[tokio::test]
 async fn a_watchdog_of_an_abandoned_acquire() {
-    let (line, interceptor) = watched("a").await;
-    let name = name("abandoned");
+    let (line, interceptor, name) = watched("abandoned").await;
     let lock = TokenLock::new(line.clone(), LEASE).renewed();
     let answered = interceptor.hold_after("SET lock");
     let asking = acquiring(lock.clone(), &name, ONCE);
@@ -69,8 +66,8 @@ async fn a_watchdog_of_an_abandoned_acquire() {
 
 #[tokio::test]
 async fn a_watchdog_of_a_dropped_guard() {
-    let (line, interceptor) = watched("a").await;
-    let [of_token, of_reentrant] = ["dropped-token", "dropped-reentrant"].map(name);
+    let (line, interceptor, of_token) = watched("dropped-token").await;
+    let of_reentrant = name("dropped-reentrant");
     let token = TokenLock::new(line.clone(), SHORT).renewed();
     let token = renewed(token, &of_token, &interceptor).await.lost();
     assert_eq!(soon("the end", token).await, Why::Released);
@@ -83,20 +80,19 @@ async fn a_watchdog_of_a_dropped_guard() {
 
 #[tokio::test]
 async fn a_watchdog_that_stops_after_one_failed_renewal() {
-    let (line, interceptor) = watched("a").await;
+    let (line, interceptor, name) = watched("one-failure").await;
     interceptor.fail("token_renew", 1);
     interceptor.lose("token_renew", 1);
-    let guard = held(&TokenLock::new(line, 2 * SHORT).renewed(), &name("one-failure")).await;
-    let two_leases = async || interceptor.answered("token_renew") >= 7;
-    until("two leases' worth of renewals", two_leases).await;
+    let guard = held(&TokenLock::new(line, 2 * SHORT).renewed(), &name).await;
+    // Two leases' worth of renewals.
+    wait_for!(interceptor.answered("token_renew") >= 7);
     assert!(!guard.lost().is_lost());
     freed(guard).await;
 }
 
 #[tokio::test]
 async fn a_holder_that_hears_nothing_when_its_renewals_fail() {
-    let (line, interceptor) = watched("a").await;
-    let name = name("unreachable");
+    let (line, interceptor, name) = watched("unreachable").await;
     interceptor.fail("renew", u32::MAX);
     let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
     assert!(!guard.lost().is_lost());
@@ -121,8 +117,7 @@ async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
 
 /// Until a waiter has tried, subscribed and tried again.
 async fn waits(interceptor: &Interceptor) {
-    let tried_again = async || interceptor.answered("reentrant_acquire") >= 2;
-    until("it waits", tried_again).await;
+    wait_for!(interceptor.answered("reentrant_acquire") >= 2);
 }
 
 #[tokio::test]
@@ -175,11 +170,10 @@ async fn a_wake_up_that_is_lost_with_its_connection() {
 
 #[tokio::test]
 async fn waiting_asks_once_and_is_woken() {
-    let name = name("woken");
+    let (waiter, interceptor, name) = watched("woken").await;
     let guard = held(&ReentrantLock::new(line("a").await, LEASE), &name).await;
     let meter = Meter::default();
-    let (line, interceptor) = watched("b").await;
-    let waiting = acquiring(ReentrantLock::new(line.counted_by(&meter), LEASE), &name, LEASE);
+    let waiting = acquiring(ReentrantLock::new(waiter.counted_by(&meter), LEASE), &name, LEASE);
     waits(&interceptor).await;
     freed(guard).await;
     drop(let_in(waiting).await);
@@ -193,9 +187,9 @@ async fn waiting_asks_once_and_is_woken() {
 
 #[tokio::test]
 async fn an_unlock_reply_that_is_lost() {
-    let (line, interceptor) = watched("a").await;
+    let (line, interceptor, of_token) = watched("unlock").await;
     interceptor.lose("token_release", 1);
-    freed(held(&TokenLock::new(line.clone(), LEASE), &name("unlock")).await).await;
+    freed(held(&TokenLock::new(line.clone(), LEASE), &of_token).await).await;
 
     // With one holding left it is still held, and given back once, not twice.
     let name = name("unlock");
@@ -211,8 +205,7 @@ async fn an_unlock_reply_that_is_lost() {
 
 #[tokio::test]
 async fn a_retried_acquire_that_counts_twice() {
-    let (line, interceptor) = watched("a").await;
-    let name = name("retried");
+    let (line, interceptor, name) = watched("retried").await;
     interceptor.lose("reentrant_acquire", 2);
     let guard = held_soon(&ReentrantLock::new(line.clone(), LEASE), &name).await;
     assert_eq!((guard.count(), guard.fencing()), (1, Some(1)));
@@ -222,13 +215,13 @@ async fn a_retried_acquire_that_counts_twice() {
 
 #[tokio::test]
 async fn a_retried_acquire_that_waits_for_itself() {
-    let (line, interceptor) = watched("a").await;
+    let (line, interceptor, name) = watched("itself").await;
     let plain = TokenLock::new(line, LEASE);
     for (lock, request, number) in
         [(plain.clone(), "SET lock", None), (plain.fenced(), "token_acquire", Some(1))]
     {
         interceptor.lose(request, 1);
-        let guard = held_soon(&lock, &name("itself")).await;
+        let guard = held_soon(&lock, &name).await;
         assert_eq!(guard.fencing(), number);
         freed(guard).await;
     }
@@ -256,34 +249,21 @@ async fn contended_and_unreachable_are_different_answers() {
 #[tokio::test]
 async fn a_lock_returned_as_held_when_its_validity_has_gone() {
     for lost_before in [false, true] {
-        let (lock_line, interceptor) = watched("a").await;
-        let name = name("validity");
+        let (line, interceptor, name) = watched("validity").await;
         // The reply to the first attempt is lost: the second finds its own token, whose lease
         // began with the first.
         interceptor.lose("SET lock", u32::from(lost_before));
         let answered = interceptor.hold_after("SET lock");
-        let wait = if lost_before { SHORT / 2 } else { ONCE };
-        let asking = acquiring(TokenLock::new(lock_line, SHORT), &name, wait);
-        answered.reached().await;
-        gone(&line("observer").await, &name).await;
-        answered.resume();
-        turned_away(asking).await;
+        turned_away_a_lease_later(answered, TokenLock::new(line, SHORT), &name, SHORT).await;
     }
 }
 
 /// Redis has only just given the lock, but after a lease the client cannot know that.
 async fn turned_away_when_delayed<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
-    let (line, interceptor) = watched("a").await;
-    let name = name("delayed");
+    let (line, interceptor, name) = watched("delayed").await;
     let delayed = interceptor.hold(request);
-    let asking = acquiring(make(line.clone(), SHORT), &name, ONCE);
-    delayed.reached().await;
-    // A lease has to pass: time is the subject here.
-    sleep(SHORT).await;
-    delayed.resume();
-    turned_away(asking).await;
-    let given_back = async || interceptor.answered("release") > 0;
-    until("it is given back", given_back).await;
+    turned_away_a_lease_later(delayed, make(line.clone(), SHORT), &name, SHORT).await;
+    wait_for!(interceptor.answered("release") > 0);
     is_free(&line, &name).await;
 }
 
@@ -301,9 +281,8 @@ fn fenced(line: Line, lease: Duration) -> TokenLock {
 /// The reply to the first request is lost, and it takes a while until a second one gets through:
 /// the lease began with the first.
 async fn vouches_from_the_first<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
-    let (line_of_a, interceptor) = watched("a").await;
+    let (line_of_a, interceptor, name) = watched("vouches").await;
     let observer = line("observer").await;
-    let name = name("vouches");
     interceptor.lose(request, 1);
     interceptor.fail(request, u32::MAX);
     let asking = acquiring(make(line_of_a, LEASE), &name, SOON);
@@ -323,9 +302,8 @@ async fn a_retried_acquire_that_vouches_for_longer_than_its_lease() {
 /// that finds its token must count from before.
 #[tokio::test]
 async fn a_delayed_request_that_takes_the_lock_after_a_later_answer() {
-    let (line_of_a, interceptor) = watched("a").await;
+    let (line_of_a, interceptor, name) = watched("straggler").await;
     let observer = line("observer").await;
-    let name = name("straggler");
     let theirs = held(&TokenLock::new(observer.clone(), LEASE), &name).await;
     interceptor.fail("SET lock", 1); // to our client; in truth it is on its way
     let refused = interceptor.hold_after("SET lock");
@@ -348,8 +326,7 @@ async fn a_delayed_request_that_takes_the_lock_after_a_later_answer() {
 /// Until so much of the lease has passed that the allowance for drift cannot hide it.
 async fn is_older_than_its_drift(line: &Line, name: &str) {
     let enough = (LEASE - 2 * locks::drift(LEASE)).as_millis() as i64;
-    let is_older = async || (0..enough).contains(&pttl(line, name).await);
-    until("the lease has run for a while", is_older).await;
+    wait_for!((0..enough).contains(&pttl(line, name).await));
 }
 
 async fn vouches_for_no_more_than_redis(guard: impl Guard, line: &Line, name: &str) {
@@ -411,23 +388,4 @@ async fn fencing_refuses_the_older_number() {
         assert_eq!(in_redis.write(&resource, number, "v").await.expect("redis"), expected);
         assert_eq!(in_postgres.write(&resource, number, "v").await.expect("postgres"), expected);
     }
-}
-
-// --- the wire
-
-#[tokio::test]
-async fn a_watcher_sees_which_line_of_which_lock_asks() {
-    let (line, interceptor) = watched("shopper").await;
-    let name = name("seen");
-    let _guard = held(&TokenLock::new(line, LEASE), &name).await;
-    let seen = interceptor.last().expect("a request");
-    assert_eq!((&*seen.client, &*seen.node), ("shopper", "redis"));
-    let text = &seen.text;
-    assert!(text.starts_with(&format!("SET {name} shopper-")), "{text}");
-    assert!(text.ends_with(" NX GET PX 60000"), "{text}");
-    assert_eq!(seen.file, "crates/locks/src/token.rs");
-    let path = format!("{}/{}", env!("CARGO_MANIFEST_DIR"), seen.file);
-    let source = std::fs::read_to_string(path).expect("the source");
-    let line = source.lines().nth(seen.line as usize - 1);
-    assert!(line.expect("the line").contains(".send("), "{line:?}");
 }

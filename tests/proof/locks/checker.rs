@@ -4,11 +4,11 @@
 mod history;
 mod workload;
 
-use super::nodes::forget;
+use super::nodes::{apart, forget};
 use crate::support::proxy::{Address, Fault, Lost, Proxy};
 use crate::support::{Servers, locks::*, random::Random};
 use history::*;
-use std::ops::Range;
+use std::{cell::Cell, ops::Range};
 use workload::*;
 
 /// Longer than any run.
@@ -16,36 +16,20 @@ const ENDLESS: Duration = Duration::from_secs(300);
 
 // --- what the clients do, and what a history has to show
 
-/// Client 0 does this, every time; the others work for so many milliseconds.
-fn only_client_0(
-    does: Work,
-    others: Range<u64>,
-) -> impl Fn(usize, &mut Random) -> Work + Clone + 'static {
+/// Client 0 does this, every time; the others work for so many milliseconds. Until another has come
+/// in, or has come and gone, is beyond any lease.
+fn only_client_0(does: Work, others: Range<u64>) -> impl Fn(usize, &mut Random) -> Work {
     move |client, random| match client {
         0 => does,
         _ => Work::For(random.millis(others.clone())),
     }
 }
 
-/// Client 0 sleeps beyond its lease, every time; the others never.
-fn oversleeping(client: usize, random: &mut Random) -> Work {
-    only_client_0(Work::UntilAnother, 5..25)(client, random)
-}
-
-/// The others work a little longer, so that there is somebody to be harmed.
-fn oversleeping_beside_workers(client: usize, random: &mut Random) -> Work {
-    only_client_0(Work::UntilAnother, 20..60)(client, random)
-}
-
-/// When client 0 goes on, another has had a whole turn.
-fn coming_back_too_late(client: usize, random: &mut Random) -> Work {
-    only_client_0(Work::UntilAnotherIsDone, 5..25)(client, random)
-}
-
 /// Client 0 oversleeps; clients stop when they are told, and some are.
 fn told(name: &str) -> Workload {
     let some = |history: &[Holding]| times_told(history) > 0 && several_holders(history);
-    Workload::new(name, Trust::UntilLost, some).working(oversleeping)
+    let work = only_client_0(Work::UntilAnother, 5..25);
+    Workload::new(name, Trust::UntilLost, some).working(work)
 }
 
 /// Nobody oversleeps.
@@ -98,11 +82,6 @@ async fn leased_line() -> (Line, Duration) {
     let line = line("client").await;
     let lease = lease_on(&line).await;
     (line, lease)
-}
-
-/// As in processes of their own.
-fn apart(lines: &[Line]) -> Vec<Line> {
-    lines.iter().map(Line::another_connection).collect()
 }
 
 /// A pool for each client.
@@ -195,36 +174,27 @@ impl Restarts {
 async fn checker_token_pauses_beyond_the_lease_make_two_holders_and_fencing_no_stale_write() {
     let (line, lease) = leased_line().await;
     let workload = Workload::new("pauses", Trust::Blind, two_and_refused)
-        .working(coming_back_too_late)
+        .working(only_client_0(Work::UntilAnotherIsDone, 5..25))
         .writing(line.clone());
     let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
     assert_fenced(&workload.run(token).await);
 }
 
-/// All of these nodes forget everything, always while a client holds the lock.
-async fn two_hold_what_is_forgotten<L: Lock>(count: usize, lock: fn(Vec<Line>) -> L) {
-    let nodes = nodes(count).await;
-    let all = lines("client", &nodes).await;
-    let workload = Workload::new("all-forget", Trust::UntilLost, two_holders)
-        .working(|_, _| Work::UntilAnother);
-    workload.run_amid(forgetting(&workload, &nodes), |_| lock(apart(&all))).await;
-}
-
 #[tokio::test]
 async fn checker_one_redis_that_forgets_makes_two_holders() {
-    two_hold_what_is_forgotten(1, |mut lines| TokenLock::new(lines.remove(0), ENDLESS)).await;
-}
-
-#[tokio::test]
-async fn checker_multi_lock_all_of_whose_nodes_forget_makes_two_holders() {
-    two_hold_what_is_forgotten(3, |lines| MultiLock::new(lines, ENDLESS)).await;
+    let nodes = nodes(1).await;
+    let line = lines("client", &nodes).await.remove(0);
+    let workload = Workload::new("all-forget", Trust::UntilLost, two_holders)
+        .working(|_, _| Work::UntilAnother);
+    let token = |_| TokenLock::new(line.another_connection(), ENDLESS);
+    workload.run_amid(forgetting(&workload, &nodes), token).await;
 }
 
 #[tokio::test]
 async fn checker_redlock_a_node_that_restarts_empty_inside_the_lease_makes_two_holders() {
     let restarts = Restarts::of_three().await;
-    let workload =
-        Workload::new("restarts-empty", Trust::UntilLost, two_holders).working(oversleeping);
+    let workload = Workload::new("restarts-empty", Trust::UntilLost, two_holders)
+        .working(only_client_0(Work::UntilAnother, 5..25));
     let redlock = |client| restarts.redlock(client, ENDLESS);
     workload.run_amid(restarts.go_on(&workload, Duration::ZERO), redlock).await;
 }
@@ -237,7 +207,7 @@ async fn checker_zookeeper_a_blind_holder_makes_two_and_its_czxid_no_stale_write
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let clusters = [proxy.address().to_string(), server.cluster()];
     let workload = Workload::new("zk-blind", Trust::Blind, two_and_refused)
-        .working(coming_back_too_late)
+        .working(only_client_0(Work::UntilAnotherIsDone, 5..25))
         .writing(line);
     let lock = |client: usize| ZooKeeperLock::new(Zoo::new(&clusters[client.min(1)], session));
     assert_fenced(&workload.run_amid(cut_off(&workload, &proxy), lock).await);
@@ -249,8 +219,9 @@ async fn checker_zookeeper_a_blind_holder_makes_two_and_its_czxid_no_stale_write
 async fn checker_finds_a_release_that_deletes_without_comparing() {
     let (line, lease) = leased_line().await;
     let harmed = move |history: &[Holding]| two_holders(&without_sleepers(history, lease));
-    let workload =
-        Workload::new("no-owner", Trust::Blind, harmed).working(oversleeping_beside_workers);
+    // The others work a little longer, so that there is somebody to be harmed.
+    let workload = Workload::new("no-owner", Trust::Blind, harmed)
+        .working(only_client_0(Work::UntilAnother, 20..60));
     let lock = |_| SetPxNoOwner::new(line.another_connection(), lease);
     workload.run(lock).await;
 }
@@ -259,8 +230,8 @@ async fn checker_finds_a_release_that_deletes_without_comparing() {
 async fn checker_token_a_client_that_never_sleeps_is_never_one_of_two() {
     let (line, lease) = leased_line().await;
     let two_of_several = |history: &[Holding]| two_holders(history) && several_holders(history);
-    let workload =
-        Workload::new("owner", Trust::Blind, two_of_several).working(oversleeping_beside_workers);
+    let workload = Workload::new("owner", Trust::Blind, two_of_several)
+        .working(only_client_0(Work::UntilAnother, 20..60));
     let token = |_| TokenLock::new(line.another_connection(), lease);
     assert!(!two_holders(&without_sleepers(&workload.run(token).await, lease)));
 }
@@ -383,11 +354,8 @@ async fn checker_zookeeper_amid_cuts() {
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 
-/// The cuts that make two holders above, but the holder stops when it is told.
-///
-/// It is told an eighth of the session before the end, if the process runs. A process that stands
-/// still for longer is a holder that sleeps, and may be one of two: such a run proves nothing, and
-/// another one begins.
+/// It is told an eighth of the session before the end. If the process stands still for longer, the
+/// holder sleeps and may be one of two: such a run proves nothing, and another one begins.
 #[tokio::test]
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let server = zookeeper!("checker_zookeeper_a_holder_that_is_cut_off…");
@@ -395,17 +363,17 @@ async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let clusters = [proxy.address().to_string(), server.cluster()];
     for _ in 0..10 {
-        let pauses = PauseDetector::default();
+        let longest_pause = Cell::default();
         let workload = told("zk-cut-off");
         let lock = |client: usize| ZooKeeperLock::new(Zoo::new(&clusters[client.min(1)], session));
         let faults = async {
-            tokio::join!(cut_off(&workload, &proxy), pauses.run());
+            tokio::join!(cut_off(&workload, &proxy), detect_pauses(&longest_pause));
         };
         let found = check(&workload.run_amid(faults, lock).await);
         if found == Violations::default() {
             return;
         }
-        let paused = pauses.longest_pause();
+        let paused = longest_pause.get();
         assert!(paused > session / 16, "{found:?}, paused for {paused:?}");
     }
     panic!("this machine stands still for too long at a time, of a session of {session:?}");

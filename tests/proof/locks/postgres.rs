@@ -41,8 +41,6 @@ fn assert_session_gone(released: Result<Released, LockError>) {
     assert!(matches!(released, Err(LockError::Postgres(_))), "{released:?}");
 }
 
-// --- advisory
-
 #[tokio::test]
 async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     let name = name("advisory");
@@ -78,7 +76,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
         } else {
             drop(guard);
             // The pool rolls back when it gets to it; the next acquire would be turned away.
-            until("it is free", async || !is_contended(&lock, &name).await).await;
+            wait_for!(!is_contended(&lock, &name).await);
         }
         let written: i64 = value!(sql, count, |query| query.bind(&name));
         assert_eq!(written, expected);
@@ -190,54 +188,6 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
 }
 
 #[tokio::test]
-async fn session_advisory_leaks_with_a_pool() {
-    let name = name("leak");
-    let sql = client("a", 2).await;
-    let guard = held(&SessionAdvisoryLock::new(sql.clone()), &name).await;
-    // The session that has the lock is lent to somebody else when the unlock comes.
-    let mut one = sql.session().await.expect("postgres");
-    let mut other = sql.session().await.expect("postgres");
-    let locks: i64 = value!(one, LOCKS);
-    if locks == 0 {
-        std::mem::swap(&mut one, &mut other);
-    }
-    drop(other);
-    not_held(guard).await;
-    drop(one);
-    let other = SessionAdvisoryLock::new(client("b", 1).await);
-    assert!(is_contended(&other, &name).await, "without a holder");
-}
-
-#[tokio::test]
-async fn session_advisory_lets_two_of_one_pool_in() {
-    let name = name("twice");
-    let lock = SessionAdvisoryLock::new(client("a", 1).await);
-    let [first, second] = [held(&lock, &name).await, held(&lock, &name).await];
-    freed(first).await;
-    freed(second).await;
-}
-
-// --- table
-
-#[tokio::test]
-async fn table_lets_one_in_and_numbers_them() {
-    let name = name("table");
-    let a = TableLock::new(client("a", 2).await, LEASE);
-    let b = TableLock::new(client("b", 2).await, LEASE);
-    let first = held(&a, &name).await;
-    assert_eq!(first.fencing(), Some(1));
-    let contended = b.acquire(&name, ONCE).await.expect("postgres");
-    let Acquired::Contended { remaining } = contended else {
-        panic!("two hold it");
-    };
-    assert!(remaining > Some(LEASE / 2), "{remaining:?}");
-    freed(first).await;
-    let second = held(&b, &name).await;
-    assert_eq!(second.fencing(), Some(2));
-    freed(second).await;
-}
-
-#[tokio::test]
 async fn table_ends_by_itself_and_a_late_release_touches_nobody_elses() {
     let sql = client("a", 2).await;
     let others = [(); 2].map(|()| TableLock::new(sql.clone(), LEASE));
@@ -252,9 +202,17 @@ async fn table_replies_that_are_lost() {
     let (sql, interceptor) = watched("a").await;
     interceptor.lose("INSERT INTO lab.locks", 1);
     interceptor.lose("UPDATE lab.locks SET owner = NULL", 1);
-    let guard = held_soon(&TableLock::new(sql, LEASE), &name("table-lost")).await;
+    let name = name("table-lost");
+    let lock = TableLock::new(sql, LEASE);
+    let guard = held_soon(&lock, &name).await;
     assert_eq!(guard.fencing(), Some(1), "counted once");
+    let contended = lock.acquire(&name, ONCE).await;
+    let Ok(Acquired::Contended { remaining }) = contended else {
+        panic!("two hold it");
+    };
+    assert!(remaining > Some(LEASE / 2), "{remaining:?}");
     freed(guard).await;
+    assert_eq!(held(&lock, &name).await.fencing(), Some(2));
 }
 
 #[tokio::test]
@@ -266,13 +224,8 @@ async fn table_held_when_its_validity_has_gone() {
             true => interceptor.hold("INSERT INTO lab.locks"),
             false => interceptor.hold_after("INSERT INTO lab.locks"),
         };
-        let asking = acquiring(TableLock::new(sql, SHORT), &name, ONCE);
-        late.reached().await;
-        // A lease has to pass: time is the subject here.
-        sleep(SHORT).await;
-        late.resume();
-        turned_away(asking).await;
-        until("it is given back", async || interceptor.answered("owner = NULL") > 0).await;
+        turned_away_a_lease_later(late, TableLock::new(sql, SHORT), &name, SHORT).await;
+        wait_for!(interceptor.answered("owner = NULL") > 0);
         assert!(!is_contended(&TableLock::new(client("b", 1).await, LEASE), &name).await);
     }
 }

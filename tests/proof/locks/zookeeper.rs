@@ -1,6 +1,6 @@
 //! The queue of ephemeral nodes, on a real server behind a proxy that breaks the network.
 
-use crate::support::locks::{interceptor::Breakpoint, *};
+use crate::support::locks::*;
 use crate::support::proxy::{Address, Fault, Proxy};
 use locks::zookeeper_client::{Acls, Client, CreateMode};
 
@@ -30,23 +30,6 @@ async fn warm(lock: &ZooKeeperLock, name: &str) {
 }
 
 #[tokio::test]
-async fn zookeeper_lets_one_in_and_the_next_is_woken() {
-    let server = zookeeper!("zookeeper_lets_one_in_and_the_next_is_woken");
-    let name = name("zk");
-    let (b, interceptor) = watched(&server.cluster());
-    let first = held(&lock(server), &name).await;
-    assert!(is_contended(&b, &name).await);
-    let before = first.fencing().expect("a czxid");
-    let waiting = acquiring(b, &name, LONG);
-    let watches = async || interceptor.answered("stat -w") >= 1;
-    until("it watches", watches).await;
-    freed(first).await;
-    let second = let_in(waiting).await;
-    assert!(second.fencing() > Some(before), "numbers grow");
-    freed(second).await;
-}
-
-#[tokio::test]
 async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
     let server = zookeeper!("zookeeper_a_holder_whose_session_ends…");
     let name = name("zk-session");
@@ -71,15 +54,19 @@ async fn zookeeper_a_short_break_costs_nothing() {
     let server = zookeeper!("zookeeper_a_short_break_costs_nothing");
     let name = name("zk-break");
     let (proxy, cluster) = proxied(server).await;
-    let lock = ZooKeeperLock::new(Zoo::new(&cluster, LONG));
+    let (lock, interceptor) = watched(&cluster);
     let guard = held(&lock, &name).await;
     proxy.cut();
     let accepted = proxy.counts().accepted;
-    until("it is back", async || proxy.counts().accepted > accepted).await;
+    wait_for!(proxy.counts().accepted > accepted);
     // A request of its own shows that the session goes on.
     assert!(is_contended(&lock, &name).await);
     assert!(!guard.lost().is_lost());
+    // A client that waits is woken by the release.
+    let waiting = acquiring(lock, &name, LONG);
+    wait_for!(interceptor.answered("stat -w") >= 2);
     freed(guard).await;
+    freed(let_in(waiting).await).await;
 }
 
 /// The client library and ZooKeeper's own name the end of a connection under a request differently.
@@ -229,8 +216,7 @@ async fn zookeeper_that_is_restarted_keeps_the_lock() {
     let guard = held(&lock(&server), &name).await;
     let pid = server.pid();
     server.kill();
-    let restarted = async || server.pid().is_some_and(|now| Some(now) != pid);
-    until("it is back", restarted).await;
+    wait_for!(server.pid().is_some_and(|now| Some(now) != pid));
     server.wait_ready().await.expect("zookeeper");
     turned_away(acquiring(lock(&server), &name, SOON / 10)).await;
     freed(guard).await;

@@ -5,7 +5,7 @@ use super::soon;
 use futures_util::future::BoxFuture;
 use locks::wire::{Reply, Sent, Verdict, Watcher};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 #[derive(Default)]
 pub struct Interceptor(Mutex<State>);
@@ -35,25 +35,22 @@ enum Kind {
 /// A place where a client stops until the test lets it go on.
 #[derive(Clone, Default)]
 pub struct Breakpoint {
-    reached: watch::Sender<bool>,
-    resumed: watch::Sender<bool>,
+    reached: CancellationToken,
+    resumed: CancellationToken,
 }
 
 impl Breakpoint {
     pub async fn reached(&self) {
-        let mut reached = self.reached.subscribe();
-        let reached = reached.wait_for(|reached| *reached);
-        soon("a client reaches the breakpoint", reached).await.expect("a breakpoint");
+        soon("a client reaches the breakpoint", self.reached.cancelled()).await;
     }
 
     pub fn resume(&self) {
-        self.resumed.send_replace(true);
+        self.resumed.cancel();
     }
 
     async fn stop(&self) {
-        self.reached.send_replace(true);
-        let mut resumed = self.resumed.subscribe();
-        resumed.wait_for(|resumed| *resumed).await.expect("a test");
+        self.reached.cancel();
+        self.resumed.cancelled().await;
     }
 }
 
@@ -109,10 +106,6 @@ impl Interceptor {
     pub fn texts(&self) -> Vec<String> {
         let state = self.state();
         state.ended.iter().map(|(sent, _)| sent.text.clone()).collect()
-    }
-
-    pub fn last(&self) -> Option<Sent> {
-        self.state().ended.last().map(|(sent, _)| sent.clone())
     }
 }
 

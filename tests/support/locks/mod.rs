@@ -7,19 +7,19 @@ pub mod interceptor;
 
 pub use embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 pub use futures_util::future::join_all;
-pub use interceptor::Interceptor;
+pub use interceptor::{Breakpoint, Interceptor};
 pub use locks::wire::{Line, Sql};
 pub use locks::{
     Acquired, AdvisoryLock, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock,
 };
-pub use locks::{Released, SessionAdvisoryLock, SetPxNoOwner, SetnxExpire, SetnxGetset, TableLock};
-pub use locks::{TokenLock, Why, ZooKeeperLock, fencing, table, zookeeper::Zoo};
+pub use locks::{Released, SetPxNoOwner, SetnxExpire, SetnxGetset, TableLock};
+pub use locks::{TokenLock, Why, ZooKeeperLock, zookeeper::Zoo};
 pub use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use std::{sync::Arc, time::Duration};
 pub use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub use tokio::{sync::OnceCell, task::JoinHandle};
 
-use super::{Servers, say};
+use super::{Servers, app::eventually, say};
 
 /// How long a test waits for what must happen.
 pub const SOON: Duration = Duration::from_secs(10);
@@ -39,9 +39,10 @@ pub async fn line(client: &str) -> Line {
     warm(slow_line(&servers.redis.url()).of(client)).await
 }
 
-pub async fn watched(client: &str) -> (Line, Arc<Interceptor>) {
+/// A line that the test interferes with, and a lock name of this test alone.
+pub async fn watched(of: &str) -> (Line, Arc<Interceptor>, String) {
     let interceptor = Interceptor::new();
-    (line(client).await.watched_by(interceptor.clone()), interceptor)
+    (line("watched").await.watched_by(interceptor.clone()), interceptor, name(of))
 }
 
 /// Its timeouts are long: a late answer on a busy machine is no failure of a lock.
@@ -86,17 +87,10 @@ pub async fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
     join_all(numbered).await
 }
 
-/// A pool on the Postgres that tests share, with the tables for locks.
+/// A pool on the Postgres that tests share.
 pub async fn pool(connections: u32) -> sqlx::PgPool {
     static DATABASE: OnceCell<super::Database> = OnceCell::const_new();
-    let create = async || {
-        let database = Servers::shared().await.database().await;
-        let mut admin = database.connect().await;
-        for statement in ["CREATE SCHEMA IF NOT EXISTS lab", table::TABLE, fencing::TABLE] {
-            sqlx::raw_sql(statement).execute(&mut admin).await.expect("DDL");
-        }
-        database
-    };
+    let create = async || Servers::shared().await.database().await;
     let database = DATABASE.get_or_init(create).await;
     flash_sale::postgres::pool(database.options(), connections).connections().clone()
 }
@@ -125,14 +119,6 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
 }
 
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "{what}: not within {SOON:?}");
-        sleep(Duration::from_millis(2)).await;
-    }
-}
-
 /// Asks for a lock in a task of its own.
 pub fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<L::Guard> {
     let name = name.to_owned();
@@ -151,6 +137,22 @@ pub async fn let_in<G: Guard>(asking: Acquiring<G>) -> G {
 
 pub async fn turned_away<G: Guard>(asking: Acquiring<G>) {
     assert!(answered(asking).await.is_none(), "it has the lock");
+}
+
+/// A lease passes while an acquire waits here: it cannot know any more whether it has the lock.
+pub async fn turned_away_a_lease_later<L: Lock>(
+    late: Breakpoint,
+    lock: L,
+    name: &str,
+    lease: Duration,
+) {
+    // It does not ask again.
+    let asking = acquiring(lock, name, lease / 2);
+    late.reached().await;
+    // Time is the subject here.
+    sleep(lease).await;
+    late.resume();
+    turned_away(asking).await;
 }
 
 pub async fn held<L: Lock>(lock: &L, name: &str) -> L::Guard {
@@ -219,5 +221,5 @@ pub async fn is_free(line: &Line, name: &str) {
 }
 
 pub async fn gone(line: &Line, name: &str) {
-    until("the key goes", async || pttl(line, name).await == -2).await;
+    eventually("the key goes", async || (pttl(line, name).await == -2).then_some(())).await;
 }

@@ -277,24 +277,11 @@ pub async fn session_on(line: &Line) -> Duration {
 }
 
 /// Measures how long this process stands still at a time, which is a pause of every holder.
-#[derive(Default)]
-pub struct PauseDetector {
-    longest: watch::Sender<Duration>,
-}
-
-impl PauseDetector {
+pub async fn detect_pauses(longest: &Cell<Duration>) {
     const TICK: Duration = Duration::from_millis(10);
-
-    pub async fn run(&self) {
-        loop {
-            let begun = Instant::now();
-            sleep(Self::TICK).await;
-            let late = begun.elapsed().saturating_sub(Self::TICK);
-            self.longest.send_modify(|longest| *longest = late.max(*longest));
-        }
-    }
-
-    pub fn longest_pause(&self) -> Duration {
-        *self.longest.borrow()
+    loop {
+        let begun = Instant::now();
+        sleep(TICK).await;
+        longest.set(longest.get().max(begun.elapsed().saturating_sub(TICK)));
     }
 }
