@@ -25,7 +25,6 @@ mod lessons;
 mod life;
 mod liveness;
 mod locks;
-mod log;
 mod plans;
 mod proxy;
 mod recovery;
