@@ -134,16 +134,10 @@ async fn buy_with(
         let mut call = redis::cmd("FCALL");
         call.arg(format!("admit_{version}")).arg(3).arg(&names);
         call.arg(&[1, 1_000_000, 0, 0]).arg(packed);
-        type Reply = (String, i64, i64, i64, i64, String, String);
-        let reply: redis::Value = call.query_async(&mut connection).await.expect("an answer");
-        let redis::Value::Array(mut reply) = reply else {
-            panic!("{reply:?}");
-        };
-        reply.truncate(7);
-        let (outcome, .., verdict): Reply =
-            redis::from_redis_value(redis::Value::Array(reply)).expect("a reply");
-        assert_eq!(outcome, "ok");
-        match verdict.as_str() {
+        let reply: Vec<redis::Value> = call.query_async(&mut connection).await.expect("an answer");
+        let text = |at: usize| redis::from_redis_value::<String>(reply[at].clone()).expect("text");
+        assert_eq!(text(0), "ok");
+        match text(6).as_str() {
             "A" => sold += 1,
             "S" => return sold,
             other => panic!("{other}"),

@@ -182,15 +182,7 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
     assert!(found.is_empty(), "{found:#?}");
 
     // Planted mistakes are found: a name, a label, a value, and a label in a legend.
-    let planted = |expression: &str, legend: &str| {
-        let query = Query {
-            place: "planted".to_owned(),
-            expression: expression.to_owned(),
-            shown: shown_by(legend),
-        };
-        problems(&query, &exported).len()
-    };
-    for (expression, legend, problems) in [
+    for (expression, legend, count) in [
         (
             "sum by (status) (rate(flash_sale_orders_total{status=\"paid\"}[1m]))",
             "{{status}} {{instance}}",
@@ -205,6 +197,8 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
         ("flash_sale_orders_total", "{{state}}", 1),
         ("vector(1)", "", 1),
     ] {
-        assert_eq!(planted(expression, legend), problems, "{expression}");
+        let (place, shown) = ("planted".to_owned(), shown_by(legend));
+        let query = Query { place, expression: expression.to_owned(), shown };
+        assert_eq!(problems(&query, &exported).len(), count, "{expression}");
     }
 }
