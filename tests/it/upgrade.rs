@@ -103,7 +103,7 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
         .expect("the schema goes further");
     drop(connection);
     let home = Home::new();
-    let command = |words| home.command_on(words, servers, &database, "older:");
+    let command = |words| home.command_on(words, servers, &database, "beside:");
     let program = Program::serve_by(&home, command("serve --no-writer")).await;
     let sale = program.sale(5).await;
     let token = program.token().await;
@@ -112,7 +112,7 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     // A new field of a sale's state, and one of a log entry, as a newer instance would write it.
     let new = ("of_the_future", b"7 8 9".to_vec());
     let mut redis = redis_connection(&servers.redis.url()).await;
-    let state = format!("older:{{sale:{sale}}}");
+    let state = format!("beside:{{sale:{sale}}}");
     let log = format!("{state}:log");
     let () = redis.hset(&state, new.0, &new.1).await.expect("a new field");
     let bought = post(&format!("/api/v1/sales/{sale}/orders")).await.must_be(202);
