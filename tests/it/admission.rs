@@ -1,26 +1,17 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
-use crate::support::{
-    Servers,
-    app::{Options, Reply, TestApp, eventually, must_accept},
-    redis_connection,
-};
-use flash_sale::{
-    domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale, SaleId, UserId},
-    error::ServiceError,
-    redis::{
-        Keys,
-        functions::{self, AdmitOptions, Buyer, Installed, Verdict},
-    },
-};
+use crate::support::app::{Options, Reply, TestApp, must_accept};
+use crate::support::{Servers, redis_connection};
+use flash_sale::domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale};
+use flash_sale::domain::{SaleId, UserId};
+use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Installed, Verdict};
+use flash_sale::{error::ServiceError, redis::Keys};
 use futures_util::{StreamExt, future::join_all};
 use proptest::{prelude::*, test_runner::TestRunner};
 use redis::AsyncCommands;
 use serde_json::json;
-use std::{
-    collections::{HashMap, HashSet},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use time::macros::datetime;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,35 +108,58 @@ async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_idempotency_key_from_many_tasks_is_one_order_and_one_answer() {
-    let app = TestApp::start().await;
-    let second = app.another(Options::default()).await;
-    let sale = app.sale(100, json!({"per_user_limit": 5})).await;
+async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
+    let (app, second) = TestApp::pair().await;
+    let sale = app.sale(50, json!({"per_user_limit": 3})).await;
     let shopper = app.shopper();
     let both = [&shopper, &shopper.at(&second)];
     let buy = |number: usize| both[number % 2].buy_with_key(&sale, "the one key");
     let replies = join_all((0..200).map(buy)).await;
-    let ids: HashSet<&str> = replies.iter().map(|reply| reply.text("order_id")).collect();
+    let mut ids: HashSet<String> = replies.iter().map(|one| one.text("order_id").into()).collect();
     assert_eq!(ids.len(), 1);
     let is_first = |reply: &&Reply| reply.header("idempotent-replayed").is_empty();
     assert_eq!(replies.iter().filter(is_first).count(), 1, "all but one are replays");
-    // Another key is another intent, up to the limit.
-    for number in 1..5 {
-        shopper.buy_with_key(&sale, &format!("key {number}")).await.assert(202);
+
+    // Another key or none is another intent, up to the limit.
+    let more = join_all((0..30).map(async |number| match number % 2 {
+        0 => shopper.buy(&sale).await,
+        _ => shopper.buy_with_key(&sale, &format!("key {number}")).await,
+    }));
+    let (accepted, refused): (Vec<_>, Vec<_>) =
+        more.await.into_iter().partition(|reply| reply.is_accepted());
+    ids.extend(accepted.iter().map(|reply| reply.text("order_id").to_owned()));
+    assert_eq!((accepted.len(), refused.len(), ids.len()), (2, 28, 3));
+    for reply in refused {
+        reply.assert_problem(409, "already_ordered");
+        assert!(ids.contains(reply.text("order_id")));
     }
-    shopper.buy_with_key(&sale, "one too many").await.assert_problem(409, "already_ordered");
-    assert!(ids.contains(shopper.buy_with_key(&sale, "the one key").await.text("order_id")));
-    assert_eq!(app.assert_sound(&sale).await.live, 5);
-    second.stop().await;
-    app.finish().await;
+    let replay = shopper.buy_with_key(&sale, "the one key").await;
+    assert_eq!(replay.text("order_id"), replies[0].text("order_id"));
+
+    // Any of the three places can be given up and taken again, while the others stay.
+    for id in &ids {
+        shopper.until(id, "pending_payment").await;
+    }
+    let mut own = Vec::from_iter(ids);
+    for id in &mut own {
+        shopper.cancel(id).await.assert(200);
+        *id = shopper.order_to_pay(&sale).await;
+        shopper.refused(&sale, "already_ordered").await;
+    }
+    for id in &own {
+        shopper.pay(id).await.assert(200);
+    }
+    let members = json!({"paid": 3, "cancelled": 3, "remaining": 47, "duplicate_users": 0});
+    app.assert_sound_with(&sale, members).await;
+    assert_eq!(app.audit(&sale).await.redis.buyers, Some(1));
+    app.finish_with(second).await;
 }
 
 /// One instance takes a sale to be sold out, and asks Redis about one buyer for a whole crowd.
 /// Meanwhile a unit came back and another instance sold it to somebody in that crowd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
-    let app = TestApp::start().await;
-    let other = app.another(Options::default()).await;
+    let (app, other) = TestApp::pair().await;
     let points = &app.services.fail_points;
     for _ in 0..3 {
         let sale = app.sale(1, json!({})).await;
@@ -163,11 +177,10 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         }
         holder.at(&other).cancel(&held).await.assert(200);
         let buyer = app.shopper();
-        let bought = eventually("the unit has come back", async || {
+        let bought = wait_for!("the unit has come back", {
             let reply = buyer.at(&other).buy_with_key(&sale, "mine").await;
             reply.is_accepted().then(|| reply.text("order_id").to_owned())
-        })
-        .await;
+        });
         let mut crowd = app.shoppers(60);
         crowd[30] = buyer;
         let replies = join_all(crowd.iter().map(|one| one.buy_with_key(&sale, "mine"))).await;
@@ -180,8 +193,7 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         }
         app.assert_sound(&sale).await;
     }
-    other.stop().await;
-    app.finish().await;
+    app.finish_with(other).await;
 }
 
 fn buyer(user: UserId, order: i64, key: Option<IdempotencyKey>) -> Buyer {
@@ -189,14 +201,12 @@ fn buyer(user: UserId, order: i64, key: Option<IdempotencyKey>) -> Buyer {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
-    let mut bench = ScriptBench::new("corrupt:", 10, 1).await;
-    let id = bench.sale.id;
-    let (shard, log) = (bench.keys.buyers(id, 1), bench.keys.log(id));
+async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() {
+    let mut bench = ScriptBench::new("once:", 10, 1).await;
+    let (shard, log) = (bench.keys.buyers(bench.sale.id, 1), bench.keys.log(bench.sale.id));
     let before = bench.state().await;
-    let buyers = [buyer(UserId::random(), 1, None)];
-    let set = bench.connection.set(&shard, "not a hash").await;
-    let () = set.expect("SET");
+    let buyers = [buyer(UserId::random(), 7, None)];
+    let () = bench.connection.set(&shard, "not a hash").await.expect("SET");
     bench.try_admit(&buyers).await.expect_err("WRONGTYPE");
     assert_eq!(bench.state().await, before, "no unit was taken");
     let _: () = bench.connection.del(&shard).await.expect("DEL");
@@ -205,12 +215,8 @@ async fn a_key_of_another_type_stops_the_function_before_it_writes_anything() {
     let outcome = bench.try_admit(&buyers).await.expect("an answer");
     assert_eq!(outcome.expect_err("refused"), functions::Fenced::Corrupt);
     assert_eq!(bench.state().await, before, "no unit was taken");
-}
+    let _: () = bench.connection.del(&log).await.expect("DEL");
 
-#[tokio::test]
-async fn the_same_attempt_asked_twice_is_accepted_once() {
-    let bench = ScriptBench::new("twice:", 10, 1).await;
-    let buyers = [buyer(UserId::random(), 7, None)];
     for verdict in [Verdict::Accepted { slot: 0 }, Verdict::AcceptedBefore { slot: Some(0) }] {
         assert_eq!(bench.admit(&buyers).await, vec![verdict]);
     }
@@ -346,11 +352,8 @@ fn the_scripts_agree_with_a_model_on_any_sequence() {
     let batch = prop::collection::vec((0u8..4, 0u8..4), 1..12).prop_map(Step::Batch);
     let step = prop_oneof![3 => batch, 2 => any::<prop::sample::Index>().prop_map(Step::Release)];
     let strategy = (0i32..8, 1i16..4, prop::collection::vec(step, 1..40));
-    let mut runner = TestRunner::new(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
+    let mut runner = TestRunner::new(config);
     let number = AtomicU64::new(0);
     runner
         .run(&strategy, |(stock, limit, steps)| {

@@ -1,22 +1,12 @@
-//! Which process of Redis may be sold from is for Redis itself to say: every way in which a process
-//! can be another one than the sale was installed in, on real servers; and two versions of the
-//! function library side by side.
+//! Which process of Redis may be sold from: every way in which one can be another than the sale was
+//! installed in, on real servers; and two versions of the function library side by side.
 
-use crate::support::{
-    Servers,
-    app::{Options, TestApp, eventually},
-    proxy::free_port,
-    redis_servers::RedisProcess,
-};
-use flash_sale::{
-    admission::ids,
-    domain::{OrderId, SaleId, UserId},
-    redis::{
-        Keys,
-        functions::{self, AdmitOptions, Buyer, Fenced, Verdict},
-        library::LIBRARY,
-    },
-};
+use crate::support::app::{Options, TestApp};
+use crate::support::{Servers, load::crowd, proxy::free_port, redis_servers::RedisProcess};
+use flash_sale::admission::ids;
+use flash_sale::domain::{OrderId, SaleId, UserId};
+use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Fenced, Verdict};
+use flash_sale::redis::{Keys, library::LIBRARY};
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -50,11 +40,10 @@ const SOLD: Result<Verdict, Fenced> = Ok(Verdict::Accepted { slot: 0 });
 async fn follow(replica: &RedisProcess, primary: &RedisProcess) {
     replica.follow(primary).await;
     // In step with everything that was written so far.
-    eventually("the replica has it all", async || {
+    wait_for!("the replica has it all", {
         let offset = primary.info("replication", "master_repl_offset").await;
         (offset == replica.info("replication", "slave_repl_offset").await).then_some(())
-    })
-    .await;
+    });
 }
 
 async fn promote(replica: &RedisProcess) {
@@ -92,11 +81,10 @@ async fn a_process_sells_only_what_was_installed_in_it() {
 
     // Others go on there. The old primary knows the old epoch, which nobody names any more.
     let app = launch(database, &second).await;
-    let epoch = eventually("it is rebuilt", async || {
+    let epoch = wait_for!("it is rebuilt", {
         let epoch = app.number("SELECT epoch FROM sales").await;
         (epoch > 1 && ask(&second, sale, epoch).await == SOLD).then_some(epoch)
-    })
-    .await;
+    });
     let database = app.stop().await;
     assert_eq!(ask(&first, sale, epoch).await, Err(Fenced::Epoch));
 
@@ -110,22 +98,20 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     second.kill();
     second.start_again();
     second.until_ready().await;
-    let after = eventually("it has loaded its files", async || {
+    let after = wait_for!("it has loaded its files", {
         let mut connection = second.connection().await.ok()?;
         let call = functions::snapshot(&Keys::new(""), sale);
         functions::Snapshot::from_reply(call.query_async(&mut connection).await.ok()?)
-    })
-    .await;
+    });
     assert_eq!((after.epoch, after.is_approved()), (epoch, false));
     assert_eq!(ask(&second, sale, epoch).await, Err(Fenced::NotApproved));
 
     // Emptied: the process is the same, and sees that the sale is not there.
     let app = launch(database, &second).await;
-    let epoch = eventually("it is rebuilt once more", async || {
+    let epoch = wait_for!("it is rebuilt once more", {
         let epoch = app.number("SELECT epoch FROM sales").await;
         (ask(&second, sale, epoch).await == SOLD).then_some(epoch)
-    })
-    .await;
+    });
     app.stop().await;
     let _: String = second.command(&["FLUSHALL"]).await;
     assert_eq!(ask(&second, sale, epoch).await, Err(Fenced::Absent));
@@ -148,16 +134,10 @@ async fn buy_with(
         let mut call = redis::cmd("FCALL");
         call.arg(format!("admit_{version}")).arg(3).arg(&names);
         call.arg(&[1, 1_000_000, 0, 0]).arg(packed);
-        type Reply = (String, i64, i64, i64, i64, String, String);
-        let reply: redis::Value = call.query_async(&mut connection).await.expect("an answer");
-        let redis::Value::Array(mut reply) = reply else {
-            panic!("{reply:?}");
-        };
-        reply.truncate(7);
-        let (outcome, .., verdict): Reply =
-            redis::from_redis_value(redis::Value::Array(reply)).expect("a reply");
-        assert_eq!(outcome, "ok");
-        match verdict.as_str() {
+        let reply: Vec<redis::Value> = call.query_async(&mut connection).await.expect("an answer");
+        let text = |at: usize| redis::from_redis_value::<String>(reply[at].clone()).expect("text");
+        assert_eq!(text(0), "ok");
+        match text(6).as_str() {
             "A" => sold += 1,
             "S" => return sold,
             other => panic!("{other}"),
@@ -181,7 +161,7 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     let newer = tokio::spawn(buy_with(other, app.redis().await, Keys::new(&app.prefix), id));
     let mut older = 0;
     while !newer.is_finished() {
-        older += crate::support::load::crowd(&app, &sale, 50).await.len();
+        older += crowd(&app, &sale, 50).await.len();
     }
     let newer = newer.await.expect("no panic");
     assert!(older > 0 && newer > 0, "{older} and {newer}");

@@ -1,11 +1,9 @@
 //! The program as its users run it: its commands, its exit codes, its children, and what is left of
 //! a sale after `kill -9`.
 
+pub use crate::support::load::{Crowd, Manner, assert_kept};
+pub use crate::support::program::{Home, Program};
 use crate::support::{Servers, app::assert_has, program::SECRET};
-pub use crate::support::{
-    load::{Crowd, Manner, assert_kept},
-    program::{Home, Program, get},
-};
 use flash_sale::{auth::TokenSigner, domain::UserId};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -55,7 +53,7 @@ pub async fn assert_sound(home: &Home, sale: &str) -> Value {
 }
 
 #[tokio::test]
-async fn serve_sets_itself_up_and_keeps_its_data() {
+async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     let home = Home::new();
     let program = Program::serve(&home, &[], &[]).await;
     for path in ["/readyz", "/openapi.json"] {
@@ -77,42 +75,33 @@ async fn serve_sets_itself_up_and_keeps_its_data() {
 
     // Orders that were accepted just before the end are kept.
     let sale = sale_for_loads(&program).await;
-    let tokens = tokens(&home, 100).await;
-    let (bought, unanswered) =
-        Crowd::start(&program.base, &sale, tokens, Manner::Once).leave().await;
-    assert_eq!((bought.len(), unanswered.len()), (100, 0));
+    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 100).await, Manner::Once);
+    let (early, unanswered) = crowd.leave().await;
+    assert_eq!((early.len(), unanswered.len()), (100, 0));
     program.terminate().await;
     home.until_nothing_runs().await;
 
-    let program = Program::serve(&home, &[], &[]).await;
+    let mut program = Program::serve(&home, &[], &[]).await;
     assert!(!program.stderr().contains(&admin_token), "and not again");
-    assert_kept(&program, &bought).await;
+    assert_kept(&program, &early).await;
     // Seeding again makes no new sales.
     let ids = |sales: Vec<Value>| {
         HashSet::<Value>::from_iter(sales.iter().map(|sale| sale["id"].clone()))
     };
     assert_eq!(ids(sales(&program).await), ids(found));
-    assert_eq!(assert_sound(&home, &sale).await["live"], 100);
-    program.terminate().await;
-    home.until_nothing_runs().await;
-}
+    assert_eq!(assert_sound(&home, &sale).await["live"], early.len());
 
-#[tokio::test]
-async fn a_kill_in_the_middle_of_a_rush_loses_nothing_that_was_promised() {
-    const BUYERS: usize = 4_000;
-    let home = Home::new();
-    let mut program = Program::serve(&home, &[], &[]).await;
-    let sale = sale_for_loads(&program).await;
-    let crowd = Crowd::start(&program.base, &sale, tokens(&home, BUYERS).await, Manner::Once);
+    // A kill in the middle of a rush loses nothing that was promised.
+    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 4_000).await, Manner::Once);
     crowd.until(1_000).await;
     program.signal(Signal::SIGKILL);
     assert_eq!(program.end().await, None, "killed");
     let (mut bought, unanswered) = crowd.leave().await;
-
     assert!(!unanswered.is_empty(), "the rush was over before the kill");
     home.until_nothing_runs().await;
 
     let program = Program::serve(&home, &[], &[]).await;
+    bought.extend(early);
     assert_kept(&program, &bought).await;
     let live = assert_sound(&home, &sale).await["live"].as_u64();
     assert!(live >= Some(bought.len() as u64), "{live:?}");
@@ -124,7 +113,7 @@ async fn a_kill_in_the_middle_of_a_rush_loses_nothing_that_was_promised() {
     bought.extend(more);
     assert_kept(&program, &bought).await;
     let audit = assert_sound(&home, &sale).await;
-    assert_eq!(json!([audit["live"], audit["rejected"]]), json!([BUYERS, 0]));
+    assert_eq!(json!([audit["live"], audit["rejected"]]), json!([4_100, 0]));
     program.terminate().await;
     home.until_nothing_runs().await;
 }
@@ -132,6 +121,17 @@ async fn a_kill_in_the_middle_of_a_rush_loses_nothing_that_was_promised() {
 #[tokio::test]
 async fn commands_work_without_a_server_and_beside_one() {
     let home = Home::new();
+    let document = home.run("openapi").await.assert_done().json();
+    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
+    assert!(document["paths"]["/api/v1/sales/{id}/orders"]["post"].is_object());
+    assert!(!home.data().exists(), "something was written");
+    // The first command that needs the secret makes it.
+    let entries = minted(&home, 1_000).await;
+    let users: HashSet<_> = entries.iter().filter_map(|entry| entry["user_id"].as_str()).collect();
+    assert_eq!((entries.len(), users.len()), (1_000, 1_000));
+    // Without a file they go to stdout, and only they.
+    let printed = home.run("tokens --users 3").await.assert_done().json();
+    assert_eq!(printed.as_array().map(Vec::len), Some(3));
     assert_eq!(home.run("migrate").await.assert_done().stdout, "the schema is up to date\n");
     assert_eq!(audit(&home, "").await, (Some(0), Vec::new()));
     for _ in 0..2 {
@@ -143,6 +143,11 @@ async fn commands_work_without_a_server_and_beside_one() {
 
     // A server on the same folder finds them, and the same commands join it.
     let program = Program::serve(&home, &[], &[]).await;
+    for entry in [&entries[0], &entries[999]] {
+        let token = entry["token"].as_str().expect("a token");
+        let session = program.ask("GET", "/api/v1/session").bearer(token).await.must_be(200);
+        session.assert_has(json!({"user_id": entry["user_id"]}));
+    }
     let sale = sale_for_loads(&program).await;
     let crowd = Crowd::start(&program.base, &sale, tokens(&home, 20).await, Manner::Patient);
     assert_eq!(crowd.leave().await.0.len(), 20);
@@ -161,35 +166,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     home.run("serve").await.assert_refused(&["data"]);
     program.terminate().await;
     home.until_nothing_runs().await;
-}
-
-#[tokio::test]
-async fn tokens_are_a_json_array_that_the_server_honours() {
-    let home = Home::new();
-    // Before the first start: the first command that needs the secret makes it.
-    let entries = minted(&home, 1_000).await;
-    let users: HashSet<_> = entries.iter().filter_map(|entry| entry["user_id"].as_str()).collect();
-    assert_eq!((entries.len(), users.len()), (1_000, 1_000));
-    let program = Program::serve(&home, &[], &[]).await;
-    for entry in [&entries[0], &entries[999]] {
-        let token = entry["token"].as_str().expect("a token");
-        let session = program.ask("GET", "/api/v1/session").bearer(token).await.must_be(200);
-        session.assert_has(json!({"user_id": entry["user_id"]}));
-    }
-    // Without a file they go to stdout, and only they.
-    let printed = home.run("tokens --users 3").await.assert_done().json();
-    assert_eq!(printed.as_array().map(Vec::len), Some(3));
-    program.terminate().await;
-}
-
-#[tokio::test]
-async fn openapi_needs_nothing_and_prints_json() {
-    let home = Home::new();
-    let document = home.run("openapi").await.assert_done().json();
-    let version = document["openapi"].as_str();
-    assert!(version.is_some_and(|version| version.starts_with("3.")));
-    assert!(document["paths"]["/api/v1/sales/{id}/orders"]["post"].is_object());
-    assert!(!home.data().exists(), "something was written");
 }
 
 /// Only the commands that serve bring a schema up to date.

@@ -1,19 +1,16 @@
 //! Sales that are long over leave Redis, and come back if an operator extends them.
 
+use crate::contract::in_secs;
 use crate::support::app::{Shopper, TestApp};
 use flash_sale::catalog::eviction;
 use redis::AsyncCommands;
-use serde_json::{Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use serde_json::json;
 
-fn in_hours(hours: i64) -> Value {
-    let at = OffsetDateTime::now_utc() + time::Duration::hours(hours);
-    json!(at.format(&Rfc3339).expect("a time"))
-}
+const HOUR: i64 = 3_600;
 
 /// A sale that opened two days ago, with one order: its buyer, and the order.
 async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
-    let sale = app.sale(5, json!({"opens_at": in_hours(-48)})).await;
+    let sale = app.sale(5, json!({"opens_at": in_secs(-48 * HOUR)})).await;
     let (buyer, order) = app.buyer(&sale).await;
     app.assert_sound(&sale).await;
     (sale, buyer, order)
@@ -23,7 +20,8 @@ async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
 async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended() {
     let app = TestApp::start().await;
     let (sale, buyer, order) = old_sale(&app).await;
-    let close_at = async |hours| app.change(&sale, json!({"closes_at": in_hours(hours)})).await;
+    let close_at =
+        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
     let evicted = async || eviction::step(&app.services.catalog).await.expect("a pass");
     let keys = async || -> Vec<String> {
         app.redis().await.keys(format!("{}{{sale:{sale}}}*", app.prefix)).await.expect("KEYS")
@@ -51,13 +49,13 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     app.assert_sound(&sale).await;
 }
 
-/// An operator extends a sale after it was found to be over, and before the function that takes it
-/// out of Redis has run. `reaches_redis`: the change is there before it; otherwise only in
-/// Postgres.
+/// An operator extends a sale between its being found over and the function that takes it out of
+/// Redis. `reaches_redis`: the change is there before that function; otherwise only in Postgres.
 async fn extended_while_it_is_retired(reaches_redis: bool) {
     let app = TestApp::start().await;
     let (sale, buyer, order) = old_sale(&app).await;
-    let close_at = async |hours| app.change(&sale, json!({"closes_at": in_hours(hours)})).await;
+    let close_at =
+        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
     close_at(-25).await.assert(200);
 
     let points = &app.services.fail_points;

@@ -1,17 +1,13 @@
 //! The life of an order: paying, cancelling, expiring, being rejected. Every order ends once, and
 //! its unit comes back once and is buyable at once.
 
-use crate::{
-    contract::{assert_order, time_of},
-    support::{
-        app::{Options, Reply, Shopper, TestApp, assert_has, eventually},
-        load::crowd,
-    },
-};
+use crate::contract::{assert_order, time_of};
+use crate::support::app::{Options, Reply, Shopper, TestApp, assert_has};
+use crate::support::load::crowd;
 use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
 /// From now on the database notes every change of an order's status and every unit that enters the
@@ -80,7 +76,7 @@ async fn fifty_payments_at_once_are_one_payment() {
 
 #[tokio::test]
 async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
-    let app = TestApp::start().await;
+    let (app, other) = TestApp::pair().await;
     keep_history(&app).await;
     let sale = app.sale(1, json!({})).await;
     let mut owner = app.shopper();
@@ -101,42 +97,25 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
         (id, owner) = (bought, next);
         ids.push(id.clone());
     }
+    // The other instance must have it as sold out in memory, not just be told so by Redis.
+    let next = other.shopper();
+    next.refused(&sale, "sold_out").await;
+    wait_for!(other.sale_now(&sale).await["state"] == "sold_out");
     for reply in join_all((0..20).map(|_| owner.cancel(&id))).await {
         reply.assert(200);
     }
     assert_eq!(app.sale_now(&sale).await["remaining"], 1);
     app.assert_sound_with(&sale, json!({"live": 0, "cancelled": 11, "remaining": 1})).await;
     assert_all_were(&app, &ids, "cancelled released").await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_unit_cancelled_at_one_instance_is_buyable_at_the_other() {
-    let app = TestApp::start().await;
-    let other = app.another(Options::default()).await;
-    let sale = app.sale(1, json!({})).await;
-    let (owner, id) = app.buyer(&sale).await;
-    // The other instance must have it as sold out in memory, not just be told so by Redis.
-    other.shopper().refused(&sale, "sold_out").await;
-    wait_for!(other.sale_now(&sale).await["state"] == "sold_out");
-    owner.cancel(&id).await.assert(200);
-    let next = other.shopper();
-    let bought = eventually("the unit is buyable at the other instance", async || {
-        let reply = next.buy(&sale).await;
-        reply.is_accepted().then(|| reply.text("order_id").to_owned())
-    })
-    .await;
-    next.until(&bought, "pending_payment").await;
-    app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 1, "remaining": 0})).await;
-    other.stop().await;
-    app.finish().await;
+    wait_for!(next.buy(&sale).await.is_accepted());
+    app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 11, "remaining": 0})).await;
+    app.finish_with(other).await;
 }
 
 #[tokio::test]
 async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     const ORDERS: usize = 40;
-    let app = TestApp::start().await;
-    let other = app.another(Options::default()).await;
+    let (app, other) = TestApp::pair().await;
     keep_history(&app).await;
     let sale = app.sale(ORDERS as i64, json!({"payment_timeout_secs": 1})).await;
     let buyers = app.shoppers(ORDERS);
@@ -144,11 +123,10 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     let ids: Vec<String> = bought.iter().map(id_of).collect();
 
     // No request names an order, so only the sweepers can end it.
-    eventually("all have expired and their units are back", async || {
+    wait_for!("all have expired and their units are back", {
         let audit = app.audit(&sale).await;
         (audit.expired == ORDERS as i64 && audit.quiescent).then_some(())
-    })
-    .await;
+    });
     app.assert_sound_with(&sale, json!({"live": 0, "remaining": ORDERS})).await;
     assert_all_were(&app, &ids, "expired released").await;
     for (buyer, id) in buyers.iter().zip(&ids).take(5) {
@@ -166,8 +144,7 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     for reply in TestApp::all_buy(buyers, &sale).await {
         reply.assert(202);
     }
-    other.stop().await;
-    app.finish().await;
+    app.finish_with(other).await;
 }
 
 /// Orders whose time to pay is over, at an instance without a sweeper; and their sale.
@@ -182,10 +159,12 @@ async fn overdue(count: usize) -> (TestApp, String, Vec<(Shopper, String)>) {
     (app, sale, orders)
 }
 
+/// Another sweeper is stopped in the middle of its transaction: then the answer must be what comes
+/// of it, not what was before.
 #[tokio::test]
-async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
-    let (app, sale, orders) = overdue(2).await;
-    for (number, (owner, order)) in orders.iter().enumerate() {
+async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
+    let (app, sale, orders) = overdue(3).await;
+    for (number, (owner, order)) in orders[..2].iter().enumerate() {
         match number {
             0 => assert_refused(&owner.pay(order).await, "not_payable", "expired"),
             _ => assert_refused(&owner.cancel(order).await, "not_cancellable", "expired"),
@@ -194,16 +173,8 @@ async fn a_late_payment_is_refused_even_if_no_sweeper_has_come_by() {
     }
     // The refusal has also returned the unit.
     assert_eq!(crowd(&app, &sale, 2).await.len(), 2);
-    assert_eq!(app.number(PAYMENTS).await, 0);
-    app.finish().await;
-}
 
-/// The sweeper is stopped in the middle of its transaction, and the answer must be what comes of
-/// it, not what was before.
-#[tokio::test]
-async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
-    let (app, sale, orders) = overdue(1).await;
-    let (shopper, id) = &orders[0];
+    let (shopper, id) = &orders[2];
     let mut connection = app.database.connect().await;
     let mut sweep = connection.begin().await.expect("begin");
     let expire = format!(
@@ -222,14 +193,14 @@ async fn a_late_payment_in_the_middle_of_a_sweep_hears_how_it_ends() {
     let (paid, cancelled, ()) = tokio::join!(shopper.pay(id), shopper.cancel(id), finish);
     assert_refused(&paid, "not_payable", "expired");
     assert_refused(&cancelled, "not_cancellable", "expired");
+    assert_eq!(app.number(PAYMENTS).await, 0);
     app.finish().await;
 }
 
 #[tokio::test]
 async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     const ORDERS: usize = 60;
-    let app = TestApp::start().await;
-    let other = app.another(Options::default()).await;
+    let (app, other) = TestApp::pair().await;
     keep_history(&app).await;
     let sale = app.sale(ORDERS as i64, json!({"payment_timeout_secs": 1})).await;
     let outcomes = join_all((0..ORDERS).map(async |number| {
@@ -275,80 +246,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     app.assert_sound_with(&sale, json!({ "remaining": remaining })).await;
     app.assert_sound_with(&sale, json!(counts)).await;
     assert_eq!(app.number(PAYMENTS).await, counts["paid"]);
-    other.stop().await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn a_limit_of_three_is_three_live_orders() {
-    let (app, sale) = TestApp::selling(50, json!({"per_user_limit": 3})).await;
-    let shopper = app.shopper();
-    let replies = TestApp::all_buy(vec![shopper.clone(); 30], &sale).await;
-    let (accepted, refused): (Vec<_>, Vec<_>) =
-        replies.iter().partition(|reply| reply.is_accepted());
-    assert_eq!((accepted.len(), refused.len()), (3, 27));
-    let mut ids: Vec<String> = accepted.into_iter().map(id_of).collect();
-    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 3);
-    for reply in refused {
-        reply.assert_problem(409, "already_ordered");
-        assert!(ids.iter().any(|id| id == reply.text("order_id")));
-    }
-    // Any of the three places can be given up and taken again, while the others stay.
-    ids.sort();
-    for id in &ids {
-        shopper.until(id, "pending_payment").await;
-    }
-    for place in [1, 0, 2] {
-        shopper.cancel(&ids[place]).await.assert(200);
-        ids[place] = shopper.order_to_pay(&sale).await;
-        shopper.refused(&sale, "already_ordered").await;
-    }
-    for id in &ids {
-        shopper.pay(id).await.assert(200);
-    }
-    let members = json!({"paid": 3, "cancelled": 3, "remaining": 47, "duplicate_users": 0});
-    app.assert_sound_with(&sale, members).await;
-    assert_eq!(app.audit(&sale).await.redis.buyers, Some(1));
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn what_postgres_refuses_is_rejected_and_its_neighbours_are_written() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(100, json!({})).await;
-    let mut buyers = crowd(&app, &sale, 20).await;
-    // Postgres already has a live order of this user that Redis never heard of.
-    let (victim, rejected) = buyers.remove(7);
-    app.execute(&format!(
-        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-             VALUES (1, {sale}, '{}', 0, 'pending_payment', 100, now(), now() + interval '1 hour');
-         UPDATE sales SET taken = taken + 1 WHERE id = {sale};",
-        victim.user
-    ))
-    .await;
-    let writer = app.another(Options::default()).await;
-    assert_order(&victim.until(&rejected, "rejected").await);
-    TestApp::all_written(&buyers).await;
-    assert_refused(&victim.pay(&rejected).await, "not_payable", "rejected");
-    assert_refused(&victim.cancel(&rejected).await, "not_cancellable", "rejected");
-    let mine = victim.get("/api/v1/orders").await.body;
-    assert_eq!(mine["orders"][0]["status"], "rejected", "{mine:#}");
-    let all = app.admin_sale("GET", &sale, "/orders?status=rejected", None).await;
-    assert_eq!(all.body["orders"][0]["order_id"], rejected);
-
-    // Its unit is back in Redis: 19 of the 20 accepted are held.
-    let audit = app.quiet_audit(&sale).await;
-    assert_eq!((audit.live, audit.rejected, audit.redis.remaining), (20, 1, Some(81)));
-    // Without the planted order everything is in balance, and the victim can buy.
-    app.execute(&format!(
-        "DELETE FROM orders WHERE id = 1; UPDATE sales SET taken = taken - 1 WHERE id = {sale};"
-    ))
-    .await;
-    app.assert_sound(&sale).await;
-    victim.order_to_pay(&sale).await;
-    app.assert_sound_with(&sale, json!({"live": 20, "rejected": 1, "remaining": 80})).await;
-    writer.stop().await;
-    app.finish().await;
+    app.finish_with(other).await;
 }
 
 #[tokio::test]
@@ -358,22 +256,39 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let buyers = crowd(&app, &sale, 10).await;
     app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}")).await;
     let writer = app.another(Options::default()).await;
-    let mut statuses: BTreeMap<String, i64> = BTreeMap::new();
+    let (mut pending, mut rejected) = (0, Vec::new());
     for (buyer, id) in &buyers {
         wait_for!(buyer.order(id).await.text("status") != "queued");
         assert_eq!(app.audit(&sale).await.oversold, 0);
-        *statuses.entry(buyer.order(id).await.text("status").to_owned()).or_default() += 1;
+        match buyer.order(id).await.must_be(200).body {
+            order if order["status"] == "rejected" => rejected.push((buyer, order)),
+            order => {
+                assert_eq!(order["status"], "pending_payment");
+                pending += 1;
+            }
+        }
     }
-    assert_eq!(json!(statuses), json!({"pending_payment": 3, "rejected": 7}));
+    assert_eq!((pending, rejected.len()), (3, 7));
     // Redis is brought in line with the new stock by itself.
-    eventually("redis knows the stock", async || {
+    wait_for!("redis knows the stock", {
         let audit = app.audit(&sale).await;
         (audit.quiescent && audit.ok).then_some(())
-    })
-    .await;
+    });
     let members = json!({"stock": 3, "live": 3, "rejected": 7, "remaining": 0});
     app.assert_sound_with(&sale, members).await;
     app.shopper().refused(&sale, "sold_out").await;
-    writer.stop().await;
-    app.finish().await;
+
+    let (victim, order) = &rejected[0];
+    assert_order(order);
+    let id = order["order_id"].as_str().expect("an id");
+    assert_refused(&victim.pay(id).await, "not_payable", "rejected");
+    assert_refused(&victim.cancel(id).await, "not_cancellable", "rejected");
+    victim.get("/api/v1/orders").await.assert_has(json!({ "orders": [order] }));
+    let all = app.admin_sale("GET", &sale, "/orders?status=rejected", None).await;
+    assert_eq!(all.body["orders"].as_array().map(Vec::len), Some(7));
+    // Another unit is theirs as much as anybody's.
+    app.admin_sale("POST", &sale, "/stock", Some(json!({"add": 1}))).await.assert(200);
+    victim.order_to_pay(&sale).await;
+    app.assert_sound_with(&sale, json!({"live": 4, "rejected": 7, "remaining": 0})).await;
+    app.finish_with(writer).await;
 }

@@ -1,22 +1,16 @@
-//! Liveness: dead loops are started again, and a log that cannot be written stops nothing.
+//! Liveness: dead loops are started again, and a log that cannot be written stops nothing. A storm
+//! of one warning is summed up in it.
 
-use crate::{
-    cli::{Crowd, Home, Manner, Program, assert_kept, assert_sound, get, sale_for_loads, tokens},
-    support::app::{TestApp, eventually},
-};
+use crate::cli::{Crowd, Home, Manner, Program};
+use crate::cli::{assert_kept, assert_sound, sale_for_loads, tokens};
+use crate::support::app::{TestApp, all_at_once};
 use flash_sale::tasks::Tasks;
 use nix::sys::signal::{Signal, kill};
 use reqwest::StatusCode;
 use serde_json::json;
-use std::{
-    fs::OpenOptions,
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{fs::OpenOptions, process::Stdio, time::Duration};
 
 #[tokio::test]
 async fn nothing_stops_when_nobody_reads_the_log() {
@@ -45,19 +39,42 @@ async fn goes_on_without_a_log(home: &Home, log: Stdio) {
         crowd.until(crowd.count() + 100).await;
         let before = home.child(server).expect("a pid");
         kill(before, Signal::SIGKILL).expect("it still runs");
-        eventually(&format!("{server} is started again"), async || {
+        wait_for!(&format!("{server} is started again"), {
             home.child(server).filter(|pid| *pid != before)
-        })
-        .await;
+        });
     }
     crowd.until(crowd.count() + 100).await;
     crowd.no_more();
     let (bought, _) = crowd.leave().await;
     assert_kept(&program, &bought).await;
-    wait_for!(get(&program, "/readyz").await.0 == StatusCode::OK);
+    wait_for!(program.ask("GET", "/readyz").await.status == 200);
     let audit = assert_sound(home, &sale).await;
     assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));
     assert_eq!(audit["redis"]["run_id_approved"], true);
+    program.terminate().await;
+}
+
+#[tokio::test]
+async fn a_storm_of_warnings_is_summed_up() {
+    let home = Home::new();
+    let program = Program::serve(&home, &[], &[]).await;
+    let redis = home.child("redis").expect("a pid");
+    kill(redis, Signal::SIGSTOP).expect("it runs");
+    for _ in 0..4 {
+        let asked = (0..100).map(|_| program.ask("GET", "/readyz").into_future());
+        all_at_once(asked).await.iter().for_each(|reply| reply.assert(503));
+    }
+    kill(redis, Signal::SIGCONT).expect("it runs");
+    let repeated = wait_for!("it is summed up", {
+        let said = program.stderr();
+        let mut lines = said.lines();
+        lines.find(|line| line.contains("not ready: repeated")).map(str::to_owned)
+    });
+    assert!(repeated.contains("WARN"), "{repeated}");
+    // 800 lines it would have been, for redis and for admission.
+    let said = program.stderr();
+    assert!(said.lines().count() <= 100, "{said}");
+    wait_for!(program.ask("GET", "/readyz").await.status == 200);
     program.terminate().await;
 }
 
@@ -78,18 +95,16 @@ async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
         }
     });
     for dead in 1..=2 {
-        eventually("it is not ready", async || {
+        wait_for!("it is not ready", {
             let readyz = app.get("/readyz").await;
             let is_down = readyz.body["loops"] == "down";
             assert_eq!(is_down, readyz.status == StatusCode::SERVICE_UNAVAILABLE);
             (is_down && runs.load(Relaxed) == dead).then_some(())
-        })
-        .await;
+        });
     }
-    eventually("it runs again", async || {
+    wait_for!("it runs again", {
         (app.get("/readyz").await.body["loops"] == "ok" && runs.load(Relaxed) == 3).then_some(())
-    })
-    .await;
+    });
     app.get("/readyz").await.assert(StatusCode::OK);
     assert!(tasks.stop(Duration::from_secs(5)).await);
     app.finish().await;

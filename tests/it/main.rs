@@ -1,13 +1,13 @@
 //! Black-box tests through the real router, on a private Postgres and a private Redis that this
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
-/// Waits until it is so: see `support::app::eventually`.
+/// Waits until it is so, or until there is something: see `support::app::eventually`.
 macro_rules! wait_for {
+    ($what:expr, $found:expr) => {
+        $crate::support::app::eventually($what, async || $found).await
+    };
     ($condition:expr) => {
-        $crate::support::app::eventually(stringify!($condition), async || {
-            ($condition).then_some(())
-        })
-        .await
+        wait_for!(stringify!($condition), ($condition).then_some(()))
     };
 }
 
@@ -25,7 +25,6 @@ mod lessons;
 mod life;
 mod liveness;
 mod locks;
-mod log;
 mod plans;
 mod proxy;
 mod recovery;

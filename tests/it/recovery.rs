@@ -1,14 +1,13 @@
 //! Log entries of dead writers, and unknown orders.
 
-use crate::support::app::{Options, TestApp, eventually, must_accept};
+use crate::contract::in_secs;
+use crate::support::app::{Options, TestApp, must_accept};
 use flash_sale::{admission::ids, orders::log_recovery, services::Services};
 use redis::AsyncCommands;
 use serde_json::json;
-use std::{
-    sync::atomic::Ordering::Relaxed,
-    time::{Duration, Instant},
-};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 
 /// The services of a process that says it writes its own orders, and has lost its writer. It has
 /// accepted so many orders of each of these sales.
@@ -34,13 +33,12 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
         services.orders.recover_step().await.expect("a pass")
     };
     let mut settled = 0;
-    eventually("all orders are left behind", async || {
+    wait_for!("all orders are left behind", {
         // On a busy machine the first ones are old enough a pass before the last.
         settled += recover().await;
         assert!(settled == 0 || accepted.elapsed() >= log_recovery::GRACE, "written too early");
         (settled >= 5).then_some(())
-    })
-    .await;
+    });
     assert_eq!(settled, 5, "each once");
     assert_eq!(app.assert_sound(&sale).await.live, 5);
     app.finish().await;
@@ -61,11 +59,10 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     read.expect("snapshots");
     let last = Instant::now();
     services.orders.set_oldest_in_hand(1); // since 1970
-    eventually("all are older than the grace", async || {
+    wait_for!("all are older than the grace", {
         assert_eq!(services.orders.recover_step().await.expect("a pass"), 0);
         (last.elapsed() > log_recovery::GRACE + Duration::from_millis(200)).then_some(())
-    })
-    .await;
+    });
     services.orders.set_oldest_in_hand(0);
     let asked = || services.orders.round_trips.postgres.load(Relaxed);
     let before = asked();
@@ -83,10 +80,8 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
     let app = TestApp::start().await;
-    let opens_at = OffsetDateTime::now_utc() + time::Duration::HOUR;
-    let text = opens_at.format(&Rfc3339).expect("a time");
     let open = app.sale(10, json!({})).await;
-    let next = app.sale(10, json!({ "opens_at": text })).await;
+    let next = app.sale(10, json!({"opens_at": in_secs(3_600)})).await;
     // No rebuild repairs what the test breaks.
     let points = &app.services.fail_points;
     points.set("rebuild.elected=error*always").expect("a point");

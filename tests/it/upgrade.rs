@@ -1,18 +1,11 @@
-//! Two versions side by side, as in every rolling upgrade: the newer one has brought the schema
-//! further and writes what it knows, and the older one, which is this program, works on. And one
-//! version after the other, across what cannot be side by side. The rule for what may change:
-//! docs/operations.md, "Upgrading".
+//! Two versions side by side, of which this program is the older one, and one after the other,
+//! across what cannot be side by side. The rules: docs/operations.md, "Upgrading".
 
-use crate::{
-    cli::{Home, Program},
-    support::{
-        Database, Servers,
-        app::{ADMIN_TOKEN, Options, Reply, Shopper, TestApp, eventually},
-        load::crowd,
-    },
-};
+use crate::cli::{Home, Program};
+use crate::support::app::{ADMIN_TOKEN, Options, Reply, Shopper, TestApp};
+use crate::support::{Database, Servers, load::crowd, redis_connection};
 use flash_sale::domain::UserId;
-use redis::AsyncCommands;
+use redis::{AsyncCommands, InfoDict, streams::StreamRangeReply};
 use serde::Deserialize;
 use serde_json::json;
 use sqlx::{Executor, PgConnection};
@@ -90,10 +83,10 @@ fn a_migration_that_takes_away_is_noticed() {
     }
 }
 
-/// The schema has gone further, with a migration that this program does not have: it starts, sells
-/// and audits.
+/// A newer instance has brought the schema further, with a migration that this program does not
+/// have, and puts more into Redis, where the rule allows it. This one starts, sells and audits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_is_older_than_the_schema_starts_and_sells() {
+async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let servers = Servers::shared().await;
     let database = servers.database().await;
     let mut connection = database.connect().await;
@@ -110,28 +103,45 @@ async fn an_instance_that_is_older_than_the_schema_starts_and_sells() {
         .expect("the schema goes further");
     drop(connection);
     let home = Home::new();
-    let program =
-        Program::serve_by(&home, home.command_on("serve", servers, &database, "older:")).await;
+    let command = |words| home.command_on(words, servers, &database, "beside:");
+    let program = Program::serve_by(&home, command("serve --no-writer")).await;
     let sale = program.sale(5).await;
     let token = program.token().await;
     let post = |path: &str| program.ask("POST", path).bearer(&token);
+
+    // A new field of a sale's state, and one of a log entry, as a newer instance would write it.
+    let new = ("of_the_future", b"7 8 9".to_vec());
+    let mut redis = redis_connection(&servers.redis.url()).await;
+    let state = format!("beside:{{sale:{sale}}}");
+    let log = format!("{state}:log");
+    let () = redis.hset(&state, new.0, &new.1).await.expect("a new field");
     let bought = post(&format!("/api/v1/sales/{sale}/orders")).await.must_be(202);
+    let entries: StreamRangeReply = redis.xrange_all(&log).await.expect("the log");
+    let [entry] = &entries.ids[..] else {
+        panic!("one purchase, one entry: {entries:?}");
+    };
+    let field = |name| (name, entry.get::<Vec<u8>>(name).expect("a field"));
+    let mut replace = redis::pipe();
+    replace.atomic().xadd(&log, "*", &[field("m"), field("o"), new]).xdel(&log, &[&entry.id]);
+    replace.exec_async(&mut redis).await.expect("the entry is replaced");
+
+    let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
+    worker.line_after("flash-sale worker ready").await;
     let pay = format!("/api/v1/orders/{}/pay", bought.text("order_id"));
     wait_for!(post(&pay).await.status == 200);
     let path = format!("/api/v1/admin/sales/{sale}/audit");
-    eventually("the sale is sound", async || {
+    wait_for!("the sale is sound", {
         let audit = program.ask("GET", &path).bearer(ADMIN_TOKEN).await;
         audit.assert_has(json!({"ok": true}));
         (audit.body["quiescent"] == true && audit.body["paid"] == 1).then_some(())
-    })
-    .await;
+    });
+    worker.terminate().await;
     program.terminate().await;
     database.drop().await;
 }
 
-/// The stores as commit 70f243a left them when it was killed (`upgrade/fill.py`): orders in every
-/// state, some only in the log, a unit on its way back; sale 1 sells, 2 allows two each, 3 is
-/// paused, 4 archived, 5 divided into buckets, 6 in the middle of a rebuild.
+/// The stores as commit 70f243a left them when it was killed: see `upgrade/fill.py`. Sale 1 sells,
+/// 2 allows two each, 3 is paused, 4 archived, 5 divided into buckets, 6 amid a rebuild.
 const LEFT_IN_POSTGRES: &str = include_str!("upgrade/70f243a.sql");
 const LEFT_IN_REDIS: &str = include_str!("upgrade/70f243a.redis");
 
@@ -199,11 +209,9 @@ fn load_redis(url: &str, prefix: &str) -> String {
             };
         }
     }
-    let asked = all.cmd("INFO").arg("server");
-    let mut replies: Vec<redis::Value> = asked.query(&mut redis).expect("keys");
-    let info = replies.pop().expect("INFO replies last");
-    let info: String = redis::from_redis_value(info).expect("text");
-    info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run id").to_owned()
+    all.exec(&mut redis).expect("keys");
+    let info: InfoDict = redis::cmd("INFO").arg("server").query(&mut redis).expect("INFO");
+    info.get("run_id").expect("a run id")
 }
 
 fn hex(digits: &str) -> Vec<u8> {
@@ -225,11 +233,10 @@ async fn migrate_when_nothing_is_divided(database: &Database, ending: &'static s
 
 /// Asks again while the sale is being rebuilt.
 async fn buy(buyer: &Shopper, sale: &str) -> Reply {
-    eventually("it is rebuilt", async || {
+    wait_for!("it is rebuilt", {
         let reply = buyer.buy(sale).await;
         (reply.status != 503).then_some(reply)
     })
-    .await
 }
 
 /// Every accepted order is there, and only users without a live order may buy again; how many did,
@@ -268,12 +275,11 @@ async fn assert_new_keys_only(app: &TestApp) {
     let key = |(sale, epoch)| format!("{}{{sale:{sale}}}:{epoch}:buyers", app.prefix);
     let new = [(1, 2), (2, 2), (3, 2), (6, 3)].map(key);
     let pattern = format!("{}{{sale:[1236]}}:*:buyers*", app.prefix);
-    eventually("only new keys are left", async || {
+    wait_for!("only new keys are left", {
         let mut keys: Vec<String> = redis.keys(&pattern).await.ok()?;
         keys.sort();
         (keys == new).then_some(())
-    })
-    .await;
+    });
 }
 
 /// `same_redis`: the process that Postgres has approved is still the one that runs.
@@ -330,36 +336,4 @@ async fn a_running_shop_is_carried_over_with_its_redis_or_with_one_that_was_rest
     ] {
         a_running_shop_is_carried_over(same_redis, ending).await;
     }
-}
-
-/// A newer instance has put more into Redis, where the rule allows it: new fields of a sale's
-/// state, new fields of a log entry. This one sells from the one and writes the other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_newer_instance_adds_in_redis_is_passed_over() {
-    let new = ("of_the_future", b"7 8 9".to_vec());
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(10, json!({})).await;
-    let mut redis = app.redis().await;
-    let state = format!("{}{{sale:{sale}}}", app.prefix);
-    let log = format!("{state}:log");
-    let () = redis.hset(&state, new.0, &new.1).await.expect("a new field");
-    let buyer = app.shopper();
-    let order = buyer.must_buy(&sale).await;
-    // The same entry as a newer instance would have written it.
-    let entries = redis.xrange_all::<_, redis::streams::StreamRangeReply>(&log).await;
-    let entries = entries.expect("the log").ids;
-    let [entry] = &entries[..] else {
-        panic!("one purchase, one entry: {entries:?}");
-    };
-    let field = |name| (name, entry.get::<Vec<u8>>(name).expect("a field"));
-    let mut replace = redis::pipe();
-    replace.atomic().xadd(&log, "*", &[field("m"), field("o"), new]);
-    replace.xdel(&log, &[&entry.id]);
-    let replaced = replace.exec_async(&mut redis).await;
-    replaced.expect("the entry is replaced");
-    let writer = app.another(Options::default()).await;
-    buyer.until(&order, "pending_payment").await;
-    assert_eq!(app.assert_sound(&sale).await.live, 1);
-    writer.stop().await;
-    app.finish().await;
 }

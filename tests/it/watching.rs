@@ -1,16 +1,12 @@
 //! Alerts and dashboards: every metric, label and label value that they name is compared with a
 //! scrape of a running process.
 
-use crate::{
-    cli::{Home, Program},
-    support::Servers,
-};
+use crate::cli::{Home, Program};
+use crate::support::Servers;
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The labels that Prometheus adds to every sample.
 const ADDED: [&str; 2] = ["instance", "job"];
@@ -63,7 +59,7 @@ fn shown_by(template: &str) -> Vec<String> {
 /// The mistakes in a query, as far as this scrape shows.
 fn problems(query: &Query, exported: &Exported) -> Vec<String> {
     let Query { place, expression, shown } = query;
-    let (mut found, mut named) = (Vec::new(), BTreeSet::new());
+    let (mut found, mut named, mut known) = (Vec::new(), BTreeSet::new(), BTreeSet::from(ADDED));
     let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = expression.match_indices("flash_sale_").chain(expression.match_indices("up{"));
     for (start, _) in starts {
@@ -74,6 +70,7 @@ fn problems(query: &Query, exported: &Exported) -> Vec<String> {
             found.push(format!("{place}: no metric {name}"));
             continue;
         };
+        known.extend(labels.keys().map(String::as_str));
         let selector = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
         for (label, value) in matchers(selector.map_or("", |(selector, _)| selector)) {
             let values = labels.get(&label);
@@ -92,21 +89,9 @@ fn problems(query: &Query, exported: &Exported) -> Vec<String> {
         lists.flat_map(|list| list.split(',')).map(str::trim)
     });
     let labels = grouped.chain(shown.iter().map(String::as_str));
-    found.extend(unknown_labels(place, labels, &named, exported));
+    let unknown = labels.filter(|label| !known.contains(label));
+    found.extend(unknown.map(|label| format!("{place}: none of {named:?} has a label {label}")));
     found
-}
-
-fn unknown_labels<'a>(
-    place: &str,
-    labels: impl Iterator<Item = &'a str>,
-    named: &BTreeSet<&str>,
-    exported: &Exported,
-) -> Vec<String> {
-    let known = || named.iter().filter_map(|metric| exported.get(*metric));
-    let is_known = |label: &&str| known().any(|labels| labels.contains_key(*label));
-    let unknown = labels.filter(|label| !ADDED.contains(label) && !is_known(label));
-    let told = |label| format!("{place}: none of {named:?} has a label {label}");
-    unknown.map(told).collect()
 }
 
 fn deploy() -> PathBuf {
@@ -197,15 +182,7 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
     assert!(found.is_empty(), "{found:#?}");
 
     // Planted mistakes are found: a name, a label, a value, and a label in a legend.
-    let planted = |expression: &str, legend: &str| {
-        let query = Query {
-            place: "planted".to_owned(),
-            expression: expression.to_owned(),
-            shown: shown_by(legend),
-        };
-        problems(&query, &exported).len()
-    };
-    for (expression, legend, problems) in [
+    for (expression, legend, count) in [
         (
             "sum by (status) (rate(flash_sale_orders_total{status=\"paid\"}[1m]))",
             "{{status}} {{instance}}",
@@ -220,6 +197,8 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
         ("flash_sale_orders_total", "{{state}}", 1),
         ("vector(1)", "", 1),
     ] {
-        assert_eq!(planted(expression, legend), problems, "{expression}");
+        let (place, shown) = ("planted".to_owned(), shown_by(legend));
+        let query = Query { place, expression: expression.to_owned(), shown };
+        assert_eq!(problems(&query, &exported).len(), count, "{expression}");
     }
 }

@@ -1,15 +1,12 @@
 //! Writing accepted orders: whole batches, batches that are partly written, twice, by two at once,
 //! and batches that Postgres refuses.
 
-use crate::support::app::{Options, TestApp, eventually, must_accept};
-use flash_sale::{
-    domain::OrderId,
-    order_log::{AcceptedBatch, AcceptedOrder},
-    orders::insert::{Expect, Written},
-    services::Services,
-};
+use crate::support::app::{Options, TestApp, must_accept};
+use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
+use flash_sale::orders::insert::{Expect, Written};
+use flash_sale::{domain::OrderId, services::Services};
+use futures_util::future::join_all;
 use serde_json::json;
-use std::slice::from_ref;
 
 /// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
@@ -49,55 +46,40 @@ async fn assert_rows(app: &TestApp, rows: i64, taken: i64) {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_partly_written_is_completed_and_counted_once() {
+async fn what_is_partly_written_is_completed_and_counted_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 10, 6).await;
-    for (batch, new) in [(first(3, &batch), 3), (batch.clone(), 3), (batch, 0)] {
+    for (batch, new) in [(first(3, &batch), 3), (batch.clone(), 3), (batch.clone(), 0)] {
         assert_eq!(write(&services, &[batch]).await, Written::All { new });
     }
     assert_rows(&app, 6, 6).await;
+    // A call with nothing new of one sale and all of another.
+    let (_, _, another) = accepted(&app, 10, 4).await;
+    assert_eq!(write(&services, &[batch, another]).await, Written::All { new: 4 });
+    assert_rows(&app, 10, 10).await;
+
+    // An order of another epoch writes nothing of its batch.
+    let (_, _, current) = accepted(&app, 10, 3).await;
+    let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
+    assert_eq!(write(&services, &[current, stale]).await, Written::StaleEpoch);
+    assert_rows(&app, 10, 10).await;
     app.finish().await;
 }
 
 #[tokio::test]
-async fn one_call_completes_one_sale_and_begins_another() {
-    let app = app().await;
-    let (_, services, first) = accepted(&app, 10, 3).await;
-    let (_, _, second) = accepted(&app, 10, 4).await;
-    write(&services, from_ref(&first)).await;
-    assert_eq!(write(&services, &[first, second]).await, Written::All { new: 4 });
-    assert_rows(&app, 7, 7).await;
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_of_the_same_orders_count_them_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 50, 20).await;
-    let writer = |_| {
-        let (services, batch) = (services.clone(), [batch.clone()]);
-        tokio::spawn(async move { write(&services, &batch).await })
-    };
-    let writers: Vec<_> = (0..8).map(writer).collect();
+    let batches = [batch];
     let mut new_in_all = 0;
-    for writer in writers {
-        match writer.await.expect("no panic") {
+    for written in join_all((0..8).map(|_| write(&services, &batches))).await {
+        match written {
             Written::All { new } => new_in_all += new,
             other => panic!("the epoch has not changed: {other:?}"),
         }
     }
     assert_eq!(new_in_all, 20);
     assert_rows(&app, 20, 20).await;
-    app.finish().await;
-}
-
-#[tokio::test]
-async fn an_order_of_another_epoch_writes_nothing_of_its_batch() {
-    let app = app().await;
-    let (_, services, batch) = accepted(&app, 10, 3).await;
-    let stale = AcceptedBatch { epoch: batch.epoch + 1, ..batch.clone() };
-    assert_eq!(write(&services, &[batch, stale]).await, Written::StaleEpoch);
-    assert_rows(&app, 0, 0).await;
     app.finish().await;
 }
 
@@ -137,9 +119,8 @@ async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_ba
     let rows = format!("{ROWS} WHERE sale_id = {live}");
     assert_eq!(app.number(&rows).await, 3, "{first_try:?}");
     // Once it is rebuilt, all are rows.
-    eventually("the waiting sale's orders are rows", async || {
+    wait_for!("the waiting sale's orders are rows", {
         services.orders.persist(&batches, Expect::New).await.ok()
-    })
-    .await;
+    });
     assert_eq!(app.number(ROWS).await, 5);
 }

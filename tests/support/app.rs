@@ -11,9 +11,9 @@ use flash_sale::{fail_point::FailPoints, http::ConnectionLimits};
 use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
 use flash_sale::{services::Services, telemetry::instruments::Metrics};
 use futures_util::{StreamExt, future::join_all, stream};
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncCommands, aio::MultiplexedConnection};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
@@ -190,13 +190,12 @@ impl TestApp {
     pub async fn finish(self) {
         let (all, mut redis) = (format!("{}*", self.prefix), self.redis().await);
         self.stop().await.drop().await;
-        let mut query = redis::cmd("KEYS");
-        let keys: Vec<Vec<u8>> = query.arg(all).query_async(&mut redis).await.expect("KEYS");
+        let keys: Vec<Vec<u8>> = redis.keys(all).await.expect("KEYS");
         for keys in keys.chunks(1_000) {
-            let mut unlink = redis::cmd("UNLINK");
-            unlink.arg(keys).exec_async(&mut redis).await.expect("UNLINK");
+            let () = redis.unlink(keys).await.expect("UNLINK");
         }
     }
+
     /// Services on the same stores without background tasks: a test steps them. They claim to have
     /// a writer; the second value is the channel to it.
     pub fn services_without_tasks(&self) -> (Services, mpsc::Receiver<AcceptedBatch>) {
@@ -327,9 +326,8 @@ impl TestApp {
         reply.body
     }
 
-    /// Everybody buys at once; the answers in their order.
     /// All buy, 256 at a time: of more, a busy machine answers some only after the 2 s that a buyer
-    /// waits in the queue.
+    /// waits in the queue. The answers in their order.
     pub async fn all_buy(shoppers: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Reply> {
         let buying = stream::iter(shoppers).map(|shopper| {
             let sale = sale.to_owned();
@@ -374,9 +372,7 @@ impl TestApp {
 
     /// Cuts every connection to this database and lets no new one in; or lets them in again.
     pub async fn allow_connections(&self, allowed: bool) {
-        let options = self.database.options().database("postgres");
-        let admin = PgConnection::connect_with(&options).await;
-        let mut admin = admin.expect("postgres");
+        let mut admin = super::connect(&self.database.address, "postgres").await;
         let name = &self.database.name;
         let alter = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}");
         admin.execute(AssertSqlSafe(alter)).await.expect("ALTER DATABASE");

@@ -1,6 +1,5 @@
-//! What tests stand on: shared servers, and an application for each test.  The servers live as long
-//! as the test process. A static is never dropped, so a small shell waits at the other end of a
-//! pipe and removes them when this process has gone, however it went.
+//! What tests stand on: servers that live as long as the test process, and an application for each
+//! test. A static is never dropped: a small shell removes the servers when this process has gone.
 
 // Two test binaries include this module, and neither uses all of it.
 #![allow(dead_code)]
@@ -25,7 +24,6 @@ pub mod program;
 pub mod proxy;
 pub mod random;
 pub mod redis_servers;
-pub mod sockets;
 pub mod standby;
 pub mod stores;
 pub mod test_lab;
@@ -265,10 +263,9 @@ pub async fn redis_connection(url: &str) -> redis::aio::MultiplexedConnection {
     client.get_multiplexed_async_connection().await.expect("redis")
 }
 
-async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {
-    PgConnection::connect_with(&options(address, database))
-        .await
-        .expect("postgres takes connections")
+pub async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {
+    let connected = PgConnection::connect_with(&options(address, database)).await;
+    connected.expect("postgres takes connections")
 }
 
 /// Also after another has panicked with it.

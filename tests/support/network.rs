@@ -41,7 +41,7 @@ impl Network {
     pub async fn start(nodes: &[Ports]) -> Self {
         let proxy = async |address: Ipv4Addr, port: u16| {
             let target = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
-            Proxy::start_at(Address::Tcp((address, port).into()), target).await
+            Proxy::start_at((address, port).into(), target).await
         };
         let mut ways = Vec::new();
         for (number, ports) in nodes.iter().enumerate() {

@@ -2,18 +2,63 @@
 //! next byte on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the
 //! open ones.
 
-pub use super::sockets::{Address, free_port};
-use super::sockets::{Listener, Stream, connect};
 use super::{locked, random::Random};
+use embedded::PostgresAddress;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::{collections::VecDeque, io, time::Duration};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use std::{collections::VecDeque, io, path::PathBuf, time::Duration};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio::{sync::watch, task::JoinHandle};
 
-pub type Target = Address;
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The socket of a Postgres.
+    pub fn of_postgres(address: &PostgresAddress) -> Self {
+        Self::Unix(address.socket_dir.join(format!(".s.PGSQL.{}", address.port)))
+    }
+}
+
+/// A port that nobody listens on now. Below the range from which the kernel takes the ports of
+/// outgoing connections, so that it is still free when somebody comes back to it after a crash.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const RANGE: std::ops::Range<u32> = 15_000..32_000;
+    // Processes that run at once begin far from each other.
+    let start = std::process::id().wrapping_mul(7_919);
+    for _ in RANGE {
+        let offset = start.wrapping_add(NEXT.fetch_add(1, Relaxed)) % (RANGE.end - RANGE.start);
+        let port = u16::try_from(RANGE.start + offset).expect("the range ends below 65536");
+        if std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port of {RANGE:?} is free");
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+fn without_delay(stream: TcpStream) -> Box<dyn Stream> {
+    // A piece must not wait for more to come; failing to ask for that harms nothing.
+    stream.set_nodelay(true).ok();
+    Box::new(stream)
+}
+
+async fn connect(target: &Address) -> io::Result<Box<dyn Stream>> {
+    match target {
+        Address::Tcp(address) => Ok(without_delay(TcpStream::connect(address).await?)),
+        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
@@ -66,7 +111,7 @@ pub struct Counts {
 }
 
 pub struct Proxy {
-    address: Address,
+    address: SocketAddr,
     shared: Arc<Shared>,
     cuts: watch::Sender<u64>,
     listening: watch::Receiver<bool>,
@@ -74,7 +119,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    target: Mutex<Target>,
+    target: Mutex<Address>,
     fault: watch::Sender<Fault>,
     /// How many replies [`Lost::Next`] still takes.
     replies_to_lose: AtomicU32,
@@ -87,7 +132,7 @@ impl Shared {
         add(&mut locked(&self.counts));
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> Address {
         locked(&self.target).clone()
     }
 
@@ -103,12 +148,11 @@ impl Shared {
 }
 
 impl Proxy {
-    pub async fn start(target: Target) -> Self {
-        let address = Address::Tcp((Ipv4Addr::LOCALHOST, free_port()).into());
-        Self::start_at(address, target).await
+    pub async fn start(target: Address) -> Self {
+        Self::start_at((Ipv4Addr::LOCALHOST, free_port()).into(), target).await
     }
 
-    pub async fn start_at(address: Address, target: Target) -> Self {
+    pub async fn start_at(address: SocketAddr, target: Address) -> Self {
         let (cuts, cut) = watch::channel(0);
         let (heard, listening) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -118,27 +162,23 @@ impl Proxy {
             dice: Mutex::new(Random::new(0)),
             counts: Mutex::default(),
         });
-        let acceptor = tokio::spawn(accept(address.clone(), shared.clone(), heard, cut));
+        let acceptor = tokio::spawn(accept(address, shared.clone(), heard, cut));
         let proxy = Self { address, shared, cuts, listening, acceptor };
         proxy.until_listening(true).await;
         proxy
     }
 
-    pub fn address(&self) -> &Address {
-        &self.address
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    /// The same of a proxy that is not on a socket.
     pub fn tcp_address(&self) -> SocketAddr {
-        match &self.address {
-            Address::Tcp(address) => *address,
-            Address::Unix(path) => panic!("a proxy on a socket: {}", path.display()),
-        }
+        self.address
     }
 
     /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends
     /// them).
-    pub fn set_target(&self, target: Target) {
+    pub fn set_target(&self, target: Address) {
         *locked(&self.shared.target) = target;
     }
 
@@ -176,15 +216,12 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         // The connections end because the sender of the cuts goes with this value.
         self.acceptor.abort();
-        if let Address::Unix(path) = &self.address {
-            std::fs::remove_file(path).ok();
-        }
     }
 }
 
 /// Takes connections, except while the fault is to refuse them.
 async fn accept(
-    address: Address,
+    address: SocketAddr,
     shared: Arc<Shared>,
     listening: watch::Sender<bool>,
     cut: watch::Receiver<u64>,
@@ -193,7 +230,7 @@ async fn accept(
     let is_over = |fault: &Fault| *fault != Fault::Refuse;
     // The sender is in `shared`, so waiting for a fault never fails.
     while fault.wait_for(is_over).await.is_ok() {
-        let Ok(listener) = Listener::bind(&address).await else {
+        let Ok(listener) = TcpListener::bind(address).await else {
             // The port is still in use for a moment.
             sleep(Duration::from_millis(10)).await;
             continue;
@@ -210,7 +247,8 @@ async fn accept(
                         shared.count(|counts| counts.accepted += 1);
                         let mut cut = cut.clone();
                         cut.mark_unchanged();
-                        tokio::spawn(serve(client, from, shared.clone(), cut));
+                        let client = without_delay(client);
+                        tokio::spawn(serve(client, from.ip(), shared.clone(), cut));
                     }
                     // Out of file descriptors: they come back when connections end.
                     Err(_) => sleep(Duration::from_millis(10)).await,
@@ -222,9 +260,8 @@ async fn accept(
     }
 }
 
-#[derive(Default)]
 struct Connection {
-    from: Option<IpAddr>,
+    from: IpAddr,
     /// It has lost a byte in a black hole.
     silent: AtomicBool,
     /// A request whose reply may be lost is on its way.
@@ -236,7 +273,7 @@ impl Connection {
     fn is_swallowed_by(&self, fault: &Fault) -> bool {
         match fault {
             Fault::BlackHole => true,
-            Fault::SilentFrom(address) => self.from == Some(*address),
+            Fault::SilentFrom(address) => self.from == *address,
             _ => false,
         }
     }
@@ -250,13 +287,14 @@ enum Direction {
 
 async fn serve(
     client: Box<dyn Stream>,
-    from: Option<IpAddr>,
+    from: IpAddr,
     shared: Arc<Shared>,
     mut cut: watch::Receiver<u64>,
 ) {
     let carried = async {
         let (from_client, to_client) = tokio::io::split(client);
-        let connection = Connection { from, ..Connection::default() };
+        let (silent, awaited) = (AtomicBool::new(false), AtomicBool::new(false));
+        let connection = Connection { from, silent, awaited };
         if connection.is_swallowed_by(&shared.fault.borrow()) {
             connection.silent.store(true, Relaxed);
             let nowhere = tokio::io::split(Box::new(tokio::io::empty()) as Box<dyn Stream>).1;

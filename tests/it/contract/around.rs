@@ -1,21 +1,14 @@
 //! Around the API: methods, rate limits, health, and the answers while a dependency is away.
 
 use super::{retry_after, within_patience};
-use crate::{
-    security::sites::documented,
-    support::{
-        Servers,
-        app::{Options, TestApp, eventually},
-        processes::signal,
-    },
-};
+use crate::security::sites::documented;
+use crate::support::app::{Options, TestApp};
+use crate::support::processes::signal;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Instant,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 #[tokio::test]
 async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
@@ -72,33 +65,9 @@ async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
     app.finish().await;
 }
 
-#[tokio::test]
-async fn a_full_backlog_refuses_before_stock_is_touched() {
-    let app = TestApp::start_with(Options { backlog_limit: 1, ..Options::without_writer() }).await;
-    let sale = app.sale(10, json!({})).await;
-    let first = app.shopper();
-    let order = first.must_buy(&sale).await;
-    for _ in 0..3 {
-        let refused = app.shopper().buy(&sale).await;
-        refused.assert_problem(503, "unavailable");
-        retry_after(&refused);
-        assert_eq!(first.refused(&sale, "already_ordered").await.text("order_id"), order);
-    }
-    assert_eq!(app.sale_now(&sale).await["remaining"], 9);
-    let audit = app.audit(&sale).await;
-    assert_eq!((audit.ok, audit.backlog, audit.remaining), (true, 1, 9));
-
-    let writer = app.another(Options::default()).await;
-    wait_for!(app.shopper().buy(&sale).await.is_accepted());
-    assert_eq!(app.assert_sound(&sale).await.live, 2);
-    writer.stop().await;
-    app.finish().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_is_away_buyers_are_told_to_come_back() {
-    let servers = Servers::own().await;
-    let app = TestApp::start_on(&servers, Options::default()).await;
+    let (servers, app) = TestApp::on_own_servers().await;
     let sale = app.sale(10, json!({})).await;
     let (settled, order) = app.buyer(&sale).await;
 
@@ -124,11 +93,10 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
 
     // Whether the lost attempts counted or not, a retry ends with one order.
     for buyer in buyers {
-        eventually("the sale sells again", async || {
+        wait_for!("the sale sells again", {
             let reply = buyer.buy(&sale).await;
             (reply.is_accepted() || reply.code() == "already_ordered").then_some(())
-        })
-        .await;
+        });
     }
     assert_eq!(app.assert_sound(&sale).await.live, 6);
     wait_for!(app.get("/readyz").await.status == 200);

@@ -1,12 +1,12 @@
-//! Tokens that are none: nothing has changed by them.
+//! Tokens that are none, and those of somebody else: they show nothing and change nothing.
 
-use super::{errors::Stage, within_patience};
+use super::{Route, UNKNOWN, errors::Stage, within_patience};
 use crate::support::app::ADMIN_TOKEN;
 use flash_sale::{auth::TokenSigner, domain::UserId};
 use time::OffsetDateTime;
 
 #[tokio::test]
-async fn a_bad_token_is_nobody() {
+async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
     let stage = Stage::new().await;
     let (app, user, good) = (&stage.app, stage.shopper.user, &stage.shopper.token);
     let now = OffsetDateTime::now_utc();
@@ -28,6 +28,7 @@ async fn a_bad_token_is_nobody() {
         ADMIN_TOKEN.to_owned(),
     ];
     let mut headers: Vec<(&str, Vec<u8>)> = vec![
+        ("accept", "*/*".into()), // no token at all
         ("authorization", good.clone().into()),
         ("authorization", format!("Basic {good}").into()),
         ("authorization", format!("Bearer{good}").into()),
@@ -40,21 +41,21 @@ async fn a_bad_token_is_nobody() {
         headers.push(("authorization", format!("Bearer {token}").into()));
         headers.push(("cookie", format!("session={token}").into()));
     }
-    let order = format!("/api/v1/orders/{}", stage.order);
-    for (method, path) in [
-        ("GET", "/api/v1/session"),
-        ("POST", &format!("/api/v1/sales/{}/orders", stage.sale)),
-        ("GET", "/api/v1/orders"),
-        ("GET", &order),
-        ("GET", &format!("{order}/events")),
-        ("POST", &format!("{order}/pay")),
-        ("POST", &format!("{order}/cancel")),
-    ] {
+    for route in Route::all(&stage.sale, &stage.order).filter(|route| route.who == "shopper") {
         for (name, value) in &headers {
-            let reply = within_patience(app.ask(method, path).header(name, value)).await;
-            let what = format!("{method} {path} {}", String::from_utf8_lossy(value));
+            let reply = within_patience(route.ask(app).header(name, value)).await;
+            let value = String::from_utf8_lossy(value);
+            let what = format!("{} {} {value}", route.method, route.path);
             reply.assert_problem_at(&what, 401, "unauthenticated");
             assert!(reply.headers.contains_key("www-authenticate"));
+        }
+    }
+    let thief = app.shopper();
+    for id in [stage.order.as_str(), "1", UNKNOWN] {
+        for route in Route::all("", id).filter(|route| route.path.contains("/orders/")) {
+            let stolen = route.ask(app).bearer(&thief.token);
+            within_patience(stolen).await.assert_problem(404, "order_not_found");
+            within_patience(route.ask(app)).await.assert_problem(401, "unauthenticated");
         }
     }
     stage.assert_unchanged().await;

@@ -2,14 +2,12 @@
 //! end with the server.
 
 use super::{UNKNOWN, assert_members, assert_order, time_of, within_patience};
-use crate::support::{
-    app::{Ask, Options, Shopper, TestApp},
-    events::Events,
-};
+use crate::support::app::{Ask, Shopper, TestApp};
+use crate::support::events::Events;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-async fn open(ask: Ask) -> Events {
+pub async fn open(ask: Ask) -> Events {
     let events = Events::of(ask).await;
     let headers = events.response.headers();
     let kind = headers["content-type"].to_str().expect("text");
@@ -22,7 +20,7 @@ fn of_sale(app: &TestApp, sale: &str) -> Ask {
     app.ask("GET", &format!("/api/v1/sales/{sale}/events"))
 }
 
-fn of_order(shopper: &Shopper, order: &str) -> Ask {
+pub fn of_order(shopper: &Shopper, order: &str) -> Ask {
     shopper.ask("GET", &format!("/api/v1/orders/{order}/events"))
 }
 
@@ -41,7 +39,7 @@ async fn next_sale(events: &mut Events) -> Value {
     json!([data["remaining"], data["state"]])
 }
 
-async fn next_order(events: &mut Events) -> Value {
+pub async fn next_order(events: &mut Events) -> Value {
     let data = next(events, "order").await;
     assert_order(&data);
     data
@@ -114,7 +112,7 @@ async fn a_sale_tells_at_most_five_changes_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_is_followed_to_its_end() {
+async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
     let (app, sale) = TestApp::selling(9, json!({})).await;
     let short = app.sale(9, json!({"payment_timeout_secs": 1})).await;
     for (sale, last) in [(&sale, "paid"), (&sale, "cancelled"), (&short, "expired")] {
@@ -145,37 +143,11 @@ async fn an_order_is_followed_to_its_end() {
     }
     // EventSource cannot set headers: the cookie has to do.
     let (shopper, order) = app.buyer(&sale).await;
-    let followed = app.ask("GET", &format!("/api/v1/orders/{order}/events")).cookie(&shopper.token);
-    open(followed).await;
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queued_order_is_followed_into_postgres() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(1, json!({})).await;
-    let shopper = app.shopper();
-    let order = shopper.must_buy(&sale).await;
-    let mut events = open(of_order(&shopper, &order)).await;
-    assert_eq!(next_order(&mut events).await["status"], "queued");
-    // Written by another instance, and paid there.
-    let writer = app.another(Options::default()).await;
-    assert_eq!(next_order(&mut events).await["status"], "pending_payment");
-    shopper.at(&writer).pay(&order).await.assert(200);
-    assert_eq!(next_order(&mut events).await["status"], "paid");
-    assert_eq!(events.next().await, None);
-    writer.stop().await;
-    app.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_end_with_the_server() {
-    let (app, sale) = TestApp::selling(1, json!({})).await;
-    let (shopper, order) = app.buyer(&sale).await;
+    let path = format!("/api/v1/orders/{order}/events");
+    let mut of_order = open(app.ask("GET", &path).cookie(&shopper.token)).await;
     let mut of_sale = open(of_sale(&app, &sale)).await;
-    let mut of_order = open(of_order(&shopper, &order)).await;
-    next_sale(&mut of_sale).await;
     next_order(&mut of_order).await;
+    next_sale(&mut of_sale).await;
     let ends = async {
         // A change may still be told before the end.
         while of_sale.next().await.is_some() {}

@@ -11,31 +11,17 @@ fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// The addresses that a page loads or leads to; panics on one outside this site and on anything
-/// inline that the policy would have to allow.
+/// The addresses that a page loads or leads to, all of which are on this site. What the policy
+/// forbids inside a page is no file: Chromium complains of it in `tests/browser/pages.mjs`.
 fn addresses(page: &str, html: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     // Comments are read as markup, too.
     for (tag, _) in html.split('<').filter_map(|part| part.split_once('>')) {
-        let has_source = attribute(tag, "src").is_some_and(|src| !src.is_empty());
-        assert!(!tag.starts_with("script") || has_source, "{page}: inline script: {tag}");
-        let href = attribute(tag, "href").unwrap_or_default().to_ascii_lowercase();
-        assert!(!href.starts_with("javascript:"), "{page}: {tag}");
-        let is_handler = |word: &str| {
-            let event = word.strip_prefix("on").and_then(|rest| rest.strip_suffix('='));
-            event.is_some_and(|event| event.chars().all(char::is_alphabetic))
-        };
-        let mut words = tag.split(|c: char| c.is_whitespace() || c == '"');
-        assert!(!words.any(is_handler), "{page}: inline handler: {tag}");
         for target in ["href", "src", "action"].iter().filter_map(|name| attribute(tag, name)) {
-            assert!(!target.contains("//"), "{page} leads outside: {target}");
+            let is_here = !target.contains("//") && !target.contains(':');
+            assert!(is_here, "{page} leads outside: {target}");
             found.insert(target.to_owned());
         }
-    }
-    // A script with a source has nothing inside.
-    for part in html.split("<script").skip(1) {
-        let inside = part.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
-        assert_eq!(inside.map_or("", |(inside, _)| inside).trim(), "", "{page}: inline script");
     }
     found
 }

@@ -1,6 +1,6 @@
 //! The cost of clients without an order.
 
-use crate::support::app::{Options, TestApp, all_at_once};
+use crate::support::app::{TestApp, all_at_once};
 use serde_json::json;
 use sqlx::Executor;
 use std::time::Duration;
@@ -46,8 +46,7 @@ async fn ids_that_nobody_knows_take_few_connections_to_postgres() {
 
 #[tokio::test]
 async fn a_sale_that_was_asked_for_too_early_is_found_when_it_is_there() {
-    let app = TestApp::start().await;
-    let other = app.another(Options::default()).await;
+    let (app, other) = TestApp::pair().await;
     let first: i64 = app.sale(1, json!({})).await.parse().expect("a number");
     // Ids are counted, so anybody can guess the next one.
     let next = format!("/api/v1/sales/{}", first + 1);
@@ -56,6 +55,5 @@ async fn a_sale_that_was_asked_for_too_early_is_found_when_it_is_there() {
     }
     assert_eq!(app.sale(1, json!({})).await, (first + 1).to_string());
     wait_for!(other.get(&next).await.status == 200);
-    other.stop().await;
-    app.finish().await;
+    app.finish_with(other).await;
 }

@@ -15,20 +15,15 @@ fn every_test_that_the_document_names_exists() {
     for name in named {
         let (path, function) = name.rsplit_once("::").expect("a path");
         let path = path.trim_end_matches("::tests").replace("::", "/");
-        let files = [
-            format!("tests/it/{path}.rs"),
-            format!("tests/it/{path}/mod.rs"),
-            format!("tests/proof/{path}.rs"),
-            format!("tests/proof/{path}/mod.rs"),
-            format!("src/{path}.rs"),
-            format!("src/{path}/mod.rs"),
-            // A crate: its name, src, and the rest.
-            format!("crates/{}.rs", path.replacen('/', "/src/", 1)),
-        ];
+        let places = ["tests/it", "tests/proof", "src"]
+            .iter()
+            .flat_map(|place| [format!("{place}/{path}.rs"), format!("{place}/{path}/mod.rs")]);
+        // A crate: its name, src, and the rest.
+        let of_crate = format!("crates/{}.rs", path.replacen('/', "/src/", 1));
+        let mut sources = (places.chain([of_crate]))
+            .filter_map(|file| std::fs::read_to_string(root.join(file)).ok());
         // A function, or a line of a table.
         let declared = [format!("fn {function}("), format!("{function} =>")];
-        let mut sources =
-            files.iter().filter_map(|file| std::fs::read_to_string(root.join(file)).ok());
         let is_there = |source: String| declared.iter().any(|way| source.contains(way));
         assert!(sources.any(is_there), "{name}");
     }

@@ -91,10 +91,7 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
     let app = TestApp::start_with(Options::with_lab()).await;
     let sale = app.sale(10, json!({})).await;
     let (shopper, order) = app.buyer(&sale).await;
-    let rows = "SELECT concat(
-        (SELECT string_agg(s::text, E'\n' ORDER BY id) FROM sales s),
-        (SELECT string_agg(o::text, E'\n' ORDER BY id) FROM orders o))";
-    let before: String = app.value(rows).await;
+    let before = app.snapshot().await;
     for (_, path) in documented(&sale, &order) {
         if path.ends_with("/events") {
             continue; // they do not end
@@ -115,12 +112,12 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
             assert!(is_read || is_lab || is_optional, "{what}");
         }
     }
-    assert_eq!(app.value::<String>(rows).await, before);
+    assert_eq!(app.snapshot().await, before);
     app.finish().await;
 }
 
 #[tokio::test]
-async fn no_path_leads_out_of_the_folder_of_files() {
+async fn no_path_leads_out_of_the_folder_of_files_or_to_another_site() {
     let app = TestApp::start().await;
     let outside = "/static/../Cargo.toml /static/%2e%2e/Cargo.toml /static/..%2fCargo.toml \
         /static/%2e%2e%2fCargo.toml /static/css/../../Cargo.toml \
@@ -135,12 +132,7 @@ async fn no_path_leads_out_of_the_folder_of_files() {
         let is_file = answer.contains("[package]") || answer.contains("root:");
         assert!(!is_file, "{path}");
     }
-    app.finish().await;
-}
 
-#[tokio::test]
-async fn no_redirect_leads_to_another_site() {
-    let app = TestApp::start().await;
     let mut redirects = 0;
     let misleading = "/docs //evil.example //evil.example/docs //evil.example/..;/docs \
         /\\evil.example/docs /%2f%2fevil.example/docs /docs//evil.example \
