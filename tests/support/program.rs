@@ -292,7 +292,3 @@ pub async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
     let reply = program.ask("GET", path).await;
     (reply.status, reply.body)
 }
-
-pub async fn json_of(request: reqwest::RequestBuilder) -> Value {
-    request.send().await.expect("an answer").json().await.expect("JSON")
-}

@@ -13,8 +13,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio::{sync::watch, task::JoinHandle};
 
-pub type Target = Address;
-
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// Nothing: everything passes.
@@ -61,8 +59,6 @@ pub struct Counts {
     pub swallowed_bytes: u64,
     /// Pieces that were held back by latency or throttling.
     pub delayed: u64,
-    /// Connections closed because the target did not take them.
-    pub unreachable: u64,
 }
 
 pub struct Proxy {
@@ -74,7 +70,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    target: Mutex<Target>,
+    target: Mutex<Address>,
     fault: watch::Sender<Fault>,
     /// How many replies [`Lost::Next`] still takes.
     replies_to_lose: AtomicU32,
@@ -87,7 +83,7 @@ impl Shared {
         add(&mut locked(&self.counts));
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> Address {
         locked(&self.target).clone()
     }
 
@@ -103,12 +99,12 @@ impl Shared {
 }
 
 impl Proxy {
-    pub async fn start(target: Target) -> Self {
+    pub async fn start(target: Address) -> Self {
         let address = Address::Tcp((Ipv4Addr::LOCALHOST, free_port()).into());
         Self::start_at(address, target).await
     }
 
-    pub async fn start_at(address: Address, target: Target) -> Self {
+    pub async fn start_at(address: Address, target: Address) -> Self {
         let (cuts, cut) = watch::channel(0);
         let (heard, listening) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -138,7 +134,7 @@ impl Proxy {
 
     /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends
     /// them).
-    pub fn set_target(&self, target: Target) {
+    pub fn set_target(&self, target: Address) {
         *locked(&self.shared.target) = target;
     }
 
@@ -263,10 +259,7 @@ async fn serve(
             let _ = carry(Direction::Requests, from_client, nowhere, &shared, &connection).await;
             return;
         }
-        let Ok(server) = connect(&shared.target()).await else {
-            shared.count(|counts| counts.unreachable += 1);
-            return;
-        };
+        let Ok(server) = connect(&shared.target()).await else { return };
         let (from_server, to_server) = tokio::io::split(server);
         // The first end ends the connection: neither protocol behind this proxy closes one
         // direction and goes on with the other.
