@@ -41,10 +41,14 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 	python3 scripts/check_docs.py
 	python3 scripts/lab_table.py
 
+# Redis restarts, loses data or is replaced, and Postgres is replaced, while people buy.
+PROOF_FAULTS = redis-kill,redis-empty,redis-flush,redis-backup,redis-failover,postgres-failover
+
 proof: ## what is left to prove before a change lands: faults, clusters, proxies, the pages in Chromium
 	@scripts/setup.sh proof
 	$(CARGO) test --workspace --locked --test proof $(ARGS)
 	$(CARGO) test --workspace --locked --test chaos -- --planted
+	$(CARGO) test --workspace --locked --test chaos -- --only $(PROOF_FAULTS)
 	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
 	python3 scripts/check_alerts.py --self-test
 	python3 scripts/check_alerts.py

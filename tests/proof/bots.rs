@@ -41,13 +41,25 @@ async fn until_known(app: &TestApp, sale: &str) {
     wait_for!(app.services.catalog.cache.get(sale).is_some());
 }
 
+/// On the opening second, not before it, also at an instance that nobody told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let (app, second) = TestApp::pair().await;
-    let sale = app.sale(10, json!({"purchase_pass": true})).await;
     let other = app.sale(10, json!({"purchase_pass": true})).await;
-    until_known(&second, &sale).await;
     let (ada, eve) = (app.shopper(), app.shopper());
+    let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(2);
+    let written = opens_at.format(&Rfc3339).expect("a time");
+    let sale = app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await;
+    let path = of_sale(&sale, "pass");
+    let early = ada.get(&path).await;
+    early.assert_problem(409, "not_open");
+    assert!(!early.header("retry-after").is_empty());
+    ada.refused(&sale, "not_open").await;
+    until_known(&second, &sale).await;
+    wait_for!(eve.at(&second).get(&path).await.status == 200);
+    assert!(OffsetDateTime::now_utc() >= opens_at);
+
+    wait_for!(ada.get(&path).await.status == 200);
     ada.refused(&sale, "pass_required").await;
     let (mine, theirs) = (pass(&ada, &sale).await, pass(&eve, &sale).await);
     let elsewhere = pass(&ada, &other).await;
@@ -62,25 +74,6 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     }
     ada.must_buy(&plain).await;
     app.finish_with(second).await;
-}
-
-/// The pass opens on the opening second, not before it, at an instance that nobody told.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pass_appears_with_the_opening() {
-    let app = TestApp::start().await;
-    let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(2);
-    let written = opens_at.format(&Rfc3339).expect("a time");
-    let sale = app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await;
-    let shopper = app.shopper();
-    let path = of_sale(&sale, "pass");
-    let early = shopper.get(&path).await;
-    early.assert_problem(409, "not_open");
-    assert!(!early.header("retry-after").is_empty());
-    shopper.refused(&sale, "not_open").await;
-    wait_for!(shopper.get(&path).await.status == 200);
-    assert!(OffsetDateTime::now_utc() >= opens_at);
-    shopper.buy_with(&sale, &[("Purchase-Pass", &pass(&shopper, &sale).await)]).await.assert(202);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,12 +155,13 @@ fn limited(shared_limits: Option<WhenAway>) -> Options {
 /// A call that is 404 unless it is refused before it is looked at.
 const PAY: &str = "/api/v1/orders/1/pay";
 
-/// A user who asks at two instances has one allowance, and being refused costs no question.
+/// A user who asks at two instances has one allowance, and being refused costs no question. While
+/// Redis stands still, one setting lets everybody pass and the other nobody, without waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_count_together_and_the_refused_cost_nothing() {
+async fn instances_count_together_and_without_redis_they_do_as_they_were_told() {
     let servers = Servers::own().await;
     let app = TestApp::start_on(&servers, limited(Some(WhenAway::Open))).await;
-    let second = app.another(limited(Some(WhenAway::Open))).await;
+    let second = app.another(limited(Some(WhenAway::Closed))).await;
     let here = app.shopper();
     let there = here.at(&second);
     let (mut passed, began) = (0, Instant::now());
@@ -187,7 +181,9 @@ async fn instances_count_together_and_the_refused_cost_nothing() {
     let most = 20.0 + began.elapsed().as_secs_f64() * 10.0 + 1.0;
     assert!((20.0..=most).contains(&f64::from(passed)), "{passed} passed, at most {most}");
     // Somebody else is not concerned.
-    app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
+    for app in [&app, &second] {
+        app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
+    }
 
     let storm = app.shopper();
     let before = functions_run(&app).await;
@@ -199,29 +195,17 @@ async fn instances_count_together_and_the_refused_cost_nothing() {
     assert!(refused >= 50, "{refused} refused");
     // Two for each that passed, one for a refusal after the last was over, some for the tasks.
     assert!(asked <= 4 * passed + 40, "{asked}, {passed}, {refused}");
-    app.finish_with(second).await;
-}
 
-/// While Redis stands still, one setting lets everybody pass and the other nobody, without waiting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_redis_the_limits_fail_as_they_were_told_to() {
     let uncounted = json!("requests cannot be counted at the moment");
-    let servers = Servers::own().await;
-    let open = TestApp::start_on(&servers, limited(Some(WhenAway::Open))).await;
-    let closed = open.another(limited(Some(WhenAway::Closed))).await;
-    for app in [&open, &closed] {
-        app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
-    }
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
-    let refused = closed.shopper().post(PAY).await;
+    let refused = second.shopper().post(PAY).await;
     refused.assert_problem(503, "unavailable");
     refused.assert_has(json!({ "detail": uncounted }));
     assert!(!refused.header("retry-after").is_empty());
-    assert_ne!(open.shopper().post(PAY).await.body["detail"], uncounted);
+    assert_ne!(app.shopper().post(PAY).await.body["detail"], uncounted);
     signal(&redis, Signal::SIGCONT);
-    closed.stop().await;
-    open.stop().await;
+    app.finish_with(second).await;
 }
 
 /// Every answer tells how much is left of the widest limit; a refusal, which one is used up.

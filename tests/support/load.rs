@@ -94,17 +94,9 @@ impl Rush {
 
     /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
-        self.until_more(&self.shared.accepted, more).await;
-    }
-
-    /// Waits until so many more newcomers have been told 503.
-    pub async fn until_shed(&self, more: usize) {
-        self.until_more(&self.shared.shed, more).await;
-    }
-
-    async fn until_more(&self, count: &AtomicUsize, more: usize) {
+        let count = &self.shared.accepted;
         let wanted = count.load(Relaxed) + more;
-        eventually(&format!("{more} more were told so"), async || {
+        eventually(&format!("{more} more were told 202"), async || {
             // A lane that was told something wrong has panicked; waiting would not bring it back.
             let broken = self.newcomers.iter().any(JoinHandle::is_finished)
                 || self.regulars.iter().any(JoinHandle::is_finished);

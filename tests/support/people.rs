@@ -68,14 +68,11 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    pub fn mint(&self, user: UserId, expires_at: OffsetDateTime) -> String {
-        self.tokens.mint(user, "tester", expires_at)
-    }
-
     pub fn shopper(&self) -> Shopper {
         let user = UserId::random();
         // For a week, as a session: long enough for an instance whose clock is a day ahead.
-        let token = self.mint(user, OffsetDateTime::now_utc() + time::Duration::WEEK);
+        let until = OffsetDateTime::now_utc() + time::Duration::WEEK;
+        let token = self.tokens.mint(user, "tester", until);
         Shopper { user, token, client: self.client.clone(), base: self.base.clone() }
     }
 
@@ -100,10 +97,6 @@ pub struct Shopper {
 impl Shopper {
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
         ask(&self.client, method, format!("{}{path}", self.base)).bearer(&self.token)
-    }
-
-    pub async fn call(&self, method: Method, path: &str) -> Reply {
-        self.ask(method, path).await
     }
 
     pub fn at(&self, app: &TestApp) -> Self {

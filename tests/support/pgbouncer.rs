@@ -4,17 +4,12 @@ use super::temporary_folder;
 use super::{Database, Servers, app::eventually, hire_janitor, launch::tail, proxy::free_port};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, chown};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{fs, os::unix::process::CommandExt};
 use tokio::net::TcpStream;
 
-/// The same places as in `scripts/setup.sh`, which installs it.
-const PLACES: [&str; 3] = [
-    "/usr/sbin/pgbouncer",
-    "/opt/homebrew/opt/pgbouncer/bin/pgbouncer",
-    "/usr/local/opt/pgbouncer/bin/pgbouncer",
-];
+/// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
+const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/pgbouncer/bin";
 
 /// How many Postgres sessions all clients of a database share.
 pub const SESSIONS: u32 = 3;
@@ -28,7 +23,6 @@ impl PgBouncer {
     /// In front of this Postgres. `ignored`: its `ignore_startup_parameters`, which it would refuse
     /// otherwise.
     pub async fn start(servers: &Servers, ignored: &str) -> Self {
-        let program = program();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         // It runs as the owner of the cluster: nobody else may enter the folder of the socket, and
         // it refuses to run as root.
@@ -50,7 +44,7 @@ impl PgBouncer {
             address.ip(),
             address.port(),
         );
-        if version(&program) >= (1, 21) {
+        if version() >= (1, 21) {
             text += "max_prepared_statements = 0\n"; // as docs/postgres.md asks for
         }
         fs::write(&settings, text).expect("its settings");
@@ -58,7 +52,7 @@ impl PgBouncer {
             chown(path, Some(owner.uid()), Some(owner.gid())).expect("chown");
         }
         let log = fs::File::create(dir.join("log")).expect("its log");
-        let mut command = Command::new(&program);
+        let mut command = command();
         command.arg(&settings).current_dir("/");
         command.uid(owner.uid()).gid(owner.gid());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -98,18 +92,16 @@ impl Database {
     }
 }
 
-fn program() -> PathBuf {
-    let on_path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&on_path).map(|folder| folder.join("pgbouncer"));
-    let mut places = on_path.chain(PLACES.map(PathBuf::from));
-    let program = places.find(|path| path.is_file());
-    program.expect("no pgbouncer on this machine: scripts/setup.sh proof installs it")
+fn command() -> Command {
+    let mut command = Command::new("pgbouncer");
+    command.env("PATH", format!("{}:{PLACES}", std::env::var("PATH").unwrap_or_default()));
+    command
 }
 
 /// Of `PgBouncer 1.18.0`, the first two numbers.
-fn version(program: &Path) -> (u32, u32) {
-    let said = Command::new(program).arg("--version").output();
-    let said = said.expect("pgbouncer runs").stdout;
+fn version() -> (u32, u32) {
+    let said = command().arg("--version").output();
+    let said = said.expect("pgbouncer runs (scripts/setup.sh proof installs it)").stdout;
     let said = String::from_utf8_lossy(&said);
     let word = said.split_whitespace().nth(1).expect("a version");
     let mut numbers = word.split('.').map(|number| number.parse().unwrap_or(0));

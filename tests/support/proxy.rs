@@ -106,8 +106,6 @@ pub struct Counts {
     pub swallowed_bytes: u64,
     /// Pieces that were held back by latency or throttling.
     pub delayed: u64,
-    /// Connections closed because the target did not take them.
-    pub unreachable: u64,
 }
 
 pub struct Proxy {
@@ -301,10 +299,7 @@ async fn serve(
             let _ = carry(Direction::Requests, from_client, nowhere, &shared, &connection).await;
             return;
         }
-        let Ok(server) = connect(&shared.target()).await else {
-            shared.count(|counts| counts.unreachable += 1);
-            return;
-        };
+        let Ok(server) = connect(&shared.target()).await else { return };
         let (from_server, to_server) = tokio::io::split(server);
         // The first end ends the connection: neither protocol behind this proxy closes one
         // direction and goes on with the other.

@@ -1,31 +1,15 @@
 //! Redis processes that a test may do anything to: a cluster of three primaries with a replica
 //! each, and a primary with two replicas under three Sentinels. On loopback, without a password.
 
-use super::network::{Network, Ports, Side};
-use super::{app::eventually, hire_janitor, locked, processes::signal, proxy::free_port};
-use nix::sys::signal::Signal;
+use super::network::{Network, Ports};
+use super::{app::eventually, hire_janitor, locked, proxy::free_port};
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::{net::Ipv4Addr, ops::Range, sync::Mutex};
+use std::{net::Ipv4Addr, sync::Mutex};
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
 const SILENCE_MS: &str = "1000";
-
-/// The slot of a key, as Redis Cluster computes it: CRC16 (XMODEM) of its hash tag.
-pub fn slot_of(key: &[u8]) -> u16 {
-    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = &key[open + 1..];
-        let close = rest.iter().position(|byte| *byte == b'}')?;
-        (close > 0).then(|| &rest[..close])
-    });
-    let crc = tag.unwrap_or(key).iter().fold(0u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
-            (crc << 1) ^ (0x1021 & (crc >> 15).wrapping_neg())
-        })
-    });
-    crc % 16_384
-}
 
 pub struct RedisProcess {
     pub port: u16,
@@ -84,12 +68,6 @@ impl RedisProcess {
             child.kill().expect("SIGKILL");
             child.wait().expect("it is gone");
         }
-    }
-
-    /// It stands still, without a word, or goes on.
-    pub fn freeze(&self, still: bool) {
-        let told = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
-        signal(&[self.pid().expect("it runs")], told);
     }
 
     pub fn address(&self) -> String {
@@ -270,12 +248,8 @@ impl RedisCluster {
         self.url_at(Ipv4Addr::LOCALHOST)
     }
 
-    /// The same nodes as they are reached from one side of a network.
-    pub fn url_from(&self, side: Side) -> String {
-        self.url_at(side.address())
-    }
-
-    fn url_at(&self, address: Ipv4Addr) -> String {
+    /// The same nodes as they are reached at this address, from one side of a network.
+    pub fn url_at(&self, address: Ipv4Addr) -> String {
         let seed = |node: &RedisProcess| format!("{address}:{}", node.port);
         let seeds: Vec<String> = self.nodes[..3].iter().map(seed).collect();
         format!("redis+cluster://{}", seeds.join(","))
@@ -283,6 +257,11 @@ impl RedisCluster {
 
     pub fn replica_of(&self, primary: usize) -> &RedisProcess {
         &self.nodes[primary + 3]
+    }
+
+    /// As the second node computes it: tests take the first one away.
+    pub async fn slot_of(&self, key: &str) -> u16 {
+        self.nodes[1].command(&["CLUSTER", "KEYSLOT", key]).await
     }
 
     /// Which of the six has this slot, as the first one that answers sees it.
@@ -350,21 +329,17 @@ impl RedisCluster {
 
 impl KeyHolder for RedisCluster {
     async fn holder(&self, key: &str) -> &RedisProcess {
-        &self.nodes[self.owner(slot_of(key.as_bytes())).await]
+        &self.nodes[self.owner(self.slot_of(key).await).await]
     }
 }
 
 async fn owner_by(node: &RedisProcess, slot: u16) -> Option<u16> {
     type Server = (Option<String>, u16, String, Value);
-    let Value::Array(ranges) = node.ask(&["CLUSTER", "SLOTS"]).await.ok()? else { return None };
-    ranges.into_iter().find_map(|range| {
-        let Value::Array(range) = range else { return None };
-        let [Value::Int(first), Value::Int(last), primary, ..] = range.as_slice() else {
-            return None;
-        };
-        let has_it: Range<i64> = *first..*last + 1;
+    let ranges: Vec<Vec<Value>> = node.ask(&["CLUSTER", "SLOTS"]).await.ok()?;
+    ranges.iter().find_map(|range| {
+        let [Value::Int(first), Value::Int(last), primary, ..] = &range[..] else { return None };
         let (_, port, ..): Server = redis::from_redis_value(primary.clone()).ok()?;
-        has_it.contains(&i64::from(slot)).then_some(port)
+        (*first..=*last).contains(&i64::from(slot)).then_some(port)
     })
 }
 

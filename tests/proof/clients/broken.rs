@@ -1,4 +1,4 @@
-//! What is no HTTP, or hardly, is refused and changes nothing.
+//! What is no HTTP, or hardly, is refused and changes nothing; who hangs up finds out by asking.
 
 use super::*;
 
@@ -15,8 +15,8 @@ async fn pipelined_requests_are_answered_in_order() {
     let mut orders = BTreeSet::new();
     for expected in [200, 202, 404, 409, 200, 200] {
         let answer = wire.answer().await.expect("six answers");
-        assert_eq!(answer.status(), expected, "{answer:?}");
-        orders.extend(answer.json()["order_id"].as_str().map(str::to_owned));
+        assert_eq!(answer.status, expected, "{answer:?}");
+        orders.extend(answer.body["order_id"].as_str().map(str::to_owned));
     }
     assert_eq!(orders.len(), 1, "the second purchase names the first");
     assert_eq!(app.assert_sound(&sale).await.live, 1);
@@ -53,7 +53,7 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
         // The server need not read to the end.
         let _ = wire.stream.write_all(request.as_bytes()).await;
         match wire.answer().await {
-            Some(answer) => assert_eq!(answer.status(), expected, "{what}: {answer:?}"),
+            Some(answer) => assert_eq!(answer.status, expected, "{what}: {answer:?}"),
             // Hung up on what it would not read.
             None => assert!(request.len() > 32_768, "{what}: no answer"),
         }
@@ -94,11 +94,49 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
         // No more is coming, so an unfinished request ends here.
         let _ = wire.stream.shutdown().await;
         while let Some(answer) = wire.answer().await {
-            assert!(answer.status() < 500, "{bytes:?}: {answer:?}");
+            assert!(answer.status < 500, "{bytes:?}: {answer:?}");
         }
     }
     app.get("/healthz").await.assert(200);
     // A changed byte may have left a good purchase good.
     app.assert_sound(&sale).await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
+    const BUYERS: usize = 100;
+    let app = TestApp::start().await;
+    let sale = app.sale(1_000, json!({})).await;
+    let shoppers = app.shoppers(BUYERS);
+    for (number, shopper) in shoppers.iter().enumerate() {
+        let mut wire = Wire::to(&app).await;
+        wire.send(purchase(&sale, shopper, "idempotency-key: once\r\n")).await;
+        if number % 2 == 0 {
+            // Resets the connection, where an ordinary close would end it in order.
+            wire.stream.set_zero_linger().expect("an option");
+        }
+    }
+    // The server may or may not have been faster than the hang-up.
+    let buyers = shoppers.iter().cloned().enumerate();
+    let retries = all_at_once(buyers.map(|(number, shopper)| {
+        let sale = sale.clone();
+        async move {
+            match number % 3 {
+                0 => shopper.buy(&sale).await,
+                _ => shopper.buy_with_key(&sale, "once").await,
+            }
+        }
+    }))
+    .await;
+    for (number, (shopper, reply)) in shoppers.iter().zip(&retries).enumerate() {
+        // Without the key, an order that the first request placed is in the way of the second.
+        let is_named = number % 3 == 0 && reply.code() == "already_ordered";
+        assert!(reply.is_accepted() || is_named, "{number}: {reply:#?}");
+        let order = shopper.until(reply.text("order_id"), "pending_payment").await;
+        let orders = shopper.get("/api/v1/orders").await;
+        orders.assert_has(json!({"orders": [order]}));
+    }
+    assert_eq!(app.assert_sound(&sale).await.live, BUYERS as i64);
     app.finish().await;
 }

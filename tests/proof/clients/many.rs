@@ -69,7 +69,7 @@ async fn one_client_too_many_waits_for_a_free_place() {
     let early = tokio::time::timeout(Duration::from_millis(300), late.answer()).await;
     assert!(early.is_err(), "{early:?}");
     places.pop();
-    assert_eq!(late.answer().await.expect("an answer").status(), 200);
+    assert_eq!(late.answer().await.expect("an answer").status, 200);
     app.finish().await;
 }
 
@@ -82,7 +82,7 @@ async fn one_address_cannot_have_all_connections() {
         let mut wire = Wire::to(&app).await;
         // One too many may already be closed.
         let _ = wire.stream.write_all(HEALTH.as_bytes()).await;
-        let answer = wire.answer().await.map(|answer| answer.status());
+        let answer = wire.answer().await.map(|answer| answer.status);
         assert_eq!(answer, (number < 3).then_some(200));
         wires.push(wire);
     }
@@ -93,17 +93,12 @@ async fn one_address_cannot_have_all_connections() {
 async fn a_server_without_descriptors_pauses_and_goes_on() {
     const DESCRIPTORS: usize = 160;
     let home = Home::new();
-    let ordinary = home.command(&["serve"]);
     // A hard limit, which the program cannot raise, below the connections that it is told to take.
     let limit = format!("ulimit -Sn {DESCRIPTORS} && ulimit -Hn {DESCRIPTORS} && exec \"$@\"");
-    let mut command = Command::new("sh");
-    command.args(["-c", &limit, "sh"]);
-    command.arg(ordinary.get_program()).args(ordinary.get_args());
-    command.current_dir(&home.0).env_clear();
-    command.env("MAX_CONNECTIONS", "10000");
-    for (name, value) in ordinary.get_envs() {
-        command.envs(value.map(|value| (name, value)));
-    }
+    let mut command = launch::command("sh", &home.0);
+    command.args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_flash-sale"), "serve"]);
+    command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
+    command.env("DATA_DIR", home.data()).env("MAX_CONNECTIONS", "10000");
     let program = Program::serve_by(&home, command).await;
 
     let mut crowd = Vec::new();
@@ -114,7 +109,7 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     }
     wait_for!(program.stderr().contains("accept error"));
     // Those who are in are served.
-    assert_eq!(crowd[0].answer().await.expect("an answer").status(), 200);
+    assert_eq!(crowd[0].answer().await.expect("an answer").status, 200);
     crowd[0].assert_served().await;
     drop(crowd);
     Wire::to_address(&program.base).await.assert_served().await;

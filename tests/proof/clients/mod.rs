@@ -1,16 +1,15 @@
-//! Impatient, slow, many and broken clients: none buys twice, blocks others or outlives the server.
+//! Broken, slow and many clients: none buys twice, blocks others or outlives the server.
 
 mod broken;
 mod many;
 mod slow;
-mod twice;
 
-use crate::support::app::{Options, PATIENCE, Reply, Shopper, TestApp, all_at_once};
+use crate::support::app::{Options, PATIENCE, Shopper, TestApp, all_at_once};
 use crate::support::program::{Home, Program};
-use crate::support::random::Random;
+use crate::support::{launch, random::Random};
 use flash_sale::http::{ConnectionLimits, server};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, process::Command, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -23,19 +22,9 @@ struct Wire {
 /// One answer as it came over the wire.
 #[derive(Debug)]
 struct Answer {
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn status(&self) -> u16 {
-        let status = self.head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        status.unwrap_or_else(|| panic!("no status line: {}", self.head))
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_default()
-    }
+    status: u16,
+    /// JSON, or null.
+    body: Value,
 }
 
 impl Wire {
@@ -76,9 +65,11 @@ impl Wire {
         if self.unread.len() < whole {
             return None;
         }
-        let body = String::from_utf8_lossy(&self.unread[end..whole]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status line: {head}"));
+        let body = serde_json::from_slice(&self.unread[end..whole]).unwrap_or_default();
         self.unread.drain(..whole);
-        Some(Answer { head, body })
+        Some(Answer { status, body })
     }
 
     /// How many more bytes there are now; 0 at the end, however it came.
@@ -90,7 +81,7 @@ impl Wire {
     /// Asks for the health, which must be answered with 200.
     async fn assert_served(&mut self) {
         self.send(HEALTH).await;
-        assert_eq!(self.answer().await.expect("an answer").status(), 200);
+        assert_eq!(self.answer().await.expect("an answer").status, 200);
     }
 
     /// Reads on until the server ends the connection.

@@ -2,10 +2,12 @@
 //! last orders that were acknowledged. The sales of the others go on.
 
 use super::*;
-use crate::faults::until_rebuilt;
+use crate::faults::{arm, until_rebuilt};
 use crate::support::plant::{SELL_FROM_ANY_PROCESS, plant};
+use crate::support::processes::signal;
 use crate::support::redis_servers::Watched;
 use flash_sale::domain::{PurchaseResult, SaleId};
+use nix::sys::signal::Signal;
 use reqwest::StatusCode;
 
 /// What becomes of the primary.
@@ -46,8 +48,9 @@ async fn fail_over(fate: Fate) {
         let _: String = cluster.replica_of(0).command(&words).await;
     };
     replica_waits("yes").await;
+    let first = [cluster.nodes[0].pid().expect("it runs")];
     match fate {
-        Fate::Frozen => cluster.nodes[0].freeze(true),
+        Fate::Frozen => signal(&first, Signal::SIGSTOP),
         _ => cluster.nodes[0].kill(),
     }
     // The others go on while nobody has its slots.
@@ -57,7 +60,7 @@ async fn fail_over(fate: Fate) {
     // Its replica is promoted and approved.
     wait_for!(epoch_of(app, &sales[1]).await > before);
     if fate == Fate::Frozen {
-        cluster.nodes[0].freeze(false);
+        signal(&first, Signal::SIGCONT);
     }
     crowd.until_accepted(&[1, 2, 3], 20).await;
     let away = crowd.longest_pause(1);
@@ -112,7 +115,7 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     let (buggy, _orders) = honest.services_without_tasks();
     for app in &deployment.apps {
         // Nobody rebuilds until we have looked at what is sold before.
-        app.services.fail_points.set("rebuild.elected=error*always").expect("a point");
+        arm(app, "rebuild.elected=error*always");
     }
     let replica = cluster.replica_of(0);
     wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
@@ -153,15 +156,14 @@ async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     let replica = cluster.replica_of(0);
     wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
     replica.be_cut_off().await;
-    let set = |app: &TestApp, point| app.services.fail_points.set(point).expect("a point");
     for app in &deployment.apps {
-        set(app, "recovery.read=error*always"); // it would find the order in the log
+        arm(app, "recovery.read=error*always"); // it would find the order in the log
     }
-    set(app, "admission.admitted=error*always");
+    arm(app, "admission.admitted=error*always");
     let buyer = app.shopper();
     buyer.buy(&sale).await.assert_problem(503, "unavailable");
     app.services.fail_points.clear();
-    set(app, "recovery.read=error*always");
+    arm(app, "recovery.read=error*always");
     let told = buyer.buy(&sale).await;
     told.assert_problem(409, "already_ordered");
     cluster.nodes[0].kill();

@@ -3,7 +3,7 @@
 //!
 //! | file | what happens |
 //! |---|---|
-//! | `redirects.rs` | sales are spread; slots move at rest and under load: MOVED, ASK, TRYAGAIN |
+//! | `redirects.rs` | slots move at rest and under load: MOVED, ASK, TRYAGAIN |
 //! | `failover.rs` | a primary is killed, under Sentinels too; its replica has everything, or not |
 //! | `split.rs` | a primary and an instance are cut off from all others, and go on selling |
 //! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
@@ -20,7 +20,7 @@ mod split;
 
 use crate::faults::epoch;
 use crate::support::app::{Options, TestApp};
-use crate::support::redis_servers::{KeyHolder, RedisCluster, slot_of};
+use crate::support::redis_servers::{KeyHolder, RedisCluster};
 use crate::support::{Servers, driver::Sale};
 use crowd::{Crowd, sale};
 
@@ -43,10 +43,14 @@ impl Deployment<RedisCluster> {
     async fn sale_on(&self, node: usize, stock: i64) -> Sale {
         loop {
             let sale = sale(&self.apps[0], stock).await;
-            if self.redis.owner(slot_of_sale(&sale)).await == node {
+            if self.redis.owner(self.slot_of(&sale).await).await == node {
                 return sale;
             }
         }
+    }
+
+    async fn slot_of(&self, sale: &Sale) -> u16 {
+        self.redis.slot_of(&key_of(sale)).await
     }
 
     /// The nodes and stocks of several.
@@ -78,10 +82,6 @@ impl<S: KeyHolder> Deployment<S> {
 
 fn key_of(sale: &Sale) -> String {
     format!("{{sale:{}}}", sale.id)
-}
-
-fn slot_of_sale(sale: &Sale) -> u16 {
-    slot_of(key_of(sale).as_bytes())
 }
 
 async fn epoch_of(app: &TestApp, sale: &Sale) -> i64 {

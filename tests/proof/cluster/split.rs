@@ -23,8 +23,9 @@ async fn divisible() -> (Deployment<RedisCluster>, Network, Proxy) {
     let (redis, network) = RedisCluster::start_on_network(&servers.folder("cluster")).await;
     let database = servers.database().await;
     let to_postgres = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let start = async |database, side| {
-        TestApp::launch(database, redis.url_from(side), String::new(), Options::default()).await
+    let start = async |database, side: Side| {
+        TestApp::launch(database, redis.url_at(side.address()), String::new(), Options::default())
+            .await
     };
     let cut_off = database.clone().through(to_postgres.tcp_address());
     let apps = [start(cut_off, Side::Alone).await, start(database, Side::Others).await];

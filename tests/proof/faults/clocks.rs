@@ -22,8 +22,8 @@ impl Turned {
         assert!(clock::libfaketime().is_some(), "{}", clock::LIBRARY_MISSING);
         let clock = home.0.join(format!("clock{shift}"));
         fs::write(&clock, shift).expect("a file");
-        let mut command = home.command(&["serve"]);
-        command.envs(settings_of(Servers::shared().await, &app.database, &app.prefix));
+        let servers = Servers::shared().await;
+        let mut command = home.command_on("serve", servers, &app.database, &app.prefix);
         command.envs(clock::settings(&clock));
         let program = Program::serve_by(home, command).await;
         let turned = Self { program, clock };
@@ -48,27 +48,11 @@ impl Turned {
         self.date().await - OffsetDateTime::now_utc()
     }
 
-    fn set(&self, shift: &str) {
+    /// Turns the clock while it runs.
+    fn turn(&self, shift: &str) {
         let draft = self.clock.with_extension("new");
         fs::write(&draft, shift).expect("a file");
         fs::rename(&draft, &self.clock).expect("renamed");
-    }
-
-    /// Turns the clock ahead while it runs.
-    async fn turn_ahead(&self, shift: &str, ahead: time::Duration) {
-        self.set(shift);
-        wait_for!((self.ahead().await - ahead).abs() < NEAR);
-    }
-
-    /// Turns the clock back while it runs. The server does not date answers back, so its date
-    /// stands still as long as the clock is behind it.
-    async fn turn_back(&self, shift: &str) {
-        self.set(shift);
-        wait_for!("the clock is turned back", {
-            let before = self.date().await;
-            tokio::time::sleep(Duration::from_millis(1_200)).await;
-            (self.date().await == before).then_some(())
-        });
     }
 }
 
@@ -184,10 +168,17 @@ async fn a_clock_that_jumps_in_the_middle_of_a_rush_disturbs_nobody() {
     let rush = Rush::start_at([app.entrance(), turned.entrance(&app)].into_iter(), &sale, 4, &[]);
     rush.until_accepted(40).await;
     for (shift, ahead) in [("+0", time::Duration::ZERO), ("+1d", time::Duration::DAY)] {
-        turned.turn_ahead(shift, ahead).await;
+        turned.turn(shift);
+        wait_for!((turned.ahead().await - ahead).abs() < NEAR);
         rush.until_accepted(40).await;
     }
-    turned.turn_back("-1d").await;
+    // The server does not date answers back: its date stands still while the clock is behind it.
+    turned.turn("-1d");
+    wait_for!("the clock is turned back", {
+        let before = turned.date().await;
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        (turned.date().await == before).then_some(())
+    });
     rush.until_accepted(40).await;
     let told = rush.end().await;
     assert_eq!(told.shed, 0, "a clock stopped the sale");

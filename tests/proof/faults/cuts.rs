@@ -43,8 +43,11 @@ impl Workbench {
         let redis = redis.expect("redis starts");
         let database = servers.database().await;
         let (services, accepted) = services_without_tasks(&database, &redis.url(), "");
-        let mut bench =
-            Self { redis, services, accepted, sale: SaleId::from_i64(0), dice: dice("cuts") };
+        let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or(now_ms().cast_unsigned());
+        println!("cuts: SEED={seed}");
+        let (sale, dice) = (SaleId::from_i64(0), Random::new(seed));
+        let mut bench = Self { redis, services, accepted, sale, dice };
         bench.rebuild().await;
         let sale = bench.services.catalog.create_sale(NewSale {
             title: "a thing".to_owned(),
@@ -117,11 +120,10 @@ impl Workbench {
         self.redis.start_again().await.expect("redis starts");
         self.rebuild().await;
 
-        let audit = eventually("the sale is quiescent", async || {
+        let audit = wait_for!("the sale is quiescent", {
             let audit = self.services.auditor.audit(self.sale).await.ok()?;
             audit.quiescent.then_some(audit)
         });
-        let audit = audit.await;
         let context = format!("cut at {at} of {length}: {audit:#?}");
         assert!(audit.ok && audit.conserved == Some(true), "{context}");
         assert!(audit.live >= written.len() as i64, "a row is gone; {context}");

@@ -44,29 +44,28 @@ async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() {
-    let pair = Pair::start().await;
-    let [app, holder] = pair.apps();
+    let (_servers, [app, holder]) = own_pair().await;
     let sale = app.sale(10, json!({})).await;
-    let late = held_back(holder, &sale, 6).await;
+    let late = held_back(&holder, &sale, 6).await;
     // They are in the log again, from where only the writer that has them may take them.
-    for instance in pair.apps() {
+    for instance in [&app, &holder] {
         arm(instance, "recovery.read=error*always");
     }
-    arm(holder, "writer.readmitted=error*always;writer.received=error*0");
-    wait_for!(fired(holder, "writer.readmitted") > 0);
+    arm(&holder, "writer.readmitted=error*always;writer.received=error*0");
+    wait_for!(fired(&holder, "writer.readmitted") > 0);
     // Those that the writer took in hand; the others are in its channel.
     let again = app.audit(&sale).await.backlog;
     assert!((1..=6).contains(&again), "{again} are in the log");
-    assert_eq!(rows(app).await, 0);
+    assert_eq!(rows(&app).await, 0);
 
-    rebuilt_by(app, &sale, flush(app)).await;
-    assert_eq!(rows(app).await, 0, "the rebuild had nothing to write");
-    for instance in pair.apps() {
+    rebuilt_by(&app, &sale, flush(&app)).await;
+    assert_eq!(rows(&app).await, 0, "the rebuild had nothing to write");
+    for instance in [&app, &holder] {
         instance.services.fail_points.clear();
     }
-    assert_all_pending(app, &sale, &late).await;
+    assert_all_pending(&app, &sale, &late).await;
     assert_eq!(app.assert_sound(&sale).await.live, 6);
-    pair.finish().await;
+    app.finish_with(holder).await;
 }
 
 /// After a loss the log begins anew, by the clock of the new Redis: an id may come twice.
@@ -77,9 +76,7 @@ async fn a_late_order_does_not_acknowledge_a_new_one_whose_entry_has_the_same_id
     let app = TestApp::start_on(&servers, Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let id = sale.parse().expect("an id");
-    let (services, mut accepted) = app.services_without_tasks();
-    let approved = services.rebuild.step(&mut HashSet::new()).await;
-    approved.expect("approved");
+    let (services, mut accepted) = app.approved_services().await;
     let mut buy = async || {
         services.admission.purchase(id, UserId::random(), None).await.expect("an answer");
         accepted.recv().await.expect("accepted")
@@ -103,20 +100,19 @@ async fn a_late_order_does_not_acknowledge_a_new_one_whose_entry_has_the_same_id
 /// What a paused process still holds when it wakes up in a world that was rebuilt without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sold() {
-    let pair = Pair::start().await;
-    let [first, second] = pair.apps();
+    let (_servers, [first, second]) = own_pair().await;
     let sale = first.sale(10, json!({})).await;
-    let before = epoch(first, &sale).await;
+    let before = epoch(&first, &sale).await;
     // The writer of the second instance takes its orders from the channel, and stands still.
-    arm(second, "writer.received=pause:6000");
-    let late = crowd(second, &sale, 10).await;
+    arm(&second, "writer.received=pause:6000");
+    let late = crowd(&second, &sale, 10).await;
     assert_eq!(late.len(), 10);
-    flush(first).await;
-    until_rebuilt(first, &sale, before).await;
+    flush(&first).await;
+    until_rebuilt(&first, &sale, before).await;
     // Neither the log nor Postgres knew of them: the units are sold again, to others.
-    let others = crowd(first, &sale, 30).await;
+    let others = crowd(&first, &sale, 30).await;
     assert_eq!(others.len(), 10, "no unit is lost, and none sold thrice");
-    assert!(fired(second, "writer.received") > 0);
+    assert!(fired(&second, "writer.received") > 0);
     let rejected = first.assert_kept(&sale, &late).await;
     assert_eq!(rejected["rejected"], 10, "{rejected:?}");
     for (shopper, id) in &late {
@@ -124,26 +120,25 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
         order.assert(StatusCode::OK);
         assert_eq!(order.text("status"), "rejected", "explicit, and queryable");
     }
-    assert_all_pending(first, &sale, &others).await;
+    assert_all_pending(&first, &sale, &others).await;
     let audit = first.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.rejected, audit.oversold), (10, 10, 0));
-    pair.finish().await;
+    first.finish_with(second).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() {
-    let pair = Pair::start().await;
-    let [first, second] = pair.apps();
+    let (_servers, [first, second]) = own_pair().await;
     let sale = first.sale(10, json!({})).await;
-    crowd(second, &sale, 4).await;
+    crowd(&second, &sale, 4).await;
     first.assert_sound(&sale).await;
     // These have their ids, and the epoch that they believe in, and have not asked yet.
-    arm(second, "admission.asking=pause:1500");
-    let paused = crowd(second, &sale, 10);
+    arm(&second, "admission.asking=pause:1500");
+    let paused = crowd(&second, &sale, 10);
     let rebuilt = async {
-        wait_for!(fired(second, "admission.asking") > 0);
-        rebuilt_by(first, &sale, flush(first)).await;
-        crowd(first, &sale, 3).await
+        wait_for!(fired(&second, "admission.asking") > 0);
+        rebuilt_by(&first, &sale, flush(&first)).await;
+        crowd(&first, &sale, 3).await
     };
     let (mut winners, others) = tokio::join!(paused, rebuilt);
     assert_eq!(others.len(), 3);
@@ -152,7 +147,7 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
     let live = first.assert_sound(&sale).await.live;
     assert!((4 + winners.len() as i64..=10).contains(&live), "{live}");
     // I5: what is left can be bought.
-    crowd(second, &sale, 20).await;
+    crowd(&second, &sale, 20).await;
     assert_eq!(first.assert_sound(&sale).await.live, 10);
-    pair.finish().await;
+    first.finish_with(second).await;
 }

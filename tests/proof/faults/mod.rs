@@ -17,7 +17,6 @@
 mod clocks;
 mod cuts;
 mod fail_points;
-mod failover;
 mod late;
 mod poison;
 mod postgres;
@@ -28,8 +27,8 @@ mod refusals;
 
 use crate::support::app::{Options, PATIENCE, Reply, Shopper, TestApp, eventually};
 use crate::support::load::{Rush, Told, Winner, assert_shed, crowd};
-use crate::support::program::{Home, Program, settings_of};
-use crate::support::proxy::{Address, Fault, Proxy, free_port};
+use crate::support::program::{Home, Program};
+use crate::support::proxy::{Address, Fault, Proxy};
 use crate::support::{Servers, own_redis::OwnRedis, random::Random};
 use embedded::RedisSettings;
 use flash_sale::audit::Audit;
@@ -41,45 +40,17 @@ use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Once;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 /// What a rush buys at least before a fault, and again after it.
 const ENOUGH: usize = 80;
 
-async fn own_redis(servers: &Servers, name: &str) -> OwnRedis {
-    let redis = OwnRedis::start(servers.folder(name), RedisSettings::default());
-    redis.await.expect("redis starts")
-}
-
-/// Two instances on one Postgres, and on a Redis that the test may do anything to.
-struct Pair {
-    redis: OwnRedis,
-    first: TestApp,
-    second: TestApp,
-    servers: Servers,
-}
-
-impl Pair {
-    async fn start() -> Self {
-        let servers = Servers::own().await;
-        let redis = own_redis(&servers, "other").await;
-        let first = TestApp::with_redis(&servers, redis.url(), Options::default()).await;
-        let second = first.another(Options::default()).await;
-        Self { redis, first, second, servers }
-    }
-
-    fn apps(&self) -> [&TestApp; 2] {
-        [&self.first, &self.second]
-    }
-
-    /// Ends the instances; the servers end with the value.
-    async fn finish(self) {
-        self.second.stop().await;
-        self.first.stop().await;
-        drop(self.servers);
-    }
+/// Two instances on servers of their own, to which the test may do anything.
+async fn own_pair() -> (Servers, [TestApp; 2]) {
+    let (servers, first) = TestApp::on_own_servers().await;
+    let second = first.another(Options::default()).await;
+    (servers, [first, second])
 }
 
 /// The epoch that Postgres has for this sale.
@@ -97,7 +68,7 @@ pub async fn until_rebuilt(app: &TestApp, sale: &str, before: i64) {
 }
 
 /// Does this, and waits until the sale was rebuilt because of it.
-async fn rebuilt_by(app: &TestApp, sale: &str, damage: impl Future<Output = ()>) {
+pub async fn rebuilt_by(app: &TestApp, sale: &str, damage: impl Future<Output = ()>) {
     let before = epoch(app, sale).await;
     damage.await;
     until_rebuilt(app, sale, before).await;
@@ -113,8 +84,15 @@ async fn sold(app: &TestApp, stock: i64, count: usize) -> (String, Vec<Winner>) 
 
 /// A sale with more units than a rush on it at these instances buys.
 async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
+    rush_with_regulars(apps, 0).await
+}
+
+/// The same, with so many regulars, who have an order in it already.
+pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rush) {
     let sale = apps[0].sale(50_000, json!({})).await;
-    let rush = Rush::start(apps, &sale, 6, &[]);
+    let regulars = crowd(apps[0], &sale, count).await;
+    TestApp::all_written(&regulars).await;
+    let rush = Rush::start(apps, &sale, 6, &regulars);
     rush.until_accepted(ENOUGH).await;
     (sale, rush)
 }
@@ -123,7 +101,7 @@ async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
 const DISOWN: &str = "UPDATE redis_incarnation SET run_id = 'another process'";
 
 /// FLUSHALL: everything in this application's Redis is gone, at once.
-async fn flush(app: &TestApp) {
+pub async fn flush(app: &TestApp) {
     app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
 }
 
@@ -135,7 +113,7 @@ pub async fn functions_run(app: &TestApp) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-fn arm(app: &TestApp, points: &str) {
+pub fn arm(app: &TestApp, points: &str) {
     app.services.fail_points.set(points).expect("fail points");
 }
 
@@ -161,7 +139,7 @@ async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
 }
 
 /// Ends the rush, and checks that nothing it was promised is missing and nothing is out of balance.
-async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told {
+pub async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told {
     let told = rush.end().await;
     assert_all_pending(app, sale, &told.winners).await;
     let (accepted, live) = (told.winners.len(), app.assert_sound(sale).await.live);
@@ -216,28 +194,4 @@ fn batch_of(sale: SaleId, epoch: i64, order: AcceptedOrder) -> AcceptedBatch {
         orders: vec![order],
         traced: Vec::new(),
     }
-}
-
-/// From a seed that is printed, `SEED` or the clock: what happened can be made to happen again.
-fn dice(what: &str) -> Random {
-    let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    let now = OffsetDateTime::now_utc().unix_timestamp_nanos();
-    let seed = given.unwrap_or_else(|| u64::try_from(now).unwrap_or_default());
-    println!("{what}: SEED={seed}");
-    Random::new(seed)
-}
-
-/// Injected panics are no news, and printing a backtrace takes the debug information of the binary.
-fn keep_quiet_about_injected_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            // As `panic!` with arguments leaves it.
-            let text = panic.payload().downcast_ref::<String>();
-            if !text.is_some_and(|text| text.starts_with("injected at ")) {
-                usual(panic);
-            }
-        }));
-    });
 }

@@ -1,56 +1,27 @@
-//! Postgres refuses, fails transactions, commits slowly, stands still or has a full disk: purchases
-//! go on, because Redis accepts them, or are shed with 503; what was accepted is written as soon as
-//! it can be. (It is killed under load by the short form of the chaos run.)
+//! Postgres fails transactions, commits slowly, falls silent, stands still, has a full disk or is
+//! replaced: purchases go on, because Redis accepts them, and what was accepted is written as soon
+//! as it can be. (It refuses in `refusals.rs`; the chaos run kills it, and has a standby that is
+//! synchronous take its place.)
 
 use super::*;
+use crate::support::launch::name_in;
 use crate::support::processes::{family, signal};
+use crate::support::standby::{self, followers, standby_of, until_followed};
 use nix::sys::signal::Signal;
 use std::process::{Child, Command, Stdio};
 use std::{fs, io::Write, path::PathBuf};
 
-cases! { nobody_gets_through:
-    a_postgres_that_refuses_connections => Fault::Refuse,
-    // As a balancer does that has no server behind it.
-    a_postgres_behind_a_balancer_that_hangs_up => Fault::CutRequest { after: 1 },
-}
-
-async fn nobody_gets_through(fault: Fault) {
-    let servers = Servers::shared().await;
-    let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let app = TestApp::behind(servers, &proxy).await;
-    let (sale, rush) = rush_on(&[&app]).await;
-    let rows = async || app.number("SELECT count(*) FROM orders").await;
-    let written = rows().await;
-    proxy.set(fault).await;
-    proxy.cut();
-    rush.until_accepted(2 * ENOUGH).await;
-    let now = rows().await;
-    assert!(now < written + 2 * ENOUGH as i64, "nobody wrote: {written}, {now}");
-    app.shopper().get("/api/v1/orders").await.assert_problem(503, "unavailable");
-    proxy.set(Fault::None).await;
-    rush.until_accepted(ENOUGH).await;
-    assert_nothing_lost(&app, &sale, rush).await;
-    app.finish().await;
-}
-
-/// Every second transaction on orders fails with this code.
-macro_rules! failing {
-    ($code:literal) => {
-        concat!(
-            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF random() < 0.5 THEN RAISE EXCEPTION 'not this time' USING ERRCODE = '",
-            $code,
-            "'; END IF;
-                 RETURN NULL;
-             END $$;
-             CREATE TRIGGER fail AFTER INSERT OR UPDATE ON orders
-                 FOR EACH STATEMENT EXECUTE FUNCTION fail();"
-        )
-    };
-}
-
-/// Each transaction that adds orders sleeps in its COMMIT, once.
-const SLOW_COMMITS: &str = "
+/// Every second statement on orders fails, to serialize or as the victim of a deadlock; and each
+/// transaction that adds orders sleeps in its COMMIT, once.
+const TROUBLE: &str = "
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF random() < 0.5 THEN
+            RAISE EXCEPTION 'not this time'
+                USING ERRCODE = CASE WHEN random() < 0.5 THEN '40001' ELSE '40P01' END;
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER fail AFTER INSERT OR UPDATE ON orders FOR EACH STATEMENT EXECUTE FUNCTION fail();
     CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF current_setting('test.slept', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
             PERFORM set_config('test.slept', pg_current_xact_id()::text, true), pg_sleep(0.3);
@@ -60,20 +31,14 @@ const SLOW_COMMITS: &str = "
     CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION dawdle();";
 
-cases! { sells_in_spite_of:
-    every_second_transaction_fails_to_serialize => failing!("40001"),
-    every_second_transaction_is_the_victim_of_a_deadlock => failing!("40P01"),
-    commits_that_take_300_ms => SLOW_COMMITS,
-}
-
-/// Buys, pays and cancels while these statements are in force.
-async fn sells_in_spite_of(statements: &str) {
+/// Buys, pays and cancels meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
     let (first, second) = TestApp::pair().await;
-    first.execute(statements).await;
+    first.execute(TROUBLE).await;
     let (sale, rush) = rush_on(&[&first, &second]).await;
     for pays in [true, false, true, false] {
-        let shopper = first.shopper();
-        let id = shopper.order_to_pay(&sale).await;
+        let (shopper, id) = first.buyer(&sale).await;
         let ask = async || match pays {
             true => shopper.pay(&id).await,
             false => shopper.cancel(&id).await,
@@ -125,8 +90,7 @@ async fn loads_that_fell_silent_hold_up_nobody_afterwards() {
     let servers = Servers::shared().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
     let app = TestApp::behind(servers, &proxy).await;
-    let shopper = app.shopper();
-    let order = shopper.order_to_pay(&app.sale(10, json!({})).await).await;
+    let (shopper, order) = app.buyer(&app.sale(10, json!({})).await).await;
     proxy.set(Fault::BlackHole).await;
     for _ in 0..3 {
         shopper.order(&order).await.assert_problem(503, "unavailable");
@@ -150,6 +114,45 @@ async fn a_postgres_that_stands_still_for_five_seconds() {
     signal(&stopped, Signal::SIGCONT);
     rush.until_accepted(ENOUGH).await;
     assert_nothing_lost(&app, &sale, rush).await;
+    app.stop().await;
+}
+
+/// Orders that a lagging standby has not got are lost for good; what is left is sold once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() {
+    let servers = Servers::own().await;
+    let primary = &servers.postgres;
+    let proxy = Proxy::start(Address::of_postgres(primary.address())).await;
+    let mut app = TestApp::behind(&servers, &proxy).await;
+    let standby = standby_of(primary, &servers.folder("standby")).await.expect("a standby");
+    until_followed(primary, "async").await.expect("followed");
+    let (sale, rush) = rush_on(&[&app]).await;
+    // It no longer receives: one whose replay is only paused would catch up when promoted.
+    let alone = ["ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"];
+    standby::execute(&standby, &alone).await.expect("cut off");
+    wait_for!(followers(primary, "").await.expect("a number") == 0);
+    rush.until_accepted(2 * ENOUGH).await;
+    let rows = "SELECT count(*) FROM orders";
+    let lost_from = app.number(rows).await;
+    let before = epoch(&app, &sale).await;
+
+    primary.kill();
+    let address = standby.address();
+    proxy.set_target(Address::of_postgres(address));
+    proxy.cut();
+    standby::promote(&standby).await.expect("promoted");
+    app.database = app.database.clone().on(address);
+    let found = app.number(rows).await;
+    assert!(found < lost_from, "the standby lagged: {found} of {lost_from}");
+
+    // Redis knows of buyers whom Postgres has forgotten: it has to be rebuilt.
+    wait_for!(epoch(&app, &sale).await > before);
+    rush.until_accepted(ENOUGH).await;
+    let told = rush.end().await.winners.len() as i64;
+    let audit = app.assert_sound(&sale).await;
+    let live = audit.live;
+    println!("{told} told 202, {live} live, {} of those lost", told - live);
+    assert!(live <= audit.stock && live < told, "{audit:#?}");
     app.stop().await;
 }
 
@@ -185,27 +188,20 @@ struct SmallDisk {
 impl SmallDisk {
     /// Needs root; `Err` says what `mount` said.
     fn mount(megabytes: u32) -> Result<Self, String> {
-        let name = format!("fs-it-{}-disk", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = name_in(&std::env::temp_dir(), "fs-it-disk-");
         fs::create_dir(&path).expect("a folder");
-        let size = format!("size={megabytes}m");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path);
-        let why = match mount.output() {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
-            Err(error) => Some(format!("mount: {error}")),
-        };
-        if let Some(why) = why {
-            fs::remove_dir(&path).ok();
-            return Err(why);
-        }
         // When this process ends, the pipe closes. Lazily: a server may still be about to end.
-        let script = "trap '' INT TERM HUP; cat >/dev/null; umount -l \"$1\" && rmdir \"$1\"";
+        let script = "trap '' INT TERM HUP; cat >/dev/null; umount -l \"$1\"; rmdir \"$1\"";
         let mut janitor = Command::new("sh");
         janitor.args(["-c", script, "janitor"]).arg(&path);
-        janitor.stdin(Stdio::piped()).stdout(Stdio::null());
-        Ok(Self { path, janitor: janitor.spawn().expect("sh runs") })
+        janitor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let disk = Self { path, janitor: janitor.spawn().expect("sh runs") };
+        let size = format!("size={megabytes}m");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&disk.path);
+        let mounted = mount.output().map_err(|error| format!("mount: {error}"))?;
+        let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+        mounted.status.success().then_some(disk).ok_or(said)
     }
 
     /// Fills it to the last byte.

@@ -3,11 +3,6 @@
 use super::*;
 use flash_sale::{fail_point::POINTS, redis::functions::record};
 use sqlx::Executor;
-use std::collections::BTreeSet;
-
-fn points() -> impl Iterator<Item = &'static str> {
-    POINTS.iter().copied().filter(|point| point.starts_with("rebuild."))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {
@@ -20,16 +15,15 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     database.connect().await.execute(DISOWN).await.expect("postgres");
 
     let home = Home::new();
-    for point in points() {
+    for point in POINTS.iter().filter(|point| point.starts_with("rebuild.")) {
         let armed = format!("{point}=exit");
-        let mut command = home.command(&["serve"]);
-        command.envs(settings_of(&servers, &database, &prefix));
+        let mut command = home.command_on("serve", &servers, &database, &prefix);
         command.env("FAIL_POINTS", &armed);
         let mut program = Program::spawn(&home, command);
         // Killed by a signal: by itself, at the point. The next one finds what it left.
         assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
         assert!(program.stderr().contains(point), "{armed}: {}", program.stderr());
-        if point == "rebuild.approved" {
+        if *point == "rebuild.approved" {
             break; // it is approved: the next one has nothing to do
         }
     }
@@ -40,20 +34,21 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     app.stop().await;
 }
 
-/// The epochs of which Redis has buyers of this sale.
-async fn epochs_with_buyers(app: &TestApp, sale: &str) -> BTreeSet<i64> {
+/// The keys of buyers of this sale, of every epoch.
+async fn keys_of_buyers(app: &TestApp, sale: &str) -> Vec<String> {
     let (keys, id) = keys_of(app, sale);
-    let state = keys.state(id);
-    let pattern = format!("{state}:*:buyers");
-    let found: Vec<String> = app.in_redis(redis::cmd("KEYS").arg(pattern)).await;
-    let rest = found.iter().map(|key| &key[state.len() + 1..]);
-    let epochs = rest.map(|rest| rest.split(':').next().expect("an epoch"));
-    epochs.map(|epoch| epoch.parse().expect("a number")).collect()
+    app.in_redis(redis::cmd("KEYS").arg(format!("{}:*:buyers", keys.state(id)))).await
+}
+
+/// The key of the buyers of one epoch.
+fn key_of_buyers(app: &TestApp, sale: &str, epoch: i64) -> String {
+    let (keys, id) = keys_of(app, sale);
+    keys.buyers(id, epoch)
 }
 
 async fn until_only_the_live_epochs_buyers_are_left(app: &TestApp, sale: &str) {
-    let live = async || BTreeSet::from([epoch(app, sale).await]);
-    wait_for!(epochs_with_buyers(app, sale).await == live().await);
+    let live = async || [key_of_buyers(app, sale, epoch(app, sale).await)];
+    wait_for!(keys_of_buyers(app, sale).await == live().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,8 +70,8 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
         };
         fails_again().await;
         fails_again().await;
-        let found = epochs_with_buyers(&app, &sale).await;
-        let was_live = found.contains(&before);
+        let found = keys_of_buyers(&app, &sale).await;
+        let was_live = found.contains(&key_of_buyers(&app, &sale, before));
         assert_eq!(was_live, !everything_is_lost, "{found:?}");
         assert!(found.len() <= 1 + usize::from(was_live), "{found:?}");
         app.services.fail_points.clear();
@@ -91,26 +86,25 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
 /// One that stood still, lost its lock and wakes up after another one has done its work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
-    let pair = Pair::start().await;
-    let [app, other] = pair.apps();
-    let (sale, winners) = sold(app, 20, 8).await;
+    let (_servers, [app, other]) = own_pair().await;
+    let (sale, winners) = sold(&app, 20, 8).await;
     app.assert_sound(&sale).await;
-    let before = epoch(app, &sale).await;
-    arm(app, "rebuild.recomputed=pause:5000;rebuild.buyers_written=pause:0");
-    arm(other, "rebuild.elected=error*always");
+    let before = epoch(&app, &sale).await;
+    arm(&app, "rebuild.recomputed=pause:5000;rebuild.buyers_written=pause:0");
+    arm(&other, "rebuild.elected=error*always");
     app.execute(DISOWN).await;
-    wait_for!(fired(app, "rebuild.recomputed") > 0);
+    wait_for!(fired(&app, "rebuild.recomputed") > 0);
     other.services.fail_points.clear();
     app.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
     )
     .await;
-    until_rebuilt(other, &sale, before + 1).await;
-    until_only_the_live_epochs_buyers_are_left(app, &sale).await;
+    until_rebuilt(&other, &sale, before + 1).await;
+    until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
     app.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 8);
-    pair.finish().await;
+    app.finish_with(other).await;
 }
 
 /// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
@@ -178,12 +172,10 @@ async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() 
         .await;
     }
     rebuilt_by(&app, &sale, app.execute(DISOWN)).await;
-    let (keys, id) = keys_of(&app, &sale);
-    let buyers = keys.buyers(id, epoch(&app, &sale).await);
+    let buyers = key_of_buyers(&app, &sale, epoch(&app, &sale).await);
     for (user, expected) in users.into_iter().zip([5..=12, 13..=15]) {
         let mut record = redis::cmd("HGET");
-        record.arg(&buyers).arg(&user.as_bytes()[..]);
-        let found: Vec<u8> = app.in_redis(&mut record).await;
+        let found: Vec<u8> = app.in_redis(record.arg(&buyers).arg(&user.as_bytes()[..])).await;
         let returned = record::decode(&found).filter(|held| held.returned);
         let held: Vec<i64> = returned.map(|held| held.order_id.get()).collect();
         assert_eq!(held, expected.collect::<Vec<_>>(), "the newest eight");
@@ -201,12 +193,9 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     let (prefix, mut redis) = (app.prefix.clone(), app.redis().await);
     let database = app.stop().await;
     let home = Home::new();
-    let rebuild = async |arguments: &[&str]| {
-        let mut command = home.command(&[&["rebuild"], arguments].concat());
-        command.envs(settings_of(servers, &database, &prefix));
-        home.finish(command).await.assert_done();
+    let rebuild = async |words: &str| {
+        home.finish(home.command_on(words, servers, &database, &prefix)).await.assert_done();
     };
-
     let launch = async |options| {
         let (database, prefix) = (database.clone(), prefix.clone());
         TestApp::launch(database, servers.redis.url(), prefix, options).await
@@ -216,7 +205,7 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     let mut damage = redis::pipe();
     damage.set(keys.buyers(id, 1), "nonsense").hdel(keys.state(id), "remaining");
     damage.exec_async(&mut redis).await.expect("damaged");
-    rebuild(&["--sale", &one]).await;
+    rebuild(&format!("rebuild --sale {one}")).await;
     let app = launch(Options::without_writer()).await;
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
     app.assert_kept(&one, &winners[0]).await;
@@ -226,7 +215,7 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     winners[1].extend(crowd(&app, &other, 2).await);
     app.stop().await;
 
-    rebuild(&[]).await;
+    rebuild("rebuild").await;
     let app = launch(Options::default()).await;
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (3, 2));
     for (sale, winners) in [&one, &other].into_iter().zip(&winners) {
@@ -252,9 +241,8 @@ async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
     );
     let backend: i32 = backend.fetch_one(&mut other).await.expect("the lock of the election");
     let home = Home::new();
-    let mut command = home.command(&["rebuild"]);
-    command.envs(settings_of(servers, &database, &prefix));
-    let mut program = Program::spawn(&home, command);
+    let mut program =
+        Program::spawn(&home, home.command_on("rebuild", servers, &database, &prefix));
     // It says whom it waits for.
     let says = |words: &str| program.stderr().contains(words);
     wait_for!(says("another rebuild is under way") && says(&backend.to_string()));
@@ -290,8 +278,7 @@ async fn a_whole_catalogue_is_rebuilt() {
         Ok("full") => (1_000, 1_000_000),
         _ => (100, 20_000),
     };
-    let pair = Pair::start().await;
-    let [app, _] = pair.apps();
+    let (_servers, [app, other]) = own_pair().await;
     let each = buyers / sales;
     // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As
     // if all sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale
@@ -313,24 +300,24 @@ async fn a_whole_catalogue_is_rebuilt() {
     .await;
     // Only what this process knows of can be missing in Redis.
     wait_for!(app.services.catalog.cache.cached_sales().len() == sales);
-    flush(app).await;
-    let (began, before) = (Instant::now(), functions_run(app).await);
+    flush(&app).await;
+    let (began, before) = (Instant::now(), functions_run(&app).await);
     app.execute(DISOWN).await;
     // The last thing that a rebuild does is to approve the process, after all sales.
-    while !is_approved(app).await {
+    while !is_approved(&app).await {
         assert!(began.elapsed() < 10 * PATIENCE, "nobody rebuilds");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let (took, calls) = (began.elapsed(), functions_run(app).await - before);
+    let (took, calls) = (began.elapsed(), functions_run(&app).await - before);
     println!("{sales} sales and {buyers} buyers were rebuilt in {took:?}, with {calls} calls");
     // What it costs: a few calls a sale, however many buyers it has.
     assert!(calls <= 8 * sales as u64, "{calls} calls for {sales} sales");
     for sale in [1, sales / 2, sales] {
         let sale = sale.to_string();
-        assert!(epoch(app, &sale).await > 1, "sale {sale} was rebuilt");
+        assert!(epoch(&app, &sale).await > 1, "sale {sale} was rebuilt");
         // The other instance may have done it, and this one follows at its next look.
-        wait_for!(!crowd(app, &sale, 1).await.is_empty());
+        wait_for!(!crowd(&app, &sale, 1).await.is_empty());
         assert_eq!(app.assert_sound(&sale).await.live, each as i64 + 1);
     }
-    pair.finish().await;
+    app.finish_with(other).await;
 }

@@ -2,7 +2,8 @@
 //! finds the damage, until it is rebuilt from Postgres by itself; the others go on undisturbed.
 
 use super::*;
-use redis::{Cmd, Pipeline};
+use Corruption::{Command, Entry};
+use redis::Pipeline;
 
 /// The keys of one sale.
 struct Damaged {
@@ -21,55 +22,47 @@ async fn damaged(app: &TestApp, sale: &str) -> Damaged {
 /// What is done to the keys of one sale.
 #[derive(Debug, Clone, Copy)]
 enum Corruption {
-    /// A field of the state has this value.
-    Field(&'static str, &'static str),
-    /// A field of the state is not there.
-    Missing(&'static str),
-    StateOfAnotherType,
-    LogOfAnotherType,
-    BuyersOfAnotherType,
+    /// A command, in words; STATE, LOG and BUYERS are the keys.
+    Command(&'static str),
     /// An entry as the function appends it, counted and all, with this header and length of orders.
     Entry(&'static [u8], usize),
 }
 
 const CORRUPTIONS: [Corruption; 14] = [
-    Corruption::Field("epoch", "?"),
-    Corruption::Field("opens", "soon"),
-    Corruption::Field("closes", ""),
-    Corruption::Field("limit", "one"),
-    Corruption::Field("remaining", "many"),
-    Corruption::Field("pending", "0x"),
-    Corruption::Missing("admitted"),
-    Corruption::Field("change", "-"),
-    Corruption::StateOfAnotherType,
-    Corruption::LogOfAnotherType,
-    Corruption::BuyersOfAnotherType,
-    Corruption::Entry(b"\xff\xfe", 99), // a header of noise
-    Corruption::Entry(b"1 1767225600000 0", 98), // cut off
-    Corruption::Entry(b"1 1767225600000 0", 0),
+    Command("HSET STATE epoch ?"),
+    Command("HSET STATE opens soon"),
+    Command("HSET STATE closes "),
+    Command("HSET STATE limit one"),
+    Command("HSET STATE remaining many"),
+    Command("HSET STATE pending 0x"),
+    Command("HDEL STATE admitted"),
+    Command("HSET STATE change -"),
+    // Keys of another type.
+    Command("SET STATE something-else"),
+    Command("SET LOG something-else"),
+    Command("SET BUYERS something-else"),
+    Entry(b"\xff\xfe", 99),          // a header of noise
+    Entry(b"1 1767225600000 0", 98), // cut off
+    Entry(b"1 1767225600000 0", 0),
 ];
 
 impl Corruption {
     fn of(self, keys: &Damaged) -> Pipeline {
-        let state = &keys.state;
         let mut pipeline = redis::pipe();
-        let another_type = |pipeline: &mut Pipeline, key: &str| {
-            pipeline.del(key).set(key, "something else");
-        };
         match self {
-            Self::Field(field, nonsense) => drop(pipeline.hset(state, field, nonsense)),
-            Self::Missing(field) => drop(pipeline.hdel(state, field)),
-            Self::StateOfAnotherType => another_type(&mut pipeline, state),
-            Self::LogOfAnotherType => another_type(&mut pipeline, &keys.log),
-            Self::BuyersOfAnotherType => another_type(&mut pipeline, &keys.buyers),
-            Self::Entry(meta, length) => {
-                pipeline.xadd(&keys.log, "*", &[("m", meta), ("o", &vec![1; length])]);
+            Command(words) => {
+                let words = words.replace("STATE", &keys.state).replace("LOG", &keys.log);
+                let words = words.replace("BUYERS", &keys.buyers);
+                let mut words = words.split(' ');
+                pipeline.cmd(words.next().expect("a command")).arg(words.collect::<Vec<_>>());
+            }
+            Entry(meta, length) => {
+                pipeline.atomic().xadd(&keys.log, "*", &[("m", meta), ("o", &vec![1; length])]);
                 for (field, add) in [("pending", 3), ("admitted", 3), ("remaining", -3)] {
-                    pipeline.hincr(state, field, add);
+                    pipeline.hincr(&keys.state, field, add);
                 }
             }
         }
-        pipeline.atomic();
         pipeline
     }
 }
@@ -128,43 +121,32 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
 }
 
 cases! { the_scrubber_has_it_rebuilt:
-    buyers_that_are_gone_come_back => |keys| {
-        redis::cmd("UNLINK").arg(keys.buyers).take()
+    buyers_that_are_gone_come_back => |pipeline, keys, _| {
+        pipeline.unlink(&keys.buyers);
     },
-    units_from_nowhere_are_taken_away => |keys| {
-        redis::cmd("HSET").arg(keys.state).arg("remaining").arg(999_999).take()
+    // The counts agree.
+    a_buyer_that_was_replaced_by_somebody_who_never_bought_is_missed => |pipeline, keys, user| {
+        pipeline.atomic().hdel(&keys.buyers, user.as_bytes());
+        pipeline.hset(&keys.buyers, &[9u8; 16][..], &[0u8; 17][..]);
     },
-    units_that_went_astray_come_back => |keys| {
-        redis::cmd("HINCRBY").arg(keys.state).arg("remaining").arg(-5).take()
+    units_from_nowhere_are_taken_away => |pipeline, keys, _| {
+        pipeline.hset(&keys.state, "remaining", 999_999);
+    },
+    units_that_went_astray_come_back => |pipeline, keys, _| {
+        pipeline.hincr(&keys.state, "remaining", -5);
     },
 }
 
-/// Damage that no purchase meets, in a sale of 40, of which 20 are sold.
-async fn the_scrubber_has_it_rebuilt(damage: fn(Damaged) -> Cmd) {
-    let app = TestApp::start().await;
-    let (sale, _) = sold(&app, 40, 20).await;
-    let mut damage = damage(damaged(&app, &sale).await);
-    rebuilt_by(&app, &sale, app.in_redis(&mut damage)).await;
-    sells_out(&app, &sale).await;
-    app.finish().await;
-}
-
-/// One buyer of twenty, whose place somebody who never bought has taken: the counts agree.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_buyer_that_was_replaced_is_missed() {
+/// Damage that no purchase meets, in a sale of 40, of which 20 are sold: one of them to this user.
+async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)) {
     let app = TestApp::start().await;
     let (sale, winners) = sold(&app, 40, 20).await;
-    let buyers = damaged(&app, &sale).await.buyers;
-    let mut redis = app.redis().await;
     app.assert_sound(&sale).await;
-    let mut replace = redis::pipe();
-    replace.atomic().hdel(&buyers, winners[7].0.user.as_bytes());
-    replace.hset(&buyers, &[9u8; 16][..], &[0u8; 17][..]);
-    rebuilt_by(&app, &sale, async {
-        replace.exec_async(&mut redis).await.expect("the damage is done");
-    })
-    .await;
-    winners[7].0.refused(&sale, "already_ordered").await;
+    let (buyer, mut redis, mut pipeline) = (&winners[7].0, app.redis().await, redis::pipe());
+    damage(&mut pipeline, &damaged(&app, &sale).await, buyer.user);
+    let damaging = async { pipeline.exec_async(&mut redis).await.expect("the damage is done") };
+    rebuilt_by(&app, &sale, damaging).await;
+    buyer.refused(&sale, "already_ordered").await;
     sells_out(&app, &sale).await;
     app.finish().await;
 }

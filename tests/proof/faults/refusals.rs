@@ -1,50 +1,62 @@
-//! A server that is there and says no, or another one at its address: clients hear 503, never 500,
-//! and when the server does its work again so does everything else, without a restart.
+//! A server that is there and says no, or another one at its address: clients hear 503 and when to
+//! come again, never 500; and when it works again so does everything else, without a restart.
 
 use super::*;
-use crate::support::own_redis::say;
+use crate::support::{app::ADMIN_TOKEN, own_redis::say, redis_connection};
 use redis::aio::MultiplexedConnection;
 use sqlx::{AssertSqlSafe, Executor};
-use std::fs;
+use std::{fs, path::Path};
 
-/// Everything that can be asked, of a sale and of somebody's order in it, at once; and what is
-/// wrong with the answers. Operators wait for a minute where shoppers wait for ten seconds.
+/// Everything that can be asked, of a sale and of somebody's order in it: by whom, and the body.
+const EVERYTHING: &str = r#"
+    anybody GET /healthz
+    anybody GET /readyz
+    anybody GET /api/v1/sales
+    anybody GET /api/v1/sales/SALE
+    shopper GET /api/v1/orders
+    shopper GET /api/v1/orders/ORDER
+    shopper GET /api/v1/orders/ORDER/events
+    shopper GET /api/v1/orders/123456789
+    shopper POST /api/v1/orders/ORDER/pay
+    shopper POST /api/v1/orders/ORDER/cancel
+    shopper POST /api/v1/sales/SALE/orders
+    operator GET /api/v1/admin/sales/SALE/audit
+    operator GET /api/v1/admin/sales/SALE/orders
+    operator GET /api/v1/admin/sales/SALE/orders?user=USER
+    operator PATCH /api/v1/admin/sales/SALE {"description":"changed"}
+    operator POST /api/v1/admin/sales/SALE/stock {"add":1}
+    operator POST /api/v1/admin/sales/SALE/pause
+    operator POST /api/v1/admin/sales/SALE/resume
+    operator POST /api/v1/admin/sales {"title":"another","price_cents":1,"stock":1}"#;
+
+/// Asks all of it at once; what is wrong with the answers. Operators wait for a minute where
+/// shoppers wait for ten seconds.
 async fn ask_everything(app: &TestApp, operators: bool, sale: &str, of: &Winner) -> Vec<String> {
     let (shopper, order) = of;
-    let public = ["/healthz", "/readyz", "/api/v1/sales", &format!("/api/v1/sales/{sale}")]
-        .map(|path| ("anybody", Method::GET, path.to_owned(), None));
-    let own = [
-        (Method::GET, "orders"),
-        (Method::GET, &format!("orders/{order}")),
-        (Method::GET, "orders/123456789"),
-        (Method::POST, &format!("orders/{order}/pay")),
-        (Method::POST, &format!("orders/{order}/cancel")),
-        (Method::POST, &format!("sales/{sale}/orders")),
-    ]
-    .map(|(method, path)| ("shopper", method, format!("/api/v1/{path}"), None));
-    let another = json!({"title": "another", "price_cents": 1, "stock": 1});
-    let admin = [
-        (Method::GET, format!("/{sale}/audit"), None),
-        (Method::GET, format!("/{sale}/orders"), None),
-        (Method::GET, format!("/{sale}/orders?user={}", shopper.user), None),
-        (Method::PATCH, format!("/{sale}"), Some(json!({"description": "changed"}))),
-        (Method::POST, format!("/{sale}/stock"), Some(json!({"add": 1}))),
-        (Method::POST, format!("/{sale}/pause"), None),
-        (Method::POST, format!("/{sale}/resume"), None),
-        (Method::POST, String::new(), Some(another)),
-    ]
-    .map(|(method, rest, body)| ("operator", method, format!("/api/v1/admin/sales{rest}"), body));
-    let admin = admin.into_iter().filter(|_| operators);
-    let asked =
-        public.into_iter().chain(own).chain(admin).map(async |(who, method, path, body)| {
-            let reply = match who {
-                "shopper" => shopper.call(method.clone(), &path).await,
-                "operator" => app.admin(&method, &path, body).await,
-                _ => app.get(&path).await,
-            };
-            let is_wrong = reply.status.is_server_error() && reply.status != 503;
-            is_wrong.then(|| format!("{who}: {method} {path}: {} {}", reply.status, reply.body))
-        });
+    let user = shopper.user.to_string();
+    let table = EVERYTHING.replace("SALE", sale).replace("ORDER", order).replace("USER", &user);
+    let rows = table.trim().lines().filter(|row| operators || !row.contains("operator "));
+    let asked = rows.map(async |row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let body = words.get(3).map(|body| serde_json::from_str(body).expect("JSON"));
+        let ask = app.ask(words[1], words[2]).maybe_json(body);
+        let response = match words[0] {
+            "shopper" => ask.bearer(&shopper.token).begin().await,
+            "operator" => ask.bearer(ADMIN_TOKEN).begin().await,
+            _ => ask.begin().await,
+        };
+        if response.status().is_success() {
+            return None; // a stream does not end
+        }
+        let reply = Reply::of(response).await;
+        let is_shed = reply.code() == "unavailable" && !reply.header("retry-after").is_empty();
+        let is_wrong = match reply.status.as_u16() {
+            503 => !is_shed && words[2] != "/readyz",
+            404 => !words[2].ends_with("123456789"), // all else is there
+            status => status >= 500,
+        };
+        is_wrong.then(|| format!("{}: {} {}", row.trim(), reply.status, reply.body))
+    });
     join_all(asked).await.into_iter().flatten().collect()
 }
 
@@ -73,29 +85,11 @@ impl Scene {
         Self { app, sale, proxy, winners, wrong }
     }
 
-    /// Somebody who has an order to pay.
-    async fn regular(&self) -> Winner {
-        let shopper = self.app.shopper();
-        let order = shopper.order_to_pay(&self.sale).await;
-        (shopper, order)
-    }
-
     /// Waits until a shopper hears 503.
     async fn until_refused(&mut self) {
         let (app, sale, winners) = (&self.app, &self.sale, &mut self.winners);
-        wait_for!(
-            "a shopper is refused",
-            match bought(app, sale).await {
-                Ok(winner) => {
-                    winners.push(winner);
-                    None
-                }
-                Err(reply) => {
-                    assert_shed(&reply);
-                    Some(())
-                }
-            }
-        );
+        let refused = async || bought(app, sale).await.map(|winner| winners.push(winner)).err();
+        assert_shed(&eventually("a shopper is refused", refused).await);
     }
 
     /// Notes what is answered wrongly while the server refuses.
@@ -121,9 +115,11 @@ impl Scene {
         self.app.stop().await;
     }
 
-    /// The proxy's own refusals: it hangs up at the first question, or leads to another server.
+    /// The proxy's own refusals: it takes no connection, hangs up at the first question (as a
+    /// balancer does that has no server behind it), or leads to another server.
     async fn lead_astray(&self, refusal: &str, elsewhere: &Address) {
         match refusal {
+            "refuses connections" => self.proxy.set(Fault::Refuse).await,
             "hangs up" => self.proxy.set(Fault::CutRequest { after: 1 }).await,
             _ => self.proxy.set_target(elsewhere.clone()),
         }
@@ -137,29 +133,17 @@ impl Scene {
     }
 }
 
-/// Why Redis refuses, the commands that bring it about (or code below), and that end it.
-const OF_REDIS: [(&str, &[&str], &str); 9] = [
-    ("memory is full", &["CONFIG SET maxmemory 1"], "CONFIG SET maxmemory 0"),
-    ("snapshots fail", &[], "CONFIG SET save "),
-    (
-        "too few replicas",
-        &["CONFIG SET min-replicas-to-write 1"],
-        "CONFIG SET min-replicas-to-write 0",
-    ),
-    ("a replica of nobody", &["REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),
-    ("busy", &[], ""),
-    (
-        "wants a password",
-        &["CONFIG SET requirepass unknown", "CLIENT KILL TYPE normal"],
-        "CONFIG SET requirepass ",
-    ),
-    (
-        "too many clients",
-        &["CONFIG SET maxclients 1", "CLIENT KILL TYPE normal"],
-        "CONFIG SET maxclients 10000",
-    ),
-    ("hangs up", &[], ""),
-    ("postgres answers", &[], ""),
+/// Why Redis refuses, the command that brings it about (or code below), and the one that ends it.
+const OF_REDIS: [(&str, &str, &str); 9] = [
+    ("memory is full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    ("snapshots fail", "", "CONFIG SET save "),
+    ("few replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    ("a replica of nobody", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    ("busy", "", ""),
+    ("wants a password", "CONFIG SET requirepass unknown", "CONFIG SET requirepass "),
+    ("too many clients", "CONFIG SET maxclients 1", "CONFIG SET maxclients 10000"),
+    ("hangs up", "", ""),
+    ("postgres answers", "", ""),
 ];
 
 /// A connection from before to a Redis that refuses.
@@ -170,25 +154,23 @@ impl Operator {
         say(&mut self.0.clone(), &command.split(' ').collect::<Vec<_>>()).await
     }
 
-    async fn must_say(&self, commands: &[&str]) {
-        for command in commands {
-            self.say(command).await.expect(command);
-        }
+    async fn must_say(&self, command: &str) {
+        self.say(command).await.expect(command);
     }
 
     /// A folder is in the place of the snapshot.
-    async fn make_snapshots_fail(&self, redis: &OwnRedis) {
-        fs::create_dir(redis.data().join("dump.rdb")).expect("a folder");
-        redis.say(&["CONFIG", "SET", "save", "3600 1000000"]).await.expect("saves");
-        self.must_say(&["BGSAVE"]).await;
+    async fn make_snapshots_fail(&self, snapshot: &Path) {
+        fs::create_dir(snapshot).expect("a folder");
+        let save = ["CONFIG", "SET", "save", "3600 1000000"];
+        say(&mut self.0.clone(), &save).await.expect("saves");
+        self.must_say("BGSAVE").await;
         let failed = "rdb_last_bgsave_status:err";
         wait_for!(self.say("INFO persistence").await.is_ok_and(|said| said.contains(failed)));
     }
 
     /// A script that does not end.
-    async fn make_busy(&self, redis: &OwnRedis) {
-        self.must_say(&["CONFIG SET busy-reply-threshold 1"]).await;
-        let mut another = redis.connection().await.expect("redis");
+    async fn make_busy(&self, mut another: MultiplexedConnection) {
+        self.must_say("CONFIG SET busy-reply-threshold 1").await;
         tokio::spawn(async move {
             let mut endless = redis::cmd("EVAL");
             endless.arg("while true do end").arg(0);
@@ -197,7 +179,7 @@ impl Operator {
     }
 
     async fn end_script(&self) {
-        self.must_say(&["SCRIPT KILL"]).await;
+        self.must_say("SCRIPT KILL").await;
         // By now anything that takes a millisecond makes it busy.
         wait_for!(self.say("CONFIG SET busy-reply-threshold 5000").await.is_ok());
     }
@@ -206,44 +188,52 @@ impl Operator {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_refuses_for_any_reason_is_503_and_passes() {
     let servers = Servers::own().await;
-    let redis = own_redis(&servers, "other").await;
-    let (home, elsewhere) =
-        (Address::Unix(redis.socket()), Address::of_postgres(servers.postgres.address()));
+    let home = Address::Unix(servers.redis.socket());
+    let elsewhere = Address::of_postgres(servers.postgres.address());
     let proxy = Proxy::start(home.clone()).await;
-    let operator = Operator(redis.connection().await.expect("redis"));
+    let connection = async || redis_connection(&servers.redis.url()).await;
+    let operator = Operator(connection().await);
+    let snapshot = servers.folder("redis/dump.rdb");
     let url = format!("redis://{}", proxy.address());
     let app = TestApp::with_redis(&servers, url, Options::default()).await;
     let mut scene = Scene::new(app, proxy).await;
     for (refusal, begin, end) in OF_REDIS {
-        let regular = scene.regular().await;
-        operator.must_say(begin).await;
+        let regular = scene.app.buyer(&scene.sale).await;
+        if !begin.is_empty() {
+            operator.must_say(begin).await;
+        }
         match refusal {
-            "snapshots fail" => operator.make_snapshots_fail(&redis).await,
-            "busy" => operator.make_busy(&redis).await,
+            // Those who are in already are not asked for it.
+            "wants a password" | "too many clients" => {
+                operator.must_say("CLIENT KILL TYPE normal").await;
+            }
+            "snapshots fail" => operator.make_snapshots_fail(&snapshot).await,
+            "busy" => operator.make_busy(connection().await).await,
             _ if begin.is_empty() => scene.lead_astray(refusal, &elsewhere).await,
             _ => {}
         }
         scene.until_refused().await;
         scene.ask(refusal, true, &regular).await;
         match refusal {
-            "snapshots fail" => fs::remove_dir(redis.data().join("dump.rdb")).expect("a folder"),
+            "snapshots fail" => fs::remove_dir(&snapshot).expect("a folder"),
             "busy" => operator.end_script().await,
             _ if begin.is_empty() => scene.lead_back(&home).await,
             _ => {}
         }
         if !end.is_empty() {
-            operator.must_say(&[end]).await;
+            operator.must_say(end).await;
         }
         scene.until_it_sells(regular).await;
     }
     scene.conclude().await;
 }
 
-const OF_POSTGRES: [&str; 6] = [
+const OF_POSTGRES: [&str; 7] = [
     "the database lets nobody in",
     "read only",
     "the orders are locked",
     "bytes vanish",
+    "refuses connections",
     "hangs up",
     "redis answers",
 ];
@@ -259,7 +249,7 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
     let name = &scene.app.database.name;
     let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only =");
     for refusal in OF_POSTGRES {
-        let regular = scene.regular().await;
+        let regular = scene.app.buyer(&scene.sale).await;
         // A session from before.
         let mut operator = scene.app.database.connect().await;
         match refusal {

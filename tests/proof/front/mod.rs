@@ -61,26 +61,19 @@ impl Kind {
 
 /// The file with these addresses instead of its own; a panic if it does not have what is replaced.
 fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
-    let (mut replaced, mut listens) = (0, 0);
-    let mut lines: Vec<String> = Vec::new();
-    for line in text.lines() {
-        match line.split_whitespace().next() {
-            Some("server") if line.contains("app-") => {
-                if replaced == 0 {
-                    let rest = line.split_once(":8080").expect("a port").1;
-                    let server = |address| format!("server {address}{rest}");
-                    lines.extend(instances.iter().map(server));
-                }
-                replaced += 1;
-            }
-            Some("listen") => {
-                listens += 1;
-                lines.push(format!("listen 127.0.0.1:{port};"));
-            }
-            _ => lines.push(line.to_owned()),
+    let (mut left, mut listens) = (instances.iter(), 0);
+    let replace = |line: &str| match line.trim().split_once(":8080") {
+        Some((server, rest)) if server.starts_with("server app-") => {
+            left.next().map(|address| format!("server {address}{rest}"))
         }
-    }
-    assert!(replaced > 1 && listens == 1, "nginx.conf has changed");
+        _ if line.trim() == "listen 8080;" => {
+            listens += 1;
+            Some(format!("listen 127.0.0.1:{port};"))
+        }
+        _ => Some(line.to_owned()),
+    };
+    let lines: Vec<String> = text.lines().filter_map(replace).collect();
+    assert!(left.len() == 0 && listens == 1, "nginx.conf has changed");
     lines.join("\n")
 }
 
@@ -92,11 +85,6 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// What it has written about errors.
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
     /// In front of all instances.
     async fn start(kind: Kind, deployment: &Deployment) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -222,10 +210,4 @@ impl Deployment {
 /// The token of a new user.
 fn mint(tokens: &TokenSigner) -> String {
     tokens.mint(UserId::random(), "tester", OffsetDateTime::now_utc() + time::Duration::HOUR)
-}
-
-/// Waits for something that comes from a proxy.
-async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(PATIENCE, waited).await;
-    waited.unwrap_or_else(|_| panic!("{what} did not come in {PATIENCE:?}"))
 }

@@ -11,35 +11,23 @@ async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
     positions
 }
 
-/// So many people, who have joined at this instance and were drawn, and their places.
-async fn drawn(app: &TestApp, sale: &str, count: usize) -> (Vec<Shopper>, Vec<u64>) {
-    let people = app.shoppers(count);
-    all_join(&people, sale).await;
-    draw_now(app, sale).await;
-    until(&people[0], sale, "waiting").await;
-    let places = positions(&people, sale).await;
-    (people, places)
-}
-
-/// The instance at which everybody joined goes; the other one knows all places.
+/// The instance at which everybody joined goes, and Redis is killed and comes back with its data:
+/// nobody loses their place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_outlive_the_instance_that_gave_them() {
-    let (app, gone) = TestApp::pair().await;
+async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
+    let (servers, app) = TestApp::on_own_servers().await;
+    let gone = app.another(Options::default()).await;
     let sale = sale(&app, 100, Duration::HOUR, json!({})).await;
-    let (people, before) = drawn(&gone, &sale, 50).await;
+    let people = gone.shoppers(50);
+    all_join(&people, &sale).await;
+    draw_now(&gone, &sale).await;
+    until(&people[0], &sale, "waiting").await;
+    let before = positions(&people, &sale).await;
     gone.stop().await;
     let people: Vec<Shopper> = people.iter().map(|shopper| shopper.at(&app)).collect();
     until(&people[0], &sale, "waiting").await;
     assert_eq!(positions(&people, &sale).await, before);
-    app.finish().await;
-}
 
-/// Redis is killed in the middle and comes back with its data: nobody loses their place.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_outlive_a_restart_of_redis() {
-    let (servers, app) = TestApp::on_own_servers().await;
-    let sale = sale(&app, 1_000, Duration::HOUR, json!({})).await;
-    let (people, before) = drawn(&app, &sale, 30).await;
     servers.redis.kill(); // it is started again
     wait_for!("the place is back, and nothing wrong is said until then", {
         let place = look(&people[0], &sale).await;

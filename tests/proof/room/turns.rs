@@ -87,9 +87,10 @@ async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
     app.finish_with(third).await;
 }
 
-/// Two buy what there is; two hundred others, at two instances, hear of it without asking.
+/// Two buy what there is; two hundred others, at two instances, hear of it without asking. A unit
+/// that comes back is the next one's turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_who_waits_hears_that_nothing_is_left() {
+async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_comes_back() {
     let (app, other) = TestApp::pair().await;
     let sale = sale(&app, 2, SOON, json!({"overbooking_percent": 0, "turn_secs": 600})).await;
     let winners = [app.shopper(), other.shopper()];
@@ -98,7 +99,7 @@ async fn everybody_who_waits_hears_that_nothing_is_left() {
         join(winner, &sale).await;
         tokens.push(admission(winner, &sale).await);
     }
-    let mut following = Vec::new();
+    let (mut waiting, mut following) = (Vec::new(), Vec::new());
     for number in 0..200 {
         let shopper = [&app, &other][number % 2].shopper();
         join(&shopper, &sale).await;
@@ -111,76 +112,45 @@ async fn everybody_who_waits_hears_that_nothing_is_left() {
         });
         assert_has(&first, expected);
         following.push(events);
+        waiting.push(shopper);
     }
+    let mut orders = Vec::new();
     for (winner, token) in winners.iter().zip(&tokens) {
-        buy(winner, &sale, token).await.assert(202);
+        let order = buy(winner, &sale, token).await;
+        order.assert(202);
+        orders.push(order.text("order_id").to_owned());
     }
-    let sold_out = Instant::now();
-    let told = following.into_iter().map(async |mut events| {
-        events.until(|place| place["sale_state"] == "sold_out").await;
-        sold_out.elapsed()
-    });
-    let latest = futures_util::future::join_all(told).await.into_iter().max();
-    println!("the last one heard after {latest:?}");
+    for mut events in following {
+        let told = events.until(|place| place["sale_state"] == "sold_out").await;
+        assert_eq!(told["state"], "waiting");
+    }
     // Latecomers are told so; those who wait keep their place: units may come back.
     app.shopper().post(&path(&sale)).await.assert_problem(409, "sold_out");
+    winners[0].until(&orders[0], "pending_payment").await;
+    winners[0].cancel(&orders[0]).await.assert(200);
+    let next = &waiting[0];
+    buy(next, &sale, &admission(next, &sale).await).await.assert(202);
+    app.assert_sound(&sale).await;
     app.finish_with(other).await;
 }
 
-/// A unit that comes back is the next one's turn.
+/// Nobody's turn begins in a pause, and nobody can say how long it takes. There is an estimate once
+/// turns begin, and it is near the truth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_queue_goes_on_when_a_unit_comes_back() {
+async fn a_pause_holds_the_queue_and_then_the_estimate_is_what_happens() {
     let app = TestApp::start().await;
-    let sale = sale(&app, 1, SOON, json!({"overbooking_percent": 0})).await;
-    let (first, second) = (app.shopper(), app.shopper());
-    join(&first, &sale).await;
-    let token = admission(&first, &sale).await;
-    join(&second, &sale).await;
-    let order = buy(&first, &sale, &token).await;
-    order.assert(202);
-    wait_for!("sold out", {
-        let place = look(&second, &sale).await;
-        assert_eq!(place.text("state"), "waiting");
-        (place.text("sale_state") == "sold_out").then_some(())
-    });
-    let id = order.text("order_id");
-    first.until(id, "pending_payment").await;
-    first.cancel(id).await.assert(200);
-    buy(&second, &sale, &admission(&second, &sale).await).await.assert(202);
-    app.assert_sound(&sale).await;
-    app.finish().await;
-}
-
-/// Nobody's turn begins in a pause; and how long it takes, nobody can say.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_holds_the_queue() {
-    let app = TestApp::start().await;
-    let sale = sale(&app, 10, SOON, json!({})).await;
+    let sale = sale(&app, 1_000, SOON, json!({"per_second": 5})).await;
+    let people = app.shoppers(60);
     app.steer(&sale, "pause").await;
-    let shopper = app.shopper();
-    join(&shopper, &sale).await;
-    let place = until(&shopper, &sale, "waiting").await;
-    assert_has(&place, json!({"position": 1, "sale_state": "paused", "estimate_secs": null}));
+    all_join(&people, &sale).await;
+    let last = &people[59];
+    let place = until(last, &sale, "waiting").await;
+    assert_has(&place, json!({"sale_state": "paused", "estimate_secs": null}));
     let before = field(&app, &sale, "frontier").await;
     wait_for!(field(&app, &sale, "change").await.is_some());
     assert_eq!(field(&app, &sale, "frontier").await, before);
     app.steer(&sale, "resume").await;
-    until(&shopper, &sale, "turn").await;
-    app.finish().await;
-}
-
-/// There is an estimate once turns begin, and it is near the truth.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_estimate_is_what_happens() {
-    let app = TestApp::start().await;
-    let sale = sale(&app, 1_000, SOON, json!({"per_second": 5})).await;
-    let people = app.shoppers(60);
-    // However long it takes them to join, nobody's turn begins before the last one has a place.
-    app.steer(&sale, "pause").await;
-    all_join(&people, &sale).await;
-    app.steer(&sale, "resume").await;
     // Once some seconds' worth has had its turn: the first estimates know little of the rate.
-    let last = &people[59];
     let promise = wait_for!("somebody far behind has an estimate", {
         let place = look(last, &sale).await.body;
         let is_near_enough = (1..=25).contains(&place["position"].as_u64().unwrap_or(0));
