@@ -14,6 +14,8 @@ const RETRIES: usize = 12;
 const REMEMBERED: usize = 64;
 /// The last units are sold in this time; it takes a fraction of a second.
 const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than anybody has to pay.
+const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
 /// One shopper after another.
 pub struct Shopper {
@@ -190,25 +192,29 @@ pub async fn sell_off(world: &Arc<World>) -> bool {
     buyers.join_all().await.into_iter().all(|heard| heard)
 }
 
-/// One buyer after another, each until their order is paid.
+/// One buyer after another, each until their order is paid, or has lapsed on a busy machine.
 async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
-    let mut buyer = Buyer::with_key(&client.world, sale);
     let deadline = Instant::now() + SOLD_OFF_WITHIN;
+    let mut buyer = Buyer::with_key(&client.world, sale);
     while Instant::now() < deadline {
         let instance = client.any_instance();
         let (answer, order) = client.ask(&buyer, Kind::Buy, NO_ORDER, instance).await;
         if answer == Answer::SoldOut {
             return true;
         }
-        if order != NO_ORDER {
-            client.ask(&buyer, Kind::Pay, order, instance).await;
-            // Paid, or lapsed on a busy machine.
-            let (read, _) = client.ask(&buyer, Kind::Read, order, instance).await;
-            if matches!(read, Answer::Order(status) if status.is_terminal()) {
-                buyer = Buyer::with_key(&client.world, sale);
+        let lapsed = Instant::now() + LAPSED_AFTER;
+        while order != NO_ORDER && Instant::now() < lapsed {
+            let (paid, _) = client.ask(&buyer, Kind::Pay, order, instance).await;
+            if matches!(paid, Answer::Order(_)) {
+                break;
             }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        if order == NO_ORDER {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        } else {
+            buyer = Buyer::with_key(&client.world, sale);
+        }
     }
     false
 }
