@@ -1,9 +1,9 @@
 //! A deployment: a private Redis and a private Postgres, some instances of the program, and a proxy
 //! of its own between each instance and each store.
 
-use crate::instance::{Instance, Role};
+use crate::instance::{Instance, Role, Settings};
+use crate::report::say;
 use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET};
-use crate::support::driver::http::{Connection, Ended, request};
 use crate::support::launch::{Folder, poll, tail};
 use crate::support::proxy::{Address, Fault, Proxy, free_port};
 use crate::support::stores::{Error, Result, Stores, connect};
@@ -12,17 +12,9 @@ use embedded::{PostgresServer, PostgresTuning, RedisFsync, RedisSettings};
 use nix::sys::signal::Signal;
 use redis::aio::MultiplexedConnection;
 use sqlx::{PgConnection, postgres::PgConnectOptions};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
-use std::{env, path::PathBuf};
-
-static POSTGRES_VERSION: OnceLock<String> = OnceLock::new();
-
-/// Of the Postgres that was started last; "" before that.
-pub fn postgres_version() -> String {
-    POSTGRES_VERSION.get().cloned().unwrap_or_default()
-}
+use std::{env, net::SocketAddr, path::PathBuf};
 
 /// How the folders of deployments are called. Short, because the paths of unix sockets are.
 pub const PREFIX: &str = "fs-chaos-";
@@ -40,7 +32,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub async fn start(roles: &[Role], settings: &[(&str, &str)]) -> Result<Self> {
+    pub async fn start(roles: &[Role], settings: Settings) -> Result<Self> {
         let folder = Folder::create(&env::temp_dir(), PREFIX)?;
         let tuning = PostgresTuning { max_connections: 200, ..PostgresTuning::default() };
         let postgres_folder = folder.0.join("p0");
@@ -62,11 +54,12 @@ impl Cluster {
         // The schema is there before the first instance: they do not wait for each other.
         let pool = flash_sale::postgres::pool(options, 1);
         flash_sale::postgres::migrate(&pool).await?;
-        let version = sqlx::query_scalar("SELECT version()").fetch_one(&pool).await?;
-        POSTGRES_VERSION.get_or_init(|| version);
+        let version: String = sqlx::query_scalar("SELECT version()").fetch_one(&pool).await?;
+        static SAID: Once = Once::new();
+        SAID.call_once(|| say(&version));
         pool.close().await;
         for role in roles {
-            cluster.add_instance(*role, settings).await?;
+            cluster.add_instance(*role, settings.clone()).await?;
         }
         for instance in &mut cluster.instances {
             instance.start(&[])?;
@@ -75,27 +68,23 @@ impl Cluster {
         Ok(cluster)
     }
 
-    async fn add_instance(&mut self, role: Role, more: &[(&str, &str)]) -> Result {
+    async fn add_instance(&mut self, role: Role, more: Settings) -> Result {
         let number = u8::try_from(self.instances.len()).map_err(|_| "at most 255 instances")?;
         let redis = Proxy::start(Address::Unix(self.redis.socket())).await;
         let postgres = Proxy::start(Address::of_postgres(self.postgres.address())).await;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let database =
             format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address());
         let secret = String::from_utf8_lossy(TOKEN_SECRET).into_owned();
         let own = [
             ("REDIS_URL", format!("redis://{}", redis.address())),
             ("DATABASE_URL", database),
-            ("LISTEN_ADDR", address.to_string()),
             ("TOKEN_SECRET", secret),
             ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
             ("RATE_LIMIT", "off".to_owned()),
             ("RUST_LOG", "info".to_owned()),
         ];
-        let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        let settings = own.into_iter().chain(more);
-        let settings = settings.map(|(name, value)| (name.to_owned(), value)).collect();
-        self.instances.push(Instance::new(number, role, address, &self.folder.0, settings));
+        let settings = own.into_iter().chain(more).collect();
+        self.instances.push(Instance::new(number, role, self.folder.0.clone(), settings));
         self.redis_proxies.push(redis);
         self.postgres_proxies.push(postgres);
         Ok(())
@@ -146,15 +135,14 @@ impl Cluster {
 
     /// Waits until every instance that serves says that it is ready.
     async fn until_serving(&mut self, limit: Duration) -> Result {
-        let deadline = Instant::now() + limit;
+        let (client, deadline) = (reqwest::Client::new(), Instant::now() + limit);
         for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
             let ready = poll(deadline - Instant::now(), 10, async || {
-                let mut connection = Connection::new(instance.address);
-                let asked = request("GET", "/readyz", "", "", "");
-                let answer = connection.call(&asked, Duration::from_secs(2)).await;
+                let asked = client.get(format!("http://{}/readyz", instance.address));
+                let answer = asked.timeout(Duration::from_secs(2)).send().await;
                 // One that ended because a store was away is started again.
                 instance.start(&[])?;
-                let is_ready = matches!(&answer, Ended::Answered(found) if found.status == 200);
+                let is_ready = answer.is_ok_and(|answer| answer.status() == 200);
                 Ok::<_, Error>(is_ready.then_some(()))
             });
             if ready.await?.is_none() {

@@ -1,12 +1,12 @@
 //! One process of the program: started, killed, stopped, continued and started again, always on the
 //! same port.
 
-use crate::support::{launch, processes, stores::Result};
+use crate::support::{launch, processes, proxy::free_port, stores::Result};
 use nix::sys::signal::Signal;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
-use std::{fs, net::SocketAddr, os::unix::process::ExitStatusExt};
+use std::{fs, os::unix::process::ExitStatusExt, path::PathBuf};
 
 /// What a process of the program is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +30,14 @@ impl Role {
     }
 }
 
+pub type Settings = Vec<(&'static str, String)>;
+
 /// See the head of this file. Dropping it kills the process.
 pub struct Instance {
     pub number: u8,
     pub role: Role,
     pub address: SocketAddr,
-    settings: Vec<(String, String)>,
+    settings: Settings,
     folder: PathBuf,
     child: Option<Child>,
     started: Instant,
@@ -47,19 +49,13 @@ pub struct Instance {
 
 impl Instance {
     /// Prepared, not started. `settings` are environment variables.
-    pub fn new(
-        number: u8,
-        role: Role,
-        address: SocketAddr,
-        folder: &Path,
-        settings: Vec<(String, String)>,
-    ) -> Self {
+    pub fn new(number: u8, role: Role, folder: PathBuf, settings: Settings) -> Self {
         Self {
             number,
             role,
-            address,
+            address: (Ipv4Addr::LOCALHOST, free_port()).into(),
             settings,
-            folder: folder.to_path_buf(),
+            folder,
             child: None,
             started: Instant::now(),
             log_before: 0,
@@ -87,7 +83,8 @@ impl Instance {
         command
             .args(self.role.arguments())
             .env("NO_COLOR", "1") // the logs are searched
-            .envs(self.settings.iter().map(|(name, value)| (name, value)))
+            .env("LISTEN_ADDR", self.address.to_string())
+            .envs(self.settings.iter().cloned())
             .envs(extra.iter().copied())
             .stdout(output)
             .stderr(errors);

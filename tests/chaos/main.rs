@@ -7,7 +7,6 @@ mod instance;
 mod measures;
 mod planted;
 mod report;
-mod shoppers;
 mod trial;
 
 #[path = "../support/mod.rs"]
@@ -16,7 +15,7 @@ mod support;
 use clap::Parser;
 use faults::Fault;
 use futures_util::{StreamExt, stream};
-use report::{HEADINGS, Machine, Report, TrialReport, Verdict};
+use report::{HEADINGS, Report, TrialReport, Verdict, machine, say};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{env, path::PathBuf, process::ExitCode, sync::OnceLock};
 use support::stores::Result;
@@ -150,10 +149,8 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     if fault == Fault::Clock && arguments.allow_missing_faketime {
         report.excuse_missing_faketime();
     }
-    eprintln!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64());
-    for remark in report.remarks() {
-        eprintln!("    {remark}");
-    }
+    say(&format!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64()));
+    report.remarks().iter().for_each(|remark| say(&format!("    {remark}")));
     report
 }
 
@@ -184,11 +181,11 @@ async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.verbose {
         TALKATIVE.get_or_init(Instant::now);
     }
-    // The commit too: it is the one that this was built from, as far as anybody can tell.
-    let mut machine = Machine::look();
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let seed = arguments.seed.unwrap_or(now % 1_000_000);
-    eprintln!("chaos: seed {seed}");
+    let words: Vec<String> = env::args().skip(1).collect();
+    let machine = machine();
+    say(&format!("seed {seed}, {machine}\narguments: {}\n", words.join(" ")));
     let faults = faults_of(&arguments)?;
     let plan = Plan {
         seed,
@@ -199,7 +196,7 @@ async fn run(arguments: Arguments) -> Result<Report> {
         swaps_tokens: false,
     };
     if !faults.is_empty() {
-        eprintln!("{HEADINGS}");
+        say(HEADINGS);
     }
     let is_short = arguments.only.is_empty() && !arguments.all;
     // In the short form two at once: each mostly waits for orders to lapse.
@@ -208,23 +205,16 @@ async fn run(arguments: Arguments) -> Result<Report> {
     let trials: Vec<TrialReport> = trials.buffered(at_once).collect().await;
     let (mut planted, mut measures) = (Vec::new(), Vec::new());
     if arguments.planted {
-        eprintln!("planted bugs, which the checkers must notice:");
+        say("planted bugs, which the checkers must notice:");
         planted = planted::run(seed, &arguments.only).await;
-        for report in &planted {
-            eprintln!("{}", report.line());
-        }
+        planted.iter().for_each(|report| say(&report.line()));
     }
     if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
         measures = measures::run(seed).await;
     }
-    machine.postgres = cluster::postgres_version();
     let report = Report {
         seed,
-        arguments: env::args().skip(1).collect(),
         machine,
-        operations: trials.iter().map(|trial| trial.operations).sum(),
-        kills: trials.iter().map(|trial| trial.kills).sum(),
-        violations: trials.iter().map(|trial| trial.violations.len()).sum(),
         passed: trials.iter().all(|trial| trial.verdict == Verdict::Passed)
             && planted.iter().all(|report| report.passed)
             && measures.iter().all(|measure| measure.held),
@@ -232,6 +222,7 @@ async fn run(arguments: Arguments) -> Result<Report> {
         planted,
         measures,
     };
+    say(&report.verdict());
     if let Some(folder) = &arguments.report {
         report.write(folder)?;
         eprintln!("chaos: the report is in {}", folder.display());

@@ -1,12 +1,13 @@
 //! Times that the project promises, measured against their targets: each one alone, on a deployment
 //! without proxies' faults and without other load, several times, and the median counts.
 
-use crate::report::{Measure, median};
+use crate::report::{Measure, median, say};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Habits, ORDINARY, World};
 use crate::support::history::{Answer, Kind, NO_ORDER, Operation};
 use crate::support::stores::{Error, Result, settle};
 use crate::{cluster::Cluster, instance::Role, support::launch::poll, trial::create_world};
+use futures_util::FutureExt;
 use sqlx::{AssertSqlSafe, Executor};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,27 +19,22 @@ const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 /// All of them. One that cannot be done is reported as missed.
 pub async fn run(seed: u64) -> Vec<Measure> {
+    let all = [
+        ("app restart", restart_of_the_app(seed).boxed_local()),
+        ("redis restart", restart_of_redis(seed).boxed_local()),
+        ("postgres outage", outage_of_postgres(seed).boxed_local()),
+        ("rebuild", rebuild_of_a_catalogue(seed).boxed_local()),
+    ];
     let mut measures = Vec::new();
-    told(&mut measures, seed, "app restart", restart_of_the_app(seed).await);
-    told(&mut measures, seed, "redis restart", restart_of_redis(seed).await);
-    told(&mut measures, seed, "postgres outage", outage_of_postgres(seed).await);
-    told(&mut measures, seed, "rebuild", rebuild_of_a_catalogue(seed).await);
-    measures
-}
-
-fn told(all: &mut Vec<Measure>, seed: u64, what: &str, measured: Result<Vec<Measure>>) {
-    let measures = measured.unwrap_or_else(|error| {
-        vec![Measure {
-            what: what.to_owned(),
-            measured: format!("failed (seed {seed}): {error}"),
-            target: String::new(),
-            held: false,
-        }]
-    });
-    for measure in measures {
-        eprintln!("{}", measure.line());
-        all.push(measure);
+    for (what, measuring) in all {
+        let measured = measuring.await.unwrap_or_else(|error| {
+            let measured = format!("failed (seed {seed}): {error}");
+            vec![Measure { what: what.to_owned(), measured, target: String::new(), held: false }]
+        });
+        measured.iter().for_each(|measure| say(&measure.line()));
+        measures.extend(measured);
     }
+    measures
 }
 
 /// A time against the most that it may be; without a target it is only stated.
@@ -54,7 +50,7 @@ fn time(what: &str, seconds: &[f64], most: Option<f64>) -> Measure {
 
 /// New buyers try until one has bought; how long that took since `since`.
 async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
-    let mut client = Client::new(world, 0);
+    let client = Client::new(world, 0);
     let bought = poll(TWO_MINUTES, 5, async || {
         let (answer, _) = client.ask(&Buyer::new(world, 0), Kind::Buy, NO_ORDER, 0).await;
         Ok::<_, Error>((answer == Answer::Accepted).then(|| since.elapsed().as_secs_f64()))
@@ -64,7 +60,7 @@ async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
 
 /// One server, and an open sale with room for everybody.
 async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
-    let cluster = Cluster::start(&[Role::Server], &[]).await?;
+    let cluster = Cluster::start(&[Role::Server], Vec::new()).await?;
     let habits = [Habits { stock, ..ORDINARY }];
     let mut world = create_world(&cluster, seed, &habits, Duration::from_secs(3_600)).await?;
     world.timeout = Duration::from_secs(10);
@@ -150,7 +146,7 @@ async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
     let began = Instant::now();
     let mut buyers: JoinSet<()> = JoinSet::new();
     for number in 0..AT_ONCE {
-        let mut client = Client::new(&world, number);
+        let client = Client::new(&world, number);
         buyers.spawn(async move {
             for _ in 0..ORDERS / usize::from(AT_ONCE) {
                 let buyer = Buyer::new(&client.world, 0);

@@ -6,7 +6,7 @@ use crate::support::{checkers::Checker, stores::Result};
 use crate::trial::{self, Plan};
 use crate::{cluster::Cluster, faults::Fault};
 use Checker::*;
-use How::{Library, Sql, SwappedTokens};
+use How::{Library, Nowhere, Sql, SwappedTokens};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use sqlx::Executor;
@@ -15,6 +15,7 @@ use std::time::Duration;
 /// Where a bug is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
+    Nowhere,
     /// In what Redis decides.
     Library(Mutation),
     /// In Postgres.
@@ -23,22 +24,23 @@ enum How {
     SwappedTokens,
 }
 
-/// A bug, the checker that must notice it, and where it is planted.
-type Planted = (&'static str, Checker, How);
+/// A bug, the checker that must notice it (none may, if there is no bug), and where it is planted.
+type Planted = (&'static str, Option<Checker>, How);
 
-const PLANTED: [Planted; 12] = [
-    ("sell_beyond_stock", NoOversell, Library(SELL_BEYOND_STOCK)),
-    ("sell_twice_to_a_user", NoDuplicate, Library(SELL_TWICE_TO_A_USER)),
-    ("swallow_rows", AcceptedIsOneRow, Sql(SWALLOW_ROWS)),
-    ("invent_an_order", NoRowWithoutAttempt, Sql(INVENT_AN_ORDER)),
-    ("forget_a_release", Conservation, Sql(FORGET_A_RELEASE)),
-    ("sold_out_too_early", NoUndersell, Library(SOLD_OUT_TOO_EARLY)),
-    ("repeat_ids", UniqueIds, Library(REPEAT_IDS)),
-    ("unpay", NothingReverts, Sql(UNPAY)),
-    ("write_nothing", TerminalInTime, Sql(WRITE_NOTHING)),
-    ("forget_idempotency_keys", SameKeySameOrder, Library(FORGET_IDEMPOTENCY_KEYS)),
-    ("ignore_the_window", OnlyWhileOpen, Library(IGNORE_THE_WINDOW)),
-    ("swap_tokens", OrdersArePrivate, SwappedTokens),
+const PLANTED: [Planted; 13] = [
+    ("no bug", None, Nowhere),
+    ("sell_beyond_stock", Some(NoOversell), Library(SELL_BEYOND_STOCK)),
+    ("sell_twice_to_a_user", Some(NoDuplicate), Library(SELL_TWICE_TO_A_USER)),
+    ("swallow_rows", Some(AcceptedIsOneRow), Sql(SWALLOW_ROWS)),
+    ("invent_an_order", Some(NoRowWithoutAttempt), Sql(INVENT_AN_ORDER)),
+    ("forget_a_release", Some(Conservation), Sql(FORGET_A_RELEASE)),
+    ("sold_out_too_early", Some(NoUndersell), Library(SOLD_OUT_TOO_EARLY)),
+    ("repeat_ids", Some(UniqueIds), Library(REPEAT_IDS)),
+    ("unpay", Some(NothingReverts), Sql(UNPAY)),
+    ("write_nothing", Some(TerminalInTime), Sql(WRITE_NOTHING)),
+    ("forget_idempotency_keys", Some(SameKeySameOrder), Library(FORGET_IDEMPOTENCY_KEYS)),
+    ("ignore_the_window", Some(OnlyWhileOpen), Library(IGNORE_THE_WINDOW)),
+    ("swap_tokens", Some(OrdersArePrivate), SwappedTokens),
 ];
 
 /// The constraints that would stop a bug: Postgres guards some promises by itself.
@@ -53,10 +55,9 @@ fn constraint_against(bug: &str) -> Option<&'static str> {
 /// Whether one bug was noticed.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlantedReport {
-    /// "no bug" for the load alone.
-    pub bug: String,
-    pub must_notice: String,
-    pub noticed_by: Vec<String>,
+    pub bug: &'static str,
+    pub must_notice: Option<Checker>,
+    pub noticed_by: Vec<Checker>,
     pub passed: bool,
     /// What the checker said, or why this could not be done.
     pub evidence: String,
@@ -64,46 +65,38 @@ pub struct PlantedReport {
 
 impl PlantedReport {
     pub fn line(&self) -> String {
-        let (bug, must_notice, evidence) = (&self.bug, &self.must_notice, &self.evidence);
-        let verdict = match (self.passed, bug == NO_BUG) {
-            (true, true) => "clean".to_owned(),
-            (true, false) => format!("caught by {must_notice}"),
-            (false, true) => format!("NOT CLEAN: {evidence}"),
-            (false, false) => {
-                let others = &self.noticed_by;
-                format!("NOT CAUGHT by {must_notice}, but by {others:?}: {evidence}")
+        let Self { bug, must_notice, noticed_by, passed, evidence } = self;
+        let verdict = match (passed, must_notice) {
+            (true, None) => "clean".to_owned(),
+            (true, Some(checker)) => format!("caught by {checker:?}"),
+            (false, None) => format!("NOT CLEAN: {evidence}"),
+            (false, Some(checker)) => {
+                format!("NOT CAUGHT by {checker:?}, but by {noticed_by:?}: {evidence}")
             }
         };
         format!("{bug:<32}{verdict}")
     }
 }
 
-const NO_BUG: &str = "no bug";
-
 /// How many at once: each is mostly waiting for orders to lapse.
 const AT_ONCE: usize = 6;
 
-/// Plants every bug, one deployment each, and none in one more.
+/// Plants every bug (or those that are named), one deployment each, and none in one more.
 pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
-    let all = std::iter::once(None).chain(PLANTED.map(Some));
-    let name = |planted: Option<Planted>| planted.map_or(NO_BUG, |(bug, ..)| bug);
-    let chosen =
-        all.filter(|planted| only.is_empty() || only.iter().any(|one| one == name(*planted)));
+    let is_chosen = |bug: &str| only.is_empty() || only.iter().any(|one| one == bug);
+    let chosen = PLANTED.into_iter().filter(|(bug, ..)| is_chosen(bug));
     let trials = chosen.map(async |planted| {
-        try_out(seed, planted).await.unwrap_or_else(|error| PlantedReport {
-            bug: name(planted).to_owned(),
-            must_notice: String::new(),
-            noticed_by: Vec::new(),
-            passed: false,
-            evidence: error.to_string(),
-        })
+        let (bug, must_notice, _) = planted;
+        let found = try_out(seed, planted).await;
+        let found = found.unwrap_or_else(|error| (false, Vec::new(), error.to_string()));
+        let (passed, noticed_by, evidence) = found;
+        PlantedReport { bug, must_notice, noticed_by, passed, evidence }
     });
     stream::iter(trials).buffered(AT_ONCE).collect().await
 }
 
-async fn deploy(planted: Option<Planted>) -> Result<Cluster> {
-    let cluster = Cluster::start(Fault::Calm.roles(), &[]).await?;
-    let Some((bug, _, how)) = planted else { return Ok(cluster) };
+async fn deploy((bug, _, how): Planted) -> Result<Cluster> {
+    let cluster = Cluster::start(Fault::Calm.roles(), Vec::new()).await?;
     let mut postgres = cluster.direct().await?;
     if let Some(constraint) = constraint_against(bug) {
         postgres.execute(constraint).await?;
@@ -113,14 +106,15 @@ async fn deploy(planted: Option<Planted>) -> Result<Cluster> {
         Sql(statements) => {
             sqlx::raw_sql(statements).execute(&mut postgres).await?;
         }
-        SwappedTokens => {}
+        SwappedTokens | Nowhere => {}
     }
     Ok(cluster)
 }
 
-async fn try_out(seed: u64, planted: Option<Planted>) -> Result<PlantedReport> {
+/// Whether it passed, who noticed something, and what.
+async fn try_out(seed: u64, planted: Planted) -> Result<(bool, Vec<Checker>, String)> {
     let mut cluster = deploy(planted).await?;
-    let (bug, checker) = planted.map_or((NO_BUG, None), |(bug, checker, _)| (bug, Some(checker)));
+    let (_, checker, how) = planted;
     let fault = Fault::Calm;
     let plan = Plan {
         seed,
@@ -132,26 +126,17 @@ async fn try_out(seed: u64, planted: Option<Planted>) -> Result<PlantedReport> {
             _ => fault.terminal_within(),
         },
         least_accepted: 150,
-        swaps_tokens: planted.is_some_and(|(.., how)| how == SwappedTokens),
+        swaps_tokens: how == SwappedTokens,
     };
-    let judged = trial::conduct(fault, plan, seed, &mut cluster).await?;
-    let violations = &judged.violations;
+    let (report, violations) = trial::conduct(fault, plan, seed, &mut cluster).await?;
     let mut noticed: Vec<Checker> = violations.iter().map(|one| one.checker).collect();
     noticed.sort();
     noticed.dedup();
-    let void = judged.report.void;
     let passed = match checker {
-        None => noticed.is_empty() && void.is_none(),
+        None => noticed.is_empty() && report.void.is_none(),
         Some(checker) => noticed.contains(&checker),
     };
-    let wanted = |found: Checker| checker.is_none_or(|checker| checker == found);
-    let evidence = violations.iter().find(|one| wanted(one.checker));
-    let evidence = evidence.or(violations.first()).map(|one| one.evidence.clone());
-    Ok(PlantedReport {
-        bug: bug.to_owned(),
-        must_notice: checker.map_or("nobody".to_owned(), |checker| format!("{checker:?}")),
-        noticed_by: noticed.iter().map(|checker| format!("{checker:?}")).collect(),
-        passed,
-        evidence: evidence.or(void).unwrap_or_default(),
-    })
+    let wanted = violations.iter().find(|one| checker.is_none_or(|checker| checker == one.checker));
+    let evidence = wanted.or(violations.first()).map(|one| one.evidence.clone());
+    Ok((passed, noticed, evidence.or(report.void).unwrap_or_default()))
 }

@@ -1,12 +1,12 @@
-//! What a run says: a line for each fault while it goes on, a table in the end, and the same as
-//! JSON.
+//! What a run says: a line for each fault, and the whole as JSON.
 
-use crate::faults::{Fault, Strikes};
+use crate::faults::{Fault, Strikes, points::EXIT};
+use crate::planted::PlantedReport;
 use crate::support::checkers::{Evidence, Violation};
 use crate::support::stores::{Error, Result};
-use crate::{planted::PlantedReport, support::history::Answer, trial::tell};
+use crate::support::{history::Answer, locked};
 use serde::Serialize;
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, sync::Mutex, time::Duration};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -37,9 +37,7 @@ pub struct TrialReport {
     /// From each healing to the first accepted purchase.
     pub recoveries_ms: Vec<f64>,
     /// From the last healing until nothing was under way.
-    #[serde(skip)]
-    pub at_rest_after: Option<Duration>,
-    pub at_rest: String,
+    pub seconds_to_rest: Option<f64>,
     pub violations: Vec<String>,
     pub void: Option<String>,
     pub notes: Vec<String>,
@@ -59,14 +57,13 @@ impl TrialReport {
             fault: fault.name().to_owned(),
             operations: history.count(|one| one.answer != Answer::NeverSent),
             accepted: history.count(|one| one.answer == Answer::Accepted),
-            unknown: history.count(|one| one.answer == Answer::Unknown),
+            unknown: history.count(|one| matches!(one.answer, Answer::Unknown | Answer::HungUp)),
             shed: history
                 .count(|one| matches!(one.answer, Answer::Unavailable | Answer::RateLimited)),
             snapshots: evidence.snapshots.len(),
             orders: evidence.rows.len(),
             strikes: strikes.count,
             kills: strikes.kills,
-            at_rest: tell(&evidence.settled),
             violations: violations.iter().map(Violation::to_string).collect(),
             notes: strikes.notes.clone(),
             ..Self::default()
@@ -94,15 +91,9 @@ impl TrialReport {
 
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
-        let at_rest = self.at_rest_after.map(|after| format!("{:.1} s", after.as_secs_f64()));
-        let at_rest = at_rest.unwrap_or("-".into());
-        let verdict = match self.verdict {
-            Verdict::Passed => "passed",
-            Verdict::Violated => "VIOLATED",
-            Verdict::Void => "VOID",
-        };
+        let at_rest = self.seconds_to_rest.map_or("-".into(), |after| format!("{after:.1} s"));
         format!(
-            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {verdict}",
+            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {:?}",
             self.fault,
             self.operations,
             self.accepted,
@@ -112,21 +103,19 @@ impl TrialReport {
             self.kills,
             recovery,
             at_rest,
+            self.verdict,
         )
     }
 
     /// What has to be said besides the line.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
-        let is_told = |note: &&String| note.starts_with("NOT EXERCISED") || note.starts_with(EXITS);
+        let is_told = |note: &&String| note.starts_with("NOT EXERCISED") || note.starts_with(EXIT);
         remarks.extend(self.notes.iter().filter(is_told).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks
     }
 }
-
-/// How the notes begin that say where processes were ended.
-pub const EXITS: &str = "exit at fail points";
 
 pub const HEADINGS: &str = "fault                   operations  accepted  unknown    shed \
                             strikes kills   recovery at rest  verdict";
@@ -138,40 +127,21 @@ pub fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Where and with what this was run.
-#[derive(Debug, Serialize)]
-pub struct Machine {
-    pub cores: usize,
-    pub kernel: String,
-    pub redis: String,
-    pub postgres: String,
-    pub commit: String,
-    pub profile: &'static str,
-}
-
-impl Machine {
-    /// To be called when a run starts: in its hours the working tree may become another.
-    pub fn look() -> Self {
-        let said = |program: &str, arguments: &[&str]| {
-            let output = Command::new(program).args(arguments).output();
-            output.map_or(String::new(), |output| {
-                String::from_utf8_lossy(&output.stdout).trim().to_owned()
-            })
-        };
-        let mut commit = said("git", &["rev-parse", "--short", "HEAD"]);
-        if !said("git", &["status", "--porcelain"]).is_empty() {
-            commit += " with changes";
-        }
-        let is_debug = cfg!(debug_assertions);
-        Self {
-            cores: std::thread::available_parallelism().map_or(0, usize::from),
-            kernel: said("uname", &["-sr"]),
-            redis: said("redis-server", &["--version"]),
-            postgres: String::new(), // known when the first one was started
-            commit,
-            profile: if is_debug { "debug" } else { "release" },
-        }
-    }
+/// Where and with what this is run. To be asked for when a run starts: in its hours the working
+/// tree may become another.
+pub fn machine() -> String {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output();
+        let output = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        output.unwrap_or_default().trim().to_owned()
+    };
+    let commit = said("git", &["rev-parse", "--short", "HEAD"]);
+    let is_changed = !said("git", &["status", "--porcelain"]).is_empty();
+    let changes = if is_changed { " with changes" } else { "" };
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let [kernel, redis] = [said("uname", &["-sr"]), said("redis-server", &["--version"])];
+    format!("commit {commit}{changes}, {profile} build, {cores} cores, {kernel}\n{redis}")
 }
 
 /// A measured time against its target.
@@ -195,48 +165,38 @@ impl Measure {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub seed: u64,
-    pub arguments: Vec<String>,
-    pub machine: Machine,
+    pub machine: String,
     pub trials: Vec<TrialReport>,
     pub planted: Vec<PlantedReport>,
     pub measures: Vec<Measure>,
-    pub operations: usize,
-    pub kills: u64,
-    pub violations: usize,
     pub passed: bool,
 }
 
 impl Report {
-    fn text(&self) -> String {
-        let machine = &self.machine;
-        let mut lines = vec![
-            format!(
-                "seed {}, commit {}, {} build, {} cores, {}",
-                self.seed, machine.commit, machine.profile, machine.cores, machine.kernel
-            ),
-            machine.redis.clone(),
-            machine.postgres.clone(),
-            format!("arguments: {}\n", self.arguments.join(" ")),
-        ];
-        lines.extend((!self.trials.is_empty()).then(|| HEADINGS.to_owned()));
-        for trial in &self.trials {
-            lines.push(trial.line());
-            lines.extend(trial.remarks().into_iter().map(|remark| format!("    {remark}")));
-        }
-        lines.extend(self.planted.iter().map(PlantedReport::line));
-        lines.extend(self.measures.iter().map(Measure::line));
+    /// How it ended, in a line.
+    pub fn verdict(&self) -> String {
+        let operations: usize = self.trials.iter().map(|trial| trial.operations).sum();
+        let kills: u64 = self.trials.iter().map(|trial| trial.kills).sum();
+        let violations: usize = self.trials.iter().map(|trial| trial.violations.len()).sum();
         let verdict = if self.passed { "passed" } else { "FAILED" };
-        lines.push(format!(
-            "\n{} operations checked, {} kills, {} violations: {verdict}\n",
-            self.operations, self.kills, self.violations
-        ));
-        lines.join("\n")
+        format!(
+            "{operations} operations checked, {kills} kills, {violations} violations: {verdict}"
+        )
     }
 
+    /// The report, and the lines that were said.
     pub fn write(&self, folder: &Path) -> Result {
         let created = fs::create_dir_all(folder);
         created.map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
-        fs::write(folder.join("report.txt"), self.text())?;
+        fs::write(folder.join("report.txt"), locked(&SAID).as_bytes())?;
         Ok(fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)?)?)
     }
+}
+
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// On stderr, and in the report.
+pub fn say(line: &str) {
+    eprintln!("{line}");
+    *locked(&SAID) += &format!("{line}\n");
 }

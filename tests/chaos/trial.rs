@@ -3,12 +3,11 @@
 
 use crate::faults::{Fault, Stage, Strikes};
 use crate::report::{TrialReport, Verdict};
-use crate::shoppers::{Operator, Shopper};
-use crate::support::checkers::{self, Checker, Evidence, Settled, Violation};
-use crate::support::driver::client::{Buyer, Client};
+use crate::support::checkers::{self, Evidence, Violation};
+use crate::support::driver::shopper::{Operator, Shopper};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
-use crate::support::history::{Answer, History, Kind, Micros, NO_ORDER, Operation};
-use crate::support::stores::{Result, evidence, settle, take_snapshots};
+use crate::support::history::{Answer, History, Kind, Micros, Operation};
+use crate::support::stores::{Result, conclude, take_snapshots};
 use crate::support::{launch::tail, random::Random};
 use crate::{cluster::Cluster, instance::Instance};
 use serde_json::json;
@@ -35,39 +34,22 @@ pub struct Plan {
 
 /// Within this time after healing every instance sells again.
 const SERVES_WITHIN: Duration = Duration::from_secs(15);
-/// The last units are sold in this time; it takes a fraction of a second.
-const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
 /// How long an order may be paid: short, so that units come back while the run lasts.
 const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Few units, which come back again and again: most are cancelled or lapse.
+const SCARCE: Habits =
+    Habits { name: "scarce", stock: 300, pay: 0.04, cancel: 0.5, is_sold_off: true, ..ORDINARY };
+
 /// The sales of an ordinary run.
 const SALES: [Habits; 5] = [
     ORDINARY,
-    // Few units, which come back again and again: most are cancelled or lapse.
-    Habits {
-        name: "scarce",
-        stock: 300,
-        popularity: 30,
-        pay: 0.04,
-        cancel: 0.5,
-        stock_changes: true,
-        is_sold_off: true,
-        ..ORDINARY
-    },
+    Habits { popularity: 30, stock_changes: true, ..SCARCE },
     Habits { name: "paused", popularity: 10, is_paused_often: true, ..ORDINARY },
-    Habits {
-        name: "two each",
-        stock: 300,
-        per_user_limit: 2,
-        popularity: 10,
-        pay: 0.04,
-        cancel: 0.5,
-        is_sold_off: true,
-        ..ORDINARY
-    },
+    Habits { name: "two each", per_user_limit: 2, popularity: 10, ..SCARCE },
     Habits { name: "window", popularity: 10, window: Some((0.3, 0.7)), ..ORDINARY },
 ];
 
@@ -78,11 +60,6 @@ pub struct Healed {
     pub instance: Option<u8>,
 }
 
-pub struct Judged {
-    pub report: TrialReport,
-    pub violations: Vec<Violation>,
-}
-
 /// Runs one fault. An error means that the trial itself could not be done.
 pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let began = Instant::now();
@@ -90,7 +67,7 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let mut cluster = Cluster::start(fault.roles(), fault.settings()).await?;
     crate::progress(fault.name(), "deployed");
     let mut report = match conduct(fault, plan, seed, &mut cluster).await {
-        Ok(judged) => judged.report,
+        Ok((report, _)) => report,
         Err(error) => {
             let end = |one: &Instance| tail(&one.log(), 20);
             let logs = cluster.instances.iter();
@@ -108,80 +85,24 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     Ok(report)
 }
 
-/// What was done to a deployment under load, and how it recovered.
-struct Struck {
-    strikes: Strikes,
-    healed_at: Instant,
-    /// Instances that sold nothing afterwards.
-    silent: Vec<usize>,
-}
-
-/// The trial itself, on a deployment that is there.
-pub async fn conduct(fault: Fault, plan: Plan, seed: u64, cluster: &mut Cluster) -> Result<Judged> {
+/// The trial itself, on a deployment that is there: its report, and what was found.
+pub async fn conduct(
+    fault: Fault,
+    plan: Plan,
+    seed: u64,
+    cluster: &mut Cluster,
+) -> Result<(TrialReport, Vec<Violation>)> {
     let phase = |what: &str| crate::progress(fault.name(), what);
     phase("starting the load");
     let mut world = create_world(cluster, seed, &sales_of(plan), plan.length).await?;
     world.swaps_tokens = plan.swaps_tokens;
     let world = Arc::new(world);
     let snapshots = tokio::spawn(take_snapshots(world.clone(), cluster.primary.clone()));
-    let struck = strike_under_load(fault, plan, &world, cluster).await?;
-    let mut settled = settle(cluster, plan.terminal_within).await;
-    let at_rest_after = struck.healed_at.elapsed();
-    let mut sold_off = None;
-    if settled.after.is_some() {
-        phase("at rest; selling the rest");
-        sold_off = Some(sell_off(&world).await);
-        settled = settle(cluster, plan.terminal_within).await;
-    }
-    world.is_over.store(true, Relaxed);
-
-    phase("looking at what there is");
-    let all_sold = sold_off == Some(true);
-    let mut evidence = evidence(cluster, &world, snapshots.await?, settled, all_sold).await?;
-    evidence.late_effects = fault.late_effects();
-    evidence.redis_lost_data = fault.loses_redis_data();
-    evidence.may_lose_accepted = fault.may_lose_accepted();
-    evidence.may_panic = fault == Fault::FailPoints;
-    phase("judging");
-    // Judging millions of operations takes seconds of a processor.
-    let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
-    let (mut violations, evidence) = judging.await?;
-    let (strikes, silent) = (struck.strikes, struck.silent);
-    let mut late = strikes.crashes.clone();
-    if !silent.is_empty() {
-        let within = SERVES_WITHIN;
-        late.push(format!("{within:?} after healing instances {silent:?} sold nothing"));
-    }
-    if sold_off == Some(false) {
-        late.push("after healing, buyers found neither a unit nor \"sold out\"".to_owned());
-    }
-    let checker = Checker::TerminalInTime;
-    violations.extend(late.into_iter().map(|evidence| Violation { checker, evidence }));
-    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
-    report.recoveries_ms = recoveries(&evidence.history, &strikes.healed);
-    report.at_rest_after = Some(at_rest_after);
-    report.void = void(plan, &evidence, &strikes);
-    report.verdict = match (violations.is_empty(), &report.void) {
-        (false, _) => Verdict::Violated,
-        (true, Some(_)) => Verdict::Void,
-        (true, None) => Verdict::Passed,
-    };
-    Ok(Judged { report, violations })
-}
-
-/// The load, the fault in the middle of it, and the healing.
-async fn strike_under_load(
-    fault: Fault,
-    plan: Plan,
-    world: &Arc<World>,
-    cluster: &mut Cluster,
-) -> Result<Struck> {
-    let phase = |what: &str| crate::progress(fault.name(), what);
     let mut load: JoinSet<()> = JoinSet::new();
     for number in 0..plan.clients {
-        load.spawn(Shopper::new(world, number).run(None));
+        load.spawn(Shopper::new(&world, number, None).run(None));
     }
-    load.spawn(Operator::new(world).run());
+    load.spawn(Operator::new(&world).run());
     phase("striking");
     // A fault in a running sale, not in one that begins.
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
@@ -190,11 +111,37 @@ async fn strike_under_load(
     let strikes = stage.finish().await?;
     let healed_at = Instant::now();
     phase("healed");
-    let silent = until_all_sell(cluster, world).await?;
-    phase("every instance sells; stopping the load");
+    let silent = until_all_sell(cluster, &world).await?;
+    phase("stopping the load; waiting for rest, and selling the last units");
     world.stop.store(true, Relaxed);
     load.join_all().await;
-    Ok(Struck { strikes, healed_at, silent })
+    let stopped_after = healed_at.elapsed();
+
+    let mut evidence = conclude(cluster, &world, snapshots, plan.terminal_within).await?;
+    evidence.late.extend(strikes.crashes.iter().cloned());
+    if !silent.is_empty() {
+        let what = format!("{SERVES_WITHIN:?} after healing instances {silent:?} sold nothing");
+        evidence.late.push(what);
+    }
+    evidence.late_effects = fault.late_effects();
+    evidence.redis_lost_data = fault.loses_redis_data();
+    evidence.may_lose_accepted = fault.may_lose_accepted();
+    evidence.may_panic = fault == Fault::FailPoints;
+    phase("judging");
+    // Judging millions of operations takes seconds of a processor.
+    let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
+    let (violations, evidence) = judging.await?;
+    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
+    report.recoveries_ms = recoveries(&evidence.history, &strikes.healed);
+    let at_rest = evidence.settled.after.map(|after| stopped_after + after);
+    report.seconds_to_rest = at_rest.map(|after| after.as_secs_f64());
+    report.void = void(plan, &evidence, &strikes);
+    report.verdict = match (violations.is_empty(), &report.void) {
+        (false, _) => Verdict::Violated,
+        (true, Some(_)) => Verdict::Void,
+        (true, None) => Verdict::Passed,
+    };
+    Ok((report, violations))
 }
 
 /// The ordinary sales. In a short run fewer units are scarce, so that they run out, and fewer are
@@ -236,13 +183,11 @@ pub async fn create_world(
                 body[member] = at.format(&Rfc3339)?.into();
             }
         }
-        let body = body.to_string();
-        let response = admin(first, "POST", "/api/v1/admin/sales", &body).await?;
-        if response.status != 201 {
-            return Err(format!("cannot create a sale: {response:?}").into());
+        let (status, sale) = admin(first, "", Some(body)).await?;
+        if status != 201 {
+            return Err(format!("cannot create a sale: {status} {sale}").into());
         }
-        let id = response.text("id").parse()?;
-        let habits = *habits;
+        let (id, habits) = (sale["id"].as_str().unwrap_or_default().parse()?, *habits);
         sales.push(Sale { id, habits });
     }
     Ok(World::new(seed, addresses, sales))
@@ -267,45 +212,6 @@ async fn until_all_sell(cluster: &mut Cluster, world: &World) -> Result<Vec<usiz
     }
 }
 
-/// Buys and pays what is left of the sales that are to be sold to the last unit. Whether all of
-/// them ended with "sold out".
-async fn sell_off(world: &Arc<World>) -> bool {
-    let mut buyers: JoinSet<bool> = JoinSet::new();
-    let sales = world.sales.iter().zip(0u8..);
-    for (_, sale) in sales.filter(|(sale, _)| sale.habits.is_sold_off) {
-        for number in 0..8 {
-            let client = Client::new(world, 10_000 + u16::from(sale) * 100 + number);
-            buyers.spawn(buy_until_sold_out(client, sale));
-        }
-    }
-    buyers.join_all().await.into_iter().all(|heard| heard)
-}
-
-async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
-    let deadline = Instant::now() + SOLD_OFF_WITHIN;
-    let instances = client.world.addresses.len();
-    let mut turn = 0;
-    while Instant::now() < deadline {
-        let buyer = Buyer::new(&client.world, sale);
-        turn = (turn + 1) % instances;
-        let (answer, order) = client.ask(&buyer, Kind::Buy, NO_ORDER, turn).await;
-        match answer {
-            Answer::SoldOut => return true,
-            Answer::Accepted => {
-                while Instant::now() < deadline {
-                    let (paid, _) = client.ask(&buyer, Kind::Pay, order, turn).await;
-                    if matches!(paid, Answer::Order(_)) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
-            _ => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
-    false
-}
-
 /// From each healing to the first purchase that began after it and was accepted, in milliseconds.
 fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
     let accepted = history.of_kind(Kind::Buy).filter(|one| one.answer == Answer::Accepted);
@@ -327,19 +233,14 @@ fn void(plan: Plan, evidence: &Evidence, strikes: &Strikes) -> Option<String> {
     let history = &evidence.history;
     let operations = history.count(|one| one.answer != Answer::NeverSent);
     let accepted = history.count(|one| one.answer == Answer::Accepted);
-    if operations < LEAST_OPERATIONS * seconds {
-        return Some(format!("only {operations} operations"));
-    }
-    if accepted < LEAST_ACCEPTED * seconds {
-        return Some(format!("only {accepted} purchases were accepted"));
-    }
-    if evidence.snapshots.is_empty() {
-        return Some("no snapshot was taken".to_owned());
-    }
-    if strikes.count == 0 {
-        return Some("the fault never happened".to_owned());
-    }
-    strikes.missing.clone()
+    let reasons = [
+        (operations < LEAST_OPERATIONS * seconds, format!("only {operations} operations")),
+        (accepted < LEAST_ACCEPTED * seconds, format!("only {accepted} purchases were accepted")),
+        (evidence.snapshots.is_empty(), "no snapshot was taken".to_owned()),
+        (strikes.count == 0, "the fault never happened".to_owned()),
+    ];
+    let reason = reasons.into_iter().find_map(|(is_void, why)| is_void.then_some(why));
+    reason.or(strikes.missing.clone())
 }
 
 fn keep_logs(cluster: &Cluster, folder: &Path) -> Result {
@@ -349,12 +250,4 @@ fn keep_logs(cluster: &Cluster, folder: &Path) -> Result {
             .map_err(|error| format!("cannot keep {}: {error}", log.display()))?;
     }
     Ok(())
-}
-
-/// For the report: what was settled, in words.
-pub fn tell(settled: &Settled) -> String {
-    match settled.after {
-        Some(after) => format!("{:.1} s", after.as_secs_f64()),
-        None => format!("not within {:?}: {}", settled.limit, settled.still),
-    }
 }

@@ -159,7 +159,7 @@ impl Protocol {
         for entry in before.log {
             let kept = state.redis.log.iter().any(|kept| kept.name == entry.name);
             if !kept && state.postgres.row(entry.order.id).is_none() {
-                state.lost_in_log.add(entry.order.id);
+                state.lost_in_log.insert(entry.order.id);
             }
         }
     }
@@ -175,11 +175,14 @@ impl Protocol {
     /// the words of the README, if it "existed only in the lost part of the log" and is "in the
     /// memory of no living process".
     pub fn note_if_gone(state: &mut State, id: OrderId, by_a_fault: bool) {
-        if !state.answered.has(id) || state.exists(id) || state.lost_as_documented.has(id) {
+        if !state.answered.contains(&id)
+            || state.exists(id)
+            || state.lost_as_documented.contains(&id)
+        {
             return;
         }
-        if by_a_fault && state.lost_in_log.has(id) {
-            state.lost_as_documented.add(id);
+        if by_a_fault && state.lost_in_log.contains(&id) {
+            state.lost_as_documented.insert(id);
         } else {
             state.wrong = Some(Wrong::Vanished(id));
         }
@@ -277,8 +280,8 @@ impl Model for Protocol {
             action,
             Action::Crash(_) | Action::Flush | Action::RestartEmpty | Action::RestartFromBackup
         );
-        for id in state.answered.iter() {
-            Self::note_if_gone(&mut next, id, by_a_fault);
+        for id in &state.answered {
+            Self::note_if_gone(&mut next, *id, by_a_fault);
         }
         Some(next)
     }

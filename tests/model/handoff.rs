@@ -35,12 +35,8 @@ struct PendingPurchase {
     answer: oneshot::Sender<Answer>,
 }
 
-/// A log entry, and its copy in the channel.
-#[derive(Clone)]
-struct Batch {
-    entry: u32,
-    orders: Vec<u32>,
-}
+/// The orders of a log entry, and of its copy in the channel.
+type Batch = Vec<u32>;
 
 /// The faults of a run, drawn anew for each schedule.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,7 +66,6 @@ enum Bug {
 #[derive(Default)]
 struct World {
     next_id: u32,
-    next_entry: u32,
     calls: u32,
     /// In Redis: who has bought, under which order.
     buyers: BTreeMap<u32, u32>,
@@ -86,7 +81,7 @@ struct World {
 
 impl World {
     fn is_kept(&self, order: u32) -> bool {
-        self.log.iter().any(|batch| batch.orders.contains(&order)) || self.rows.contains(&order)
+        self.log.iter().any(|batch| batch.contains(&order)) || self.rows.contains(&order)
     }
 
     /// `admit.lua`
@@ -108,14 +103,9 @@ impl World {
                 }
             });
         }
-        if orders.is_empty() {
-            return (verdicts, None);
-        }
-        let entry = self.next_entry;
-        self.next_entry += 1;
-        let batch = Batch { entry, orders };
-        self.log.push(batch.clone());
-        (verdicts, Some(batch))
+        let batch = (!orders.is_empty()).then_some(orders);
+        self.log.extend(batch.clone());
+        (verdicts, batch)
     }
 }
 
@@ -174,8 +164,8 @@ async fn serve(run: Run, mut queue: mpsc::Receiver<PendingPurchase>, handoff: mp
             if run.bug == Bug::DropRefusedBatches
                 && let Err(error) = refused
             {
-                let entry = error.into_inner().entry;
-                run.world().log.retain(|batch| batch.entry != entry);
+                let batch = error.into_inner();
+                run.world().log.retain(|entry| *entry != batch);
             }
         }
         for (buyer, verdict) in waiting.drain(..).zip(verdicts) {
@@ -224,9 +214,9 @@ async fn write(run: Run, mut channel: mpsc::Receiver<Batch>) {
         let Some(batch) = channel.recv().await else { return };
         batches += 1;
         yield_now().await;
-        run.world().rows.extend(&batch.orders);
+        run.world().rows.extend(&batch);
         yield_now().await;
-        run.world().log.retain(|entry| entry.entry != batch.entry);
+        run.world().log.retain(|entry| *entry != batch);
     }
 }
 

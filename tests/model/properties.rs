@@ -35,7 +35,9 @@ pub fn always() -> [Property<Protocol>; 8] {
         }),
         Property::always(REJECTED_AFTER_LOSS, |_, state: &State| {
             let mut rows = state.postgres.rows.iter();
-            rows.all(|row| row.status != Status::Rejected || state.lost_in_log.has(row.order.id))
+            rows.all(|row| {
+                row.status != Status::Rejected || state.lost_in_log.contains(&row.order.id)
+            })
         }),
         Property::always(IDS_DIFFER, |_, state: &State| {
             !matches!(state.wrong, Some(Wrong::RepeatedId(_)))
@@ -77,9 +79,7 @@ pub fn sometimes() -> [Property<Protocol>; 6] {
             let mut attempts = state.processes.iter().flat_map(|process| process.attempt);
             attempts.any(|attempt| attempt.reply == Some(Verdict::AcceptedBefore))
         }),
-        Property::sometimes(LOST, |_, state: &State| {
-            state.lost_as_documented != OrderSet::default()
-        }),
+        Property::sometimes(LOST, |_, state: &State| !state.lost_as_documented.is_empty()),
         Property::sometimes(REOPENED, |_, state: &State| {
             let some_live = state.postgres.live().next().is_some();
             state.is_quiescent() && state.postgres.epoch > 1 && some_live

@@ -137,7 +137,7 @@ impl Protocol {
             state.redis.floor = state.postgres.floor;
             state.redis.next_number = 0;
         }
-        let id = OrderId::new(state.redis.floor, state.redis.next_number);
+        let id = OrderId(state.redis.floor, state.redis.next_number);
         state.redis.next_number += 1;
         id
     }
@@ -188,12 +188,12 @@ impl Protocol {
         match attempt.reply {
             Some(Verdict::Accepted(entry)) => {
                 state.processes[process].channel.push(self.accepted(order, epoch, entry));
-                state.answered.add(order.id);
+                state.answered.insert(order.id);
             }
             // The writer is not told: the log has it, and a recovery pass writes it. If the log was
             // lost meanwhile, the order was lost before it was answered.
             Some(Verdict::AcceptedBefore) => {
-                state.answered.add(order.id);
+                state.answered.insert(order.id);
                 Self::note_if_gone(state, order.id, true);
             }
             Some(Verdict::Fenced) if !attempt.reloaded => {

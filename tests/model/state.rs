@@ -1,7 +1,7 @@
 //! The state of the model, as small as it can be: one sale, orders of one unit, batches of one
 //! buyer. There is no time: a step that may take long may take for ever.
 
-use std::fmt;
+use std::collections::BTreeSet;
 
 pub type User = u8;
 pub type Epoch = u8;
@@ -12,47 +12,8 @@ pub type EntryId = u8;
 
 /// The floor of the id clock, then a number from Redis' counter. The clock does not move within a
 /// floor, which is the worst case for uniqueness.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OrderId(pub u8);
-
-impl OrderId {
-    const NUMBERS: u8 = 16;
-
-    pub fn new(floor: u8, number: u8) -> Self {
-        let fits = number < Self::NUMBERS && floor < 128 / Self::NUMBERS;
-        assert!(fits, "more ids than the model has room for");
-        Self(floor * Self::NUMBERS + number)
-    }
-}
-
-impl fmt::Debug for OrderId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (floor, number) = (self.0 / Self::NUMBERS, self.0 % Self::NUMBERS);
-        write!(formatter, "#{floor}.{number}")
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct OrderSet(u128);
-
-impl OrderSet {
-    pub fn add(&mut self, id: OrderId) {
-        self.0 |= 1 << id.0;
-    }
-
-    pub fn has(self, id: OrderId) -> bool {
-        self.0 & (1 << id.0) != 0
-    }
-
-    pub fn iter(self) -> impl Iterator<Item = OrderId> {
-        let mut rest = self.0;
-        std::iter::from_fn(move || {
-            let lowest = rest.trailing_zeros() as u8;
-            rest &= rest.wrapping_sub(1);
-            (lowest < 128).then_some(OrderId(lowest))
-        })
-    }
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OrderId(pub u8, pub u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
@@ -322,11 +283,11 @@ pub struct State {
     pub attempts: Vec<u8>,
     pub faults: Faults,
     /// Orders that were answered 202.
-    pub answered: OrderSet,
+    pub answered: BTreeSet<OrderId>,
     /// Orders that a loss took out of the log before they were rows.
-    pub lost_in_log: OrderSet,
+    pub lost_in_log: BTreeSet<OrderId>,
     /// Answered orders that were lost in the one way that the README allows.
-    pub lost_as_documented: OrderSet,
+    pub lost_as_documented: BTreeSet<OrderId>,
     pub wrong: Option<Wrong>,
 }
 

@@ -3,6 +3,8 @@
 
 use super::random::Random;
 use flash_sale::domain::{OrderStatus, UserId};
+use std::fmt;
+use uuid::Uuid;
 
 /// Microseconds since the history began, by the monotonic clock.
 pub type Micros = u64;
@@ -45,6 +47,8 @@ pub enum Answer {
     Unavailable,
     /// The request did not leave this process: it certainly did not happen.
     NeverSent,
+    /// It was sent, and the client did not wait for an answer.
+    HungUp,
     /// It was sent, and no answer came.
     Unknown,
     /// An answer that is not documented for this call.
@@ -54,7 +58,7 @@ pub enum Answer {
 impl Answer {
     /// Whether a purchase with this answer may nevertheless have become an order.
     pub fn leaves_open_whether(self) -> bool {
-        matches!(self, Self::Unknown | Self::Unavailable | Self::Undocumented(_))
+        matches!(self, Self::Unknown | Self::HungUp | Self::Unavailable | Self::Undocumented(_))
     }
 
     pub fn is_accepted(self) -> bool {
@@ -88,28 +92,16 @@ impl Operation {
     pub fn is_before(&self, other: &Self) -> bool {
         self.completed < other.invoked
     }
+}
 
-    /// The operation in words, for a violation's evidence.
-    pub fn tell(&self) -> String {
-        let order = match self.order {
-            NO_ORDER => String::new(),
-            order => format!(" order {order}"),
-        };
-        let key = match self.key {
-            NO_KEY => String::new(),
-            key => format!(" key k{key}"),
-        };
-        format!(
-            "[{:.3} s..{:.3} s] {:?} -> {:?}{order} \
-             (user {}{key}, sale {}, instance {}, client {})",
-            self.invoked as f64 / 1e6,
-            self.completed as f64 / 1e6,
-            self.kind,
-            self.answer,
-            self.user,
-            self.sale,
-            self.instance,
-            self.client
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { order, user, key, client, instance, sale, kind, answer, .. } = self;
+        let [from, to] = [self.invoked, self.completed].map(|at| at as f64 / 1e6);
+        write!(
+            f,
+            "[{from:.3} s..{to:.3} s] {kind:?} -> {answer:?}, order {order} (user {user}, key \
+             {key}, sale {sale}, instance {instance}, client {client})"
         )
     }
 }
@@ -117,11 +109,7 @@ impl Operation {
 /// User number `user` of the run with this seed.
 pub fn user_id(seed: u64, user: u32) -> UserId {
     let mut random = Random::of(seed, "user", u64::from(user));
-    let [high, low] = [random.next(), random.next()];
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&high.to_be_bytes());
-    bytes[8..].copy_from_slice(&low.to_be_bytes());
-    UserId::from_bytes(bytes)
+    UserId::from_bytes(*Uuid::from_u64_pair(random.next(), random.next()).as_bytes())
 }
 
 /// All operations of a run, in no particular order.

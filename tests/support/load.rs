@@ -1,15 +1,17 @@
 //! People who keep buying while something is broken or killed, and what they were told.
 
 use super::app::{Entrance, Reply, Shopper, TestApp, ask, eventually};
-use super::program::Program;
+use super::{locked, program::Program};
 use flash_sale::domain::UserId;
 use futures_util::future::{join_all, ready};
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::{sync::Arc, time::Duration};
-use tokio::{task::JoinHandle, time::sleep};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 
 /// Somebody who was told 202, and the order's id.
 pub type Winner = (Shopper, String);
@@ -23,44 +25,30 @@ pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
     accepted.map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned())).collect()
 }
 
-/// What the people of one load have in common.
-#[derive(Default)]
-struct Shared {
-    /// Nobody new comes.
-    enough: AtomicBool,
-    accepted: AtomicUsize,
-    shed: AtomicUsize,
-}
-
-impl Shared {
-    fn is_over(&self) -> bool {
-        self.enough.load(Relaxed)
-    }
-}
-
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A customer who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);
 
-/// A rush on a sale at some instances: newcomers who ask once, and regulars, who have an order and
-/// ask again and again. The stock must be larger than what they buy: then a newcomer may hear only
-/// 202 or 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
-#[derive(Default)]
-pub struct Rush {
-    shared: Arc<Shared>,
-    newcomers: Vec<JoinHandle<Vec<Winner>>>,
-    regulars: Vec<JoinHandle<usize>>,
-}
-
 /// What a rush was told.
+#[derive(Default)]
 pub struct Told {
     pub winners: Vec<Winner>,
     /// How often a newcomer was told to come back later.
     pub shed: usize,
     /// How often a regular was told the right order.
     pub reminded: usize,
+    /// Nobody new comes.
+    is_over: bool,
+}
+
+/// A rush on a sale at some instances: newcomers who ask once, and regulars, who have an order and
+/// ask again and again. The stock must be larger than what they buy: then a newcomer may hear only
+/// 202 or 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
+pub struct Rush {
+    told: Arc<Mutex<Told>>,
+    lanes: JoinSet<()>,
 }
 
 impl Rush {
@@ -77,16 +65,15 @@ impl Rush {
         lanes: usize,
         regulars: &[Winner],
     ) -> Self {
-        let mut rush = Self::default();
+        let mut rush = Self { told: Arc::default(), lanes: JoinSet::new() };
         for entrance in entrances {
             for _ in 0..lanes {
-                let lane = newcomers(entrance.clone(), sale.to_owned(), rush.shared.clone());
-                rush.newcomers.push(tokio::spawn(lane));
+                let told = rush.told.clone();
+                rush.lanes.spawn(newcomers(entrance.clone(), sale.to_owned(), told));
             }
             for (shopper, id) in regulars {
                 let known = (entrance.welcome(shopper), id.clone());
-                let asking = regular(known, sale.to_owned(), rush.shared.clone());
-                rush.regulars.push(tokio::spawn(asking));
+                rush.lanes.spawn(regular(known, sale.to_owned(), rush.told.clone()));
             }
         }
         rush
@@ -94,66 +81,51 @@ impl Rush {
 
     /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
-        let count = &self.shared.accepted;
-        let wanted = count.load(Relaxed) + more;
+        let accepted = || locked(&self.told).winners.len();
+        let wanted = accepted() + more;
+        // A lane that was told something wrong has panicked, and says so.
         eventually(&format!("{more} more were told 202"), async || {
-            // A lane that was told something wrong has panicked; waiting would not bring it back.
-            let broken = self.newcomers.iter().any(JoinHandle::is_finished)
-                || self.regulars.iter().any(JoinHandle::is_finished);
-            assert!(!broken, "somebody was told something wrong, see above");
-            (count.load(Relaxed) >= wanted).then_some(())
+            (accepted() >= wanted).then_some(())
         })
         .await;
     }
 
     /// Nobody new comes; waits for those who still wait.
     pub async fn end(self) -> Told {
-        self.shared.enough.store(true, Relaxed);
-        let (mut winners, mut reminded) = (Vec::new(), 0);
-        for lane in self.newcomers {
-            winners.extend(lane.await.expect("no wrong answer"));
-        }
-        for regular in self.regulars {
-            reminded += regular.await.expect("no wrong answer");
-        }
-        Told { winners, reminded, shed: self.shared.shed.load(Relaxed) }
+        locked(&self.told).is_over = true;
+        self.lanes.join_all().await;
+        std::mem::take(&mut *locked(&self.told))
     }
 }
 
-/// One lane of newcomers; those who were told 202.
-async fn newcomers(entrance: Entrance, sale: String, shared: Arc<Shared>) -> Vec<Winner> {
-    let mut winners = Vec::new();
-    while !shared.is_over() {
+async fn newcomers(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
+    while !locked(&told).is_over {
         let shopper = entrance.shopper();
         let reply = shopper.buy(&sale).await;
         if reply.is_accepted() {
-            shared.accepted.fetch_add(1, Relaxed);
-            winners.push((shopper, reply.text("order_id").to_owned()));
+            let order = reply.text("order_id").to_owned();
+            locked(&told).winners.push((shopper, order));
             sleep(PAUSE).await;
         } else {
             assert_shed(&reply);
-            shared.shed.fetch_add(1, Relaxed);
+            locked(&told).shed += 1;
             sleep(RETRY).await;
         }
     }
-    winners
 }
 
-/// How often a regular was told their order.
-async fn regular((shopper, id): Winner, sale: String, shared: Arc<Shared>) -> usize {
-    let mut reminded = 0;
-    while !shared.is_over() {
+async fn regular((shopper, id): Winner, sale: String, told: Arc<Mutex<Told>>) {
+    while !locked(&told).is_over {
         let reply = shopper.buy(&sale).await;
         if reply.status == 409 {
             reply.assert_problem(409, "already_ordered");
             assert_eq!(reply.text("order_id"), id, "another order of a regular");
-            reminded += 1;
+            locked(&told).reminded += 1;
         } else {
             assert_shed(&reply);
         }
         sleep(RETRY).await;
     }
-    reminded
 }
 
 /// Told to come back, and when.
@@ -204,21 +176,23 @@ pub enum Manner {
 
 /// A crowd that buys one unit each, 200 at a time, from a program that may be killed meanwhile.
 pub struct Crowd {
-    shared: Arc<Shared>,
+    count: Arc<AtomicUsize>,
+    /// Nobody new comes.
+    enough: Arc<AtomicBool>,
     buyers: JoinHandle<Vec<Result<Bought, String>>>,
 }
 
 impl Crowd {
     pub fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
-        let shared = Arc::<Shared>::default();
-        let (counts, over) = (shared.clone(), shared.clone());
+        let (count, enough) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let (accepted, is_over) = (count.clone(), enough.clone());
         let (client, url) = (reqwest::Client::new(), format!("{base}/api/v1/sales/{sale}/orders"));
         let buyer = move |token: String| {
-            let (client, url, counts) = (client.clone(), url.clone(), counts.clone());
+            let (client, url, accepted) = (client.clone(), url.clone(), accepted.clone());
             async move {
                 loop {
                     if let Some(order) = buy(&client, &url, &token).await {
-                        counts.accepted.fetch_add(1, Relaxed);
+                        accepted.fetch_add(1, Relaxed);
                         if manner == Manner::Patient {
                             sleep(5 * PAUSE).await;
                         }
@@ -231,13 +205,13 @@ impl Crowd {
                 }
             }
         };
-        let coming = stream::iter(tokens).take_while(move |_| ready(!over.is_over()));
+        let coming = stream::iter(tokens).take_while(move |_| ready(!is_over.load(Relaxed)));
         let buyers = tokio::spawn(coming.map(buyer).buffer_unordered(200).collect());
-        Self { shared, buyers }
+        Self { count, enough, buyers }
     }
 
     pub fn count(&self) -> usize {
-        self.shared.accepted.load(Relaxed)
+        self.count.load(Relaxed)
     }
 
     pub async fn until(&self, count: usize) {
@@ -247,7 +221,7 @@ impl Crowd {
 
     /// Nobody new comes.
     pub fn no_more(&self) {
-        self.shared.enough.store(true, Relaxed);
+        self.enough.store(true, Relaxed);
     }
 
     /// Waits until all have asked: what was promised, and who asked once and got no answer or 503.

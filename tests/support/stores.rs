@@ -1,16 +1,17 @@
 //! What Postgres and Redis hold, read past the program and past all proxies: snapshots while
 //! something is broken, whether everything has come to rest, and all there is in the end.
 
-use super::checkers::{AuditSaid, Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
+use super::checkers::{Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
 pub use super::driver::{Error, Result};
-use super::driver::{World, admin};
+use super::driver::{World, admin, shopper::sell_off};
 use super::{history::History, launch::poll, locked};
-use flash_sale::domain::OrderStatus;
+use flash_sale::domain::UserId;
 use futures_util::TryStreamExt;
 use redis::aio::MultiplexedConnection;
 use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
 use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 pub trait Stores {
     async fn postgres(&self) -> Result<PgConnection>;
@@ -53,22 +54,18 @@ pub async fn take_snapshots(
     world: Arc<World>,
     primary: Arc<Mutex<PgConnectOptions>>,
 ) -> Vec<Snapshot> {
-    let mut snapshots = Vec::new();
-    let mut connection = None;
+    let (mut snapshots, mut connection) = (Vec::new(), None);
     while !world.is_over.load(Relaxed) {
-        let mut current = match connection.take() {
-            Some(current) => current,
-            None => match connect(&primary).await {
-                Ok(current) => current,
-                Err(_) => continue, // it waited for long enough
-            },
-        };
+        if connection.is_none() {
+            connection = connect(&primary).await.ok();
+        }
+        let Some(current) = &mut connection else { continue };
         let began = Instant::now();
         // A primary that is stopped or gone must not hold up the others.
-        let look = tokio::time::timeout(Duration::from_secs(2), snapshot(&mut current, &world));
-        if let Ok(Ok(mut found)) = look.await {
-            snapshots.append(&mut found);
-            connection = Some(current);
+        let look = tokio::time::timeout(Duration::from_secs(2), snapshot(current, &world));
+        match look.await {
+            Ok(Ok(mut found)) => snapshots.append(&mut found),
+            _ => connection = None,
         }
         // Counting many orders takes time of its own; it must not become the load.
         tokio::time::sleep((began.elapsed() * 9).clamp(EVERY, LONGEST_PAUSE)).await;
@@ -79,8 +76,8 @@ pub async fn take_snapshots(
 /// All sales in one statement, and so in one snapshot.
 async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snapshot>> {
     let sales: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
-    let rows: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(
-        "SELECT s.id, s.stock::bigint, s.taken::bigint, coalesce(sum(held.n), 0)::bigint,
+    let rows: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
+        "SELECT s.id, s.stock::bigint, coalesce(sum(held.n), 0)::bigint,
                 count(*) FILTER (WHERE held.n > s.per_user_limit)
          FROM sales s LEFT JOIN (
              SELECT sale_id, user_id, count(*) AS n FROM orders
@@ -92,15 +89,14 @@ async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snap
     .fetch_all(postgres)
     .await?;
     let at = world.now();
-    let snapshots = rows.into_iter().map(|(sale, stock, taken, live, users_over_limit)| Snapshot {
+    let snapshot = |(sale, stock, live, users_over_limit)| Snapshot {
         at,
         sale,
         stock,
-        taken,
         live,
         users_over_limit,
-    });
-    Ok(snapshots.collect())
+    };
+    Ok(rows.into_iter().map(snapshot).collect())
 }
 
 /// Waits until nothing is under way: nothing to pay, nothing in a log, nothing in the outbox, every
@@ -166,15 +162,30 @@ async fn sale_state(
     Ok(pipeline.query_async(&mut redis).await?)
 }
 
-/// All that both stores hold, with the history, to be judged without any excuse. Sales that are to
-/// be sold off were, if `sold_off`.
-pub async fn evidence(
+/// When the load has stopped: waits for rest, sells the last units off, waits again, and reads all
+/// that both stores hold, to be judged with the history and without any excuse.
+pub async fn conclude(
     stores: &impl Stores,
-    world: &World,
-    snapshots: Vec<Snapshot>,
-    settled: Settled,
-    sold_off: bool,
+    world: &Arc<World>,
+    snapshots: JoinHandle<Vec<Snapshot>>,
+    limit: Duration,
 ) -> Result<Evidence> {
+    let mut settled = settle(stores, limit).await;
+    let (mut late, mut sold_off) = (Vec::new(), false);
+    // The second time what lapsed in the first: a busy machine may need too long to pay.
+    for _ in 0..2 {
+        if settled.after.is_none() {
+            break;
+        }
+        sold_off = sell_off(world).await;
+        if !sold_off {
+            late.push("in the end buyers found neither a unit nor \"sold out\"".to_owned());
+        }
+        let again = settle(stores, limit).await;
+        settled = if again.after.is_some() { settled } else { again };
+    }
+    world.is_over.store(true, Relaxed);
+    let snapshots = snapshots.await?;
     let mut postgres = stores.postgres().await?;
     let sales = dump_sales(&mut postgres, world, sold_off).await?;
     let rows = dump_rows(&mut postgres, world).await?;
@@ -184,27 +195,18 @@ pub async fn evidence(
     let all: Vec<i64> = all.fetch_all(&mut postgres).await?;
     postgres.close().await?;
     let (mut audits, mut redis) = (Vec::new(), Vec::new());
+    let first = *world.addresses.first().ok_or("no instance serves")?;
     for sale in all {
-        audits.push(audit(world, sale).await?);
+        audits.push(admin(first, &format!("/{sale}/audit"), None).await?.1);
     }
     for sale in &world.sales {
         redis.extend(dump_redis(stores, sale.id).await?);
     }
-    Ok(Evidence {
-        history: History {
-            seed: world.seed,
-            began_at: world.began_at,
-            operations: std::mem::take(&mut *world.operations()),
-        },
-        sales,
-        rows,
-        redis,
-        snapshots,
-        audits,
-        settled,
-        outbox,
-        ..Evidence::default()
-    })
+    let (seed, began_at) = (world.seed, world.began_at);
+    let operations = std::mem::take(&mut *world.operations());
+    let history = History { seed, began_at, operations };
+    let read = Evidence { history, sales, rows, redis, snapshots, ..Evidence::default() };
+    Ok(Evidence { audits, settled, late, outbox, ..read })
 }
 
 async fn dump_sales(
@@ -239,15 +241,20 @@ async fn dump_sales(
 
 async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row>> {
     let ids: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
-    let found = sqlx::query_as::<_, (i64, i64, uuid::Uuid, OrderStatus, i64, bool)>(
+    let found = sqlx::query_as(
         "SELECT id, sale_id, user_id, status, (extract(epoch FROM created_at) * 1e6)::bigint,
                 EXISTS (SELECT FROM payments WHERE order_id = orders.id)
          FROM orders WHERE sale_id = ANY($1)",
     )
     .bind(&ids)
     .fetch(postgres);
-    let row = |(id, sale, user, status, created_at, has_payment): (_, _, uuid::Uuid, _, _, _)| {
-        Row { id, sale, user: user.as_u128(), status, created_at, has_payment }
+    let row = |(id, sale, user, status, created_at, has_payment)| Row {
+        id,
+        sale,
+        user,
+        status,
+        created_at,
+        has_payment,
     };
     Ok(found.map_ok(row).try_collect().await?)
 }
@@ -271,21 +278,8 @@ async fn dump_redis(stores: &impl Stores, sale: i64) -> Result<Option<RedisSale>
         // 17 bytes an order: slot (128 and more: returned), id, idempotency key.
         for order in orders.chunks_exact(17).filter(|order| order[0] < 128) {
             let id = order[1..9].try_into().map_err(|_| "an id of 8 bytes")?;
-            live.push((u128::from_be_bytes(user), i64::from_be_bytes(id)));
+            live.push((UserId::from_bytes(user), i64::from_be_bytes(id)));
         }
     }
     Ok(Some(RedisSale { sale, stock, remaining, pending, log_entries, live }))
-}
-
-/// What the program's own audit says.
-async fn audit(world: &World, sale: i64) -> Result<AuditSaid> {
-    let first = *world.addresses.first().ok_or("no instance serves")?;
-    let path = format!("/api/v1/admin/sales/{sale}/audit");
-    let verdict = admin(first, "GET", &path, "").await?.body;
-    Ok(AuditSaid {
-        sale,
-        ok: verdict["ok"].as_bool().unwrap_or(false),
-        conserved: verdict["conserved"].as_bool(),
-        problems: verdict["problems"].to_string(),
-    })
 }

@@ -49,16 +49,10 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
 
 /// The day in the header `Date` of an answer: "Sat, 21 Nov 2026 …". `None` if there is none.
 async fn day_at(address: SocketAddr) -> Option<String> {
-    let asked = async {
-        let mut stream = TcpStream::connect(address).await.ok()?;
-        let request = "GET /healthz HTTP/1.1\r\nHost: clock\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok()?;
-        let date = answer.lines().find_map(|line| line.strip_prefix("date: "))?;
-        Some(date.split_whitespace().take(4).collect::<Vec<_>>().join(" "))
-    };
-    tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?
+    let asked = reqwest::Client::new().get(format!("http://{address}/healthz"));
+    let answer = asked.timeout(Duration::from_secs(2)).send().await.ok()?;
+    let date = answer.headers().get("date")?.to_str().ok()?;
+    Some(date.split_whitespace().take(4).collect::<Vec<_>>().join(" "))
 }
 
 pub fn verify(stage: &mut Stage<'_>) {

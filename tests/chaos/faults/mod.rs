@@ -11,9 +11,9 @@ pub mod processes;
 pub mod redis;
 
 use crate::cluster::Cluster;
-use crate::instance::{Instance, Role};
+use crate::instance::{Instance, Role, Settings};
 use crate::support::driver::client::{Buyer, Client};
-use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation, user_id};
+use crate::support::history::{Answer, Kind, NO_ORDER, user_id};
 use crate::support::processes::{family, signal, status_of};
 use crate::support::proxy::{Address, Fault as NetFault, Lost, Proxy, free_port};
 use crate::support::stores::{Error, Result, Stores};
@@ -27,12 +27,11 @@ use std::time::{Duration, Instant};
 use std::{
     collections::BTreeSet, fs, net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
 /// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
 macro_rules! faults {
-    ($($variant:ident $name:literal $about:literal |$stage:ident| $strike:expr;)*) => {
+    ($($variant:ident $name:literal $about:literal $strike:path $(, $how:expr)?;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Fault { $($variant),* }
 
@@ -48,84 +47,72 @@ macro_rules! faults {
             }
 
             async fn strike(self, stage: &mut Stage<'_>) -> Result {
-                match self { $(Self::$variant => { let $stage = stage; $strike.await }),* }
+                match self { $(Self::$variant => $strike(stage $(, $how)?).await),* }
             }
         }
     };
 }
 
 faults! {
-    Calm "calm" "nothing: the load alone" |stage| nothing(stage);
-    AppKill "app-kill" "kill -9 one instance, start it again, over and over"
-        |stage| processes::kill_one(stage);
-    AppKillAll "app-kill-all" "kill -9 all instances at once" |stage| processes::kill_all(stage);
+    Calm "calm" "nothing: the load alone" nothing;
+    AppKill "app-kill" "kill -9 one instance, start it again, over and over" processes::kill_one;
+    AppKillAll "app-kill-all" "kill -9 all instances at once" processes::kill_all;
     AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
-        |stage| processes::stop_one(stage, 3_000..4_500);
+        processes::stop_one;
     AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
-        |stage| processes::stop_one_for_long(stage);
+        processes::stop_one_for_long;
     WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
-        |stage| processes::kill_one(stage);
+        processes::kill_one;
     Many "many" "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
-        |stage| churn::come_and_go(stage);
+        churn::come_and_go;
     ManyWithoutWriter "many-without-writer"
-        "four instances without a writer and two workers come and go"
-        |stage| churn::come_and_go(stage);
+        "four instances without a writer and two workers come and go" churn::come_and_go;
     RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
-        |stage| redis::kill(stage);
-    RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data"
-        |stage| redis::restart_empty(stage);
+        redis::kill;
+    RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data" redis::restart_empty;
     RedisCut "redis-cut" "kill -9 Redis; its append-only file is cut at a random byte"
-        |stage| redis::restart_cut(stage);
-    RedisFlush "redis-flush" "FLUSHALL" |stage| redis::flush(stage);
+        redis::restart_cut;
+    RedisFlush "redis-flush" "FLUSHALL" redis::flush;
     RedisBackup "redis-backup" "Redis restarts from an older copy of its data folder"
-        |stage| redis::restore_backup(stage);
-    RedisFailover "redis-failover" "a replica that lags is promoted"
-        |stage| redis::fail_over(stage);
-    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s" |stage| redis::stop(stage, 300..3_500);
-    RedisStopLong "redis-stop-long"
-        "the same for 70 s, longer than every timeout; takes 100 s"
-        |stage| processes::for_long(stage, redis::stop);
-    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers" |stage| postgres::kill(stage);
+        redis::restore_backup;
+    RedisFailover "redis-failover" "a replica that lags is promoted" redis::fail_over;
+    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s" redis::stop, 300..3_500;
+    RedisStopLong "redis-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
+        processes::for_long, redis::stop;
+    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers" postgres::kill;
     PostgresStop "postgres-stop" "SIGSTOP all of Postgres for up to 3.5 s"
-        |stage| postgres::stop(stage, 500..3_500);
+        postgres::stop, 500..3_500;
     PostgresStopLong "postgres-stop-long"
         "the same for 70 s, longer than every timeout; takes 100 s"
-        |stage| processes::for_long(stage, postgres::stop);
+        processes::for_long, postgres::stop;
     PostgresRefuse "postgres-refuse" "Postgres refuses connections, and loses those it has"
-        |stage| postgres::refuse(stage);
-    PostgresFailover "postgres-failover" "a synchronous standby is promoted"
-        |stage| postgres::fail_over(stage);
+        postgres::refuse;
+    PostgresFailover "postgres-failover" "a synchronous standby is promoted" postgres::fail_over;
     PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
-        |stage| nothing(stage);
+        nothing;
     PostgresSerialization "postgres-serialization"
-        "transactions fail with SQLSTATE 40001 now and then"
-        |stage| nothing(stage);
-    EverythingKill "everything-kill" "kill -9 all processes at once"
-        |stage| processes::kill_everything(stage);
+        "transactions fail with SQLSTATE 40001 now and then" nothing;
+    EverythingKill "everything-kill" "kill -9 all processes at once" processes::kill_everything;
     NetCut "net-cut" "connections to both stores are cut at random, also inside a request"
-        |stage| network::cut(stage);
+        network::cut;
     NetLostReplies "net-lost-replies" "requests run, and their replies are lost"
-        |stage| network::lose_replies(stage);
+        network::lose_replies;
     NetBlackHole "net-black-hole" "connections fall silent without closing, and stay silent"
-        |stage| network::black_hole(stage);
-    NetLatency "net-latency" "200 ms each way to both stores" |stage| network::latency(stage);
-    NetThrottle "net-throttle" "both stores at some kilobytes a second"
-        |stage| network::throttle(stage);
+        network::black_hole;
+    NetLatency "net-latency" "200 ms each way to both stores" network::latency;
+    NetThrottle "net-throttle" "both stores at some kilobytes a second" network::throttle;
     StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
-        |stage| processes::stale(stage);
-    Clock "clock" "instances a day ahead and a day behind, stepping back and forth"
-        |stage| clock::strike(stage);
+        processes::stale;
+    Clock "clock" "instances a day ahead and a day behind, stepping back and forth" clock::strike;
     FailPoints "fail-points" "exit, error, pause and panic at every named point of the program"
-        |stage| points::strike(stage);
+        points::strike;
     Overload "overload" "waves of thousands of connections, more than the queues take"
-        |stage| crowds::overload(stage);
+        crowds::overload;
     Clients "clients" "idle, endless and silent connections that hang up all at once"
-        |stage| crowds::nuisances(stage);
-    // Boxed, because these strike by way of the others.
-    Mixed "mixed" "random faults of all kinds, overlapping, without loss of data"
-        |stage| Box::pin(mixed(stage, MIXED));
+        crowds::nuisances;
+    Mixed "mixed" "random faults of all kinds, overlapping, without loss of data" mixed, MIXED;
     MixedLoss "mixed-loss" "the same, and Redis loses data too"
-        |stage| Box::pin(mixed(stage, &[MIXED, LOSSES].concat()));
+        mixed, &[MIXED, LOSSES].concat();
 }
 
 const MIXED: &[Fault] = &[
@@ -172,8 +159,6 @@ pub struct Stage<'a> {
     /// What was proven to happen: fail points that fired, with their action; days believed in;
     /// pauses.
     pub reached: BTreeSet<String>,
-    /// Connections opened only to be in the way.
-    pub nuisances: usize,
 }
 
 impl<'a> Stage<'a> {
@@ -186,7 +171,6 @@ impl<'a> Stage<'a> {
             until: Instant::now() + plan.length,
             strikes: Strikes::default(),
             reached: BTreeSet::new(),
-            nuisances: 0,
         }
     }
 
@@ -322,11 +306,11 @@ impl Fault {
         matches!(self, Self::Mixed | Self::MixedLoss)
     }
 
-    pub fn settings(self) -> &'static [(&'static str, &'static str)] {
+    pub fn settings(self) -> Settings {
         match self {
             // Small queues: full in a moment.
-            Self::Overload => &[("BACKLOG_LIMIT", "500")],
-            _ => &[],
+            Self::Overload => vec![("BACKLOG_LIMIT", "500".to_owned())],
+            _ => Vec::new(),
         }
     }
 
@@ -381,7 +365,6 @@ impl Fault {
             Self::Clock => clock::verify(stage),
             Self::FailPoints => points::verify(stage),
             Self::Many | Self::ManyWithoutWriter => churn::verify(stage),
-            Self::Clients => crowds::verify(stage),
             _ if self.is_long_stop() => processes::verify_stop(stage),
             Self::NetCut => network::verify(stage, "connections were cut", |all| all.cut),
             Self::NetLostReplies => {
@@ -415,7 +398,8 @@ async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
     if bad {
         network::worsen(stage).await;
     }
-    let struck = fault.strike(stage).await;
+    // Boxed, because it strikes by way of the others.
+    let struck = Box::pin(fault.strike(stage)).await;
     if bad {
         network::mend(stage).await;
     }

@@ -2,8 +2,9 @@
 //! way.
 
 use super::*;
-use crate::{report::EXITS, shoppers::Operator, support::driver::admin};
+use crate::support::driver::{admin, shopper::Operator};
 use flash_sale::fail_point::POINTS;
+use serde_json::json;
 use time::{OffsetDateTime, macros::datetime};
 
 /// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by
@@ -19,6 +20,9 @@ const REACHED_WITHIN: Duration = Duration::from_secs(8);
 
 /// Turns with the actions that a process survives, at all points at once.
 const SURVIVED: [&str; 3] = ["error*2", "pause:300*2", "panic*1"];
+
+/// The action that ends a process.
+pub const EXIT: &str = "exit";
 
 /// How many points that were missed get another turn.
 const MORE_TURNS: usize = 12;
@@ -73,7 +77,7 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
         None => {
             let point = point_of(stage, turn - SURVIVED.len());
             exit_at(stage, number, point).await?;
-            "exit"
+            EXIT
         }
     };
     note_reached(stage, number, action);
@@ -108,7 +112,7 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
 
 /// Each in its turn; then those that were missed.
 fn point_of(stage: &Stage<'_>, turn: usize) -> &'static str {
-    let missed = missed(stage, "exit");
+    let missed = missed(stage, EXIT);
     match turn.checked_sub(HERE.len()) {
         Some(again) if !missed.is_empty() => missed[again % missed.len()],
         _ => HERE[turn % HERE.len()],
@@ -125,7 +129,7 @@ fn missed(stage: &Stage<'_>, action: &str) -> Vec<&'static str> {
 pub fn is_due(stage: &Stage<'_>) -> bool {
     let all = SURVIVED.len() + HERE.len();
     let turns = usize::try_from(stage.strikes.count).unwrap_or(usize::MAX);
-    let more = if missed(stage, "exit").is_empty() { 0 } else { MORE_TURNS };
+    let more = if missed(stage, EXIT).is_empty() { 0 } else { MORE_TURNS };
     stage.plan.length > COMPLETE_FROM && turns < all + more
 }
 
@@ -171,11 +175,11 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
         // A sale that no shopper knows. It must be in Redis in the end all the same, and pass its
         // audit, even where its creator died before it was there.
         Way::CreateSale => {
-            let body = r#"{"title":"on the way","price_cents":100,"stock":10}"#;
-            admin(stage.world.addresses[number], "POST", "/api/v1/admin/sales", body).await.ok();
+            let body = json!({"title": "on the way", "price_cents": 100, "stock": 10});
+            admin(stage.world.addresses[number], "", Some(body)).await.ok();
         }
         Way::TakeStock => {
-            let mut operator = Operator::new(&stage.world);
+            let operator = Operator::new(&stage.world);
             operator.ask_at(SALE, Kind::AddStock(-1), number).await;
         }
     }
@@ -191,7 +195,7 @@ async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
         .bind(user_id(stage.world.seed, buyer.user).uuid())
         .execute(&mut stage.cluster.direct().await?)
         .await?;
-    let mut client = Client::new(&stage.world, CLIENT);
+    let client = Client::new(&stage.world, CLIENT);
     client.ask(&buyer, Kind::Buy, NO_ORDER, number).await;
     Ok(())
 }
@@ -208,14 +212,15 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
         redis.call('HINCRBY', KEYS[1], 'pending', 1)
         redis.call('HINCRBY', KEYS[1], 'change', 1)
         return 1";
-    let world = stage.world.clone();
-    let (user, sale) = (world.new_user(), world.sales[usize::from(SALE)].id);
+    let client = Client::new(&stage.world, CLIENT);
+    let (world, buyer) = (&client.world, Buyer::new(&client.world, SALE));
+    let sale = world.sales[usize::from(SALE)].id;
     let now = OffsetDateTime::now_utc();
     let second = (now - datetime!(2025-01-01 00:00 UTC)).whole_seconds();
     // Far from the numbers that the generator begins each day with.
-    let order = (second << 32) + 3_500_000_000 + i64::from(user);
+    let order = (second << 32) + 3_500_000_000 + i64::from(buyer.user);
     let header = format!("0 {} 0", now.unix_timestamp_nanos() / 1_000_000);
-    let mut entry = user_id(world.seed, user).as_bytes().to_vec();
+    let mut entry = user_id(world.seed, buyer.user).as_bytes().to_vec();
     entry.extend(order.to_be_bytes());
     entry.extend([0; 9]); // no idempotency key, the first slot
     let invoked = world.now();
@@ -230,18 +235,7 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
         .await?;
     if planted == 1 {
         // From here on it is an order that somebody was promised.
-        world.note(Operation {
-            invoked,
-            completed: world.now(),
-            order,
-            user,
-            key: NO_KEY,
-            client: CLIENT,
-            instance: u8::MAX,
-            sale: SALE,
-            kind: Kind::Buy,
-            answer: Answer::Replayed,
-        });
+        client.note(&buyer, Kind::Buy, usize::MAX, invoked, (Answer::Replayed, order));
     }
     Ok(())
 }
@@ -273,21 +267,12 @@ fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {
 }
 
 pub fn verify(stage: &mut Stage<'_>) {
-    let all = HERE.len();
-    for action in ["error", "pause", "panic"] {
-        let missed = missed(stage, action);
+    for action in ["error", "pause", "panic", EXIT] {
+        let (all, missed) = (HERE.len(), missed(stage, action));
         let fired = all - missed.len();
         stage.note(format!("{action}: {fired} of {all} points fired; not reached: {missed:?}"));
     }
-    let missed = missed(stage, "exit");
-    let reached = HERE.iter().filter(|point| !missed.contains(point));
-    let reached: Vec<&str> = reached.copied().collect();
-    let not = if missed.is_empty() { "none".to_owned() } else { missed.join(" ") };
-    stage.note(format!(
-        "{EXITS}: {} of {all} ended a process: {}; not reached: {not}",
-        reached.len(),
-        reached.join(" "),
-    ));
+    let missed = missed(stage, EXIT);
     if stage.reached.is_empty() {
         stage.miss("no fail point fired");
     } else if stage.plan.length > COMPLETE_FROM && !missed.is_empty() {

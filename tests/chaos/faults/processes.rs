@@ -22,10 +22,10 @@ pub async fn kill_all(stage: &mut Stage<'_>) -> Result {
 }
 
 /// Leases, leadership and grace periods are over when it continues, and it does not know.
-pub async fn stop_one(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
+pub async fn stop_one(stage: &mut Stage<'_>) -> Result {
     let number = stage.any_instance();
     let pids = stage.cluster.instances[number].pids();
-    stand_still(stage, &pids, millis).await;
+    stand_still(stage, &pids, 3_000..4_500).await;
     stage.healed(Some(u8::try_from(number)?))?;
     stage.wait(200..600).await;
     Ok(())

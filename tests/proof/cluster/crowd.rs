@@ -1,13 +1,13 @@
-//! A crowd of the shared driver, each lane at one instance and in one sale: people who buy, ask
-//! again when they are told 503, look at their orders, pay or cancel them.
+//! A crowd of the shared driver, each lane at one instance and in one sale, and the judgement of
+//! what it was told.
 
 use crate::support::app::{PATIENCE, TestApp};
 use crate::support::checkers::{self, Evidence, Snapshot, Violation};
 use crate::support::driver::client::{Buyer, Client};
-use crate::support::driver::{Error, Habits, ORDINARY, Sale, World};
+use crate::support::driver::{Error, Habits, ORDINARY, Sale, World, shopper::Shopper};
 use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
 use crate::support::redis_servers::KeyHolder;
-use crate::support::stores::{Stores, evidence, settle, take_snapshots};
+use crate::support::stores::{Stores, conclude, take_snapshots};
 use flash_sale::domain::OrderStatus;
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
@@ -15,103 +15,49 @@ use sqlx::PgConnection;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// How long an order may be paid. Short, so that what nobody was told of comes to its end.
 const PAYMENT_SECS: u32 = 3;
-/// How often somebody asks again when the answer is unclear, and when.
-const RETRIES: usize = 40;
-const RETRY: Duration = Duration::from_millis(50);
-/// The next customer of a lane comes this much later.
-const BREATH: Duration = Duration::from_millis(10);
+/// The next shopper of a lane comes this much later.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Within this time after the last purchase everything is at rest.
 const REST: Duration = Duration::from_secs(20);
 
-/// A sale for a crowd.
+/// A sale for a crowd, in which nobody lets an order lapse.
 pub async fn sale(app: &TestApp, stock: i64) -> Sale {
     let id = app.sale(stock, json!({"payment_timeout_secs": PAYMENT_SECS})).await;
-    let habits = Habits { stock, ..ORDINARY };
+    let habits = Habits { stock, pay: 0.8, cancel: 0.2, ..ORDINARY };
     Sale { id: id.parse().expect("an id"), habits }
-}
-
-/// What a buyer was told, and of which order.
-type Told = (Answer, i64);
-
-/// Asks an instance that lives, which answers.
-async fn ask(client: &mut Client, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> Told {
-    let (answer, order) = client.ask(buyer, kind, order, at).await;
-    let is_answered = !matches!(answer, Answer::Unknown | Answer::NeverSent);
-    assert!(is_answered, "the instances live: {kind:?} was {answer:?}");
-    (answer, order)
-}
-
-/// One customer, from the purchase to the end of the order. What they were told of the purchase.
-async fn customer(client: &mut Client, sale: u8, at: usize, pays: bool) -> Answer {
-    let mut buyer = Buyer::new(&client.world, sale);
-    if client.random.chance(0.8) {
-        buyer.key = buyer.user;
-    }
-    let (mut answer, mut order) = (Answer::Unknown, NO_ORDER);
-    for _ in 0..RETRIES {
-        (answer, order) = ask(client, &buyer, Kind::Buy, NO_ORDER, at).await;
-        if answer != Answer::Unavailable {
-            break;
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-    if !answer.is_accepted() && (answer != Answer::AlreadyOrdered || order == NO_ORDER) {
-        return answer;
-    }
-    ask(client, &buyer, Kind::Read, order, at).await;
-    let pays = pays || client.random.chance(0.8);
-    let kind = if pays { Kind::Pay } else { Kind::Cancel };
-    // Queued until it is written; unpaid, it lapses.
-    for _ in 0..RETRIES {
-        if let (Answer::Order(_), _) = ask(client, &buyer, kind, order, at).await {
-            break;
-        }
-        let (read, _) = ask(client, &buyer, Kind::Read, order, at).await;
-        if matches!(read, Answer::Order(status) if status.is_terminal()) {
-            break;
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-    answer
 }
 
 /// A crowd at some instances, and the snapshots that are taken meanwhile.
 pub struct Crowd {
     world: Arc<World>,
-    lanes: Vec<JoinHandle<()>>,
+    lanes: JoinSet<()>,
     snapshots: JoinHandle<Vec<Snapshot>>,
 }
 
 impl Crowd {
-    /// `lanes` customers at a time for each sale, each at one instance. The first sale sells out.
+    /// `lanes` shoppers at a time for each sale, each at one instance. The first sale sells out.
     pub fn start(apps: &[TestApp], sales: &[Sale], lanes: usize) -> Self {
         let address = |app: &TestApp| app.base.trim_start_matches("http://").parse();
         let addresses = apps.iter().map(|app| address(app).expect("an address"));
         let mut sales = sales.to_vec();
         sales[0].habits.is_sold_off = true;
         let mut world = World::new(2_026, addresses.collect(), sales);
-        world.timeout = 2 * PATIENCE;
+        (world.timeout, world.pause) = (2 * PATIENCE, PAUSE);
         let world = Arc::new(world);
-        let lane = |number: usize| {
-            let mut client = Client::new(&world, u16::try_from(number).expect("few"));
+        let mut shopping = JoinSet::new();
+        for number in 0..lanes * world.sales.len() {
             let (sale, at) = (number % world.sales.len(), number / world.sales.len() % apps.len());
-            tokio::spawn(async move {
-                while !client.world.is_stopping() {
-                    customer(&mut client, u8::try_from(sale).expect("few"), at, false).await;
-                    tokio::time::sleep(BREATH).await;
-                }
-            })
-        };
-        let primary = Arc::new(Mutex::new(apps[0].database.direct_options()));
-        Self {
-            lanes: (0..lanes * world.sales.len()).map(lane).collect(),
-            snapshots: tokio::spawn(take_snapshots(world.clone(), primary)),
-            world,
+            let place = (u8::try_from(sale).expect("few"), at);
+            let number = u16::try_from(number).expect("few");
+            shopping.spawn(Shopper::new(&world, number, Some(place)).run(None));
         }
+        let primary = Arc::new(Mutex::new(apps[0].database.direct_options()));
+        let snapshots = tokio::spawn(take_snapshots(world.clone(), primary));
+        Self { world, lanes: shopping, snapshots }
     }
 
     /// What was asked in this sale and answered so.
@@ -125,22 +71,20 @@ impl Crowd {
     pub async fn until_accepted(&self, sales: &[usize], more: usize) {
         let count = |sale: usize| self.told(sale, Answer::Accepted).len();
         let wanted = Vec::from_iter(sales.iter().map(|sale| (*sale, count(*sale) + more)));
-        wait_for!(&format!("{more} more purchases of sales {sales:?}"), {
-            let fell_over = self.lanes.iter().any(JoinHandle::is_finished);
-            assert!(!fell_over, "somebody of the crowd fell over");
+        wait_for!(
+            &format!("{more} more purchases of sales {sales:?}"),
             wanted.iter().all(|(sale, wanted)| count(*sale) >= *wanted).then_some(())
-        });
+        );
     }
 
     /// People buy at one instance, one after the other, and do nothing else; until one of them is
     /// not accepted, or there were so many. What the last was told.
     pub async fn rush(&self, instance: usize, sale: usize, most: usize) -> Answer {
-        let mut client = Client::new(&self.world, u16::MAX);
+        let client = Client::new(&self.world, u16::MAX);
         let (mut last, mut in_vain) = (Answer::Unknown, 0);
         for _ in 0..most {
-            let mut buyer = Buyer::new(&self.world, u8::try_from(sale).expect("few"));
-            buyer.key = buyer.user;
-            (last, _) = ask(&mut client, &buyer, Kind::Buy, NO_ORDER, instance).await;
+            let buyer = Buyer::with_key(&self.world, u8::try_from(sale).expect("few"));
+            (last, _) = client.ask(&buyer, Kind::Buy, NO_ORDER, instance).await;
             in_vain = if last == Answer::Unavailable { in_vain + 1 } else { 0 };
             if in_vain == 3 || last == Answer::SoldOut {
                 break;
@@ -193,23 +137,8 @@ impl Crowd {
     /// checkers. `lost_data`: Redis has lost something that it had acknowledged.
     pub async fn judge(self, app: &TestApp, servers: &impl KeyHolder, lost_data: bool) -> Judged {
         self.world.stop.store(true, Relaxed);
-        for lane in self.lanes {
-            lane.await.expect("nobody of the crowd fell over");
-        }
-        let (stores, world) = (View(app, servers), self.world);
-        let mut settled = settle(&stores, REST).await;
-        let sells_off = settled.after.is_some();
-        if sells_off {
-            let mut client = Client::new(&world, u16::MAX - 1);
-            let mut instances = (0..world.addresses.len()).cycle();
-            while let Some(at) = instances.next()
-                && customer(&mut client, 0, at, true).await != Answer::SoldOut
-            {}
-            settled = settle(&stores, REST).await;
-        }
-        world.is_over.store(true, Relaxed);
-        let snapshots = self.snapshots.await.expect("somebody looked");
-        let evidence = evidence(&stores, &world, snapshots, settled, sells_off).await;
+        self.lanes.join_all().await;
+        let evidence = conclude(&View(app, servers), &self.world, self.snapshots, REST).await;
         let mut evidence = evidence.expect("the stores answer");
         evidence.late_effects = Duration::from_secs(5);
         evidence.redis_lost_data = lost_data;
@@ -253,12 +182,11 @@ impl Judged {
 
     /// Every promise was kept, and there was something to judge. Prints what there was.
     pub fn assert_kept(&self, what: &str) {
-        use OrderStatus::{Cancelled, Expired, Paid, Rejected};
-        let history = &self.evidence.history;
-        let [accepted, shed] = [Answer::Accepted, Answer::Unavailable]
-            .map(|answer| history.count(|one| one.kind == Kind::Buy && one.answer == answer));
-        let ends = [Paid, Cancelled, Expired, Rejected];
-        let ends = ends.map(|status| format!("{} {status:?}", self.with(status).count()));
+        use Answer::{Accepted, NeverSent, Unavailable, Unknown};
+        let told = |wanted: Answer| self.evidence.history.count(|one| one.answer == wanted);
+        let (accepted, shed) = (told(Accepted), told(Unavailable));
+        let ends =
+            OrderStatus::ALL.map(|status| format!("{} {status:?}", self.with(status).count()));
         let (snapshots, rest) = (self.evidence.snapshots.len(), self.evidence.settled.after);
         println!(
             "{what}: {accepted} told 202, {shed} told 503; {}; {snapshots} snapshots, at rest \
@@ -267,6 +195,7 @@ impl Judged {
         );
         let found: Vec<String> = self.violations.iter().map(ToString::to_string).collect();
         assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+        assert_eq!(told(Unknown) + told(NeverSent), 0, "instances that live answer");
         assert!(accepted > 50, "too little happened");
         assert!(snapshots > 0, "nobody looked");
     }

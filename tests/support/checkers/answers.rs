@@ -61,14 +61,14 @@ pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
                 None => !(case.evidence.redis_lost_data && known == OrderStatus::Queued),
             };
             if goes_back {
-                found.add(format!("{} and later {}", earlier.tell(), later.tell()));
+                found.add(format!("{earlier} and later {later}"));
             }
         }
         // Whatever the times: an order has one end, and what was shown of it is in the database.
         for one in operations {
             let Some(status) = shown(one) else { continue };
             if status.is_terminal() && end != Some(status) {
-                found.add(format!("{}, but its row is {end:?}", one.tell()));
+                found.add(format!("{one}, but its row is {end:?}"));
             }
         }
     }
@@ -103,7 +103,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
         for one in &attempts {
             let differs = one.answer.is_accepted() && one.order != first.order;
             if differs && !gave_way(first.order) && !gave_way(one.order) {
-                found.add(format!("{} and {}", first.tell(), one.tell()));
+                found.add(format!("{first} and {one}"));
             }
             let refused = matches!(
                 one.answer,
@@ -114,7 +114,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
                     | Answer::Ended
             );
             if refused && first.is_before(one) && !case.evidence.may_lose_accepted {
-                found.add(format!("{} and later {}", first.tell(), one.tell()));
+                found.add(format!("{first} and later {one}"));
             }
         }
     }
@@ -123,7 +123,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
 pub(super) fn orders_are_private(case: &Case, found: &mut Found) {
     for one in case.evidence.history.of_kind(Kind::Pry) {
         if matches!(one.answer, Answer::Order(_) | Answer::Conflict) {
-            found.add(format!("{}: an order of somebody else", one.tell()));
+            found.add(format!("{one}: an order of somebody else"));
         }
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn documented_answers(case: &Case, found: &mut Found) {
         if let Answer::Undocumented(status) = one.answer
             && !(status == 500 && case.evidence.may_panic)
         {
-            found.add(format!("{} (status {status})", one.tell()));
+            found.add(format!("{one} (status {status})"));
         }
     }
 }

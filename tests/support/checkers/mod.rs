@@ -8,7 +8,9 @@ mod stock;
 mod window;
 
 use super::history::{Answer, History, Kind, Micros, Operation, user_id};
-use flash_sale::domain::OrderStatus;
+use flash_sale::domain::{OrderStatus, UserId};
+use serde::Serialize;
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::{fmt, time::Duration};
 
@@ -16,7 +18,7 @@ use std::{fmt, time::Duration};
 macro_rules! checkers {
     ($($(#[$promise:meta])* $checker:ident $look:path;)*) => {
         /// One promise, and what looks after it. The numbers are the invariants of the design.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         pub enum Checker { $($(#[$promise])* $checker),* }
 
         impl Checker {
@@ -95,7 +97,7 @@ pub struct SaleFacts {
 pub struct Row {
     pub id: i64,
     pub sale: i64,
-    pub user: u128,
+    pub user: UserId,
     pub status: OrderStatus,
     /// When Redis admitted it, in microseconds since 1970.
     pub created_at: i64,
@@ -119,7 +121,7 @@ pub struct RedisSale {
     pub pending: i64,
     pub log_entries: i64,
     /// Orders that hold a unit: user and id.
-    pub live: Vec<(u128, i64)>,
+    pub live: Vec<(UserId, i64)>,
 }
 
 /// One look at one sale during the chaos, all from one database snapshot.
@@ -128,18 +130,8 @@ pub struct Snapshot {
     pub at: Micros,
     pub sale: i64,
     pub stock: i64,
-    pub taken: i64,
     pub live: i64,
     pub users_over_limit: i64,
-}
-
-#[derive(Debug, Clone)]
-pub struct AuditSaid {
-    pub sale: i64,
-    pub ok: bool,
-    /// Whether it could compare both sides, and they agreed.
-    pub conserved: Option<bool>,
-    pub problems: String,
 }
 
 /// How long it took until nothing was under way any more.
@@ -159,8 +151,11 @@ pub struct Evidence {
     pub rows: Vec<Row>,
     pub redis: Vec<RedisSale>,
     pub snapshots: Vec<Snapshot>,
-    pub audits: Vec<AuditSaid>,
+    /// What the program's own audit says of each sale.
+    pub audits: Vec<Value>,
     pub settled: Settled,
+    /// What else took too long, or ended where it should have served, in words.
+    pub late: Vec<String>,
     /// Releases that never reached Redis.
     pub outbox: i64,
     /// How long a request without an answer may still take effect: as long as the fault could hold
@@ -180,7 +175,7 @@ pub struct Evidence {
 struct Case<'a> {
     evidence: &'a Evidence,
     /// Users by their id.
-    users: HashMap<u128, u32>,
+    users: HashMap<UserId, u32>,
     /// Rows by their id; the duplicates are impossible (a primary key).
     rows: HashMap<i64, &'a Row>,
     /// Index into the sales by their id.
@@ -261,10 +256,9 @@ impl Found {
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let History { seed, operations, .. } = &evidence.history;
     let numbers: HashSet<u32> = operations.iter().map(|one| one.user).collect();
-    let id = |user: u32| user_id(*seed, user).uuid().as_u128();
     let case = Case {
         evidence,
-        users: numbers.into_iter().map(|user| (id(user), user)).collect(),
+        users: numbers.into_iter().map(|user| (user_id(*seed, user), user)).collect(),
         rows: evidence.rows.iter().map(|row| (row.id, row)).collect(),
         sales: evidence.sales.iter().map(|sale| sale.id).zip(0..).collect(),
     };

@@ -14,17 +14,11 @@ pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
         }
         match case.rows.get(&one.order) {
             Some(row) if case.belongs_to(row, one) => {}
-            Some(row) => found.add(format!(
-                "{} names order {}, which is somebody else's or of another sale (user {}, sale {})",
-                one.tell(),
-                row.id,
-                uuid::Uuid::from_u128(row.user),
-                row.sale
-            )),
+            Some(row) => found.add(format!("{one} names an order of others: {row:?}")),
             None if case.may_be_gone(one) => {
                 lost.insert(one.order);
             }
-            None => found.add(format!("{} has no row", one.tell())),
+            None => found.add(format!("{one} has no row")),
         }
     }
     // Even the documented loss has a measure: what was on its way, not what had settled.
@@ -56,12 +50,7 @@ pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
     let mut unnamed: HashMap<(u32, u8), Vec<&Row>> = HashMap::new();
     for row in &case.evidence.rows {
         let (Some(user), Some(sale)) = (case.user_of(row), case.sales.get(&row.sale)) else {
-            found.add(format!(
-                "order {} is of user {} and sale {}, who never asked for anything",
-                row.id,
-                uuid::Uuid::from_u128(row.user),
-                row.sale
-            ));
+            found.add(format!("somebody who never asked for anything has {row:?}"));
             continue;
         };
         let named = attempts.get(&(user, *sale));
@@ -93,7 +82,7 @@ pub(super) fn unique_ids(case: &Case, found: &mut Found) {
         if let Some(earlier) = first.insert(one.order, one)
             && (one.key == NO_KEY || purchase(one) != purchase(earlier))
         {
-            found.add(format!("{} and {}", earlier.tell(), one.tell()));
+            found.add(format!("{earlier} and {one}"));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Case, Found, Row, SaleFacts};
 use crate::support::history::{Answer, Kind};
-use flash_sale::domain::OrderStatus;
+use flash_sale::domain::{OrderStatus, UserId};
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn no_oversell(case: &Case, found: &mut Found) {
@@ -33,13 +33,13 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
             ));
         }
     }
-    let mut held: HashMap<(i64, u128), Vec<i64>> = HashMap::new();
+    let mut held: HashMap<(i64, UserId), Vec<i64>> = HashMap::new();
     for row in case.evidence.rows.iter().filter(|row| row.is_live()) {
         let orders = held.entry((row.sale, row.user)).or_default();
         orders.push(row.id);
         let limit = case.sale_of(row).map_or(1, |sale| sale.per_user_limit);
         if orders.len() as i64 > limit {
-            let (sale, user) = (row.sale, uuid::Uuid::from_u128(row.user));
+            let Row { sale, user, .. } = row;
             found.add(format!(
                 "in the end user {user} holds {orders:?} of sale {sale}, whose limit is {limit}"
             ));
@@ -59,7 +59,7 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
                 "{what}: a stock of {stock}, but what the operator was told makes {least} to {most}"
             ));
         }
-        let live: HashSet<i64> = case.live(sale.id).map(|row| row.id).collect();
+        let live: HashSet<_> = case.live(sale.id).map(|row| (row.user, row.id)).collect();
         if taken != live.len() as i64 {
             let live = live.len();
             found.add(format!(
@@ -70,7 +70,7 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
             found.add(format!("{what} is not in redis"));
             continue;
         };
-        let held: HashSet<i64> = redis.live.iter().map(|(_, order)| *order).collect();
+        let held: HashSet<_> = redis.live.iter().copied().collect();
         let (in_redis, remaining, holds) = (redis.stock, redis.remaining, held.len());
         if in_redis != stock || remaining + holds as i64 != in_redis {
             found.add(format!(
@@ -81,19 +81,16 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
         let lost: Vec<_> = live.difference(&held).collect();
         let extra: Vec<_> = held.difference(&live).collect();
         if !lost.is_empty() || !extra.is_empty() {
+            let [lost, extra] = [lost, extra].map(|all| (all.len(), all.first().copied()));
             found.add(format!(
-                "{what}: {} live orders only in postgres (such as {:?}), {} only in redis (such as \
-                 {:?})",
-                lost.len(),
-                lost.first(),
-                extra.len(),
-                extra.first()
+                "{what}: live orders, and one of them: only in postgres {lost:?}, only in redis \
+                 {extra:?}"
             ));
         }
     }
     for audit in &case.evidence.audits {
-        if !audit.ok || audit.conserved != Some(true) {
-            found.add(format!("{audit:?}"));
+        if audit["ok"] != true || audit["conserved"] != true {
+            found.add(format!("the audit says {audit}"));
         }
     }
 }
@@ -127,6 +124,7 @@ pub(super) fn no_undersell(case: &Case, found: &mut Found) {
 }
 
 pub(super) fn terminal_in_time(case: &Case, found: &mut Found) {
+    case.evidence.late.iter().for_each(|what| found.add(what.clone()));
     let settled = &case.evidence.settled;
     if settled.after.is_none() {
         let (limit, still) = (settled.limit, &settled.still);

@@ -16,21 +16,17 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         }
         let Some(sale) = case.sale(one.sale) else { continue };
         if history.wall_clock(one.completed) < sale.opens_at - CLOCK_SLACK_MICROS {
-            found.add(format!("{}, before the sale opened", one.tell()));
+            found.add(format!("{one}, before the sale opened"));
         }
         if history.wall_clock(one.invoked) > sale.closes_at + CLOCK_SLACK_MICROS {
-            found.add(format!("{}, after the sale closed", one.tell()));
+            found.add(format!("{one}, after the sale closed"));
         }
         let inside = |pause: &&Pause| {
             pause.sale == one.sale && pause.from < one.invoked && one.completed < pause.until
         };
         if let Some(pause) = pauses.iter().find(inside) {
-            found.add(format!(
-                "{}, while the sale was paused from {:.3} s to {:.3} s",
-                one.tell(),
-                pause.from as f64 / 1e6,
-                pause.until as f64 / 1e6
-            ));
+            let [from, until] = [pause.from, pause.until].map(|at| at as f64 / 1e6);
+            found.add(format!("{one}, while the sale was paused from {from:.3} s to {until:.3} s"));
         }
     }
     for row in &case.evidence.rows {

@@ -1,14 +1,19 @@
 //! One client: a few connections, and one buyer (or operator) after another behind them.
 
-use super::http::{Connection, Ended, Response, request};
 use super::{ADMIN_TOKEN, World};
 use crate::support::history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation};
 use crate::support::random::Random;
 use flash_sale::domain::OrderStatus;
+use futures_util::future::join_all;
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
 /// Longer than any timeout inside the program.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// In this time a request leaves, and is seldom answered.
+const IMPATIENCE: Duration = Duration::from_millis(1);
 
 /// With the state of an order or a sale.
 const CONFLICTS: [&str; 4] =
@@ -30,33 +35,16 @@ impl Buyer {
     }
 
     pub fn new(world: &World, sale: u8) -> Self {
-        Self::known(world, world.new_user(), sale, NO_KEY)
+        Self::known(world, world.new_number(), sale, NO_KEY)
+    }
+
+    pub fn with_key(world: &World, sale: u8) -> Self {
+        Self::known(world, world.new_number(), sale, world.new_number())
     }
 
     pub fn operator(sale: u8) -> Self {
         let (user, key, token) = (0, NO_KEY, ADMIN_TOKEN.to_owned());
         Self { user, sale, key, token }
-    }
-
-    fn request(&self, world: &World, kind: Kind, order: i64) -> Vec<u8> {
-        let sale = world.sales[usize::from(self.sale)].id;
-        let (mut headers, mut body) = (String::new(), String::new());
-        let (method, path) = match kind {
-            Kind::Buy => ("POST", format!("sales/{sale}/orders")),
-            Kind::Pay => ("POST", format!("orders/{order}/pay")),
-            Kind::Cancel => ("POST", format!("orders/{order}/cancel")),
-            Kind::Read | Kind::Pry => ("GET", format!("orders/{order}")),
-            Kind::Pause => ("POST", format!("admin/sales/{sale}/pause")),
-            Kind::Resume => ("POST", format!("admin/sales/{sale}/resume")),
-            Kind::AddStock(add) => {
-                body = format!("{{\"add\":{add}}}");
-                ("POST", format!("admin/sales/{sale}/stock"))
-            }
-        };
-        if kind == Kind::Buy && self.key != NO_KEY {
-            headers = format!("Idempotency-Key: k{}\r\n", self.key);
-        }
-        request(method, &format!("/api/v1/{path}"), &self.token, &headers, &body)
     }
 }
 
@@ -64,84 +52,82 @@ pub struct Client {
     pub world: Arc<World>,
     number: u16,
     pub random: Random,
-    /// Two for each instance, for double clicks.
-    connections: Vec<Connection>,
+    http: reqwest::Client,
 }
 
 impl Client {
     pub fn new(world: &Arc<World>, number: u16) -> Self {
-        let addresses = world.addresses.iter().flat_map(|one| [one, one]);
-        Self {
-            world: world.clone(),
-            number,
-            random: Random::of(world.seed, "client", u64::from(number)),
-            connections: addresses.map(|one| Connection::new(*one)).collect(),
-        }
+        let random = Random::of(world.seed, "client", u64::from(number));
+        Self { world: world.clone(), number, random, http: reqwest::Client::new() }
     }
 
     pub fn any_instance(&mut self) -> usize {
         self.random.index(self.world.addresses.len())
     }
 
-    /// One operation from invocation to completion: the answer, and the order that it is about.
-    pub async fn ask(&mut self, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> (Answer, i64) {
-        let asked = buyer.request(&self.world, kind, order);
-        let invoked = self.world.now();
-        let ended = self.connections[2 * at].call(&asked, self.world.timeout).await;
-        self.note(buyer, (kind, order), at, (invoked, self.world.now()), &ended)
-    }
-
-    /// The same purchase on two connections at once; the order that it became.
-    pub async fn click_twice(&mut self, buyer: &Buyer, at: [usize; 2]) -> Option<i64> {
-        let asked = buyer.request(&self.world, Kind::Buy, NO_ORDER);
-        let invoked = self.world.now();
-        let both = self.connections.get_disjoint_mut([2 * at[0], 2 * at[1] + 1]);
-        let [left, right] = both.expect("two connections");
-        let world = &self.world;
-        let call = async |connection: &mut Connection| {
-            let ended = connection.call(&asked, world.timeout).await;
-            (ended, world.now())
+    fn request(&self, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> RequestBuilder {
+        let sale = self.world.sales[usize::from(buyer.sale)].id;
+        let (method, path) = match kind {
+            Kind::Buy => (Method::POST, format!("sales/{sale}/orders")),
+            Kind::Pay => (Method::POST, format!("orders/{order}/pay")),
+            Kind::Cancel => (Method::POST, format!("orders/{order}/cancel")),
+            Kind::Read | Kind::Pry => (Method::GET, format!("orders/{order}")),
+            Kind::Pause => (Method::POST, format!("admin/sales/{sale}/pause")),
+            Kind::Resume => (Method::POST, format!("admin/sales/{sale}/resume")),
+            Kind::AddStock(_) => (Method::POST, format!("admin/sales/{sale}/stock")),
         };
-        let (one, other) = tokio::join!(call(left), call(right));
-        let mut bought = None;
-        for (instance, (ended, completed)) in at.into_iter().zip([one, other]) {
-            let times = (invoked, completed);
-            let (answer, order) = self.note(buyer, (Kind::Buy, NO_ORDER), instance, times, &ended);
-            bought = answer.is_accepted().then_some(order).or(bought);
+        let url = format!("http://{}/api/v1/{path}", self.world.addresses[at]);
+        let asked = self.http.request(method, url).bearer_auth(&buyer.token);
+        let asked = asked.timeout(self.world.timeout);
+        match kind {
+            Kind::Buy if buyer.key != NO_KEY => {
+                asked.header("Idempotency-Key", format!("k{}", buyer.key))
+            }
+            Kind::AddStock(add) => asked.json(&json!({ "add": add })),
+            _ => asked,
         }
-        bought
     }
 
-    pub async fn hang_up(&mut self, buyer: &Buyer, instance: usize) {
-        let asked = buyer.request(&self.world, Kind::Buy, NO_ORDER);
+    /// One operation from invocation to completion: the answer, and the order that it is about.
+    pub async fn ask(&self, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> (Answer, i64) {
+        let asked = self.request(buyer, kind, order, at);
         let invoked = self.world.now();
-        let connection = &mut self.connections[2 * instance];
-        let ended = connection.call_and_hang_up(&asked, self.world.timeout).await;
-        self.note(buyer, (Kind::Buy, NO_ORDER), instance, (invoked, self.world.now()), &ended);
+        let (answer, named) = match asked.send().await {
+            Ok(response) => answer_of(kind, response).await,
+            Err(error) if error.is_connect() => (Answer::NeverSent, NO_ORDER),
+            Err(_) => (Answer::Unknown, NO_ORDER),
+        };
+        let order = if kind == Kind::Buy { named } else { order };
+        self.note(buyer, kind, at, invoked, (answer, order));
+        (answer, order)
     }
 
-    fn note(
+    /// The same purchase twice at once; the order that it became.
+    pub async fn click_twice(&self, buyer: &Buyer, at: [usize; 2]) -> Option<i64> {
+        let clicks = at.map(|at| self.ask(buyer, Kind::Buy, NO_ORDER, at));
+        let mut told = join_all(clicks).await.into_iter();
+        told.rfind(|(answer, _)| answer.is_accepted()).map(|(_, order)| order)
+    }
+
+    /// Sends a purchase and hangs up, as an impatient visitor does.
+    pub async fn hang_up(&self, buyer: &Buyer, at: usize) {
+        let asked = self.request(buyer, Kind::Buy, NO_ORDER, at);
+        let invoked = self.world.now();
+        let _ = tokio::time::timeout(IMPATIENCE, asked.send()).await;
+        self.note(buyer, Kind::Buy, at, invoked, (Answer::HungUp, NO_ORDER));
+    }
+
+    pub fn note(
         &self,
         buyer: &Buyer,
-        (kind, order): (Kind, i64),
+        kind: Kind,
         instance: usize,
-        (invoked, completed): (Micros, Micros),
-        ended: &Ended,
-    ) -> (Answer, i64) {
-        let answer = match ended {
-            Ended::NeverSent => Answer::NeverSent,
-            Ended::Unknown => Answer::Unknown,
-            Ended::Answered(response) => answer_of(kind, response),
-        };
-        let order = match ended {
-            Ended::Answered(response) if kind == Kind::Buy => {
-                response.text("order_id").parse().unwrap_or(NO_ORDER)
-            }
-            _ => order,
-        };
+        invoked: Micros,
+        (answer, order): (Answer, i64),
+    ) {
         self.world.note(Operation {
             invoked,
-            completed,
+            completed: self.world.now(),
             order,
             user: buyer.user,
             key: if kind == Kind::Buy { buyer.key } else { NO_KEY },
@@ -151,18 +137,23 @@ impl Client {
             kind,
             answer,
         });
-        (answer, order)
     }
 }
 
-fn answer_of(kind: Kind, response: &Response) -> Answer {
+/// The answer, and the order that it names.
+async fn answer_of(kind: Kind, response: Response) -> (Answer, i64) {
     let is_buy = kind == Kind::Buy;
     let about_order = matches!(kind, Kind::Read | Kind::Pry | Kind::Pay | Kind::Cancel);
-    match (response.status, response.text("code")) {
-        (202, _) if is_buy && response.replayed => Answer::Replayed,
+    let status = response.status().as_u16();
+    let replayed = response.headers().contains_key("idempotent-replayed");
+    let Ok(body) = response.bytes().await else { return (Answer::Unknown, NO_ORDER) };
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let text = |member: &str| body[member].as_str().unwrap_or_default();
+    let answer = match (status, text("code")) {
+        (202, _) if is_buy && replayed => Answer::Replayed,
         (202, _) if is_buy => Answer::Accepted,
         (200, _) if about_order => {
-            let status = response.text("status").parse::<OrderStatus>();
+            let status = text("status").parse::<OrderStatus>();
             status.map_or(Answer::Undocumented(200), Answer::Order)
         }
         (200, _) if !is_buy => Answer::Done,
@@ -176,5 +167,6 @@ fn answer_of(kind: Kind, response: &Response) -> Answer {
         (429, "rate_limited") => Answer::RateLimited,
         (503, "unavailable") => Answer::Unavailable,
         (status, _) => Answer::Undocumented(status),
-    }
+    };
+    (answer, text("order_id").parse().unwrap_or(NO_ORDER))
 }

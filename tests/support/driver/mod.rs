@@ -1,17 +1,17 @@
 //! The load that the checkers judge: clients that ask, and note what they asked and were told.
 
 pub mod client;
-pub mod http;
+pub mod shopper;
 
 use super::app::{ADMIN_TOKEN, TOKEN_SECRET};
 use super::history::{Answer, Kind, Micros, Operation, user_id};
-use super::locked;
+use super::{locked, random::Random};
 use flash_sale::auth::TokenSigner;
-use http::{Connection, Ended, Response, request};
+use serde_json::Value;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use std::{collections::VecDeque, net::SocketAddr};
 use time::OffsetDateTime;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -68,6 +68,8 @@ pub struct World {
     pub sales: Vec<Sale>,
     /// What has no answer by then gets none.
     pub timeout: Duration,
+    /// The next shopper of a client comes this much later.
+    pub pause: Duration,
     /// A planted bug: a client that looks at another user's order is taken for that user.
     pub swaps_tokens: bool,
     /// Clients end their session and stop.
@@ -78,13 +80,8 @@ pub struct World {
     pub accepted: Vec<AtomicU64>,
     operations: Mutex<Vec<Operation>>,
     tokens: TokenSigner,
-    next_user: AtomicU32,
-    next_key: AtomicU32,
-    /// Orders that another user will try to see: order, sale, owner.
-    seen: Mutex<VecDeque<(i64, u8, u32)>>,
+    next_number: AtomicU32,
 }
-
-const SEEN: usize = 256;
 
 impl World {
     pub fn new(seed: u64, addresses: Vec<SocketAddr>, sales: Vec<Sale>) -> Self {
@@ -97,14 +94,13 @@ impl World {
             addresses,
             sales,
             timeout: client::TIMEOUT,
+            pause: Duration::ZERO,
             swaps_tokens: false,
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             operations: Mutex::default(),
             tokens: TokenSigner::new(TOKEN_SECRET).expect("the secret is long enough"),
-            next_user: AtomicU32::new(1),
-            next_key: AtomicU32::new(1),
-            seen: Mutex::default(),
+            next_number: AtomicU32::new(1),
         }
     }
 
@@ -116,12 +112,9 @@ impl World {
         self.stop.load(Relaxed)
     }
 
-    pub fn new_user(&self) -> u32 {
-        self.next_user.fetch_add(1, Relaxed)
-    }
-
-    pub fn new_key(&self) -> u32 {
-        self.next_key.fetch_add(1, Relaxed)
+    /// Of a user, or of a key.
+    pub fn new_number(&self) -> u32 {
+        self.next_number.fetch_add(1, Relaxed)
     }
 
     /// A token for a week: longer than any clock in a run goes wrong.
@@ -143,29 +136,23 @@ impl World {
         self.operations().push(one);
     }
 
-    pub fn show(&self, order: i64, sale: u8, owner: u32) {
-        let mut seen = locked(&self.seen);
-        if seen.len() >= SEEN {
-            seen.pop_front();
-        }
-        seen.push_back((order, sale, owner));
-    }
-
-    /// An order that belongs to another user: order, sale, owner.
-    pub fn order_of_another(&self, user: u32, dice: u64) -> Option<(i64, u8, u32)> {
-        let seen = locked(&self.seen);
-        let at = usize::try_from(dice).unwrap_or(0).checked_rem(seen.len())?;
-        let (order, sale, owner) = *seen.get(at)?;
-        (owner != user).then_some((order, sale, owner))
+    /// A purchase of another user, made at any time so far.
+    pub fn purchase_of_another(&self, user: u32, random: &mut Random) -> Option<Operation> {
+        let operations = self.operations();
+        let is_it = |one: &&Operation| one.answer == Answer::Accepted && one.user != user;
+        let until = random.index(operations.len() + 1);
+        operations[..until].iter().rfind(is_it).copied()
     }
 }
 
-/// A call with the operator's token, which must be answered.
-pub async fn admin(at: SocketAddr, method: &str, path: &str, body: &str) -> Result<Response> {
-    let asked = request(method, path, ADMIN_TOKEN, "", body);
-    let mut connection = Connection::new(at);
-    match connection.call(&asked, Duration::from_secs(30)).await {
-        Ended::Answered(response) => Ok(response),
-        other => Err(format!("{method} {path} was not answered: {other:?}").into()),
-    }
+/// A call with the operator's token, which must be answered: the status, and JSON.
+pub async fn admin(at: SocketAddr, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
+    let (client, url) = (reqwest::Client::new(), format!("http://{at}/api/v1/admin/sales{path}"));
+    let asked = match body {
+        Some(body) => client.post(url).json(&body),
+        None => client.get(url),
+    };
+    let asked = asked.bearer_auth(ADMIN_TOKEN).timeout(Duration::from_secs(30));
+    let response = asked.send().await?;
+    Ok((response.status().as_u16(), response.json().await?))
 }

@@ -1,21 +1,27 @@
-//! The load: shoppers who buy, retry, click twice, hang up, pay, cancel, look at their orders and
-//! try to look at those of others; and the operator.
+//! Shoppers who buy, retry, click twice, hang up, pay, cancel, look at their orders and try to look
+//! at those of others; those who buy up what is left; and the operator.
 
-use crate::support::driver::client::{Buyer, Client};
+use super::World;
+use super::client::{Buyer, Client};
 use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER};
-use crate::support::{driver::World, random::Random};
 use std::time::{Duration, Instant};
 use std::{collections::VecDeque, ops::Range, sync::Arc};
+use tokio::task::JoinSet;
 
 /// How often a shopper asks again when the answer is unclear.
 const RETRIES: usize = 12;
-
 /// How many of their own orders a shopper remembers, to look at them again.
 const REMEMBERED: usize = 64;
+/// The last units are sold in this time; it takes a fraction of a second.
+const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than anybody has to pay.
+const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
 /// One shopper after another.
 pub struct Shopper {
     client: Client,
+    /// The only sale and instance that they come to, if they keep to one.
+    place: Option<(u8, usize)>,
     /// Each with an order of theirs.
     remembered: VecDeque<(Buyer, i64)>,
 }
@@ -27,9 +33,8 @@ fn is_unclear(answer: Answer) -> bool {
 }
 
 impl Shopper {
-    pub fn new(world: &Arc<World>, number: u16) -> Self {
-        let (client, remembered) = (Client::new(world, number), VecDeque::new());
-        Self { client, remembered }
+    pub fn new(world: &Arc<World>, number: u16, place: Option<(u8, usize)>) -> Self {
+        Self { client: Client::new(world, number), place, remembered: VecDeque::new() }
     }
 
     /// One after another until the world stops, and no longer than until then.
@@ -37,6 +42,7 @@ impl Shopper {
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
         while !self.client.world.is_stopping() && !is_over() {
             self.session().await;
+            tokio::time::sleep(self.client.world.pause).await;
         }
     }
 
@@ -46,24 +52,23 @@ impl Shopper {
         // Most come once; some come again, for the same sale or another.
         let user = match self.remembered.back() {
             Some((known, _)) if self.client.random.chance(0.15) => known.user,
-            _ => world.new_user(),
+            _ => world.new_number(),
         };
-        let key = if self.client.random.chance(0.6) { world.new_key() } else { NO_KEY };
+        let key = if self.client.random.chance(0.6) { world.new_number() } else { NO_KEY };
         let buyer = Buyer::known(&world, user, sale, key);
         let order = match self.client.random.below(100) {
             0..8 => {
-                let at = [0, 1].map(|_| self.client.any_instance());
+                let at = [0, 1].map(|_| self.choose_instance());
                 self.client.click_twice(&buyer, at).await
             }
             8..12 => {
-                let instance = self.client.any_instance();
+                let instance = self.choose_instance();
                 self.client.hang_up(&buyer, instance).await;
                 self.buy(&buyer).await
             }
             _ => self.buy(&buyer).await,
         };
         if let Some(order) = order {
-            world.show(order, sale, user);
             self.decide(&buyer, order).await;
             if self.remembered.len() == REMEMBERED {
                 self.remembered.pop_front();
@@ -79,6 +84,9 @@ impl Shopper {
     }
 
     fn choose_sale(&mut self) -> u8 {
+        if let Some((sale, _)) = self.place {
+            return sale;
+        }
         let sales = &self.client.world.sales;
         let all: u64 = sales.iter().map(|sale| sale.habits.popularity).sum();
         let mut drawn = self.client.random.below(all.max(1));
@@ -91,9 +99,12 @@ impl Shopper {
         0
     }
 
-    /// Asks at any instance.
+    fn choose_instance(&mut self) -> usize {
+        self.place.map_or_else(|| self.client.any_instance(), |(_, instance)| instance)
+    }
+
     async fn ask(&mut self, buyer: &Buyer, kind: Kind, order: i64) -> (Answer, i64) {
-        let instance = self.client.any_instance();
+        let instance = self.choose_instance();
         self.client.ask(buyer, kind, order, instance).await
     }
 
@@ -159,31 +170,66 @@ impl Shopper {
 
     async fn pry(&mut self, buyer: &Buyer) {
         let world = self.client.world.clone();
-        let dice = self.client.random.next();
-        let Some((order, sale, owner)) = world.order_of_another(buyer.user, dice) else { return };
-        let token = match world.swaps_tokens {
-            true => world.token(owner),
-            false => buyer.token.clone(),
-        };
-        let prying = Buyer { sale, token, ..*buyer };
-        self.ask(&prying, Kind::Pry, order).await;
+        let bought = world.purchase_of_another(buyer.user, &mut self.client.random);
+        let Some(bought) = bought else { return };
+        let user = if world.swaps_tokens { bought.user } else { buyer.user };
+        let prying = Buyer { sale: bought.sale, token: world.token(user), ..*buyer };
+        self.ask(&prying, Kind::Pry, bought.order).await;
     }
 }
 
-/// Pauses and resumes one sale again and again, and changes the stock of another.
-pub struct Operator {
-    client: Client,
-    random: Random,
+/// Buys and pays what is left of the sales that are to be sold to the last unit. Whether all of
+/// them ended with "sold out".
+pub async fn sell_off(world: &Arc<World>) -> bool {
+    let mut buyers: JoinSet<bool> = JoinSet::new();
+    let sales = world.sales.iter().zip(0u8..);
+    for (_, sale) in sales.filter(|(sale, _)| sale.habits.is_sold_off) {
+        for number in 0..8 {
+            let client = Client::new(world, 10_000 + u16::from(sale) * 100 + number);
+            buyers.spawn(buy_until_sold_out(client, sale));
+        }
+    }
+    buyers.join_all().await.into_iter().all(|heard| heard)
 }
+
+/// One buyer after another, each until their order is paid, or has lapsed on a busy machine.
+async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
+    let deadline = Instant::now() + SOLD_OFF_WITHIN;
+    let mut buyer = Buyer::with_key(&client.world, sale);
+    while Instant::now() < deadline {
+        let instance = client.any_instance();
+        let (answer, order) = client.ask(&buyer, Kind::Buy, NO_ORDER, instance).await;
+        if answer == Answer::SoldOut {
+            return true;
+        }
+        let lapsed = Instant::now() + LAPSED_AFTER;
+        while order != NO_ORDER && Instant::now() < lapsed {
+            let (paid, _) = client.ask(&buyer, Kind::Pay, order, instance).await;
+            if matches!(paid, Answer::Order(_)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if order == NO_ORDER {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        } else {
+            buyer = Buyer::with_key(&client.world, sale);
+        }
+    }
+    false
+}
+
+/// Pauses and resumes one sale again and again, and changes the stock of another.
+pub struct Operator(Client);
 
 impl Operator {
     pub fn new(world: &Arc<World>) -> Self {
-        Self { client: Client::new(world, u16::MAX), random: Random::of(world.seed, "operator", 0) }
+        Self(Client::new(world, u16::MAX))
     }
 
     /// Works until the world stops, and leaves no sale paused.
     pub async fn run(mut self) {
-        let world = self.client.world.clone();
+        let world = self.0.world.clone();
         while !world.is_stopping() {
             for (sale, number) in world.sales.iter().zip(0u8..) {
                 if sale.habits.is_paused_often {
@@ -191,8 +237,8 @@ impl Operator {
                     self.wait(20..150).await;
                     self.until_resumed(number).await;
                 }
-                if sale.habits.stock_changes && self.random.chance(0.3) {
-                    let add = self.random.below(12) as i16 - 4;
+                if sale.habits.stock_changes && self.0.random.chance(0.3) {
+                    let add = self.0.random.below(12) as i16 - 4;
                     if add != 0 {
                         self.ask(number, Kind::AddStock(add)).await;
                     }
@@ -203,7 +249,7 @@ impl Operator {
     }
 
     async fn wait(&mut self, millis: Range<u64>) {
-        tokio::time::sleep(self.random.millis(millis)).await;
+        tokio::time::sleep(self.0.random.millis(millis)).await;
     }
 
     /// A sale that stays paused would end the run of its buyers, so this one insists (for a while
@@ -218,13 +264,12 @@ impl Operator {
     }
 
     async fn ask(&mut self, sale: u8, kind: Kind) -> Answer {
-        let instance = self.random.index(self.client.world.addresses.len());
+        let instance = self.0.any_instance();
         self.ask_at(sale, kind, instance).await
     }
 
     /// One change, asked for at this instance.
-    pub async fn ask_at(&mut self, sale: u8, kind: Kind, instance: usize) -> Answer {
-        let operator = Buyer::operator(sale);
-        (self.client.ask(&operator, kind, NO_ORDER, instance).await).0
+    pub async fn ask_at(&self, sale: u8, kind: Kind, instance: usize) -> Answer {
+        (self.0.ask(&Buyer::operator(sale), kind, NO_ORDER, instance).await).0
     }
 }
