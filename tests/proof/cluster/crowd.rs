@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 /// How long an order may be paid. Short, so that what nobody was told of comes to its end.
 const PAYMENT_SECS: u32 = 3;
 /// The next shopper of a lane comes this much later.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(10);
 /// Within this time after the last purchase everything is at rest.
 const REST: Duration = Duration::from_secs(20);
 
