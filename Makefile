@@ -30,8 +30,6 @@ TESTS    = $(or $(ARGS),--lib --bins --test it --test model --test chaos)
 
 test: ## test what a change is likely to break, about seven minutes the first time (ARGS="--test it -- name" picks some)
 	@scripts/setup.sh test
-	$(CARGO) test --workspace --locked $(FEATURES) $(TESTS)
-	scripts/pages_test.sh
 	python3 scripts/check_imports.py --self-test
 	python3 scripts/check_imports.py
 	python3 scripts/walk.py
@@ -40,6 +38,8 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 	python3 scripts/check_docs.py --self-test
 	python3 scripts/check_docs.py
 	python3 scripts/lab_table.py
+	scripts/pages_test.sh
+	$(CARGO) test --workspace --locked $(FEATURES) $(TESTS)
 
 # Redis restarts, loses data or is replaced, and Postgres is replaced, while people buy.
 PROOF_FAULTS = redis-kill,redis-empty,redis-flush,redis-backup,redis-failover,postgres-failover

@@ -1,12 +1,23 @@
-//! `sqlx::migrate!` reads the migrations when it is compiled; without the first line, cargo would not
-//! notice a new file. And the live wall's charting library is fetched here: see scripts/charts.sh.
+//! Notices a migration that is not listed, and fetches the live wall's charting library: see
+//! scripts/charts.sh.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
 fn main() {
     println!("cargo:rerun-if-changed=migrations");
     println!("cargo:rerun-if-changed=scripts/charts.sh");
+    migrations();
     charts();
+}
+
+/// Every file of migrations/ stands in the list that the program runs.
+fn migrations() {
+    const LIST: &str = "src/postgres/mod.rs";
+    let list = fs::read_to_string(LIST).expect("the list of migrations");
+    for file in fs::read_dir("migrations").expect("the migrations") {
+        let name = file.expect("an entry").file_name().to_string_lossy().replace(".sql", "");
+        assert!(list.contains(&format!("\"{name}\"")), "add \"{name}\" to MIGRATIONS in {LIST}");
+    }
 }
 
 /// The three files of uPlot in OUT_DIR; empty ones where the package cannot be had, so that a build

@@ -1,4 +1,4 @@
-//! The audit: computes every invariant of a sale from the contents of Postgres and Redis.
+//! The audit: recomputes a sale's invariants I1 to I4 from the contents of Postgres and Redis.
 //!
 //! Redis is read before and after Postgres. Only if it did not change, and log and outbox are
 //! empty, both sides are of one moment (`quiescent`); then conservation (I4) and the equality of

@@ -44,8 +44,8 @@ pub enum Command {
     Seed(Box<StoreSettings>),
     /// Mint user tokens for load tests: a JSON array of {"user_id","token"}
     Tokens(Box<tokens::Tokens>),
-    /// Check every invariant from what Postgres and Redis hold. Exits 0 if all hold, 1 if one is
-    /// broken, 2 if it could not read them or orders were still under way
+    /// Recompute the invariants I1 to I4 from what Postgres and Redis hold. Exits 0 if all hold, 1
+    /// if one is broken, 2 if it could not read them or orders were still under way
     Audit(Box<audit::AuditArgs>),
     /// Rebuild Redis from Postgres and what the order logs still hold
     Rebuild {

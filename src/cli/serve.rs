@@ -152,7 +152,7 @@ fn ready(line: &str) {
 /// Listens; answers the actual address, for port 0.
 fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
     let listener = http::server::listen(wanted);
-    let listener = listener.map_err(AppError::io(format!("listen on {wanted}")))?;
+    let listener = listener.map_err(AppError::io(format!("listen on {wanted} (LISTEN_ADDR)")))?;
     let address = listener.local_addr();
     let address = address.map_err(AppError::io("read the listening address"))?;
     Ok((listener, address))

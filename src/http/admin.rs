@@ -156,7 +156,7 @@ pub async fn stock(
     sale(StatusCode::OK, &app.catalog.add_stock(id, add).await?)
 }
 
-/// Compute every invariant of a sale from what Postgres and Redis hold.
+/// Recompute the invariants I1 to I4 of a sale from what Postgres and Redis hold.
 #[utoipa::path(
     get, path = "/api/v1/admin/sales/{id}/audit", tag = "operating", operation_id = "audit_sale",
     params(("id" = SaleId, Path, description = "The sale")),

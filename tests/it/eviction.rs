@@ -59,16 +59,17 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     close_at(-25).await.assert(200);
 
     let points = &app.services.fail_points;
-    points.set("eviction.deciding=pause:4000").expect("a point");
+    points.set("eviction.deciding=pause:600000").expect("a point");
     let extending = async {
         wait_for!(points.fired("eviction.deciding") > 0);
         if reaches_redis {
             close_at(1).await.assert(200);
-            return;
+        } else {
+            points.set("sale.changed=error*always").expect("a point");
+            let reply = close_at(1).await;
+            assert!(reply.status.is_server_error(), "{:#}", reply.body);
         }
-        points.set("sale.changed=error*always").expect("a point");
-        let reply = close_at(1).await;
-        assert!(reply.status.is_server_error(), "{:#}", reply.body);
+        points.resume();
     };
     let (removed, ()) = tokio::join!(eviction::step(&app.services.catalog), extending);
     assert_eq!(removed.expect("a pass"), usize::from(!reaches_redis));

@@ -119,7 +119,7 @@ impl TestApp {
 
     /// An ordinary instance on these servers that reaches Postgres through this proxy.
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
-        let database = servers.database().await.through(postgres.tcp_address());
+        let database = servers.database().await.through(postgres.address());
         Self::launch(database, servers.redis.url(), new_prefix(), Options::default()).await
     }
 

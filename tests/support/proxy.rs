@@ -170,10 +170,6 @@ impl Proxy {
         self.address
     }
 
-    pub fn tcp_address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends
     /// them).
     pub fn set_target(&self, target: Address) {

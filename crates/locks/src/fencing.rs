@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Redis     KEY  hash: newest (the highest number seen), value
-//! Postgres  lab.fenced  name (key) · newest · value          see fenced.sql
+//! Postgres  lab.fenced  name (key) · newest · value   made by the lab's migrations
 //! ```
 //!
 //! Crashes: the number is stored in the same step as the value. Numbers must grow from holder to
@@ -19,9 +19,6 @@ use super::{
 
 static WRITE: LuaScript =
     LuaScript::new("fenced_write.lua", include_str!("scripts/fenced_write.lua"));
-
-/// Creates the table, in the schema `lab`.
-pub const TABLE: &str = include_str!("fenced.sql");
 
 /// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Source: the database lock of 《分布式锁的三种实现》, plus an owner and the database's clock.
 //!
 //! ```text
-//! lab.locks  name (key) · owner · version · expires_at      see table.sql
+//! lab.locks  name (key) · owner · version · expires_at      made by the lab's migrations
 //! ```
 //!
 //! Crashes. Of the holder: the row expires, by the database's clock. Of Postgres: committed rows
@@ -19,9 +19,6 @@ use super::{
 };
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Creates the table, in the schema `lab`.
-pub const TABLE: &str = include_str!("table.sql");
 
 const PAUSE: Duration = Duration::from_millis(15);
 

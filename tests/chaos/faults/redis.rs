@@ -92,7 +92,7 @@ pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     let number = stage.strikes.count + 1;
     let folder = stage.cluster.folder.0.join(format!("r{number}"));
     let link = Proxy::start(Address::Unix(stage.cluster.redis.socket())).await;
-    let follow = ["--replicaof", &format!("127.0.0.1 {}", link.tcp_address().port())];
+    let follow = ["--replicaof", &format!("127.0.0.1 {}", link.address().port())];
     let replica = start_redis(folder, free_port(), &follow).await?;
     let linked = poll(SOON, 20, async || {
         let said = replica.say(&["INFO", "replication"]).await?;

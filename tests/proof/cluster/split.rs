@@ -27,7 +27,7 @@ async fn divisible() -> (Deployment<RedisCluster>, Network, Proxy) {
         TestApp::launch(database, redis.url_at(side.address()), String::new(), Options::default())
             .await
     };
-    let cut_off = database.clone().through(to_postgres.tcp_address());
+    let cut_off = database.clone().through(to_postgres.address());
     let apps = [start(cut_off, Side::Alone).await, start(database, Side::Others).await];
     (Deployment { redis, apps, servers }, network, to_postgres)
 }

@@ -26,7 +26,7 @@ async fn rows(app: &TestApp) -> i64 {
 async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
     let (servers, app) = TestApp::on_own_servers().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let database = app.database.clone().through(proxy.tcp_address());
+    let database = app.database.clone().through(proxy.address());
     let (url, prefix) = (app.redis_url.clone(), app.prefix.clone());
     let holder = TestApp::launch(database, url, prefix, Options::default()).await;
     let sale = app.sale(10, json!({})).await;
@@ -104,7 +104,7 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     let sale = first.sale(10, json!({})).await;
     let before = epoch(&first, &sale).await;
     // The writer of the second instance takes its orders from the channel, and stands still.
-    arm(&second, "writer.received=pause:6000");
+    arm(&second, "writer.received=pause:600000");
     let late = crowd(&second, &sale, 10).await;
     assert_eq!(late.len(), 10);
     flush(&first).await;
@@ -113,6 +113,7 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     let others = crowd(&first, &sale, 30).await;
     assert_eq!(others.len(), 10, "no unit is lost, and none sold thrice");
     assert!(fired(&second, "writer.received") > 0);
+    second.services.fail_points.resume();
     let rejected = first.assert_kept(&sale, &late).await;
     assert_eq!(rejected["rejected"], 10, "{rejected:?}");
     for (shopper, id) in &late {
@@ -133,12 +134,14 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
     crowd(&second, &sale, 4).await;
     first.assert_sound(&sale).await;
     // These have their ids, and the epoch that they believe in, and have not asked yet.
-    arm(&second, "admission.asking=pause:1500");
+    arm(&second, "admission.asking=pause:600000");
     let paused = crowd(&second, &sale, 10);
     let rebuilt = async {
         wait_for!(fired(&second, "admission.asking") > 0);
         rebuilt_by(&first, &sale, flush(&first)).await;
-        crowd(&first, &sale, 3).await
+        let others = crowd(&first, &sale, 3).await;
+        second.services.fail_points.resume();
+        others
     };
     let (mut winners, others) = tokio::join!(paused, rebuilt);
     assert_eq!(others.len(), 3);

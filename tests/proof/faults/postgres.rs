@@ -58,7 +58,7 @@ async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
 async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     let servers = Servers::shared().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let database = servers.database().await.through(proxy.tcp_address());
+    let database = servers.database().await.through(proxy.address());
     let pool = flash_sale::postgres::pool(database.options(), 1);
     let ask = async || sqlx::query("SELECT 1").execute(&pool).await;
     for _ in 0..2 {

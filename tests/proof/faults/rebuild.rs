@@ -90,7 +90,7 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     let (sale, winners) = sold(&app, 20, 8).await;
     app.assert_sound(&sale).await;
     let before = epoch(&app, &sale).await;
-    arm(&app, "rebuild.recomputed=pause:5000;rebuild.buyers_written=pause:0");
+    arm(&app, "rebuild.recomputed=pause:600000;rebuild.buyers_written=pause:0");
     arm(&other, "rebuild.elected=error*always");
     app.execute(DISOWN).await;
     wait_for!(fired(&app, "rebuild.recomputed") > 0);
@@ -101,6 +101,7 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     )
     .await;
     until_rebuilt(&other, &sale, before + 1).await;
+    app.services.fail_points.resume();
     until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
     app.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 8);

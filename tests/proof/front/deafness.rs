@@ -27,7 +27,7 @@ impl Stage {
             networks.push(proxy::Proxy::start(target).await);
         }
         let launch = |postgres: &proxy::Proxy, redis: String| {
-            let database = app.database.clone().through(postgres.tcp_address());
+            let database = app.database.clone().through(postgres.address());
             TestApp::launch(database, redis, app.prefix.clone(), Options::without_writer())
         };
         let redis = format!("redis://{}", networks[2].address());
