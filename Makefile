@@ -47,6 +47,7 @@ PROOF_FAULTS = redis-kill,redis-empty,redis-flush,redis-backup,redis-failover,po
 proof: ## what is left to prove before a change lands: faults, clusters, proxies, the pages in Chromium
 	@scripts/setup.sh proof
 	$(CARGO) test --workspace --locked --test proof $(ARGS)
+	$(CARGO) test --workspace --locked --bench bench
 	$(CARGO) test --workspace --locked --test chaos -- --planted
 	$(CARGO) test --workspace --locked --test chaos -- --only $(PROOF_FAULTS)
 	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
