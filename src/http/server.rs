@@ -16,8 +16,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -102,20 +102,11 @@ pub async fn serve(
     let (graceful, mut open) = (GracefulShutdown::new(), JoinSet::new());
     let gauge = metrics::gauge!("flash_sale_connections");
     let refused = metrics::counter!("flash_sale_connections_refused_total");
-    loop {
-        let accepted = async {
-            let permit = free.clone().acquire_owned().await;
-            (permit, Listener::accept(&mut listener).await)
-        };
-        let (permit, (stream, peer)) = tokio::select! {
-            biased; // accept first: closing the port would reset waiting connections
-            accepted = accepted => accepted,
-            () = draining.cancelled() => break,
-        };
+    let mut start = |stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit| {
         while open.try_join_next().is_some() {}
         let Some(address_permit) = limit.take(Address::from(peer.ip())) else {
             refused.increment(1);
-            continue;
+            return;
         };
         let _ = stream.set_nodelay(true);
         #[cfg(target_os = "linux")]
@@ -134,8 +125,27 @@ pub async fn serve(
             gauge.decrement(1.0);
             drop((address_permit, permit));
         });
+    };
+    loop {
+        let accepted = async {
+            let permit = free.clone().acquire_owned().await;
+            (permit, Listener::accept(&mut listener).await)
+        };
+        tokio::select! {
+            biased; // accept first: closing the port would reset waiting connections
+            (Ok(permit), (stream, peer)) = accepted => start(stream, peer, permit),
+            () = draining.cancelled() => break,
+        }
     }
-    drop(listener);
+    // And those that the kernel has and the event loop has not seen yet.
+    if let Ok(port) = listener.into_std() {
+        while let Ok(permit) = free.clone().try_acquire_owned()
+            && let Ok((stream, peer)) = port.accept()
+        {
+            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+            let _ = stream.map(|stream| start(stream, peer, permit));
+        }
+    }
     // hyper closes connections that have sent nothing yet, but a last request may be on its way.
     let ended = async { while open.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(LAST_REQUESTS, ended).await;
