@@ -13,6 +13,7 @@ fn main() {
 /// Every file of migrations/ stands in the list that the program runs.
 fn migrations() {
     const LIST: &str = "src/postgres/mod.rs";
+    println!("cargo:rerun-if-changed={LIST}");
     let list = fs::read_to_string(LIST).expect("the list of migrations");
     for file in fs::read_dir("migrations").expect("the migrations") {
         let name = file.expect("an entry").file_name().to_string_lossy().replace(".sql", "");

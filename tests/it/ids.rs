@@ -1,9 +1,12 @@
 //! The id generator on a real Redis: many instances, lost counters, other days.
 
-use crate::support::app::TestApp;
+use crate::support::app::{TestApp, all_at_once};
 use flash_sale::admission::ids::{IdGenerator, decode};
-use flash_sale::{domain::OrderId, fail_point::FailPoints, redis::keys::IdLane};
-use futures_util::future::join_all;
+use flash_sale::{
+    domain::OrderId,
+    fail_point::FailPoints,
+    redis::{Redis, keys::IdLane},
+};
 use redis::AsyncCommands;
 use std::collections::HashSet;
 use time::OffsetDateTime;
@@ -14,8 +17,8 @@ fn generator(app: &TestApp) -> IdGenerator {
     IdGenerator::new(catalog.redis.clone(), catalog.postgres.clone(), FailPoints::default())
 }
 
-async fn take(app: &TestApp, generator: &IdGenerator, count: usize) -> Vec<OrderId> {
-    let mut redis = app.services.catalog.redis.pooled().await.expect("redis");
+async fn take(redis: &Redis, generator: &IdGenerator, count: usize) -> Vec<OrderId> {
+    let mut redis = redis.pooled().await.expect("redis");
     let mut ids = Vec::new();
     generator.take(&mut redis, count, &mut ids).await.expect("ids");
     assert_eq!(ids.len(), count);
@@ -37,18 +40,20 @@ fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_instances_never_make_the_same_id() {
     let app = TestApp::start().await;
-    let taken = join_all((0..8).map(async |_| {
-        let generator = generator(&app);
-        let mut ids = Vec::new();
-        for batch in 1..60 {
-            ids.extend(take(&app, &generator, batch * 7).await);
+    let instance = |_| {
+        let (generator, redis) = (generator(&app), app.services.catalog.redis.clone());
+        async move {
+            let mut ids = Vec::new();
+            for batch in 1..60 {
+                ids.extend(take(&redis, &generator, batch * 7).await);
+            }
+            ids
         }
-        ids
-    }));
-    let all = taken.await.concat();
+    };
+    let all = all_at_once((0..8).map(instance)).await.concat();
     let distinct: HashSet<OrderId> = all.iter().copied().collect();
     assert_eq!(distinct.len(), all.len());
     let is_of_now = |id: &OrderId| (now() - decode(*id).0).abs() < 60;
@@ -66,7 +71,7 @@ async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
     let mut seen = HashSet::new();
     for round in 0..20 {
         for generator in [generator(&app), generator(&app)] {
-            for id in take(&app, &generator, 100).await {
+            for id in take(&app.services.catalog.redis, &generator, 100).await {
                 assert!(seen.insert(id), "round {round}: {id} was made twice");
             }
         }
@@ -85,7 +90,7 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     let ahead = now() + 2 * 86_400;
     let day = ahead - ahead % 86_400 - 86_400;
     set_clock(&app, &[("floor", ahead), ("day", day)]).await;
-    let early = take(&app, &generator(&app), 50).await;
+    let early = take(&app.services.catalog.redis, &generator(&app), 50).await;
     let is_ahead = |id: &OrderId| decode(*id).0 == ahead;
     assert!(early.iter().all(is_ahead), "never less than the floor");
     // One of them became an order; then Redis lost everything, and its clock is right again.
@@ -96,7 +101,7 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     ))
     .await;
     let () = app.redis().await.del(&keys(&app)[1]).await.expect("DEL");
-    let late = take(&app, &generator(&app), 50).await;
+    let late = take(&app.services.catalog.redis, &generator(&app), 50).await;
     let is_later = |id: &OrderId| decode(*id).0 > ahead;
     assert!(late.iter().all(is_later), "later than any stored");
     app.finish().await;
@@ -106,12 +111,12 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
 async fn a_lease_of_yesterday_is_not_used_today() {
     let app = TestApp::start().await;
     let generator = generator(&app);
-    let today = take(&app, &generator, 10).await;
+    let today = take(&app.services.catalog.redis, &generator, 10).await;
     // The clock's floor moves to tomorrow: as if midnight had passed.
     let tomorrow = now() - now() % 86_400 + 86_400 + 5;
     set_clock(&app, &[("floor", tomorrow)]).await;
     generator.discard_leases().await; // what a second does: a lease lives no longer
-    let next = take(&app, &generator, 10).await;
+    let next = take(&app.services.catalog.redis, &generator, 10).await;
     assert!(next.iter().all(|id| decode(*id).0 == tomorrow));
     assert_eq!(decode(next[0]).1, 1, "a new day counts from the start");
     let all: HashSet<_> = today.iter().chain(&next).collect();

@@ -1,11 +1,10 @@
 //! Writing accepted orders: whole batches, batches that are partly written, twice, by two at once,
 //! and batches that Postgres refuses.
 
-use crate::support::app::{Options, TestApp, must_accept};
+use crate::support::app::{Options, TestApp, all_at_once, must_accept};
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::{Expect, Written};
 use flash_sale::{domain::OrderId, services::Services};
-use futures_util::future::join_all;
 use serde_json::json;
 
 /// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
@@ -70,9 +69,12 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
 async fn two_writers_of_the_same_orders_count_them_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 50, 20).await;
-    let batches = [batch];
+    let writer = |_| {
+        let (services, batches) = (services.clone(), [batch.clone()]);
+        async move { write(&services, &batches).await }
+    };
     let mut new_in_all = 0;
-    for written in join_all((0..8).map(|_| write(&services, &batches))).await {
+    for written in all_at_once((0..8).map(writer)).await {
         match written {
             Written::All { new } => new_in_all += new,
             other => panic!("the epoch has not changed: {other:?}"),

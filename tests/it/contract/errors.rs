@@ -162,6 +162,17 @@ async fn a_wrong_change_changes_nothing() {
         reply.assert_problem_at(&body.to_string(), 422, "invalid");
     }
     assert_eq!(app.snapshot().await, before);
+    // A refused withdrawal raises the version of the row, and nothing that anybody sees.
+    let public = async || {
+        let mut seen = app.sale_now(&sale).await;
+        seen["server_time"] = Value::Null;
+        seen
+    };
+    let before = public().await;
+    for less in [-6, -100_000_000] {
+        app.add_stock(&sale, less).await.assert_problem(409, "not_enough_remaining");
+    }
+    assert_eq!(public().await, before);
     app.assert_sound(&sale).await;
     app.finish().await;
 }
