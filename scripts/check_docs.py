@@ -5,8 +5,10 @@
     check_docs.py --self-test  plants each fault in a temporary tree and sees it caught
 
 README.md has at most 1,300 words and docs/ at most 20,000, counted as `wc -w` does: tables and code
-count. Lines have at most 100 columns outside tables, code blocks and the targets of links. Every
-file of docs/ is linked from docs/README.md.
+count. The interview answers are not among those 20,000: both files have the same thirty questions
+with the same links, at least one each, and an answer has at most 120 words, or in Chinese 220
+characters (a number or a word in Latin letters is one). Lines have at most 100 columns outside
+tables, code blocks and the targets of links. Every file of docs/ is linked from docs/README.md.
 """
 
 import pathlib
@@ -15,8 +17,12 @@ import sys
 import tempfile
 
 README_WORDS, DOCS_WORDS, COLUMNS = 1_300, 20_000, 100
+QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 30, 120, 220
+INTERVIEW, INTERVIEW_ZH = "docs/interview.md", "docs/interview.zh-CN.md"
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|<https?://[^>]*>|https?://\S+")
+QUESTION = re.compile(r"^### (\d+)\. .+\n((?:(?!#).*\n?)*)", re.MULTILINE)
+CHARACTER = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
 
 
 def words(paths):
@@ -38,10 +44,37 @@ def long_lines(text):
                 yield number, columns
 
 
+def interview_faults(root):
+    languages = ((INTERVIEW, ANSWER_WORDS, "words", str.split),
+                 (INTERVIEW_ZH, ANSWER_CHARACTERS, "characters", CHARACTER.findall))
+    links = []
+    for name, most, unit, split in languages:
+        answers = QUESTION.findall((root / name).read_text(encoding="utf-8"))
+        if [int(number) for number, _ in answers] != list(range(1, QUESTIONS + 1)):
+            yield f"{name}: the questions are not numbered 1 to {QUESTIONS}"
+        for number, answer in answers:
+            count = len(split(LINK_TARGET.sub("", answer)))
+            if count > most:
+                yield f"{name}: answer {number} has {count} {unit}, at most {most} are allowed"
+        links.append([re.findall(r"\]\(([^)\s]+)\)", answer) for _, answer in answers])
+    for number, (english, chinese) in enumerate(zip(*links), 1):
+        if english != chinese:
+            yield f"{INTERVIEW_ZH}: answer {number} has other links than in English"
+        elif not english:
+            yield f"{INTERVIEW}: answer {number} has no link"
+
+
+def counted_docs(root):
+    apart = [root / INTERVIEW, root / INTERVIEW_ZH]
+    return [path for path in sorted((root / "docs").rglob("*.md")) if path not in apart]
+
+
 def faults(root):
     readme, index = root / "README.md", root / "docs" / "README.md"
     docs = sorted((root / "docs").rglob("*.md"))
-    for name, paths, most in (("README.md", [readme], README_WORDS), ("docs/", docs, DOCS_WORDS)):
+    budgets = (("README.md", [readme], README_WORDS), ("docs/", counted_docs(root), DOCS_WORDS))
+    yield from interview_faults(root)
+    for name, paths, most in budgets:
         count = words(paths)
         if count > most:
             yield f"{name}: {count:,} words, at most {most:,} are allowed"
@@ -56,20 +89,37 @@ def faults(root):
 
 
 def self_test():
+    questions = [f"### {number}. Why?\n\nSo. [a](a.md#{number})\n" for number in range(1, 31)]
+    interview, chinese = "\n".join(questions), "\n".join(questions).replace("So", "因为 Redis 快")
     sound = {
         "README.md": "# Top\n",
-        "docs/README.md": "[a](a.md)\n",
+        "docs/README.md": "[a](a.md) [b](interview.md) [c](interview.zh-CN.md)\n",
+        INTERVIEW: interview,
+        INTERVIEW_ZH: chinese,
         "docs/a.md": f"| {'x' * 200} |\n```\n{'x' * 200}\n```\n[a](https://{'x' * 200})\n",
         "loadtest/README.md": "# Load\n",
     }
     planted = [
         ({"README.md": "word " * 1_301}, ["README.md: 1,301 words, at most 1,300 are allowed",
                                           "README.md:1: 6505 columns, at most 100"]),
-        ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,001 words, at most 20,000 are allowed"]),
+        ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,003 words, at most 20,000 are allowed"]),
         ({"docs/a.md": "```\n```\n" + "x" * 101}, ["docs/a.md:3: 101 columns, at most 100"]),
         ({"loadtest/README.md": "x" * 101}, ["loadtest/README.md:1: 101 columns, at most 100"]),
         ({"docs/deep/b.md": "b\n"}, ["docs/deep/b.md: not linked from docs/README.md"]),
-        ({"docs/README.md": "a.md\n"}, ["docs/a.md: not linked from docs/README.md"]),
+        ({"docs/README.md": "a.md [b](interview.md) [c](interview.zh-CN.md)\n"},
+         ["docs/a.md: not linked from docs/README.md"]),
+        ({INTERVIEW: interview.replace("So", "word\n" * 120, 1)},
+         [f"{INTERVIEW}: answer 1 has 122 words, at most 120 are allowed"]),
+        ({INTERVIEW_ZH: chinese.replace("Redis", "快" * 219, 1)},
+         [f"{INTERVIEW_ZH}: answer 1 has 223 characters, at most 220 are allowed",
+          f"{INTERVIEW_ZH}:3: 228 columns, at most 100"]),
+        ({INTERVIEW_ZH: chinese.replace("#7", "#8")},
+         [f"{INTERVIEW_ZH}: answer 7 has other links than in English"]),
+        ({INTERVIEW: interview.replace("[a](a.md#7)", ""),
+          INTERVIEW_ZH: chinese.replace("[a](a.md#7)", "")},
+         [f"{INTERVIEW}: answer 7 has no link"]),
+        ({INTERVIEW: interview.replace("### 30", "### 31")},
+         [f"{INTERVIEW}: the questions are not numbered 1 to 30"]),
         ({}, []),
     ]
     for change, expected in planted:
@@ -93,8 +143,9 @@ def main(arguments):
     found = list(faults(root))
     if found:
         sys.exit("\n".join(found))
-    readme, docs = words([root / "README.md"]), words((root / "docs").rglob("*.md"))
-    print(f"check_docs: README {readme:,} words, docs {docs:,}, no line too long, every file linked")
+    readme, docs = words([root / "README.md"]), words(counted_docs(root))
+    print(f"check_docs: README {readme:,} words, docs {docs:,} and, counted apart, "
+          f"{words([root / INTERVIEW]):,} in interview.md; no line too long, every file linked")
 
 
 if __name__ == "__main__":
