@@ -4,3 +4,4 @@
 pub mod migrations;
 pub mod postgres;
 pub mod redis;
+pub mod sql;
