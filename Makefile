@@ -37,6 +37,8 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 	python3 scripts/check_links.py
 	python3 scripts/check_docs.py --self-test
 	python3 scripts/check_docs.py
+	python3 scripts/check_sizes.py --self-test
+	python3 scripts/check_sizes.py
 	python3 scripts/lab_table.py
 	scripts/pages_test.sh
 	$(CARGO) test --workspace --locked $(FEATURES) $(TESTS)
@@ -86,6 +88,7 @@ lint: ## what CI would complain about, without the tests
 	python3 scripts/walk.py
 	python3 scripts/check_links.py
 	python3 scripts/check_docs.py
+	python3 scripts/check_sizes.py
 
 ci: ## all that CI runs, from a clean checkout
 	@bash .ci/run

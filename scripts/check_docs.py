@@ -78,7 +78,8 @@ def faults(root):
         count = words(paths)
         if count > most:
             yield f"{name}: {count:,} words, at most {most:,} are allowed"
-    for path in [readme, *docs, *root.glob("loadtest/README.md")]:
+    others = [root / "CONTRIBUTING.md", root / "loadtest" / "README.md"]
+    for path in [readme, *docs, *(path for path in others if path.exists())]:
         for number, columns in long_lines(path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(root)}:{number}: {columns} columns, at most {COLUMNS}"
     links = re.findall(r"\]\(([^)#\s]+)", index.read_text(encoding="utf-8"))

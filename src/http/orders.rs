@@ -79,8 +79,8 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
             work: `CHALLENGE:NUMBER`"),
     ),
     responses(
-        (status = 202, description = "Accepted and logged: in a moment it is an order to pay, or an \
-            explicit `rejected` one", body = Purchased,
+        (status = 202, description = "Accepted and logged: in a moment it is an order to pay, or \
+            an explicit `rejected` one", body = Purchased,
          headers(("Location" = String, description = "The order"), ("Idempotent-Replayed" = String,
              description = "`true` for a replay"))),
         PurchaseRefusals

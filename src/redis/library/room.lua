@@ -58,6 +58,29 @@ register('room_join', function(keys, args)
   return { 'ok', now, generation, number, joined, early or -1, room[5] or '' }
 end)
 
+local TURN_KEPT = 30000 -- ms that a turn is remembered after its end: rates are measured over them
+
+-- The turns that are still remembered, with those `uses` added (second → how many); how many are
+-- neither over nor used; whether a use was added.
+local function count_turns(known, uses, now, turn_ms)
+  local turns, open, changed = {}, 0, false
+  for i = 1, #known, 4 do
+    local second, began, used = known[i], known[i + 2], known[i + 3]
+    local ends = (second + 1) * 1000 + turn_ms
+    if ends + TURN_KEPT >= now then
+      if uses[second] then
+        used = used + uses[second]
+        changed = true
+      end
+      if ends > now then open = open + math.max(began - used, 0) end
+      local at_end = #turns
+      turns[at_end + 1], turns[at_end + 2], turns[at_end + 3], turns[at_end + 4] = second,
+          known[i + 1], began, used
+    end
+  end
+  return turns, open, changed
+end
+
 -- Begins turns in a waiting room: as many as the time since the last call allows, and at most one
 -- for each unit that is left and not spoken for. Any instance may call it at any time.
 --
@@ -82,10 +105,7 @@ end)
 -- The frontier is a place: users before it have had their turn, or have it. The turns of one
 -- second end together, a turn's length after the end of that second.
 register('room_advance', function(keys, args)
-  local KEPT = 30000 -- ms that a turn is remembered after its end: rates are measured over them
-
   local now = unix_ms()
-
   local room = redis.call('HMGET', keys[1], 'generation', 'draw_at', 'joined', 'early', 'seed',
       'frontier', 'at', 'credit', 'epoch', 'change', 'remaining')
   if not room[1] then return { 'absent', now, '', 0, 0, -1, '', 0, {} } end
@@ -118,22 +138,7 @@ register('room_advance', function(keys, args)
   local uses = {}
   for i = 10, #args, 2 do uses[tonumber(args[i])] = tonumber(args[i + 1]) end
 
-  local turn_ms = tonumber(args[7])
-  local turns, open, changed = {}, 0, false
-  for i = 1, #known, 4 do
-    local second, began, used = known[i], known[i + 2], known[i + 3]
-    local ends = (second + 1) * 1000 + turn_ms
-    if ends + KEPT >= now then
-      if uses[second] then
-        used = used + uses[second]
-        changed = true
-      end
-      if ends > now then open = open + math.max(began - used, 0) end
-      local at_end = #turns
-      turns[at_end + 1], turns[at_end + 2], turns[at_end + 3], turns[at_end + 4] = second,
-          known[i + 1], began, used
-    end
-  end
+  local turns, open, changed = count_turns(known, uses, now, tonumber(args[7]))
 
   if seed and at and args[2] == '1' and frontier < joined and remaining > 0 then
     local rate = tonumber(args[6])

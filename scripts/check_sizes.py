@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Holds Rust and Lua to their sizes: functions of 70 lines, files of 500, lines of 100 columns.
+
+    check_sizes.py              checks this checkout; exit 1 and one line for each fault
+    check_sizes.py --self-test  plants each fault in a temporary tree and sees it caught
+
+Everything counts: comments, tests, blank lines. A function reaches from the line with its name to
+the brace (Lua: `end`) in the same column, as rustfmt lays it out. EXCEPTIONS names what may be
+larger, and why; one that is not needed any more is a fault, too.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+FUNCTION_LINES, FILE_LINES, COLUMNS = 70, 500, 100
+FOLDERS = ("benches", "crates", "src", "tests")
+
+# A folder with its slash, a file, or "file function": the reason.
+EXCEPTIONS = {
+    "crates/lab/": "is being shortened",
+    "crates/locks/": "is being shortened",
+}
+
+BEGIN = {
+    ".rs": re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe) )*fn (\w+)"),
+    ".lua": re.compile(r"(\s*)(?:local )?(?:function |register\(')(\w+)"),
+}
+END = {".rs": ("}",), ".lua": ("end", "end)")}
+
+
+def functions(kind, lines):
+    """(name, first line, lines) of every function that ends in the column where it begins."""
+    begun = {}
+    for number, line in enumerate(lines, 1):
+        indent = re.match(r"\s*", line)[0]
+        if match := BEGIN[kind].match(line):
+            begun[indent] = (match[2], number)
+        if line.strip() in END[kind] and indent in begun:
+            name, first = begun.pop(indent)
+            yield name, first, number - first + 1
+        elif line.endswith((";", "}", "end")):
+            begun.pop(indent, None)  # on one line, or without a body
+
+
+def oversized(root):
+    """(what may be excepted, where, fault) of everything that is too large."""
+    paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.*"))]
+    for path in [*paths, *root.glob("build.rs")]:
+        if path.suffix not in BEGIN:
+            continue
+        name = path.relative_to(root).as_posix()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if len(lines) > FILE_LINES:
+            yield name, name, f"{len(lines)} lines, at most {FILE_LINES}"
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS:
+                yield name, f"{name}:{number}", f"{len(line)} columns, at most {COLUMNS}"
+        for function, first, count in functions(path.suffix, lines):
+            if count > FUNCTION_LINES:
+                fault = f"{function} has {count} lines, at most {FUNCTION_LINES}"
+                yield f"{name} {function}", f"{name}:{first}", fault
+
+
+def faults(root, exceptions):
+    needed = set()
+    for what, where, fault in oversized(root):
+        path = what.split(" ")[0]
+        named = [key for key in exceptions
+                 if key == what or key == path or key.endswith("/") and path.startswith(key)]
+        if not named:
+            yield f"{where}: {fault}"
+        needed.update(named)
+    for key in exceptions:
+        if key not in needed:
+            yield f"{key}: nothing there is too large any more; remove it from EXCEPTIONS"
+
+
+def self_test():
+    def function(lines):
+        return "    pub async fn long() {\n" + "        x;\n" * (lines - 2) + "    }\n"
+
+    def lua(lines):
+        return "register('long', function(keys)\n" + "  x()\n" * (lines - 2) + "end)\n"
+
+    nested = "fn outer() {\n    fn inner() {}\n    fn declared();\n" + "    x;\n" * 67 + "}\n"
+    cases = [
+        ({"src/a.rs": function(70) + "x\n" * 430, "src/a.lua": lua(70)}, {}, []),
+        ({"src/a.rs": function(71)}, {}, ["src/a.rs:1: long has 71 lines, at most 70"]),
+        ({"src/a.rs": nested}, {}, ["src/a.rs:1: outer has 71 lines, at most 70"]),
+        ({"src/deep/a.lua": lua(71)}, {}, ["src/deep/a.lua:1: long has 71 lines, at most 70"]),
+        ({"tests/a.rs": "x\n" * 501}, {}, ["tests/a.rs: 501 lines, at most 500"]),
+        ({"build.rs": "// " + "x" * 98}, {}, ["build.rs:1: 101 columns, at most 100"]),
+        ({"src/a.rs": function(71)}, {"src/a.rs long": "why"}, []),
+        ({"crates/a/src/a.rs": function(501)}, {"crates/a/": "why"}, []),
+        ({"crates/ab/a.rs": function(71)}, {"crates/a/": "why"},
+         ["crates/ab/a.rs:1: long has 71 lines, at most 70",
+          "crates/a/: nothing there is too large any more; remove it from EXCEPTIONS"]),
+    ]
+    for files, exceptions, expected in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text, encoding="utf-8")
+            found = list(faults(root, exceptions))
+        if found != expected:
+            sys.exit(f"check_sizes: self-test failed\n  expected {expected}\n  found    {found}")
+    print("check_sizes: self-test passed")
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return self_test()
+    if arguments:
+        sys.exit(__doc__)
+    found = list(faults(pathlib.Path(__file__).resolve().parent.parent, EXCEPTIONS))
+    if found:
+        sys.exit("\n".join(found))
+    print(f"check_sizes: Rust and Lua keep to their sizes, with {len(EXCEPTIONS)} exceptions")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
