@@ -7,8 +7,9 @@
 README.md has at most 1,300 words and docs/ at most 20,000, counted as `wc -w` does: tables and code
 count. The interview answers are not among those 20,000: both files have the same thirty questions
 with the same links, at least one each, and an answer has at most 120 words, or in Chinese 220
-characters (a number or a word in Latin letters is one). Lines have at most 100 columns outside
-tables, code blocks and the targets of links. Every file of docs/ is linked from docs/README.md.
+characters (a number or a word in Latin letters is one); figures in English, unless they are round,
+stand in another document as well. Lines have at most 100 columns outside tables, code blocks and
+the targets of links. Every file of docs/ is linked from docs/README.md.
 """
 
 import pathlib
@@ -20,6 +21,7 @@ README_WORDS, DOCS_WORDS, COLUMNS = 1_300, 20_000, 100
 QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 30, 120, 220
 INTERVIEW, INTERVIEW_ZH = "docs/interview.md", "docs/interview.zh-CN.md"
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
+FIGURE = re.compile(r"\d+(?:,\d{3})*,\d(?!00)\d\d|\d+\.\d+")
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|<https?://[^>]*>|https?://\S+")
 QUESTION = re.compile(r"^### (\d+)\. .+\n((?:(?!#).*\n?)*)", re.MULTILINE)
 CHARACTER = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
@@ -62,6 +64,10 @@ def interview_faults(root):
             yield f"{INTERVIEW_ZH}: answer {number} has other links than in English"
         elif not english:
             yield f"{INTERVIEW}: answer {number} has no link"
+    known = " ".join(path.read_text(encoding="utf-8") for path in counted_docs(root))
+    text = LINK_TARGET.sub("", (root / INTERVIEW).read_text(encoding="utf-8"))
+    for figure in sorted(set(FIGURE.findall(text)) - set(FIGURE.findall(known))):
+        yield f"{INTERVIEW}: {figure} stands in no other document"
 
 
 def counted_docs(root):
@@ -119,6 +125,9 @@ def self_test():
         ({INTERVIEW: interview.replace("[a](a.md#7)", ""),
           INTERVIEW_ZH: chinese.replace("[a](a.md#7)", "")},
          [f"{INTERVIEW}: answer 7 has no link"]),
+        ({INTERVIEW: interview.replace("So.", "1,234 0.5 1,230,045 7,000", 1),
+          "docs/a.md": "21,234 0.55 1,230,045"},
+         [f"{INTERVIEW}: {figure} stands in no other document" for figure in ("0.5", "1,234")]),
         ({INTERVIEW: interview.replace("### 30", "### 31")},
          [f"{INTERVIEW}: the questions are not numbered 1 to 30"]),
         ({}, []),
