@@ -3,7 +3,7 @@
 
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
-use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET};
+use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET, client};
 use crate::support::launch::{Folder, poll, tail};
 use crate::support::proxy::{Address, Fault, Proxy, free_port};
 use crate::support::stores::{Error, Result, Stores, connect};
@@ -135,7 +135,7 @@ impl Cluster {
 
     /// Waits until every instance that serves says that it is ready.
     async fn until_serving(&mut self, limit: Duration) -> Result {
-        let (client, deadline) = (reqwest::Client::new(), Instant::now() + limit);
+        let (client, deadline) = (client(), Instant::now() + limit);
         for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
             let ready = poll(deadline - Instant::now(), 10, async || {
                 let asked = client.get(format!("http://{}/readyz", instance.address));

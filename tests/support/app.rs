@@ -1,6 +1,6 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
-pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has};
+pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, client_of};
 use super::{Database, Servers, launch::poll, proxy::Proxy};
 use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::{AdminToken, TokenSigner};
@@ -169,7 +169,7 @@ impl TestApp {
         Self {
             services,
             base,
-            client: reqwest::Client::new(),
+            client: client_of(options.connections),
             database,
             prefix,
             redis_url: url,

@@ -1,6 +1,6 @@
 //! People who keep buying while something is broken or killed, and what they were told.
 
-use super::app::{Entrance, Reply, Shopper, TestApp, ask, eventually};
+use super::app::{Entrance, Reply, Shopper, TestApp, ask, client, eventually};
 use super::{locked, program::Program};
 use flash_sale::domain::UserId;
 use futures_util::future::{join_all, ready};
@@ -186,7 +186,7 @@ impl Crowd {
     pub fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
         let (count, enough) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (accepted, is_over) = (count.clone(), enough.clone());
-        let (client, url) = (reqwest::Client::new(), format!("{base}/api/v1/sales/{sale}/orders"));
+        let (client, url) = (client(), format!("{base}/api/v1/sales/{sale}/orders"));
         let buyer = move |token: String| {
             let (client, url, accepted) = (client.clone(), url.clone(), accepted.clone());
             async move {
@@ -253,7 +253,7 @@ async fn buy(client: &reqwest::Client, url: &str, token: &str) -> Option<String>
 
 /// Every promised order belongs to its buyer alone, and is a row.
 pub async fn assert_kept(program: &Program, bought: &[Bought]) {
-    let client = &reqwest::Client::new();
+    let client = &client();
     for some in bought.chunks(200) {
         join_all(some.iter().map(async |(order, token)| {
             eventually(&format!("order {order} is a row"), async || {

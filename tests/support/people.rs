@@ -1,8 +1,8 @@
 //! Requests and their answers, and people who send them.
 
 use super::app::{TestApp, eventually};
-use flash_sale::{auth::TokenSigner, domain::UserId};
-use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header::HeaderValue};
+use flash_sale::{auth::TokenSigner, domain::UserId, http::ConnectionLimits};
+use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, header::HeaderValue};
 use serde_json::{Value, json};
 use std::{fmt::Debug, pin::Pin, sync::Arc};
 use time::OffsetDateTime;
@@ -55,7 +55,19 @@ impl IntoFuture for Ask {
     }
 }
 
-pub fn ask(client: &reqwest::Client, method: impl AsRef<str>, url: String) -> Ask {
+/// A client that gives an idle connection up long before the server does: a request on one that is
+/// just being closed would be reset.
+pub fn client_of(server: ConnectionLimits) -> Client {
+    let client = Client::builder().pool_idle_timeout(server.head_timeout / 3);
+    client.build().expect("a client")
+}
+
+/// The same for a server with its usual limits.
+pub fn client() -> Client {
+    client_of(ConnectionLimits::new(1, false))
+}
+
+pub fn ask(client: &Client, method: impl AsRef<str>, url: String) -> Ask {
     Ask(client.request(Method::from_bytes(method.as_ref().as_bytes()).expect("a method"), url))
 }
 
@@ -63,7 +75,7 @@ pub fn ask(client: &reqwest::Client, method: impl AsRef<str>, url: String) -> As
 #[derive(Clone)]
 pub struct Entrance {
     pub(super) tokens: Arc<TokenSigner>,
-    pub(super) client: reqwest::Client,
+    pub(super) client: Client,
     pub(super) base: String,
 }
 
@@ -90,7 +102,7 @@ impl Entrance {
 pub struct Shopper {
     pub user: UserId,
     pub token: String,
-    client: reqwest::Client,
+    client: Client,
     base: String,
 }
 

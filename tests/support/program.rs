@@ -1,7 +1,7 @@
 //! The program as a process: started in a folder of its own, with nothing of this process'
 //! settings.
 
-use super::app::{ADMIN_TOKEN, Ask, PATIENCE, ask, eventually};
+use super::app::{ADMIN_TOKEN, Ask, PATIENCE, ask, client, eventually};
 pub use super::launch::remove_data;
 use super::{Database, Servers, launch};
 use nix::sys::signal::{Signal, kill};
@@ -181,7 +181,7 @@ impl Program {
     }
 
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
-        ask(&reqwest::Client::new(), method, self.url(path))
+        ask(&client(), method, self.url(path))
     }
 
     /// An operator creates a sale of this stock; its id.

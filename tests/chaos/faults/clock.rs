@@ -2,6 +2,7 @@
 //! Postgres keep the real time.
 
 use super::*;
+use crate::support::app::client;
 use crate::support::clock::{LIBRARY_MISSING, libfaketime, settings};
 
 const OFFSETS: [&str; 4] = ["+1d", "-1d", "+0", "+90s"];
@@ -49,7 +50,7 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
 
 /// The day in the header `Date` of an answer: "Sat, 21 Nov 2026 …". `None` if there is none.
 async fn day_at(address: SocketAddr) -> Option<String> {
-    let asked = reqwest::Client::new().get(format!("http://{address}/healthz"));
+    let asked = client().get(format!("http://{address}/healthz"));
     let answer = asked.timeout(Duration::from_secs(2)).send().await.ok()?;
     let date = answer.headers().get("date")?.to_str().ok()?;
     Some(date.split_whitespace().take(4).collect::<Vec<_>>().join(" "))

@@ -5,7 +5,7 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::app::{ADMIN_TOKEN, Ask, PATIENCE, all_at_once, ask, eventually};
+use crate::support::app::{ADMIN_TOKEN, Ask, PATIENCE, all_at_once, ask, client, eventually};
 use crate::support::program::{Home, Program, SECRET, settings_of};
 use crate::support::{Database, Servers, events::Events, proxy::free_port};
 use flash_sale::{auth::TokenSigner, domain::UserId};
@@ -100,7 +100,7 @@ impl Proxy {
         let child = command.stderr(fs::File::create(&log).expect("a file")).spawn();
         let child = child.expect("it runs (scripts/setup.sh proof installs it)");
         let proxy = Self { child, base: format!("http://127.0.0.1:{port}"), log };
-        let client = Client::new();
+        let client = client();
         wait_for!("the proxy has an instance to ask", {
             let asked = client.get(format!("{}/routable", proxy.base)).send().await;
             asked.is_ok_and(|reply| reply.status() == 200).then_some(())
@@ -110,7 +110,7 @@ impl Proxy {
 
     /// A request of a client with a connection of its own.
     fn ask(&self, method: &str, path: &str) -> Ask {
-        ask(&Client::new(), method, format!("{}{path}", self.base))
+        ask(&client(), method, format!("{}{path}", self.base))
     }
 }
 

@@ -56,7 +56,7 @@ impl Seen {
 /// A client who keeps their connection and buys, looks at the order, and looks at the sale, again
 /// and again. Nobody retries: what fails is seen.
 async fn shop_on(base: String, sale: String, token: impl Fn() -> String, seen: Arc<Seen>) {
-    let client = Client::new();
+    let client = client();
     let sale = format!("{base}/api/v1/sales/{sale}");
     while !seen.enough.load(Relaxed) {
         let token = token();
@@ -140,7 +140,7 @@ async fn nobody_is_refused_while_instances_are_replaced(kind: Kind) {
         tokio::pin!(going);
         // It says that it goes while it still answers.
         let told = eventually("it says that it goes", async || {
-            (Client::new().get(&url).send().await.ok()?.status() == 503).then_some(())
+            (client().get(&url).send().await.ok()?.status() == 503).then_some(())
         });
         tokio::select! {
             () = told => {}

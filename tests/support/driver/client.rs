@@ -2,7 +2,7 @@
 
 use super::{ADMIN_TOKEN, World};
 use crate::support::history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation};
-use crate::support::random::Random;
+use crate::support::{people::client as http_client, random::Random};
 use flash_sale::domain::OrderStatus;
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder, Response};
@@ -58,7 +58,7 @@ pub struct Client {
 impl Client {
     pub fn new(world: &Arc<World>, number: u16) -> Self {
         let random = Random::of(world.seed, "client", u64::from(number));
-        Self { world: world.clone(), number, random, http: reqwest::Client::new() }
+        Self { world: world.clone(), number, random, http: http_client() }
     }
 
     pub fn any_instance(&mut self) -> usize {

@@ -5,7 +5,7 @@ pub mod shopper;
 
 use super::app::{ADMIN_TOKEN, TOKEN_SECRET};
 use super::history::{Answer, Kind, Micros, Operation, user_id};
-use super::{locked, random::Random};
+use super::{locked, people::client as http_client, random::Random};
 use flash_sale::auth::TokenSigner;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -147,7 +147,7 @@ impl World {
 
 /// A call with the operator's token, which must be answered: the status, and JSON.
 pub async fn admin(at: SocketAddr, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
-    let (client, url) = (reqwest::Client::new(), format!("http://{at}/api/v1/admin/sales{path}"));
+    let (client, url) = (http_client(), format!("http://{at}/api/v1/admin/sales{path}"));
     let asked = match body {
         Some(body) => client.post(url).json(&body),
         None => client.get(url),
