@@ -235,16 +235,20 @@ impl Rebuild {
         }
     }
 
-    /// Step 7. Approves these processes, and keeps the approvals of those that still hold keys: a
+    /// Step 7. Approves these processes. In a cluster, those that still hold keys stay approved: a
     /// silent process may only be slow.
     async fn approve(&self, rebuilt: &[String]) -> ServiceResult<()> {
         self.admission.ids.settle().await?;
         let timeline = postgres::timeline(&self.catalog.postgres).await?;
-        let mut standing = self.catalog.redis.processes().await.unwrap_or_default();
-        standing.extend(rebuilt.iter().cloned());
-        let cached_sales = self.catalog.cache.cached_sales();
-        let known = cached_sales.iter().filter_map(|cached| cached.snapshot());
-        standing.extend(known.map(|known| known.process.to_string()));
+        let is_one_server = !self.catalog.redis.is_cluster();
+        let mut standing = rebuilt.to_vec();
+        // Of a single server, the cache may hold a late answer of the process that it was before.
+        if !is_one_server {
+            standing.extend(self.catalog.redis.processes().await.unwrap_or_default());
+            let cached_sales = self.catalog.cache.cached_sales();
+            let known = cached_sales.iter().filter_map(|cached| cached.snapshot());
+            standing.extend(known.map(|known| known.process.to_string()));
+        }
         let query = sqlx::query(
             "WITH replaced AS (DELETE FROM redis_incarnation WHERE run_id <> ALL($3))
              INSERT INTO redis_incarnation (run_id, timeline)
@@ -255,7 +259,6 @@ impl Rebuild {
         let query = query.bind(rebuilt).bind(timeline).bind(&standing);
         query.execute(&self.catalog.postgres).await?;
         self.catalog.redis_is_doubtful.store(false, Relaxed);
-        let is_one_server = !self.catalog.redis.is_cluster();
         let is_approved = &self.catalog.redis_is_approved;
         is_approved.fetch_or(is_one_server, Relaxed);
         self.fail_points.at("rebuild.approved").await?;

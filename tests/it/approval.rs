@@ -9,6 +9,7 @@ use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Fenced, Verdict};
 use flash_sale::redis::{Keys, library::LIBRARY};
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use time::OffsetDateTime;
 
@@ -174,5 +175,26 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     let library = format!("flash_sale_{other}");
     let mut delete = redis::cmd("FUNCTION");
     app.in_redis::<()>(delete.arg(&["DELETE", &library])).await;
+    app.finish().await;
+}
+
+/// The cache may still hold a late answer of the process that was there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_on_a_single_server_replaces_all_others() {
+    let app = TestApp::start().await;
+    // A sale that is not rebuilt any more, so that nothing corrects the answer.
+    let long_ago = json!({"opens_at": "2025-01-01T00:00:00Z", "closes_at": "2025-01-02T00:00:00Z"});
+    let sale: SaleId = app.sale(1, long_ago).await.parse().expect("an id");
+    let (services, _) = app.services_without_tasks();
+    let cached = services.catalog.refresh(sale).await.expect("it is there");
+    let now = cached.snapshot().expect("its state");
+    cached.tell(Some(functions::Snapshot { process: "gone".into(), ..now.clone() }));
+    let gone = "INSERT INTO redis_incarnation SELECT 'gone', approved_at, timeline
+                FROM redis_incarnation";
+    app.execute(gone).await;
+    services.rebuild.by_hand(None).await.expect("it is rebuilt");
+    assert_eq!(&*cached.snapshot().expect("its state").process, "gone", "the late answer stays");
+    let approved = services.catalog.approved_processes().await.expect("approved processes");
+    assert_eq!(approved, HashSet::from([now.process.to_string()]));
     app.finish().await;
 }
