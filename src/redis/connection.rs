@@ -10,14 +10,14 @@ use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRou
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo as NodeInfo};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, InfoDict, IntoConnectionInfo, Pipeline,
-    RedisError, RedisFuture, Value,
+    RedisError, RedisFuture, ServerErrorKind, Value,
 };
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long one command may take.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
@@ -41,6 +41,9 @@ const CHECKOUT: Duration = Duration::from_millis(500);
 /// The timeout of a cluster node: the client asks node after node for the owner of a slot, and
 /// every command waits.
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The pause before a redirected command is asked again.
+const REDIRECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The servers of `REDIS_URL`.
 pub(super) enum Servers {
@@ -304,6 +307,29 @@ impl Nodes {
         current.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected).into())
     }
 
+    /// Asks, and follows redirections for as long as a node may take to answer. The client gives up
+    /// after a few, which it loses to others: see [`asking`].
+    async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let began = Instant::now();
+        loop {
+            let mut connection = self.current()?;
+            let mut answer = connection.req_packed_command(command).await;
+            if let Err(error) = &answer
+                && error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
+                && let Some((node, _slot)) = error.redirect_node()
+                && let Some((host, port)) = node.rsplit_once(':')
+                && let Ok(port) = port.parse()
+            {
+                answer = asking(&mut connection, host.to_owned(), port, command).await;
+            }
+            let is_redirected = answer.as_ref().is_err_and(|error| error.redirect_node().is_some());
+            if !is_redirected || began.elapsed() >= NODE_TIMEOUT {
+                return answer;
+            }
+            sleep(REDIRECT_PAUSE).await;
+        }
+    }
+
     /// Passes an answer on; after an I/O error it reconnects in the background.
     fn heard<T>(&self, answer: Result<T, RedisError>) -> Result<T, RedisError> {
         if answer.as_ref().is_err_and(RedisError::is_io_error)
@@ -316,12 +342,27 @@ impl Nodes {
                     Ok(Err(error)) => tracing::debug!(%error, "some primaries do not answer"),
                     Err(_) => tracing::debug!("no connection to all primaries in time"),
                 }
-                tokio::time::sleep(NODE_TIMEOUT / 2).await;
+                sleep(NODE_TIMEOUT / 2).await;
                 drop(turn);
             });
         }
         answer
     }
+}
+
+/// Sends ASKING and a command in one piece: it counts for the next command on the connection, which
+/// many share.
+async fn asking(
+    connection: &mut ClusterConnection,
+    host: String,
+    port: u16,
+    command: &Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(command.clone());
+    let node = SingleNodeRoutingInfo::ByAddress { host, port };
+    let answers = connection.route_pipeline(both, 0, 2, node).await?;
+    answers.into_iter().nth(1).unwrap_or(Value::Nil).extract_error()
 }
 
 /// Connects, and checks that all primaries answer: the client would skip a silent one.
@@ -398,10 +439,7 @@ impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::Server(connection, _) => connection.req_packed_command(cmd),
-            Self::Cluster(nodes) => Box::pin(async {
-                let mut connection = nodes.current()?;
-                nodes.heard(in_time(connection.req_packed_command(cmd)).await)
-            }),
+            Self::Cluster(nodes) => Box::pin(async { nodes.heard(in_time(nodes.ask(cmd)).await) }),
         }
     }
 
