@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::{net::Ipv4Addr, sync::Mutex};
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
-const SILENCE_MS: &str = "1000";
+pub const SILENCE_MS: &str = "1000";
 
 pub struct RedisProcess {
     pub port: u16,
@@ -125,6 +125,12 @@ impl RedisProcess {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.expect("an answer")
     }
 
+    /// How long another node of the cluster may be silent before this one holds it dead, in ms.
+    pub async fn believe_others_for(&self, silence: &str) {
+        let words = ["CONFIG", "SET", "cluster-node-timeout", silence];
+        let _: String = self.command(&words).await;
+    }
+
     /// From now on it follows its primary no more, whatever that one writes, and keeps what it has.
     /// (It offers a password that the primary does not know.)
     pub async fn be_cut_off(&self) {
@@ -182,11 +188,12 @@ impl RedisCluster {
     ) -> Self {
         let node = |(number, ports): (usize, &Ports)| {
             let (bus, address) = (ports.bus, address(number));
-            // Some slots being away must not stop the others; and a replica that was cut off from
-            // its primary for long may take its place all the same.
+            // Some slots being away must not stop the others; and a replica takes the place of its
+            // primary if the test says so, also if it was cut off for long.
             let arguments = format!(
                 "--cluster-enabled yes --cluster-node-timeout {SILENCE_MS} \
                  --cluster-require-full-coverage no --cluster-replica-validity-factor 0 \
+                 --cluster-replica-no-failover yes \
                  --repl-diskless-sync-delay 0 --cluster-port {bus} \
                  --cluster-announce-ip {address} --bind-source-addr {address}"
             );
@@ -257,6 +264,12 @@ impl RedisCluster {
 
     pub fn replica_of(&self, primary: usize) -> &RedisProcess {
         &self.nodes[primary + 3]
+    }
+
+    /// From now on its replica takes the place of this primary when that is away.
+    pub async fn may_fail_over(&self, primary: usize) {
+        let words = ["CONFIG", "SET", "cluster-replica-no-failover", "no"];
+        let _: String = self.replica_of(primary).command(&words).await;
     }
 
     /// As the second node computes it: tests take the first one away.

@@ -17,12 +17,18 @@ use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How long an order may be paid. Short, so that what nobody was told of comes to its end.
-const PAYMENT_SECS: u32 = 3;
+/// How long an order may be paid: longer than any test takes, since no unit may come back because
+/// its buyer could not pay in time.
+const PAYMENT_SECS: u32 = 3_600;
+/// How long in the end, so that what nobody was told of comes to its end. Nobody writes an order
+/// meanwhile that has read the longer time.
+const LAPSE: &str = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE;
+    UPDATE sales SET payment_timeout_secs = 3;
+    UPDATE orders SET pay_by = now() + interval '3 s' WHERE status = 'pending_payment'; COMMIT";
 /// The next shopper of a lane comes this much later.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Within this time after the last purchase everything is at rest.
-const REST: Duration = Duration::from_secs(20);
+const REST: Duration = Duration::from_secs(60);
 
 /// A sale for a crowd, in which nobody lets an order lapse.
 pub async fn sale(app: &TestApp, stock: i64) -> Sale {
@@ -111,9 +117,11 @@ impl Crowd {
         here.filter(|one| asked.contains(&one.invoked)).map(|one| one.order).collect()
     }
 
-    /// Waits until an instance has accepted so many orders of people who asked after this time.
+    /// People buy at an instance until it has accepted so many orders of those who asked after this
+    /// time.
     pub async fn until_accepted_by(&self, at: usize, sale: usize, since: Micros, most: usize) {
         wait_for!(&format!("{most} orders of sale {sale} at instance {at}"), {
+            self.rush(at, sale, most).await;
             let accepted = self.accepted_by(at, sale, since..self.now());
             (accepted.len() >= most).then_some(())
         });
@@ -133,11 +141,12 @@ impl Crowd {
         Duration::from_micros(longest.unwrap_or(0))
     }
 
-    /// Nobody new comes. Waits for rest, sells the first sale off, and hands everything to the
+    /// Nobody new comes, and what is unpaid lapses. Waits for rest, sells the first sale off, and hands everything to the
     /// checkers. `lost_data`: Redis has lost something that it had acknowledged.
     pub async fn judge(self, app: &TestApp, servers: &impl KeyHolder, lost_data: bool) -> Judged {
         self.world.stop.store(true, Relaxed);
         self.lanes.join_all().await;
+        app.execute(LAPSE).await;
         let evidence = conclude(&View(app, servers), &self.world, self.snapshots, REST).await;
         let mut evidence = evidence.expect("the stores answer");
         evidence.late_effects = Duration::from_secs(5);
