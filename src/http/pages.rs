@@ -64,6 +64,7 @@ pub fn router() -> Router<App> {
         .route("/lab/lessons", get(async || Redirect::to("/lab#lessons")))
         .route("/lab/lessons/{id}", lab_page("lesson.html"))
         .route("/lab/locks", lab_page("locks.html"))
+        .route("/lab/why", lab_page("why.html"))
         .route("/lab/ids", lab_page("ids.html"))
         .route("/static/{*path}", get(part));
     // Without it, Swagger UI would send the document to a public validator.

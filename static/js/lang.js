@@ -9,9 +9,8 @@
   document.documentElement.lang = TAGS[language];
   // The page carries the English; in another language it waits, for the blink of an eye, until its words are there.
   if (language !== 'en') document.documentElement.classList.add('wordless');
-  // `data-more` names a folder with further words, for pages that need them.
-  for (const folder of ['strings', document.currentScript.dataset.more]) {
-    if (!folder) continue;
+  // `data-more` names folders with further words, for pages that need them.
+  for (const folder of ['strings', ...(document.currentScript.dataset.more ?? '').split(' ').filter(Boolean)]) {
     const words = document.createElement('link');
     words.rel = 'modulepreload';
     words.href = `/static/js/${folder}/${language}.js`;

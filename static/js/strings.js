@@ -26,5 +26,6 @@ export function errorWords(problem) {
 /** Remembers the other language and shows the page in it. What is under way lives on the server, so a reload keeps it. */
 export function switchLanguage(to) {
   try { localStorage.setItem(KEPT, to); } catch { /* private mode: this page only */ }
+  dispatchEvent(new Event('flash-sale:language')); // for what a page has under way
   location.reload();
 }

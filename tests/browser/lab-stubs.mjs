@@ -20,6 +20,14 @@ const NAIVE = CODE(`        let stock: i64 = tx.read("SELECT stock FROM lab.stoc
 const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock = stock - 1 WHERE arena = $1 AND stock > 0").await?;
         if taken == 0 { return Ok(Outcome::SoldOut); }`);
 
+/** An excerpt as the server cuts it: `marked_line` is a line of the file. */
+const mark = (kind, words, code, file = 'crates/lab/src/strategies/s01_naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 4, code });
+const FLAWED = (say) => [
+  mark('flaw', say('Nothing keeps the next buyer from reading the same number.', '没有什么能阻止下一个买家读到同一个数。'), 'async fn buy() {\n    let mut tx = begin().await?;\n    // look\n    //= FLAW\n    let stock = tx.read("SELECT stock").await?;\n    if stock < 1 { return Ok(SoldOut); }\n    work().await;\n    // write\n}\n'),
+  mark('flaw', say('It writes what it read before the others wrote.', '写回的是别人写之前读到的数。'), 'a();\nb();\nc();\n//= FLAW\ntx.write("UPDATE lab.stock SET stock = $2", stock - 1).await?;\n'),
+];
+const CURED = (say) => [mark('cure', say('Check and write in one step.', '判断与扣减一步完成。'), 'x();\ny();\nz();\n--= CURE\nUPDATE lab.stock SET stock = stock - 1 WHERE stock > 0\n', 'crates/lab/src/strategies/s08.sql')];
+
 const NEVER = { oversells: 'never', undersells: 'never', duplicates: 'never' };
 const BROKEN = { oversells: 'expected', undersells: 'never', duplicates: 'possible' };
 
@@ -30,7 +38,7 @@ const strategies = (say) => [
   ['token-lock', 16, 'Token lock', '令牌锁', 'distributed-lock', { ...NEVER, oversells: 'possible', across_nodes: { ...NEVER, oversells: 'possible', undersells: 'possible' } }, NAIVE],
   ['zookeeper-lock', 19, 'ZooKeeper lock', 'ZooKeeper 锁', 'distributed-lock', { ...NEVER, across_nodes: NEVER }, NAIVE],
 ].map(([id, number, en, zh, family, promise, code]) => ({
-  id, number, family, promise, code, title: say(en, zh), needs: id === 'zookeeper-lock' ? ['zookeeper'] : [],
+  id, number, family, promise, code, title: say(en, zh), lead: say('Look, then take.', '先看，再拿。'), marks: (id === 'conditional-update' ? CURED : FLAWED)(say), needs: id === 'zookeeper-lock' ? ['zookeeper'] : [],
   idea: say('Read the stock, check it, write it back one less.', '读出库存，检查，减一写回。'),
   source: say('What every beginner writes.', '每个初学者都会这样写。'),
   fails: say('Two buyers read the same number before either has written.', '两个买家在写回之前读到了同一个数。'),
@@ -39,7 +47,7 @@ const strategies = (say) => [
   available: id === 'zookeeper-lock' ? { ok: false, why: say('no ZooKeeper runs here; install zookeeper and set ZOOKEEPER', '这里没有 ZooKeeper；请安装 zookeeper') } : { ok: true },
   options: id === 'token-lock' ? [{ name: 'lease_ms', teaches: say('How long the lock lives if nobody releases it.', '没有人释放时锁能活多久。'), default: 200, min: 10, max: 10000 }] : [],
   crash_points: id === 'token-lock' ? ['after the lock'] : [],
-  demonstrations: id === 'naive' ? [{ teaches: say('Two buyers, one unit: both get it.', '两个买家，一件商品：都买到了。'), stock: 1, nodes: 1, per_user_limit: 1, buyers: 2, concurrency: 2, duplicate_share: 0, options: { interleave: 'on' } }] : [],
+  demonstrations: ['naive', 'token-lock'].includes(id) ? [{ id: id === 'naive' ? 'double-click' : 'lease-over', teaches: say('Two buyers, one unit: both get it.', '两个买家，一件商品：都买到了。'), stock: 1, nodes: 1, per_user_limit: 1, buyers: 2, concurrency: 2, duplicate_share: 0, options: { interleave: 'on' } }] : [],
 }));
 
 const general = (say) => [
@@ -56,7 +64,7 @@ function verdict(strategy, stock, buyers, nodes, say) {
   return {
     strategy, stock, attempts: buyers, sold, oversold: Math.max(0, sold - stock), undersold: 0, duplicates: 0, lost: 0, contended: strategy === 'token-lock' ? 41 : 0, failed: 0,
     throughput_per_s: { naive: 812.4, 'process-mutex': 331, 'conditional-update': 1240.7 }[strategy] ?? 402.2, latency_ms: latency(bad ? 9.2 : 14.1), winners_ms: latency(22), losers_ms: latency(4.4),
-    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true,
+    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true, collision: bad ? { place: 'the stock is read', buyers: ['buyer-12', 'buyer-47'], at_ms: 3.4 } : null,
     explanation: bad ? say(`It sold ${sold - stock} units that do not exist: buyers read the same stock before either had written.`, `多卖了 ${sold - stock} 件：买家在写回之前读到了同一个库存。`)
       : say('It sold exactly what there was, and nobody twice.', '不多不少，没有人买到两次。'),
   };

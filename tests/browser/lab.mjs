@@ -11,6 +11,12 @@ import { AXE, eventually } from './support.mjs';
 const axe = readFileSync(AXE, 'utf8');
 const HEAVIEST = 60_000; // bytes over the wire on a first visit
 const loaded = (page) => page.waitForSelector('#page:not([hidden])');
+/** /lab/why after its race, which is shown square by square. */
+async function raced(page) {
+  await page.waitForSelector('#crowd i');
+  await page.click('#go');
+  await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
+}
 /** As a text stands in HTML. */
 const escaped = (words) => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 const staged = (page) => page.waitForSelector('#theatre:not([hidden])');
@@ -29,6 +35,7 @@ export function lab(stage) {
     ['locks', '/lab/locks', loaded],
     ['lab-off', '/static/lab-off.html', (page) => page.waitForSelector('h1')],
     ['ids', '/lab/ids', (page) => page.waitForSelector('.idea')],
+    ['why', '/lab/why', async (page) => { await raced(page); for (let n = 0; n < 3; n++) await page.keyboard.press('ArrowRight'); await page.waitForSelector('.glows'); }],
   ];
 
   describe('the lab', () => {
@@ -39,15 +46,18 @@ export function lab(stage) {
       assert.equal(await page.textContent('#start'), 'Race all 2');
       await page.click('#start');
       const naive = page.locator('.lane', { hasText: 'Naive' }), sound = page.locator('.lane', { hasText: 'Conditional update' });
-      await naive.getByText('37 too many').waitFor();
+      await naive.getByText('37 orders have no phone behind them.').waitFor();
+      assert.equal(await naive.locator('.lane-state').textContent(), 'Oversold by 37');
+      assert.equal(await naive.locator('.predicted').textContent(), 'as predicted', 'what came and what was said are two things');
       await sound.getByText('Sold exactly', { exact: true }).waitFor();
       assert.match(await naive.getAttribute('class'), /\bbad\b/);
       assert.match(await sound.getAttribute('class'), /\bgood\b/);
-      const [red, mark] = await naive.locator('.track').evaluate((track) => [track.querySelector('.excess').getBoundingClientRect(), track.querySelector('b').getBoundingClientRect()]);
-      assert.ok(red.width > 10 && Math.abs(red.left - mark.left) < 3, 'what is beyond the stock is drawn beyond its mark');
+      const [red, mark, squares] = await naive.locator('.track').evaluate((track) => [track.querySelector('.excess').getBoundingClientRect(), track.querySelector('b').getBoundingClientRect(), track.querySelectorAll('.excess i').length]);
+      assert.ok(squares > 3 && red.width > 10 && Math.abs(red.left - mark.left) < 4, 'what is beyond the stock is drawn beyond its mark');
+      assert.equal(await sound.locator('.excess i').count(), 0);
       assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body), Array(2).fill({ buyers: 500, concurrency: 64, duplicate_share: 0.1 }));
       assert.equal(await page.locator('#table tr').count(), 2);
-      assert.match(await page.textContent('#say'), /Naive: 137 sold, 37 too many/);
+      assert.match(await page.textContent('#say'), /Naive: 137 sold, 37 oversold/);
       await page.leave();
     });
 
@@ -57,7 +67,7 @@ export function lab(stage) {
       await loaded(page);
       await page.click('#start');
       await page.waitForSelector('.lane.bad');
-      assert.equal(await page.textContent('.lane-state'), 'Selling');
+      assert.equal(await page.textContent('.lane-state'), 'Overselling');
       await page.getByRole('button', { name: 'Stop' }).click();
       await page.getByText('Stopped before it was over.').waitFor();
       await page.getByRole('button', { name: 'Run', exact: true }).waitFor();
@@ -116,6 +126,104 @@ export function lab(stage) {
       await page.waitForSelector('#table tr');
       const made = page.asked.find(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).body;
       assert.deepEqual([made.strategy, made.stock, made.nodes], ['naive', 1, 1]);
+      assert.match(page.url(), /s=naive:double-click/);
+      await page.leave();
+    });
+
+    it('a preset runs when it is clicked: the first button of the page, above the fold on a laptop and on a phone', async () => {
+      for (const [width, height] of [[1280, 800], [390, 780]]) {
+        const page = await visit({ width, height });
+        await page.goto('/lab');
+        await loaded(page);
+        const button = page.locator('main button').first();
+        const box = await button.boundingBox();
+        assert.ok(box.y + box.height <= height, `${box.y + box.height} of ${height}`);
+        await button.click();
+        await page.waitForSelector('#table tr:nth-child(2)');
+        assert.deepEqual(page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.strategy), ['naive', 'conditional-update']);
+        await page.leave();
+      }
+    });
+
+    it('says why, one click after the oversell: the marked lines, and the two requests that met', async () => {
+      const page = await visit();
+      await page.goto('/lab');
+      await loaded(page);
+      await page.click('#presets button');
+      const lane = page.locator('.lane.bad');
+      await lane.getByRole('button', { name: 'Why? Naive' }).click();
+      assert.match(await lane.locator('.collision figcaption').textContent(), /buyer-12 and buyer-47 .* “stock read”/);
+      assert.equal(await lane.locator('.marked.flaw').count(), 2);
+      const [first] = await lane.locator('.marked.flaw .line.marked').allTextContents();
+      assert.match(first, /SELECT stock/);
+      assert.match(await lane.locator('.marked.flaw').first().locator('.where-from').textContent(), /s01_naive\.rs:44/);
+      await lane.locator('.marked.flaw').first().getByRole('button', { name: 'More lines' }).click();
+      assert.equal(await lane.locator('.marked.flaw').first().locator('.line').count(), 9);
+      const sound = page.locator('.lane.good');
+      await sound.getByRole('button', { name: 'Why? Conditional' }).click();
+      assert.match(await sound.locator('.marked.cure .line.marked').textContent(), /stock > 0/);
+      assert.equal(await sound.locator('.collision').count(), 0);
+      await page.locator('#charts li.bad').first().getByRole('button').click();
+      assert.equal(await page.textContent('#h-reader'), 'Naive', 'a red bar leads to the lines');
+      assert.ok(await page.locator('#read-marks .marked.flaw').first().isVisible());
+      assert.equal(await page.textContent('#read-lead'), 'Look, then take.');
+      await page.leave();
+    });
+
+    it('a lane runs its own demonstration, and speeds are shown only where they compare', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=token-lock:lease-over,conditional-update&buyers=500');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('#table tr:nth-child(2)');
+      const made = page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => [body.strategy, body.stock]);
+      assert.deepEqual(made, [['token-lock', 1], ['conditional-update', 100]]);
+      assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body.buyers).sort(), [2, 500]);
+      assert.ok(await page.getByText('Each lane runs the situation that decides about it').isVisible());
+      assert.equal(await page.locator('.lane .curve').count() + await page.locator('.chart', { hasText: 'second' }).count(), 0);
+      await page.goto('/lab?s=conditional-update&concurrency=512&o.interleave=off');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('#table tr');
+      await page.getByText('512 concurrent buyers: these speeds compare').waitFor();
+      await page.locator('.chart', { hasText: 'second' }).getByText('1,241').waitFor();
+      await page.leave();
+    });
+
+    it('a race goes on in the other language, in the same arenas', async () => {
+      const how = { unfinished: true };
+      const page = await visit({}, how);
+      await page.goto('/lab?s=naive,conditional-update');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('.lane.bad');
+      how.unfinished = false; // the server goes on while the page is loaded again
+      await page.getByRole('button', { name: '中文' }).click();
+      await page.waitForSelector('html[lang="zh-Hans"]');
+      await page.waitForSelector('#table tr:nth-child(2)');
+      const posted = (what) => page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith(what)).length;
+      assert.deepEqual([posted('/arenas'), posted('/storm'), page.asked.filter(({ method }) => method === 'DELETE').length], [2, 2, 0]);
+      await page.locator('.lane.bad').getByText('超卖 37 件').waitFor();
+      await page.getByRole('button', { name: 'English' }).click(); // and results keep their report
+      await page.waitForSelector('html[lang="en"]');
+      await page.waitForSelector('#table tr:nth-child(2)');
+      assert.ok(await page.isVisible('#report'));
+      await page.leave();
+    });
+
+    it('printed, squares and bars keep their colours', async () => {
+      const page = await visit();
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('#table tr');
+      await page.emulateMedia({ media: 'print' });
+      for (const one of ['.track .excess i', '.track .sold', '.chart .bar i']) {
+        const [adjust, colour, wide] = await page.locator(one).first().evaluate((element) => [getComputedStyle(element).printColorAdjust, getComputedStyle(element).backgroundColor, element.getBoundingClientRect().width]);
+        assert.equal(adjust, 'exact', one);
+        assert.notEqual(colour, 'rgba(0, 0, 0, 0)', one);
+        assert.ok(wide > 0, one);
+      }
       await page.leave();
     });
 
@@ -170,7 +278,7 @@ export function lab(stage) {
       const [file] = await Promise.all([page.waitForEvent('download'), page.click('#report')]);
       const report = readFileSync(await file.path(), 'utf8');
       assert.match(report, /^<!doctype html>/i);
-      for (const title of await page.locator('#lanes h3').allTextContents()) assert.ok(report.includes(escaped(title.replace(/^\d+ /, ''))), `${title} is in the report`);
+      for (const title of await page.locator('#lanes h3').allTextContents()) assert.ok(report.includes(escaped(title)), `${title} is in the report`);
       const link = page.url(), table = await page.locator('#table').innerText();
       await page.goto('/lab/ids');
       await page.goto(link); // what the sender saw
@@ -266,6 +374,86 @@ export function lab(stage) {
       await page.goto('/lab/ids');
       await page.waitForSelector('.idea', { timeout: 60_000 });
       assert.doesNotMatch(await page.locator('main').innerText(), /undefined|NaN|\[object/);
+      await page.leave();
+    });
+  });
+
+  describe('the page for the projector', () => {
+    it('opens a sale, stops it at two of its buyers, repairs it, and ends at three doors', async () => {
+      const page = await visit();
+      await page.goto('/lab/why');
+      await raced(page);
+      assert.equal(await page.textContent('#left .count strong'), '14');
+      assert.deepEqual([await page.locator('#left .excess').count(), await page.locator('#right .excess').count()], [4, 0], 'red, outside the frame');
+      assert.match(await page.textContent('#say'), /14 sold of 10 on the left, 10 sold of 10 on the right/);
+      assert.ok(await page.isHidden('#recorded'));
+      await page.getByRole('button', { name: 'Why?' }).click();
+      assert.equal(await page.textContent('#h-stopped'), 'Buyer 12 and Buyer 47, 3 ms into this race');
+      assert.equal(await page.locator('#code li').count(), 5);
+      await page.locator('#scrub').fill('2');
+      await page.getByText('Both looked before either wrote.').first().waitFor();
+      assert.deepEqual(await page.locator('#code li').nth(1).locator('span').allTextContents(), ['Buyer 12', 'Buyer 47']);
+      await page.locator('#scrub').fill('4');
+      await page.getByRole('button', { name: 'Fix it' }).click();
+      assert.ok(await page.getByText('UPDATE … SET stock = stock - 1 WHERE stock > 0').isVisible());
+      await page.getByRole('button', { name: 'Run again' }).click();
+      await page.waitForSelector('#main[data-scene="again"] #go[aria-disabled="false"]');
+      assert.equal(await page.textContent('#left .count strong'), '10');
+      await page.keyboard.press('ArrowRight');
+      assert.equal(await page.locator('#doors a:visible').count(), 3);
+      await page.locator('#doors a').first().click(); // and the first one races at once
+      await page.waitForSelector('#table tr');
+      await page.leave();
+    });
+
+    it('goes forwards and backwards by the arrow keys, and S shows the lines', async () => {
+      const page = await visit();
+      await page.goto('/lab/why');
+      await raced(page);
+      for (let n = 0; n < 3; n++) await page.keyboard.press('ArrowRight');
+      await page.waitForSelector('.glows');
+      await page.keyboard.press('ArrowLeft');
+      assert.equal(await page.inputValue('#scrub'), '1');
+      await page.keyboard.press('s');
+      await page.locator('#lines .marked.flaw .line.marked').first().waitFor();
+      assert.equal(await page.locator('#lines .marked.cure').count(), 1);
+      await page.keyboard.press('Escape');
+      await page.leave();
+    });
+
+    it('plays a recorded run where there is no server, and says so', async () => {
+      const page = await visit({ expected: ['status of'] }, { refuse: () => ({ status: 503, code: 'unavailable' }) });
+      await page.goto('/lab/why');
+      await raced(page);
+      assert.match(await page.textContent('#recorded'), /A recorded run of .*20\d\d/);
+      assert.ok(Number(await page.textContent('#left .count strong')) > 10);
+      assert.equal(await page.textContent('#right .count strong'), '10');
+      await page.keyboard.press('s');
+      await page.waitForSelector('#lines[open]');
+      await page.leave();
+    });
+
+    it('is readable from the last row, fits without scrolling, and moves nothing for who wants less motion', async () => {
+      const page = await visit({ width: 1920, height: 1080, reducedMotion: 'reduce' });
+      await page.goto('/lab/why');
+      await raced(page);
+      const small = await page.evaluate(() => [...document.querySelectorAll('main *, .top *')].filter((element) => element.checkVisibility() && !element.closest('.unseen') && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+        .filter((element) => parseFloat(getComputedStyle(element).fontSize) < 24).map((element) => element.outerHTML));
+      assert.deepEqual(small, []);
+      const [go, count] = await page.evaluate(() => [document.querySelector('#go').getBoundingClientRect().bottom, document.querySelector('#left .count strong').getBoundingClientRect().height]);
+      assert.ok(go <= 1080, `the button ends at ${go}`);
+      assert.ok(count >= 1080 / 5 * 0.95, `the counter is ${count} high`);
+      assert.equal(await page.evaluate(() => document.getAnimations().length), 0);
+      await page.leave();
+    });
+
+    it('really oversells on the real server', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab/why');
+      await raced(page);
+      assert.ok(await page.isHidden('#recorded'), 'a real race');
+      assert.ok(Number(await page.textContent('#left .count strong')) > 10);
+      assert.equal(await page.textContent('#right .count strong'), '10');
       await page.leave();
     });
   });
@@ -410,7 +598,7 @@ export function lab(stage) {
   }
 
   it('a first visit to the lab costs less than 60 KB without what the server tells, and less than 110 KB with it', async () => {
-    for (const path of ['/lab', '/lab/lessons/b03']) {
+    for (const path of ['/lab', '/lab/lessons/b03', '/lab/why']) {
       const page = await visit();
       const wire = await page.context().newCDPSession(page);
       let bytes = 0;
@@ -419,7 +607,7 @@ export function lab(stage) {
       wire.on('Network.requestWillBeSent', ({ requestId, request }) => { if (request.url.includes('/api/')) stubbed.add(requestId); });
       wire.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => { if (!stubbed.has(requestId)) bytes += encodedDataLength; });
       await page.goto(path, { waitUntil: 'load' });
-      await page.waitForSelector('#page:not([hidden])');
+      await page.waitForSelector('#page:not([hidden]), #crowd i');
       assert.ok(bytes > 5_000 && bytes < HEAVIEST, `${path}: ${bytes} bytes`);
       await page.leave();
     }

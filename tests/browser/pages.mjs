@@ -188,7 +188,7 @@ export function pages(stage) {
   it('every page is guarded by the same strict headers, and none complains of them', async () => {
     const page = await stage.visit({ expected: ['status of 404'] });
     const [, [, sale]] = await everyPage();
-    for (const path of ['/', sale, `${sale}/live`, '/orders', '/admin', '/lab', '/lab/lessons/b01', '/lab/locks', '/lab/ids', '/sales/999999', '/docs/']) {
+    for (const path of ['/', sale, `${sale}/live`, '/orders', '/admin', '/lab', '/lab/lessons/b01', '/lab/locks', '/lab/why', '/lab/ids', '/sales/999999', '/docs/']) {
       const response = await page.goto(path);
       const headers = response.headers(), policy = headers['content-security-policy'] ?? '';
       const directive = (name) => policy.split(';').map((one) => one.trim().split(' ')).find(([one]) => one === name)?.slice(1).join(' ');

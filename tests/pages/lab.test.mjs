@@ -5,10 +5,11 @@ import { describe, it } from 'node:test';
 import { changed } from '../../static/js/lab/diff.js';
 import { lines, tokens } from '../../static/js/lab/highlight.js';
 import { badges } from '../../static/js/lab/promise.js';
-import { after, lane, polyline, scale, tone } from '../../static/js/lab/race.js';
+import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
-import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
+import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, firstOverlap, keyed, moment, timeline, within } from '../../static/js/lab/timeline.js';
+import { buyerNumber, GAP, LINES, MOMENTS, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
 describe('what is raced', () => {
   it('comes from the address and goes back into it', () => {
@@ -45,8 +46,24 @@ describe('what is raced', () => {
   });
 
   it('a demonstration is run as the server describes it', () => {
-    const setup = fromDemonstration(strategy, { teaches: '', stock: 1, nodes: 2, per_user_limit: 1, buyers: 20, concurrency: 8, duplicate_share: 0.5, options: { lease_ms: 50, work_ms: 20 } });
-    assert.deepEqual([setup.strategies, setup.stock, setup.nodes, setup.duplicates, setup.work_ms, setup.options], [['token-lock'], 1, 2, 50, 20, { lease_ms: '50' }]);
+    const setup = fromDemonstration(strategy, { id: 'gap', teaches: '', stock: 1, nodes: 2, per_user_limit: 1, buyers: 20, concurrency: 8, duplicate_share: 0.5, options: { lease_ms: 50, work_ms: 20 } });
+    assert.deepEqual([setup.strategies, setup.stock, setup.nodes, setup.duplicates, setup.work_ms, setup.options], [['token-lock:gap'], 1, 2, 50, 20, { lease_ms: '50' }]);
+  });
+
+  it('a lane of its own demonstration runs that, and the others the page’s setup', () => {
+    const shown = { id: 'token-lock', demonstrations: [{ id: 'lease', teaches: '', stock: 1, nodes: 1, per_user_limit: 1, buyers: 2, concurrency: 2, duplicate_share: 0, options: { lease_ms: '100' } }] };
+    assert.deepEqual(laneParts('token-lock:lease'), ['token-lock', 'lease']);
+    const page = { ...defaults(), together: false, stock: 77 };
+    const { stock, buyers, options, together } = laneSetup(page, 'token-lock:lease', shown);
+    assert.deepEqual([stock, buyers, options, together], [1, 2, { lease_ms: '100' }, false]);
+    assert.equal(laneSetup(page, 'token-lock', shown), page);
+    assert.equal(laneSetup(page, 'token-lock:of-another-version', shown), page);
+    assert.deepEqual(fromQuery('s=token-lock:lease,naive,a:b:c').strategies, ['token-lock:lease', 'naive']);
+  });
+
+  it('speeds compare only alone and unforced', () => {
+    const free = { ...defaults(), options: { interleave: 'off' } };
+    assert.deepEqual([isFair(free, 1), isFair(free, 2), isFair(defaults(), 1)], [true, false, false]);
   });
 
   it('no more run at once than there are connections', () => {
@@ -78,11 +95,25 @@ describe('a race', () => {
 
   it('events out of order do not turn it back', () => assert.equal(told(['progress', { attempts: 30, sold: 8 }], ['progress', { attempts: 20, sold: 5 }]).sold, 8));
 
-  it('all bars are on one scale, with air beyond the stock', () => {
+  it('a unit is a square, all lanes are on one scale, and there is air beyond the stock', () => {
     const to = scale([{ sold: 10, stock: 10 }, { sold: 30, stock: 10 }]);
-    assert.ok(to(30) < 1 && to(30) > 0.9);
-    assert.ok(scale([{ sold: 0, stock: 10 }])(10) <= 0.8);
-    assert.equal(scale([])(0), 0);
+    assert.deepEqual([to.per, to.count], [1, 30]);
+    assert.deepEqual(to.row({ sold: 30, stock: 10 }), { stock: 10, sold: 10, over: 20 });
+    assert.deepEqual(to.row({ sold: 3, stock: 10 }), { stock: 10, sold: 3, over: 0 });
+    assert.ok(scale([{ sold: 0, stock: 10 }]).count > 10);
+    const many = scale([{ sold: 101, stock: 100 }, { sold: 645, stock: 100 }]);
+    assert.ok(many.per > 1 && many.count <= SQUARES);
+    assert.equal(many.row({ sold: 101, stock: 100 }).over, 1, 'one too many is a square, too');
+    const { stock, over } = many.row({ sold: 645, stock: 100 });
+    assert.ok(stock + over <= many.count);
+    assert.equal(scale([]).count, 1);
+  });
+
+  it('has one outcome, the worst, whatever was predicted', () => {
+    const told = (more) => outcome({ sold: 10, stock: 10, ...more });
+    assert.deepEqual(told({ oversold: 3, duplicates: 1, kept_promise: true }), { kind: 'oversold', n: 3, tone: 'bad' });
+    assert.deepEqual([told({ duplicates: 9 }), told({ lost: 1 }), told({ undersold: 2 })].map(({ kind, tone: one }) => [kind, one]), [['duplicates', 'bad'], ['lost', 'bad'], ['undersold', 'warn']]);
+    assert.deepEqual([told({}).kind, outcome({ sold: 1, stock: 5 }).kind], ['exact', 'sound']);
   });
 
   it('curves stay within their box, and need two points', () => {
@@ -129,6 +160,8 @@ describe('results', () => {
     const [first, second] = unpack(link);
     assert.deepEqual([first.strategy, first.sold, first.oversold, first.throughput_per_s, first.latency_ms.p50, first.round_trips.postgres, first.kept_promise], ['naive', 13, 3, 812, 1.2, 4, true]);
     assert.equal(second.kept_promise, false);
+    assert.deepEqual([first.fair, first.demonstration, unpack(pack([{ ...rows[0], demonstration: 'lease', fair: true }]))[0].demonstration], [false, '', 'lease']);
+    assert.deepEqual(unpack(pack([{ ...rows[0], demonstration: '<b>' }])), []);
     assert.equal(pack(unpack(link)), link);
   });
 
@@ -222,4 +255,17 @@ describe('a lesson', () => {
     assert.ok(dwellMs(event('a', { say: '两个人都以为自己持有这把锁'.repeat(3) }), 1) > 4000);
     assert.ok(dwellMs(event('a', { say: 'x'.repeat(9999) }), 1) <= 9000);
   });
+});
+
+it('the page for the projector is one story, forwards and backwards, and both look before either writes', () => {
+  const seen = [];
+  let at = { scene: 'start', moment: 0 };
+  for (let n = 0; n < 20; n++) { seen.push(`${at.scene}${at.moment}`); at = walk(at, 1); }
+  assert.deepEqual(seen.slice(0, 10), ['start0', 'raced0', 'stopped0', 'stopped1', 'stopped2', 'stopped3', 'stopped4', 'fixed0', 'again0', 'doors0']);
+  assert.equal(at.scene, SCENES.at(-1));
+  assert.deepEqual(walk({ scene: 'fixed', moment: 0 }, -1), { scene: 'stopped', moment: MOMENTS.length - 1 });
+  assert.deepEqual(walk({ scene: 'start', moment: 0 }, -1), { scene: 'start', moment: 0 });
+  assert.deepEqual(MOMENTS[GAP].map((line) => LINES[line]), ['read', 'read']);
+  assert.ok(MOMENTS.every(([a, b], index) => index === 0 || (a >= MOMENTS[index - 1][0] && b >= MOMENTS[index - 1][1])), 'nobody runs back');
+  assert.equal(buyerNumber('buyer-12'), '12');
 });

@@ -4,12 +4,19 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { posix } from 'node:path';
 import { describe, it } from 'node:test';
-import labEn from '../../static/js/lab/strings/en.js';
-import labZh from '../../static/js/lab/strings/zh.js';
+import labOnlyEn from '../../static/js/lab/strings/en.js';
+import labOnlyZh from '../../static/js/lab/strings/zh.js';
+import theatreEn from '../../static/js/lab/theatre-strings/en.js';
+import theatreZh from '../../static/js/lab/theatre-strings/zh.js';
+import whyEn from '../../static/js/lab/why-strings/en.js';
+import whyZh from '../../static/js/lab/why-strings/zh.js';
 import siteEn from '../../static/js/strings/en.js';
 import siteZh from '../../static/js/strings/zh.js';
 import { errorWords } from '../../static/js/strings.js';
 
+/** Sheets of words; a key stands in one of them. */
+const together = (...sheets) => { const all = sheets.flatMap(Object.entries); assert.equal(new Set(all.map(([key]) => key)).size, all.length, 'a key twice'); return Object.fromEntries(all); };
+const labEn = together(labOnlyEn, theatreEn, whyEn), labZh = together(labOnlyZh, theatreZh, whyZh);
 const en = { ...siteEn, ...labEn }, zh = { ...siteZh, ...labZh };
 
 const ROOT = new URL('../../', import.meta.url);
@@ -78,7 +85,9 @@ it('every page preloads the modules it needs, so that they do not wait for each 
     visit(start);
     const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w/-]+\.js)"/g)].map(([, name]) => name);
     assert.deepEqual(preloaded.sort(), [...needed].sort(), page);
-    assert.equal(html.includes('data-more="lab/strings"'), needed.has('lab/words.js'), `${page}: the lab's words are fetched where they are needed`);
+    const more = (/data-more="([^"]*)"/.exec(html)?.[1] ?? '').split(' ').filter(Boolean);
+    const wanted = [['lab/words.js', 'lab/strings'], ['lab/theatre-words.js', 'lab/theatre-strings'], ['lab/why-words.js', 'lab/why-strings']].filter(([module]) => needed.has(module)).map(([, folder]) => folder);
+    assert.deepEqual(more, wanted, `${page}: the lab's words are fetched where they are needed`);
   }
 });
 

@@ -4,7 +4,7 @@ import { call } from '../api.js';
 import { $, h } from '../ui.js';
 import { codeView } from './code.js';
 import { failed, frame, workedAgain } from './frame.js';
-import { inWords, t } from './words.js';
+import { inWords, t } from './theatre-words.js';
 
 const paragraphs = (words) => String(words ?? '').split(/\n{2,}/).filter(Boolean).map((one) => h('p', {}, one));
 const figure = (value) => typeof value === 'number' || /^[\d.,\s]+(?:[a-zµ%/]+)?$/i.test(String(value));

@@ -1,5 +1,6 @@
 // The lab: choose strategies, storm them, see what each sold, read how it is done. What is chosen stands in the address, and
 // finished races in its fragment, so that a link shows what its sender saw. What only a race needs is fetched for the first one.
+// The other language is another load of the page: a race that is under way goes on there.
 
 import { call } from '../api.js';
 import { number } from '../format.js';
@@ -10,22 +11,30 @@ import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import { reader } from './reader.js';
 import { row, unpack, pack } from './results.js';
-import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, merged, optionsOf, toQuery } from './setup.js';
+import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, toQuery } from './setup.js';
 import { inWords, t } from './words.js';
 
+/** What runs when it is clicked. `strategy:demonstration` is a lane that runs what this strategy is shown by. */
 const PRESETS = {
-  first: { strategies: ['naive', 'conditional-update'] },
+  first: { strategies: ['naive', 'conditional-update'], stock: 10, buyers: 400 },
   nodes: { strategies: ['process-mutex', 'row-lock'], nodes: 3 },
-  locks: { strategies: ['setnx-expire', 'set-px-no-owner', 'token-lock', 'fenced-lock'] },
+  locks: { strategies: ['set-px-no-owner:lease', 'token-lock:lease', 'multi-lock:forgets', 'fenced-lock:lease'] },
   buys: { strategies: ['hincrby', 'lock-and-hincrby'] },
-  real: { strategies: ['row-lock', 'lua-sync', 'lua-stream', 'bucketed'] },
+  real: { strategies: ['row-lock', 'lua-sync', 'lua-stream', 'bucketed'], together: false, stock: 2000, buyers: 6000, concurrency: 512, duplicates: 0, options: { interleave: 'off' } },
 };
+const KEPT = 'flash-sale.race'; // in the session: a race that goes on in the other language
 
-const setup = fromQuery(location.search);
-let strategies = [], shared = [], running = null, runner = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
+const setup = fromQuery(location.search), wanted = new URLSearchParams(location.search).get('run'); // ?run= names a preset
+let strategies = [], shared = [], running = null, runner = null, underway = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
 let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
 const read = reader($('#reader'), { familyName: (family) => familyName(family), onShow: demonstrate });
-const named = (id) => strategies.find((one) => one.id === id);
+const named = (key) => strategies.find(({ id }) => id === laneParts(key)[0]);
+const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false);
+function readIn(id) {
+  read.open(id);
+  $('#reader').scrollIntoView();
+  $('#h-reader').focus({ preventScroll: true });
+}
 
 // ---- what is chosen ----------------------------------------------------------------------------------------------
 
@@ -54,46 +63,53 @@ function grouped(list) {
 
 function picker(strategy) {
   const { id, available } = strategy;
-  const able = available?.ok !== false;
-  const box = h('input', { type: 'checkbox', id: `pick-${id}`, value: id, disabled: !able, 'aria-describedby': `about-${id}` });
-  box.checked = able && setup.strategies.includes(id);
+  const runs = available?.ok !== false;
+  const box = h('input', { type: 'checkbox', id: `pick-${id}`, value: id, disabled: !runs, 'aria-describedby': `about-${id}` });
+  box.checked = runs && isChosen(id);
   box.addEventListener('change', () => choose(id, box.checked));
   boxes.set(id, box);
-  return h('div', { class: able ? 'pick' : 'pick off-duty' }, box,
+  return h('div', { class: runs ? 'pick' : 'pick off-duty' }, box,
     h('label', { for: `pick-${id}` }, h('span', { class: 'nr' }, String(strategy.number)), ' ', strategy.title),
-    h('button', { class: 'read', type: 'button', 'aria-label': t('lab.read_of', { title: strategy.title }), onclick: () => { read.open(id); $('#reader').scrollIntoView(); $('#h-reader').focus({ preventScroll: true }); } }, t('lab.read')),
+    h('button', { class: 'read', type: 'button', 'aria-label': t('lab.read_of', { title: strategy.title }), onclick: () => readIn(id) }, t('lab.read')),
     h('div', { class: 'promises', id: `about-${id}` },
       h('span', { class: 'on' }, h('small', {}, t('lab.one_node')), ' ', ...badgesOf(strategy.promise)),
       h('span', { class: 'on' }, h('small', {}, t('lab.nodes_many')), ' ', ...badgesOf(strategy.promise?.across_nodes)),
-      able ? null : h('p', { class: 'why' }, t('lab.unavailable', { why: available.why ?? '' }))));
+      runs ? null : h('p', { class: 'why' }, t('lab.unavailable', { why: available.why ?? '' }))));
 }
 
+const isChosen = (id) => setup.strategies.some((key) => laneParts(key)[0] === id);
 function choose(id, chosen) {
-  setup.strategies = chosen ? [...setup.strategies, id] : setup.strategies.filter((one) => one !== id);
+  setup.strategies = chosen ? [...setup.strategies, id] : setup.strategies.filter((key) => laneParts(key)[0] !== id);
   if (chosen) read.open(id);
   changed();
 }
 
-function preset(name) {
+/** Sets everything, and off it goes: nobody has to find another button. */
+async function preset(name) {
   const { strategies: wanted, ...fields } = PRESETS[name];
-  Object.assign(setup, defaults(), fields, { strategies: wanted.filter((id) => named(id)?.available?.ok) });
+  running?.abort();
+  await underway;
+  Object.assign(setup, defaults(), structuredClone(fields), { strategies: able(wanted) });
   fill();
-  if (setup.strategies.length) read.open(setup.strategies[0], setup.strategies[1]);
+  if (setup.strategies.length) read.open(...setup.strategies.slice(0, 2).map((key) => laneParts(key)[0]));
+  start();
 }
 
 /** The strategy alone, under what makes it show its weakness, and off it goes. */
 function demonstrate(strategy, show) {
   if (running) return;
   Object.assign(setup, fromDemonstration(strategy, show));
+  if (show.id) Object.assign(setup, defaults(), { strategies: setup.strategies });
   fill();
   start();
+  $('#race').scrollIntoView();
 }
 
 /** Something was chosen or written: the options that matter now, the button's words, the address. */
 function changed() {
   optionFields();
   const n = setup.strategies.length;
-  text($('#chosen'), n ? t('lab.chosen', { n, names: setup.strategies.map((id) => named(id)?.title ?? id).join(' · ') }) : t('lab.choose'));
+  text($('#chosen'), n ? t('lab.chosen', { n, names: setup.strategies.map((key) => named(key)?.title ?? key).join(' · ') }) : t('lab.choose'));
   const start = $('#start');
   start.setAttribute('aria-disabled', String(!n && !running));
   start.classList.toggle('primary', !running);
@@ -104,7 +120,7 @@ function changed() {
 
 /** The whole form anew from the setup. */
 function fill() {
-  for (const [id, box] of boxes) box.checked = setup.strategies.includes(id);
+  for (const [id, box] of boxes) box.checked = isChosen(id);
   for (const name of Object.keys(FIELDS)) $(`#f-${name}`).value = setup[name];
   $('#f-together').checked = setup.together;
   shownOptions = '';
@@ -114,9 +130,9 @@ function fill() {
 let shownOptions = '';
 function optionFields() {
   const found = new Map();
-  for (const id of setup.strategies) for (const option of optionsOf(named(id), shared)) {
+  for (const key of setup.strategies) for (const option of optionsOf(named(key), shared)) {
     const [before, ...ids] = found.get(option.name) ?? [];
-    found.set(option.name, [merged(before, option), ...ids, id]);
+    found.set(option.name, [merged(before, option), ...ids, key]);
   }
   const now = [...found].map(([name, [, ...ids]]) => `${name}:${ids}`).join();
   $('#options').hidden = found.size === 0;
@@ -137,31 +153,47 @@ function optionFields() {
 
 // ---- the race ----------------------------------------------------------------------------------------------------
 
-async function start() {
+function start() {
   if (running) return running.abort();
-  const chosen = setup.strategies.map(named).filter(Boolean);
-  if (!chosen.length) return toast(t('lab.choose'));
-  running = new AbortController();
-  changed();
-  try {
-    await race(chosen, structuredClone(setup), ++runs, running.signal);
-  } catch {
-    toast(t('error.network'), 'bad'); // a part of the page could not be fetched
-  } finally {
-    running = null;
-    changed();
-  }
+  const lanes = setup.strategies.filter(named).map((key) => laneOf(key, setup));
+  if (!lanes.length) return toast(t('lab.choose'));
+  begin({ lanes, together: setup.together, run: ++runs, at: 0, states: [] });
 }
 
-async function race(chosen, asked, run, signal) {
+function laneOf(key, asked) {
+  const strategy = named(key);
+  return { key, strategy, show: strategy.demonstrations?.find(({ id }) => id && id === laneParts(key)[1]), setup: structuredClone(laneSetup(asked, key, strategy)) };
+}
+
+/** `heat` is {lanes, together, run, at: which of its heats is on, states: of the lanes that have been}. */
+function begin(heat) {
+  running = new AbortController();
+  running.heat = heat;
+  changed();
+  underway = race(heat, running.signal).catch(() => toast(t('error.network'), 'bad')) // a part of the page could not be fetched
+    .finally(() => { running = null; underway = null; changed(); });
+}
+
+/** Under what the lanes run, and what that says about their speeds. */
+function howWords(lanes, size) {
+  if (lanes.some(({ show }) => show)) return t('lab.how.shown');
+  const [{ setup: asked }] = lanes;
+  if (isFair(asked, size)) return t('lab.how.fair', { n: number(asked.concurrency) });
+  return t(asked.options.interleave === 'off' ? 'lab.how.together' : 'lab.how.forced');
+}
+
+async function race(heat, signal) {
+  const { lanes, together, run } = heat;
   const [{ laneView }, { lane, scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
   runner ??= await import('./run.js');
+  const all = heats(lanes, together), latest = new Map();
+  for (const one of lanes) one.fair = isFair(one.setup, all[0].length);
   $('#race').hidden = false;
-  const views = new Map(chosen.map((one) => [one.id, laneView(one, asked.stock)]));
-  const latest = new Map();
+  const views = new Map(lanes.map((one) => [one.key, laneView(one, () => readIn(one.strategy.id))]));
   $('#lanes').replaceChildren(...[...views.values()].map(({ element }) => element));
+  text($('#race-how'), howWords(lanes, all[0].length));
   $('#race').scrollIntoView({ block: 'nearest' });
-  text($('#say'), t('lab.say.started', { n: chosen.length }));
+  text($('#say'), t('lab.say.started', { n: lanes.length }));
   let waiting = 0;
   const onLane = (now) => {
     const before = latest.get(now.id);
@@ -169,20 +201,23 @@ async function race(chosen, asked, run, signal) {
     if (now.oversold > 0 && !(before?.oversold > 0)) text($('#say'), t('lab.say.oversold', { title: named(now.id).title, sold: number(now.sold), stock: number(now.stock) }));
     waiting ||= requestAnimationFrame(() => { // several arenas speak at once: paint once
       waiting = 0;
-      const lanes = [...latest.values()], to = scale(lanes);
-      lanes.forEach((one) => views.get(one.id).show(one, to));
+      const states = [...latest.values()], to = scale(states);
+      states.forEach((one) => views.get(one.id).show(one, to));
     });
   };
-  for (const { id } of chosen) onLane(lane(id, asked.stock));
-  const all = heats(chosen.map(({ id }) => id), asked.together);
+  for (const one of lanes) onLane(heat.states.find(({ id }) => id === one.key) ?? lane(one.key, one.setup.stock));
   text($('#race-state'), '');
-  for (const ids of all) {
+  for (const [index, members] of all.entries()) {
+    if (index < heat.at) continue;
     if (signal.aborted) break;
-    if (all.length > 1) text($('#race-state'), t('lab.race_now', { names: ids.map((id) => named(id).title).join(' · ') }));
-    const lanes = await runner.heat(ids.map(named), asked, shared, onLane, signal);
-    for (const one of lanes) {
-      if (one.verdict) rows.push({ ...row(one.verdict, asked, run, ids.length), strategy: one.id, arena: one.arena });
-      else if (one.status === 'refused' && one.why.code !== 'stopped') toast(`${named(one.id).title}: ${refusal(one.why)}`, 'bad');
+    heat.at = index;
+    if (all.length > 1) text($('#race-state'), t('lab.race_now', { names: members.map(({ strategy }) => strategy.title).join(' · ') }));
+    const states = await runner.heat(members, shared, onLane, signal);
+    heat.states.push(...states);
+    for (const [nth, one] of states.entries()) {
+      const { strategy, setup: asked, show } = members[nth];
+      if (one.verdict) rows.push({ ...row(one.verdict, asked, run, members.length), strategy: strategy.id, demonstration: show?.id ?? '', arena: one.arena });
+      else if (one.status === 'refused' && one.why.code !== 'stopped') toast(`${strategy.title}: ${refusal(one.why)}`, 'bad');
     }
     await results();
   }
@@ -191,12 +226,34 @@ async function race(chosen, asked, run, signal) {
     || t('lab.stopped'));
 }
 
+/** The page is about to be loaded again in the other language: what is under way is kept for it. */
+function keep() {
+  if (!runner) return;
+  const heat = running?.heat;
+  const kept = { arenas: runner.stay(), given: rows.map(({ arena }) => arena ?? null), heat: heat && { ...heat, lanes: heat.lanes.map(({ key, setup: asked, arena, begun }) => ({ key, setup: asked, arena, begun })) } };
+  try { sessionStorage.setItem(KEPT, JSON.stringify(kept)); } catch { /* storage is off: the race ends here */ }
+}
+
+/** And taken up again there; the address has the setup and the results. */
+async function takeUp() {
+  let kept = null;
+  try { kept = JSON.parse(sessionStorage.getItem(KEPT)); sessionStorage.removeItem(KEPT); } catch { /* as if there were none */ }
+  if (!kept) return false;
+  runner ??= await import('./run.js');
+  runner.adopt(kept.arenas);
+  kept.given.forEach((arena, index) => { if (rows[index] && arena) rows[index].arena = arena; });
+  if (!kept.heat) return false;
+  const lanes = kept.heat.lanes.filter(({ key }) => named(key)).map((one) => ({ ...laneOf(one.key, one.setup), ...one }));
+  begin({ ...kept.heat, lanes });
+  return true;
+}
+
 // ---- the results -------------------------------------------------------------------------------------------------
 
 async function results() {
   remember();
   $('#results').hidden = rows.length === 0;
-  if (rows.length) (await import('./results-view.js')).showResults(rows, named, runner?.standing() ?? []);
+  if (rows.length) (await import('./results-view.js')).showResults(rows, named, runner?.standing() ?? [], readIn);
 }
 
 function forget() {
@@ -218,13 +275,17 @@ async function load() {
   }
   workedAgain();
   $('#page').hidden = false;
-  setup.strategies = setup.strategies.filter((id) => named(id)?.available?.ok !== false && named(id));
-  if (!new URLSearchParams(location.search).has('s')) setup.strategies = PRESETS.first.strategies.filter((id) => named(id)?.available?.ok !== false && named(id));
+  setup.strategies = able(setup.strategies);
+  if (!new URLSearchParams(location.search).has('s')) setup.strategies = able(PRESETS.first.strategies);
   pickers();
   read.know(strategies);
-  read.open(setup.strategies[0] ?? strategies[0]?.id, setup.strategies[1]);
+  const [first = strategies[0]?.id, second] = setup.strategies.map((key) => laneParts(key)[0]);
+  read.open(first, second);
   fill();
-  results();
+  const goesOn = await takeUp();
+  await results();
+  if (Object.hasOwn(PRESETS, wanted) && !goesOn) preset(wanted);
+  else if (rows.length && !goesOn) $('#results').scrollIntoView(); // a shared link shows its result
   call('GET', inWords('/api/v1/lab/lessons')).then(({ lessons }) => {
     $('#lesson-list').replaceChildren(...lessonCards(lessons));
   }).catch(() => { $('#lessons').hidden = true; }); // they have a page of their own, which says why
@@ -235,10 +296,14 @@ for (const name of Object.keys(FIELDS)) {
   $(`#f-${name}`).addEventListener('change', (event) => { setup[name] = bounded(name, event.target.value); event.target.value = setup[name]; changed(); });
 }
 $('#f-together').addEventListener('change', (event) => { setup.together = event.target.checked; changed(); });
-for (const name of Object.keys(PRESETS)) $('#presets').append(h('button', { class: 'button small', type: 'button', onclick: () => preset(name) }, t(`lab.preset.${name}`)));
+for (const name of Object.keys(PRESETS)) {
+  $('#presets').append(h('button', { class: name === 'first' ? 'button primary' : 'button', type: 'button', 'aria-label': t('lab.preset_run', { name: t(`lab.preset.${name}`) }), onclick: () => preset(name) },
+    h('span', { class: 'go-mark', 'aria-hidden': 'true' }), t(`lab.preset.${name}`)));
+}
 $('#setup').addEventListener('submit', (event) => { event.preventDefault(); start(); });
 $('#none').addEventListener('click', () => { setup.strategies = []; fill(); });
 $('#forget').addEventListener('click', forget);
+addEventListener('flash-sale:language', keep);
 addEventListener('pagehide', () => runner?.leave());
 addEventListener('pageshow', (event) => { if (event.persisted) results(); }); // back again: the arenas have gone, so has their report
 load();

@@ -1,9 +1,10 @@
-// A lane of the race: the bar of what was sold against the stock, the figures, and the small curve of its speed.
+// A lane of the race: its units as squares against the stock, what came of it, and why.
 
 import { number } from '../format.js';
 import { h, text } from '../ui.js';
+import { cause } from './cause.js';
 import { refusal } from './frame.js';
-import { polyline, tone } from './race.js';
+import { outcome, polyline, tone } from './race.js';
 import { t } from './words.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -18,45 +19,80 @@ function curve() {
   return { svg, draw: (points) => line.setAttribute('points', points) };
 }
 
-const FIGURES = ['attempts', 'rate', 'p99', 'trips'];
 const fixed = (n) => (n == null ? '–' : number(n, { maximumFractionDigits: n < 10 ? 1 : 0 }));
 const ms = (n) => (n == null ? '–' : t('ms', { n: fixed(n) }));
 
-export function laneView(strategy, stock) {
-  const state = h('p', { class: 'lane-state' }), count = h('strong', {}, '0'), beyond = h('span', { class: 'beyond' });
-  const fill = h('i', { class: 'fill' }), excess = h('i', { class: 'excess' }), mark = h('b', {});
-  const figures = Object.fromEntries(FIGURES.map((name) => [name, h('dd', {}, '–')]));
+/** What happened, in words. */
+export function outcomeWords(row) {
+  const { kind, n } = outcome(row);
+  return t(`lab.outcome.${kind}`, { n: number(n) });
+}
+/** What had been said before, and whether it came so: never a colour of its own. */
+export const predicted = (kept) => t(`lab.kept.${kept ?? 'unknown'}`);
+
+/** Squares for the stock, for what is sold of it, and beyond its mark for what does not exist. */
+function squares(onOver) {
+  const mark = h('b', {}), excess = h('span', { class: 'excess', onclick: onOver });
+  const stock = h('span', { class: 'stock-squares' }), element = h('div', { class: 'track', 'aria-hidden': 'true' }, stock, mark, excess);
+  const fit = (row, n) => { while (row.children.length > n) row.lastChild.remove(); while (row.children.length < n) row.append(h('i', {})); };
+  return { element, show(lane, { count, row }) {
+    const now = row(lane);
+    element.style.setProperty('--squares', count);
+    fit(stock, now.stock);
+    fit(excess, now.over);
+    [...stock.children].forEach((square, index) => { square.className = index < now.sold ? 'sold' : ''; });
+  } };
+}
+
+/** `lane` is {key, strategy, show, setup, fair}; `onSource()` opens the strategy's source. */
+export function laneView({ strategy, show, setup, fair }, onSource) {
+  const state = h('p', { class: 'lane-state' }), said = h('p', { class: 'predicted' }), count = h('strong', {}, '0');
+  const beyond = h('p', { class: 'beyond' }), scaleNote = h('p', { class: 'muted small per' });
+  const figures = Object.fromEntries(['attempts', ...(fair ? ['rate', 'p99'] : []), 'trips'].map((name) => [name, h('dd', {}, '–')]));
   const speed = curve(), latency = curve();
-  const explains = h('p', { class: 'explains' }), notes = h('ul', { class: 'notes' });
+  const explains = h('p', { class: 'explains' }), notes = h('ul', { class: 'notes' }), panel = h('div', { class: 'why-panel', hidden: true });
+  let last = null;
+  const why = h('button', { type: 'button', class: 'button small why', 'aria-expanded': 'false', hidden: true, onclick: () => open(panel.hidden) }, t('lab.why'));
+  why.setAttribute('aria-label', t('lab.why_of', { title: strategy.title }));
+  function open(wanted) {
+    panel.hidden = !wanted;
+    why.setAttribute('aria-expanded', String(wanted));
+    if (wanted) panel.replaceChildren(cause(strategy, last?.verdict, tone(last) !== 'good', onSource));
+  }
+  const track = squares(() => open(true));
   const element = h('li', { class: 'lane' },
-    h('div', { class: 'lane-head' }, h('h3', {}, h('span', { class: 'nr' }, String(strategy.number)), ' ', strategy.title), state),
-    h('p', { class: 'score' }, count, h('span', {}, ` ${t('lab.sold_of', { stock: number(stock) })}`), ' ', beyond),
-    h('div', { class: 'track', 'aria-hidden': 'true' }, fill, excess, mark),
+    h('div', { class: 'lane-head' }, h('h3', {}, strategy.title), h('div', { class: 'came' }, state, said)),
+    show ? h('p', { class: 'demonstrates' }, show.teaches) : null,
+    h('p', { class: 'score' }, count, h('span', {}, ` ${t('lab.sold_of', { stock: number(setup.stock) })}`)),
+    track.element, scaleNote,
+    h('div', { class: 'so' }, beyond, why), panel,
     h('dl', { class: 'lane-figures' },
-      ...FIGURES.map((name) => h('div', {}, h('dt', {}, t(`lab.figure.${name}`)), figures[name], name === 'rate' ? speed.svg : name === 'p99' ? latency.svg : null))),
+      ...Object.entries(figures).map(([name, figure]) => h('div', {}, h('dt', {}, t(`lab.figure.${name}`)), figure, name === 'rate' ? speed.svg : name === 'p99' ? latency.svg : null))),
     explains, notes);
   return {
     element,
     show(lane, to) {
       const now = lane.verdict ?? lane.progress, mood = tone(lane);
+      last = lane;
       element.className = `lane ${mood}`;
-      text(state, stateWords(lane, mood));
+      text(state, stateWords(lane));
+      text(said, lane.verdict ? predicted(lane.verdict.kept_promise) : '');
+      said.classList.toggle('against', lane.verdict?.kept_promise === false);
       text(count, number(lane.sold));
-      text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold) }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
-      const at = to(lane.stock) * 100;
-      fill.style.width = `${to(Math.min(lane.sold, lane.stock)) * 100}%`;
-      excess.style.left = `${at}%`;
-      excess.style.width = `${Math.max(0, to(lane.sold) * 100 - at)}%`;
-      mark.style.left = `${at}%`;
+      text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold), many: lane.oversold }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
+      why.hidden = !(lane.oversold || lane.duplicates || lane.verdict);
+      track.show(lane, to);
+      text(scaleNote, to.per > 1 ? t('lab.per_square', { n: number(to.per) }) : '');
       text(figures.attempts, lane.of ? `${number(lane.attempts)} / ${number(lane.of)}` : number(lane.attempts));
-      text(figures.rate, fixed(now?.throughput_per_s));
-      text(figures.p99, ms(now?.latency_ms?.p99));
+      if (fair) {
+        text(figures.rate, fixed(now?.throughput_per_s));
+        text(figures.p99, ms(now?.latency_ms?.p99));
+        speed.draw(polyline(lane.curve, 'rate'));
+        latency.draw(polyline(lane.curve, 'p99'));
+      }
       text(figures.trips, lane.verdict?.round_trips ? tripsWords(lane.verdict.round_trips) : '–');
-      speed.draw(polyline(lane.curve, 'rate'));
-      latency.draw(polyline(lane.curve, 'p99'));
       text(explains, lane.why ? refusal(lane.why) : lane.verdict?.explanation ?? '');
       const seen = Object.entries(lane.verdict?.notes ?? {});
-      notes.hidden = seen.length === 0;
       if (seen.length !== notes.children.length) notes.replaceChildren(...seen.map(([note, times]) => h('li', {}, t('lab.note', { note: t(`lab.noted.${note}`, { name: note }, 'lab.option_other'), n: number(times) }))));
     },
   };
@@ -68,8 +104,7 @@ export function tripsWords(trips) {
   return said.join(' + ') || '0';
 }
 
-function stateWords({ status, verdict }, mood) {
-  if (!verdict) return t(`lab.status.${status}`);
-  if (verdict.kept_promise === false) return t('lab.broke_promise');
-  return t(mood === 'good' ? 'lab.status.sound' : mood === 'warn' ? 'lab.status.short' : 'lab.status.broke');
+function stateWords({ status, verdict, oversold, duplicates }) {
+  if (verdict) return outcomeWords({ ...verdict, oversold, duplicates });
+  return t(oversold ? 'lab.status.overselling' : `lab.status.${status}`);
 }

@@ -10,7 +10,7 @@ import { optionInput, optionName, valueOf } from './options.js';
 import { chosenOptions } from './setup.js';
 import { stage } from './stage.js';
 import { dwellMs, firstOverlap, keyed, moment, timeline, within } from './timeline.js';
-import { inWords, t } from './words.js';
+import { inWords, t } from './theatre-words.js';
 
 const ID = decodeURIComponent(location.pathname.split('/')[3] ?? '');
 const PLAYING_MS = 90_000; // some lessons start servers of their own

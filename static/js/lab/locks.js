@@ -4,7 +4,7 @@ import { call } from '../api.js';
 import { number } from '../format.js';
 import { $, h, text } from '../ui.js';
 import { failed, frame, workedAgain } from './frame.js';
-import { inWords, t } from './words.js';
+import { inWords, t } from './theatre-words.js';
 
 const us = (n) => (n == null ? '–' : t('locks.us', { n: number(Math.round(n)) }));
 const trips = (value) => (typeof value === 'number' ? number(value, { maximumFractionDigits: 1 }) : value ?? '–');

@@ -25,22 +25,30 @@ export function after(state, name, news) {
 /** More units than there are is what counts, whether or not it was counted. */
 const over = (news, stock) => Math.max(news.oversold ?? 0, (news.sold ?? 0) - stock, 0);
 
+export const SQUARES = 60; // most in a row
+
 /**
- * One scale for all bars of a race: `full` units are a bar's whole width, and the stock's mark stands at the same place on
- * all. There is always air beyond the mark, so that an oversell has a place to go to.
+ * A lane's row of squares. One square is one unit, or `per` units where there are too many; all lanes of a race have as many.
+ * There is always air beyond the stock, so that an oversell has a place to go to.
  */
 export function scale(lanes) {
-  const most = Math.max(1, ...lanes.map(({ sold, stock }) => Math.max(stock * 1.25, sold * 1.04)));
-  return (units) => Math.max(0, Math.min(1, units / most));
+  const most = Math.max(1, ...lanes.map(({ sold, stock }) => Math.max(stock * 1.25, sold)));
+  const per = Math.ceil(most / SQUARES), count = Math.ceil(most / per);
+  const whole = (units) => Math.max(0, Math.ceil(units / per));
+  return { per, count, row: ({ sold, stock }) => ({ stock: whole(stock), sold: whole(Math.min(sold, stock)), over: Math.min(whole(sold - stock), count - whole(stock)) }) };
+}
+
+/** What happened, the worst of it: one answer for the lane, the table and the bars. */
+export function outcome({ sold, stock, oversold, duplicates, lost, undersold }) {
+  const [kind, n] = Object.entries({ oversold, duplicates, lost, undersold }).find(([, many]) => many > 0) ?? [sold < stock ? 'sound' : 'exact', 0];
+  return { kind, n, tone: n === 0 ? 'good' : kind === 'undersold' ? 'warn' : 'bad' };
 }
 
 /** good, bad, warn, or nothing yet. Selling too much is bad at once; selling too little shows only in the end. */
 export function tone({ status, oversold, duplicates, verdict }) {
   if (status === 'refused') return 'warn';
-  if (oversold > 0 || duplicates > 0) return 'bad';
-  if (!verdict) return '';
-  if ((verdict.lost ?? 0) > 0) return 'bad';
-  return (verdict.undersold ?? 0) > 0 ? 'warn' : 'good';
+  const found = outcome({ ...verdict, oversold, duplicates }).tone;
+  return found === 'bad' || verdict ? found : '';
 }
 
 /** The points of an SVG polyline in a box of 100 by 30: the curve of `field`, from nothing to the most there was. */

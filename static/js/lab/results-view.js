@@ -4,33 +4,36 @@ import { Problem, problemOf } from '../api.js';
 import { number } from '../format.js';
 import { $, h, toast } from '../ui.js';
 import { refusal } from './frame.js';
-import { tripsWords } from './lanes.js';
+import { outcomeWords, predicted, tripsWords } from './lanes.js';
+import { outcome } from './race.js';
 import { csv, json } from './results.js';
 import { inWords, t } from './words.js';
 
 const fixed = (n) => (n == null ? '–' : number(n, { maximumFractionDigits: n < 10 ? 1 : 0 }));
 const cell = (n, bad = false) => h('td', { class: bad ? 'num bad' : 'num' }, fixed(n));
-let shown = [], reported = [], nameOf = () => undefined;
+const speed = (one, n) => cell(one.fair ? n : null);
+let shown = [], reported = [], nameOf = () => undefined, readIn = () => {};
 
 const title = (one) => nameOf(one.strategy)?.title ?? one.strategy;
-const brief = (one) => [nameOf(one.strategy)?.number, one.strategy].filter(Boolean).join(' '); // titles may be whole statements
+const showOf = (one) => (one.demonstration ? nameOf(one.strategy)?.demonstrations?.find(({ id }) => id === one.demonstration)?.teaches : null);
 
-/** `standing` are the arenas that still exist: only of those can the server make a report. */
-export function showResults(rows, named, standing) {
+/** `standing` are the arenas that still exist: only of those can the server make a report. `onSource(id)` shows a strategy's lines. */
+export function showResults(rows, named, standing, onSource) {
   shown = rows;
   nameOf = named;
+  readIn = onSource;
   $('#table').replaceChildren(...rows.map((one) => h('tr', {},
-    h('th', { scope: 'row' }, title(one), h('small', {}, t('lab.with', { run: one.run, buyers: number(one.buyers ?? 0), nodes: one.nodes ?? 1, work: one.work_ms ?? 0 }))),
-    h('td', {}, h('span', { class: `promise ${one.kept_promise === false ? 'bad' : one.kept_promise ? 'good' : ''}` }, t(`lab.kept.${one.kept_promise ?? 'unknown'}`))),
+    h('th', { scope: 'row' }, title(one), showOf(one) ? h('small', {}, showOf(one)) : null, h('small', {}, t('lab.with', { run: one.run, buyers: number(one.buyers ?? 0), nodes: one.nodes ?? 1, work: one.work_ms ?? 0 }))),
+    h('td', {}, h('strong', { class: `outcome ${outcome(one).tone}` }, outcomeWords(one))),
+    h('td', { class: one.kept_promise === false ? 'bad' : '' }, predicted(one.kept_promise)),
     h('td', { class: 'num' }, `${number(one.sold)} / ${number(one.stock)}`),
     cell(one.oversold, one.oversold > 0), cell(one.undersold, one.undersold > 0), cell(one.duplicates, one.duplicates > 0), cell(one.lost, one.lost > 0),
-    cell(one.contended), cell(one.failed, one.failed > 0), cell(one.throughput_per_s), cell(one.latency_ms?.p50), cell(one.latency_ms?.p99), cell(one.winners_ms?.p99), cell(one.losers_ms?.p99),
+    cell(one.contended), cell(one.failed, one.failed > 0), speed(one, one.throughput_per_s), speed(one, one.latency_ms?.p50), speed(one, one.latency_ms?.p99), speed(one, one.winners_ms?.p99), speed(one, one.losers_ms?.p99),
     h('td', {}, one.round_trips ? tripsWords(one.round_trips) : '–'))));
+  const fair = rows.filter((one) => one.fair);
   const charts = [
-    bars('throughput', rows, (one) => one.throughput_per_s, () => ''),
-    bars('latency', rows, (one) => one.latency_ms?.p99, () => ''),
-    bars('stock', rows, (one) => one.sold, (one) => (one.oversold ? 'bad' : one.undersold ? 'warn' : 'good'),
-      (one) => (one.oversold ? t('lab.too_many_sold', { n: number(one.oversold) }) : one.undersold ? t('lab.too_few_sold', { n: number(one.undersold) }) : t('lab.exact')), (one) => one.stock),
+    bars('stock', rows, (one) => one.sold, (one) => outcome(one).tone, outcomeWords, (one) => one.stock),
+    ...(fair.length ? [bars('throughput', fair, (one) => one.throughput_per_s, () => ''), bars('latency', fair, (one) => one.latency_ms?.p99, () => '')] : []),
   ];
   $('#charts').replaceChildren(...charts);
   reported = rows.map(({ arena }) => arena).filter((arena) => arena && standing.includes(arena));
@@ -49,8 +52,9 @@ function bars(name, rows, value, tone, words = (one) => fixed(value(one)), limit
       fill.style.transform = `scaleX(${(value(one) ?? 0) / most})`;
       const mark = limit(one) == null ? null : h('b', {});
       if (mark) mark.style.left = `${(limit(one) / most) * 100}%`;
-      return h('li', { class: tone(one) }, h('span', { class: 'what', title: title(one) }, brief(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
-        h('span', { class: 'num' }, words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
+      const bad = ['bad', 'warn'].includes(tone(one));
+      return h('li', { class: tone(one) }, h('span', { class: 'what' }, title(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
+        h('span', { class: 'num' }, bad ? h('button', { type: 'button', class: 'read', 'aria-label': `${words(one)}. ${t('lab.why_of', { title: title(one) })}`, onclick: () => readIn(one.strategy) }, words(one)) : words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
     })));
 }
 

@@ -1,5 +1,7 @@
 // Finished races as rows: for the table, for CSV and JSON, and packed into a link. No DOM, no network.
 
+import { isFair } from './setup.js';
+
 /** [name, how to read it from a row]: the columns of the CSV, and the order of a packed row. */
 export const COLUMNS = [
   ['run', (row) => row.run], ['strategy', (row) => row.strategy], ['stock', (row) => row.stock], ['nodes', (row) => row.nodes], ['buyers', (row) => row.buyers],
@@ -10,13 +12,15 @@ export const COLUMNS = [
   ...['latency_ms', 'winners_ms', 'losers_ms'].flatMap((group) => ['p50', 'p95', 'p99', 'max'].map((name) => [`${group}.${name}`, (row) => row[group]?.[name]])),
   ...['redis', 'postgres', 'zookeeper'].map((name) => [`round_trips.${name}`, (row) => row.round_trips?.[name]]),
   ['kept_promise', (row) => row.kept_promise],
+  ['demonstration', (row) => row.demonstration ?? ''], ['fair', (row) => row.fair],
 ];
+const TEXTS = ['strategy', 'demonstration'], FLAGS = ['kept_promise', 'fair'];
 
 /** A verdict and what it was run with → a row. `run` numbers the races of a page, from 1. */
 export function row(verdict, setup, run, lanes) {
   return {
     run, nodes: setup.nodes, buyers: setup.buyers, concurrency: setup.concurrency, duplicates_percent: setup.duplicates, work_ms: setup.work_ms,
-    together: lanes, options: setup.options, ...verdict, strategy: verdict.strategy?.id ?? verdict.strategy,
+    together: lanes, fair: isFair(setup, lanes), options: setup.options, ...verdict, strategy: verdict.strategy?.id ?? verdict.strategy,
   };
 }
 
@@ -45,7 +49,7 @@ export function unpack(text) {
   try {
     const bytes = Uint8Array.from(atob(text.replaceAll('-', '+').replaceAll('_', '/')), (char) => char.charCodeAt(0));
     const packed = JSON.parse(new TextDecoder().decode(bytes));
-    return packed.slice(0, 200).filter((values) => Array.isArray(values) && /^[\w-]{1,64}$/.test(values[1])).map(unpacked);
+    return packed.slice(0, 200).filter((values) => Array.isArray(values) && /^[\w-]{1,64}$/.test(values[1]) && /^[\w-]{0,64}$/.test(values[COLUMNS.length - 2] ?? '')).map(unpacked);
   } catch {
     return [];
   }
@@ -54,7 +58,7 @@ export function unpack(text) {
 function unpacked(values) {
   const one = {};
   COLUMNS.forEach(([name], index) => {
-    const value = name === 'strategy' ? values[index] : name === 'kept_promise' ? (values[index] == null ? null : Boolean(values[index])) : Number.isFinite(values[index]) ? values[index] : null;
+    const value = TEXTS.includes(name) ? values[index] ?? '' : FLAGS.includes(name) ? (values[index] == null ? null : Boolean(values[index])) : Number.isFinite(values[index]) ? values[index] : null;
     const [group, part] = name.split('.');
     if (part) (one[group] ??= {})[part] = value;
     else one[group] = value;

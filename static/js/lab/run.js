@@ -1,4 +1,4 @@
-// Runs strategies against each other: an arena for each, the storm, the events, the verdict, and away with the arenas.
+// Runs lanes against each other: an arena for each, the storm, the events, the verdict, and away with the arenas.
 
 import { call, Problem } from '../api.js';
 import { follow } from '../sse.js';
@@ -14,6 +14,10 @@ const CREATING_MS = 60_000; // a strategy may have to start a ZooKeeper first
 const arenas = []; // ours that still stand, oldest first
 
 export const standing = () => arenas.slice();
+/** Arenas of this page before it was loaded again. */
+export const adopt = (ids) => { arenas.push(...ids.filter((id) => !arenas.includes(id))); };
+/** The page is only loaded again: its arenas stay. */
+export const stay = () => arenas.splice(0);
 
 const path = (id, what = '') => inWords(`${ARENAS}/${encodeURIComponent(id)}${what}`);
 const later = (ms) => new Promise((done) => { setTimeout(done, ms); });
@@ -45,39 +49,39 @@ async function create(body) {
 }
 
 /**
- * One heat: these strategies at the same time. `onLane(lane)` is told every change. Resolves to the lanes when all are done
- * or refused; `signal` ends it early.
+ * One heat: lanes ({key, strategy, setup}) at the same time. A lane that has an `arena` goes on with it, and is not stormed
+ * again if it has `begun`. `onLane(state)` is told every change. Resolves to the states when all are done or refused;
+ * `signal` ends it early.
  */
-export async function heat(strategies, setup, shared, onLane, signal) {
-  while (arenas.length && arenas.length + strategies.length > KEPT) await remove(arenas[0]);
-  const lanes = new Map(strategies.map(({ id }) => [id, { ...lane(id, setup.stock), status: 'starting' }]));
-  const set = (id, next) => { lanes.set(id, next); onLane(next); };
-  const refuse = (id, why) => set(id, { ...lanes.get(id), status: 'refused', why });
-  lanes.forEach((one) => onLane(one));
+export async function heat(lanes, shared, onLane, signal) {
+  while (arenas.length && arenas.length + lanes.length > KEPT) await remove(arenas[0]);
+  const states = new Map(lanes.map(({ key, setup }) => [key, { ...lane(key, setup.stock), status: 'starting' }]));
+  const set = (key, next) => { states.set(key, next); onLane(next); };
+  const refuse = (key, why) => set(key, { ...states.get(key), status: 'refused', why });
+  states.forEach((one) => onLane(one));
 
-  const ready = [];
-  for (const strategy of strategies) { // one after the other: opening a stock is not what is raced
+  for (const one of lanes) { // one after the other: opening a stock is not what is raced
     if (signal.aborted) break;
     try {
-      ready.push([strategy.id, (await create(arenaBody(setup, strategy, shared))).arena_id]);
-    } catch (problem) { refuse(strategy.id, problem); }
+      one.arena ??= (await create(arenaBody(one.setup, one.strategy, shared))).arena_id;
+    } catch (problem) { refuse(one.key, problem); }
   }
-  await Promise.all(ready.map(([id, arena]) => storm(arena, setup, signal, (name, news) => set(id, after(lanes.get(id), name, news)))
-    .catch((problem) => refuse(id, problem))));
-  for (const { id } of strategies) if (!['done', 'refused'].includes(lanes.get(id).status)) refuse(id, new Problem(0, 'stopped'));
-  return [...lanes.values()].map((one) => ({ ...one, arena: ready.find(([id]) => id === one.id)?.[1] ?? null }));
+  await Promise.all(lanes.filter(({ arena }) => arena).map((one) => storm(one, signal, (name, news) => set(one.key, after(states.get(one.key), name, news)))
+    .catch((problem) => refuse(one.key, problem))));
+  for (const { key } of lanes) if (!['done', 'refused'].includes(states.get(key).status)) refuse(key, new Problem(0, 'stopped'));
+  return lanes.map((one) => ({ ...states.get(one.key), arena: one.arena ?? null }));
 }
 
-function storm(arena, setup, signal, onEvent) {
+function storm(one, signal, onEvent) {
   return new Promise((done, broken) => {
-    const stream = follow(path(arena, '/events'), {
+    const stream = follow(path(one.arena, '/events'), {
       onEvent(name, news) {
         onEvent(name, news);
         if (name === 'verdict') end(done);
       },
       onRefused: (problem) => end(broken, problem),
     });
-    const stop = () => { end(broken, new Problem(0, 'stopped')); remove(arena); };
+    const stop = () => { end(broken, new Problem(0, 'stopped')); remove(one.arena); };
     function end(how, what) {
       signal.removeEventListener('abort', stop);
       stream.close();
@@ -85,18 +89,19 @@ function storm(arena, setup, signal, onEvent) {
     }
     if (signal.aborted) return stop();
     signal.addEventListener('abort', stop);
-    begin(arena, setup, signal).catch((problem) => end(broken, problem));
+    begin(one, signal).catch((problem) => end(broken, problem));
   });
 }
 
 /** Starts the storm, once the others that go on leave room for it. */
-async function begin(arena, setup, signal) {
-  for (;;) {
+async function begin(one, signal) {
+  while (!one.begun) {
     try {
-      await call('POST', path(arena, '/storm'), { body: stormBody(setup) });
-      return;
+      one.begun = true; // before it is sent: a page that is loaded again must not send it twice
+      await call('POST', path(one.arena, '/storm'), { body: stormBody(one.setup) });
     } catch (problem) {
       if (problem.code !== 'too_many_storms' || signal.aborted) throw problem;
+      one.begun = false;
       await later(Math.min(problem.retryAfterMs || 1000, 10_000));
     }
   }

@@ -18,11 +18,16 @@ export function bounded(name, given) {
   return Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
 }
 
-/** `?s=naive,row-lock&stock=50&o.lease_ms=200` → setup. */
+const LANE = /^[\w-]{1,64}(?::[\w-]{1,64})?$/; // a strategy, or one of its demonstrations
+
+/** `strategy` or `strategy:demonstration` → [strategy, demonstration or undefined]. */
+export const laneParts = (key) => key.split(':');
+
+/** `?s=naive,token-lock:lease&stock=50&o.lease_ms=200` → setup. */
 export function fromQuery(query) {
   const given = new URLSearchParams(query);
   const setup = defaults();
-  setup.strategies = [...new Set((given.get('s') ?? '').split(',').filter((id) => /^[\w-]{1,64}$/.test(id)))];
+  setup.strategies = [...new Set((given.get('s') ?? '').split(',').filter((key) => LANE.test(key)))];
   setup.together = given.get('in_turn') !== '1';
   for (const name of Object.keys(FIELDS)) if (given.has(name)) setup[name] = bounded(name, given.get(name));
   for (const [name, value] of given) if (/^o\.\w{1,40}$/.test(name) && value.length <= 40) setup.options[name.slice(2)] = value;
@@ -36,7 +41,7 @@ export function toQuery(setup) {
   if (!setup.together) said.set('in_turn', '1');
   for (const [name, [otherwise]] of Object.entries(FIELDS)) if (setup[name] !== otherwise) said.set(name, setup[name]);
   for (const [name, value] of Object.entries(setup.options)) said.set(`o.${name}`, value);
-  return said.toString().replaceAll('%2C', ',');
+  return said.toString().replaceAll('%2C', ',').replaceAll('%3A', ':');
 }
 
 /** Text of a form or an address → what the server's option is: a number, true or false, or one of its words. */
@@ -76,12 +81,21 @@ export function optionsOf(strategy, shared = []) {
 /** One field for an option that several strategies have: it offers what any of them knows. */
 export const merged = (a, b) => (a && Array.isArray(a.values) ? { ...a, values: [...new Set([...a.values, ...(b.values ?? [])])] } : a ?? b);
 
+/** What one lane is run with: the setup of the page, or its demonstration's own. */
+export function laneSetup(setup, key, strategy) {
+  const show = (strategy.demonstrations ?? []).find(({ id }) => id && id === laneParts(key)[1]);
+  return show ? { ...fromDemonstration(strategy, show), together: setup.together } : setup;
+}
+
+/** Whether its speed says something about the strategy: alone on the machine, and nobody forced into anybody. */
+export const isFair = (setup, lanes) => lanes === 1 && setup.options.interleave === 'off';
+
 /** A demonstration of a strategy as a setup: what it forces happens every time. */
 export function fromDemonstration(strategy, show) {
   const options = Object.fromEntries(Object.entries(show.options ?? {}).filter(([name]) => !(name in FIELDS)).map(([name, value]) => [name, String(value)]));
   const given = { ...show.options, ...show, duplicates: Math.round((show.duplicate_share ?? 0) * 100) };
   const fields = Object.fromEntries(Object.keys(FIELDS).filter((name) => given[name] != null).map((name) => [name, bounded(name, given[name])]));
-  return { ...defaults(), ...fields, options, strategies: [strategy.id] };
+  return { ...defaults(), ...fields, options, strategies: [show.id ? `${strategy.id}:${show.id}` : strategy.id] };
 }
 
 /** The body of POST arenas, and that of POST storm. */

@@ -46,7 +46,7 @@ export default {
   'state.sold_out': '已抢光',
   'state.paused': '已暂停',
   'state.ended': '已结束',
-  'off': '立省 {n}%',
+  'off': '直降 {n}%',
   'was': '原价',
   'stock.of': '剩 {left} 件，共 {all} 件',
   'stock.last': ({ left, all }) => `仅剩 ${left} 件，共 ${all} 件`,

@@ -1,0 +1,119 @@
+// The page for the projector: one button opens a real race, stops it at two of its buyers, and repairs it.
+
+import { call } from '../api.js';
+import { number } from '../format.js';
+import { $, h, text } from '../ui.js';
+import { frame } from './frame.js';
+import { leave, race, STOCK } from './why-race.js';
+import { crowd, shop } from './why-stage.js';
+import { buyerNumber, GAP, LINES, MOMENTS, walk } from './why-steps.js';
+import { inWords, language, t } from './why-words.js';
+
+const BROKEN = 'naive', CURED = 'conditional-update';
+const people = crowd($('#crowd')), left = shop($('#left'), STOCK, people), right = shop($('#right'), STOCK, people);
+let at = { scene: 'start', moment: 0 }, racing = false, met = null;
+
+const GO = { start: 'why.open', raced: 'why.why', stopped: 'why.fix', fixed: 'why.again', again: 'why.doors_go', doors: 'why.over' };
+
+function show(focus = false) {
+  const { scene, moment } = at;
+  $('#main').dataset.scene = scene;
+  $('#stopped').hidden = scene !== 'stopped';
+  $('#fixed').hidden = !['fixed', 'again', 'doors'].includes(scene);
+  $('#shops').hidden = $('#crowd').hidden = ['stopped', 'fixed'].includes(scene);
+  $('#right').hidden = ['again', 'doors'].includes(scene);
+  $('#doors').hidden = scene !== 'doors';
+  text($('#h-left'), t(['again', 'doors'].includes(scene) ? 'why.fixed_title' : 'why.left'));
+  text($('#go'), t(racing ? 'why.racing' : scene === 'stopped' && moment < MOMENTS.length - 1 ? 'why.step' : GO[scene]));
+  $('#go').setAttribute('aria-disabled', String(racing));
+  if (scene === 'stopped') stopped(moment);
+  if (focus) $('#go').focus({ preventScroll: true });
+}
+
+/** Two real buyers of this race on the five lines that they ran. */
+function stopped(moment) {
+  const names = met ? met.buyers.map((name) => t('why.buyer', { n: buyerNumber(name) })) : [t('why.buyer', { n: 'A' }), t('why.buyer', { n: 'B' })];
+  const values = { stock: STOCK, less: STOCK - 1 };
+  text($('#h-stopped'), met ? t('why.two', { a: names[0], b: names[1], ms: number(Math.round(met.at_ms)) }) : t('why.two_unknown'));
+  $('#code').replaceChildren(...LINES.map((line, index) => h('li', { class: moment === GAP && (index === 1 || index === 2) ? 'glows' : '' },
+    h('span', { class: 'cursor a' }, MOMENTS[moment][0] === index ? names[0] : ''), h('code', {}, t(`why.code.${line}`, values)),
+    h('span', { class: 'cursor b' }, MOMENTS[moment][1] === index ? names[1] : ''))));
+  const gap = $('#gap');
+  gap.className = `gap ${moment === GAP ? 'now' : moment === MOMENTS.length - 1 ? 'wrong' : ''}`;
+  text(gap, t(`why.gap.${moment}`, values));
+  text($('#say'), t(`why.gap.${moment}`, values));
+  $('#scrub').value = moment;
+  $('#scrub').setAttribute('aria-valuetext', t(`why.gap.${moment}`, values));
+}
+
+async function sell(shops) {
+  racing = true;
+  people.back();
+  for (const [, place] of shops) place.reset();
+  show();
+  const verdicts = await race([...new Set(shops.map(([id]) => id))], (id, sold) => shops.forEach(([own, place]) => { if (own === id) place.sold(sold); }));
+  for (const [id, place] of shops) place.sold(verdicts[id].sold); // counted from the rows
+  await Promise.all(shops.map(([, place]) => place.settled()));
+  racing = false;
+  $('#recorded').hidden = !verdicts.recorded;
+  if (verdicts.recorded) text($('#recorded'), t('why.recorded', { day: new Intl.DateTimeFormat(language, { dateStyle: 'long' }).format(new Date(verdicts.recorded)) }));
+  return verdicts;
+}
+
+async function go(by = 1) {
+  if (racing) return;
+  const { scene } = at;
+  if (scene === 'doors' && by > 0) return reset();
+  at = walk(at, by);
+  if (scene === 'start' && at.scene === 'raced') {
+    const verdicts = await sell([[BROKEN, left], [CURED, right]]);
+    met = verdicts[BROKEN].collision ?? null;
+    text($('#say'), t('why.said', { left: number(left.shown), right: number(right.shown) }));
+  }
+  if (scene === 'fixed' && at.scene === 'again') {
+    await sell([[CURED, left]]);
+    text($('#say'), t('why.said_fixed', { left: number(left.shown) }));
+  }
+  show(true);
+}
+
+function reset() {
+  at = { scene: 'start', moment: 0 };
+  people.back();
+  left.reset();
+  right.reset();
+  show(true);
+}
+
+/** The real source, with its marks; of a recorded run, the excerpts of that day. */
+async function source() {
+  const dialog = $('#lines');
+  if (dialog.open) return dialog.close();
+  const { marked, byInterest } = await import('./marked.js');
+  const found = await call('GET', inWords('/api/v1/lab/strategies')).then(({ strategies }) => strategies, async () => {
+    const { RUN } = await import('./recorded.js');
+    return [BROKEN, CURED].map((id) => ({ id, marks: RUN[id].marks }));
+  });
+  const both = [BROKEN, CURED].flatMap((id) => byInterest(found.find((one) => one.id === id)?.marks, id === BROKEN).slice(0, 2));
+  $('#lines-body').replaceChildren(...(both.length ? both.map((mark, index) => marked(mark, String(index + 1))) : [h('p', {}, t('why.no_lines'))]));
+  if (!dialog.open) dialog.showModal();
+}
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input')) return;
+  if (event.key.toLowerCase() === 's') return source();
+  if ($('#lines').open) return;
+  if (event.key === 'ArrowRight') go(1);
+  else if (event.key === 'ArrowLeft') go(-1);
+  else return;
+  event.preventDefault();
+}
+
+frame();
+$('#go').addEventListener('click', () => go(1));
+$('#scrub').addEventListener('input', ({ target }) => { at = { scene: 'stopped', moment: Number(target.value) }; show(); });
+$('#source').addEventListener('click', source);
+addEventListener('keydown', key);
+addEventListener('pagehide', leave);
+show();
+call('GET', '/api/v1/sales').then(({ sales }) => { if (sales[0]) $('#wall').href = `/sales/${encodeURIComponent(sales[0].id)}/live`; }).catch(() => {}); // without one, the catalogue
