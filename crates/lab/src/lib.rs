@@ -6,7 +6,9 @@
 //! |---|---|
 //! | [`strategy`] | what a strategy says of itself: [`Strategy`] |
 //! | [`strategies`] | all of them, one file each, and the registry |
-//! | [`stand`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
+//! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
+//! | [`purchase`], [`prelude`] | what the files of the strategies share |
+//! | [`stand`], [`sql`], [`meter`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
@@ -30,14 +32,19 @@ pub mod http;
 pub mod lessons;
 pub mod limits;
 pub mod lock_comparison;
+pub mod marks;
 pub mod meeting;
+pub mod meter;
 pub mod options;
 pub mod order_numbers;
+pub mod prelude;
+pub mod purchase;
 pub mod real_shop;
 pub mod report;
 pub mod schema;
 pub mod selling;
 pub mod servers;
+pub mod sql;
 pub mod stand;
 pub mod storm;
 pub mod storm_state;
@@ -45,6 +52,7 @@ pub mod strategies;
 pub mod strategy;
 pub mod tally;
 pub mod terminal;
+pub mod texts;
 pub mod trial;
 pub mod verdict;
 

@@ -6,30 +6,31 @@
 //! once, [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long garbage
 //! collection.
 //!
-//! Every statement goes through [`Sql::send`] or [`Transaction::send`], which count it: round trips
-//! are what a strategy costs, on any machine.
+//! Wrapping is one line: [`Stand::in_transaction`], [`Stand::under_lock`], [`Stand::retrying`].
+//! Statements go through [`Sql`], which counts them: round trips are what a strategy costs, on any
+//! machine.
 
 use crate::{
     definition::Definition,
     meeting::Meetings,
+    meter::Meter,
     options::Options,
     selling::{Buyer, Outcome, Trouble},
     servers::{OwnPool, Servers},
+    sql::Sql,
 };
 use locks::{
-    Guard, Released,
+    Guard, Lock, Released,
     wire::{self, Line},
 };
-use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
+use sqlx::PgPool;
 use std::{
     any::Any,
     collections::BTreeMap,
+    panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicBool, AtomicU64, Ordering::AcqRel},
     },
     time::Duration,
 };
@@ -39,35 +40,6 @@ use tokio_util::sync::CancellationToken;
 /// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small
 /// machine is no outage.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Counts what was sent and waited for: the stand's own statements, and whatever goes over the
-/// wires of the locks.
-#[derive(Debug, Default)]
-pub struct Meter {
-    statements: AtomicU64,
-    /// Of the production path, which counts for itself.
-    scripts: AtomicU64,
-    pub wires: wire::Meter,
-}
-
-impl Meter {
-    fn postgres(&self) {
-        self.statements.fetch_add(1, Relaxed);
-    }
-
-    /// Adds what the shop has counted: round trips to Redis, and to Postgres.
-    pub fn add(&self, (redis, postgres): (u64, u64)) {
-        self.scripts.fetch_add(redis, Relaxed);
-        self.statements.fetch_add(postgres, Relaxed);
-    }
-
-    pub fn round_trips(&self) -> wire::RoundTrips {
-        let mut sent = self.wires.round_trips();
-        sent.postgres += self.statements.load(Relaxed);
-        sent.redis += self.scripts.load(Relaxed);
-        sent
-    }
-}
 
 /// What the nodes of an arena share in one process: the world around them, nothing that a strategy
 /// could use to coordinate its nodes.
@@ -257,18 +229,65 @@ impl Stand {
 
     /// A connection of this pool.
     pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
-        Ok(Sql { connection: pool.acquire().await?, meter: self.shared.meter.clone() })
+        Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
     }
 
-    pub async fn begin(&self) -> Result<Transaction, Trouble> {
-        self.begin_with("BEGIN").await
+    #[track_caller]
+    pub fn begin(&self) -> impl Future<Output = Result<Sql, Trouble>> + Send + '_ {
+        self.begin_with("BEGIN")
     }
 
     /// Begins with this statement, a BEGIN of some kind.
-    pub async fn begin_with(&self, statement: &'static str) -> Result<Transaction, Trouble> {
-        self.shared.meter.postgres();
-        let inner = postgres::Transaction::begin(&self.shared.postgres, statement).await?;
-        Ok(Transaction { inner, meter: self.shared.meter.clone() })
+    #[track_caller]
+    pub fn begin_with(
+        &self,
+        statement: &'static str,
+    ) -> impl Future<Output = Result<Sql, Trouble>> + Send + '_ {
+        let (postgres, meter) = (&self.shared.postgres, &self.shared.meter);
+        meter.statement(Location::caller());
+        async move {
+            let transaction = postgres::Transaction::begin(postgres, statement).await?;
+            Ok(Sql::transaction(transaction, meter.clone()))
+        }
+    }
+
+    /// Sells in a transaction: a sale is committed, everything else rolled back.
+    #[track_caller]
+    pub fn in_transaction(
+        &self,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
+    ) -> impl Future<Output = Result<Outcome, Trouble>> {
+        self.in_transaction_with("BEGIN", sell)
+    }
+
+    /// The same, begun with this statement.
+    #[track_caller]
+    pub fn in_transaction_with(
+        &self,
+        statement: &'static str,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
+    ) -> impl Future<Output = Result<Outcome, Trouble>> {
+        let begun = self.begin_with(statement);
+        async move {
+            let mut transaction = begun.await?;
+            let outcome = sell(&mut transaction).await;
+            transaction.end(outcome).await
+        }
+    }
+
+    /// Tries again, at most so many times more, while others were faster.
+    pub async fn retrying(
+        &self,
+        retries: i64,
+        attempt: impl AsyncFn() -> Result<Outcome, Trouble>,
+    ) -> Result<Outcome, Trouble> {
+        for _ in 0..=retries {
+            let outcome = attempt().await?;
+            if outcome != Outcome::Contended {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::Contended)
     }
 
     /// The pool itself, for what keeps connections to itself.
@@ -277,47 +296,52 @@ impl Stand {
     }
 
     /// Whether the buyer has as many orders as allowed. One round trip.
-    pub async fn has_bought(
-        &self,
-        connection: &mut PgConnection,
-        buyer: &Buyer,
-    ) -> Result<bool, Trouble> {
-        let orders: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM lab.orders WHERE arena = $1 AND buyer = $2")
-                .bind(self.arena())
-                .bind(&buyer.name)
-                .fetch_one(connection)
-                .await?;
-        Ok(orders >= i64::from(self.per_user_limit()))
+    #[track_caller]
+    pub fn has_bought<'a>(
+        &'a self,
+        sql: &'a mut Sql,
+        buyer: &'a Buyer,
+    ) -> impl Future<Output = Result<bool, Trouble>> + Send + 'a {
+        let orders = sql.one::<i64>(
+            "SELECT count(*) FROM lab.orders WHERE arena = $1 AND buyer = $2",
+            (self.arena(), &buyer.name),
+        );
+        async move { Ok(orders.await? >= i64::from(self.per_user_limit())) }
     }
 
     /// Writes the order. One round trip.
-    pub async fn write_order(
-        &self,
-        connection: &mut PgConnection,
-        buyer: &Buyer,
-    ) -> Result<Outcome, Trouble> {
+    #[track_caller]
+    pub fn write_order<'a>(
+        &'a self,
+        sql: &'a mut Sql,
+        buyer: &'a Buyer,
+    ) -> impl Future<Output = Result<Outcome, Trouble>> + Send + 'a {
         let order_id = new_order_id();
-        sqlx::query("INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)")
-            .bind(&order_id)
-            .bind(self.arena())
-            .bind(&buyer.name)
-            .execute(connection)
-            .await?;
-        Ok(Outcome::Sold { order_id })
+        let written = sql.run(
+            "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)",
+            (order_id.clone(), self.arena(), &buyer.name),
+        );
+        async move {
+            written.await?;
+            Ok(Outcome::Sold { order_id })
+        }
     }
 
     // ---- where the lab takes a hand -----------------------------------------------------------
 
     /// The place where another buyer may come in: waits a moment for one to stand here too, on any
     /// node of this process; then both go on. If something keeps the others out, nobody comes.
-    pub async fn meet(&self, place: &'static str) {
-        self.shared.meetings.meet(place).await;
+    #[track_caller]
+    pub fn meet(&self, place: &'static str) -> impl Future<Output = ()> + Send + '_ {
+        self.shared.meter.wires.passed(Location::caller());
+        self.shared.meetings.meet(place)
     }
 
     /// Releases the client that waits at this place, and waits for nobody. For those who can stand
     /// at the place only one after the other.
+    #[track_caller]
     pub fn come_by(&self, place: &'static str) {
+        self.shared.meter.wires.passed(Location::caller());
         self.shared.meetings.come_by(place);
     }
 
@@ -354,6 +378,26 @@ impl Stand {
         }
     }
 
+    /// Sells under a lock, waiting for it `wait_ms`. Its name is that of a key of the arena.
+    #[track_caller]
+    pub fn under_lock<'a, L: Lock>(
+        &'a self,
+        lock: &'a L,
+        name: &'a str,
+        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, Trouble> + 'a,
+    ) -> impl Future<Output = Result<Outcome, Trouble>> + 'a {
+        self.shared.meter.wires.passed(Location::caller());
+        async move {
+            let acquired = lock.acquire(&self.key(name), self.millis("wait_ms")).await?;
+            let Some(guard) = acquired.held() else {
+                return Ok(Outcome::Contended);
+            };
+            let outcome = sell(&guard).await;
+            self.release(guard).await;
+            outcome
+        }
+    }
+
     /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold
     /// under it is sold in any case.
     pub async fn release(&self, guard: impl Guard) {
@@ -387,7 +431,9 @@ impl Stand {
     }
 
     /// Something worth telling in the verdict, counted.
+    #[track_caller]
     pub fn note(&self, what: &'static str) {
+        self.shared.meter.wires.passed(Location::caller());
         let notes = self.shared.notes.lock();
         *notes.unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
     }
@@ -396,59 +442,4 @@ impl Stand {
 /// An id that no other order has, in any process.
 pub fn new_order_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
-}
-
-/// A connection whose statements are counted.
-pub struct Sql {
-    connection: PoolConnection<Postgres>,
-    meter: Arc<Meter>,
-}
-
-impl Sql {
-    /// Ends the connection instead of giving it back: for a session that holds more than its pool
-    /// should know of.
-    pub fn close_on_drop(&mut self) {
-        self.connection.close_on_drop();
-    }
-
-    /// The connection, for one statement: one round trip.
-    pub fn send(&mut self) -> &mut PgConnection {
-        self.meter.postgres();
-        &mut self.connection
-    }
-}
-
-/// A transaction whose statements are counted. Dropped before its end, it takes its connection with
-/// it, and Postgres rolls it back.
-pub struct Transaction {
-    inner: postgres::Transaction,
-    meter: Arc<Meter>,
-}
-
-impl Transaction {
-    /// The connection, for one statement: one round trip.
-    pub fn send(&mut self) -> &mut PgConnection {
-        self.meter.postgres();
-        &mut self.inner
-    }
-
-    pub async fn commit(self) -> Result<(), Trouble> {
-        self.meter.postgres();
-        Ok(self.inner.commit().await?)
-    }
-
-    pub async fn rollback(self) -> Result<(), Trouble> {
-        self.meter.postgres();
-        Ok(self.inner.rollback().await?)
-    }
-
-    /// Commits a sale, rolls back everything else.
-    pub async fn end(self, outcome: Result<Outcome, Trouble>) -> Result<Outcome, Trouble> {
-        match outcome {
-            Ok(Outcome::Sold { .. }) => self.commit().await?,
-            // Not dropped: that would cost the connection.
-            _ => self.rollback().await?,
-        }
-        outcome
-    }
 }

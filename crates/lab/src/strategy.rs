@@ -1,38 +1,13 @@
 //! The vocabulary of the lab: what a strategy says of itself.
 
-use serde::{Deserialize, Serialize};
+use crate::{
+    marks::{self, Excerpt, Source},
+    texts::{self, Text},
+};
+use serde::Serialize;
 use utoipa::ToSchema;
 
-// ---- texts ------------------------------------------------------------------------------------
-
-/// One text in both languages. It stands beside the code that it explains.
-#[derive(Debug, Clone, Copy)]
-pub struct Words {
-    pub en: &'static str,
-    pub zh: &'static str,
-}
-
-/// A language that a reader can ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Language {
-    #[default]
-    En,
-    Zh,
-}
-
-impl Words {
-    pub const fn new(en: &'static str, zh: &'static str) -> Self {
-        Self { en, zh }
-    }
-
-    pub fn say(self, language: Language) -> &'static str {
-        match language {
-            Language::En => self.en,
-            Language::Zh => self.zh,
-        }
-    }
-}
+pub use crate::texts::{Language, Words};
 
 // ---- promises ---------------------------------------------------------------------------------
 
@@ -81,7 +56,12 @@ pub struct Promise {
 }
 
 impl Promise {
-    pub const SOUND: Self = Self { one_node: Harms::NONE, across_nodes: Harms::NONE };
+    pub const SOUND: Self = Self::everywhere(Harms::NONE);
+
+    /// The same on one node and on several.
+    pub const fn everywhere(harms: Harms) -> Self {
+        Self { one_node: harms, across_nodes: harms }
+    }
 
     pub fn on(&self, nodes: u32) -> &Harms {
         if nodes > 1 { &self.across_nodes } else { &self.one_node }
@@ -129,9 +109,15 @@ impl Need {
 #[derive(Debug, Clone, Copy)]
 pub struct OptionSpec {
     pub name: &'static str,
-    /// What turning it teaches.
-    pub teaches: Words,
     pub kind: OptionKind,
+}
+
+impl OptionSpec {
+    /// What turning it teaches, in the words of this strategy or lesson or in those of all.
+    pub fn teaches(&self, id: &str, language: Language) -> &'static str {
+        let own = texts::of(id, language).and_then(|text| text.item("Options", self.name));
+        own.unwrap_or_else(|| texts::item("options", "Options", self.name, language))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -181,6 +167,35 @@ impl Scenario {
         options: &[],
     };
 
+    pub const fn stock(self, stock: u32) -> Self {
+        Self { stock, ..self }
+    }
+
+    /// So many buyers, all at once.
+    pub const fn buyers(self, buyers: u32) -> Self {
+        Self { buyers, concurrency: buyers, ..self }
+    }
+
+    pub const fn concurrency(self, concurrency: u32) -> Self {
+        Self { concurrency, ..self }
+    }
+
+    pub const fn nodes(self, nodes: u32) -> Self {
+        Self { nodes, ..self }
+    }
+
+    pub const fn duplicates_percent(self, duplicates_percent: u32) -> Self {
+        Self { duplicates_percent, ..self }
+    }
+
+    pub const fn per_user_limit(self, per_user_limit: u32) -> Self {
+        Self { per_user_limit, ..self }
+    }
+
+    pub const fn options(self, options: &'static [(&'static str, &'static str)]) -> Self {
+        Self { options, ..self }
+    }
+
     /// One person clicks twice at the same moment.
     pub const DOUBLE_CLICK: Self =
         Self { stock: 5, buyers: 1, concurrency: 2, duplicates_percent: 100, ..Self::SMALL };
@@ -189,25 +204,24 @@ impl Scenario {
 /// A harm, and the storm that makes it happen every time.
 #[derive(Debug, Clone, Copy)]
 pub struct Demonstration {
+    /// Its key in the strategy's text.
+    pub id: &'static str,
     pub shows: Harm,
-    pub teaches: Words,
     pub scenario: Scenario,
 }
 
+pub const fn demonstration(id: &'static str, shows: Harm, scenario: Scenario) -> Demonstration {
+    Demonstration { id, shows, scenario }
+}
+
 /// One way to sell a scarce thing. Each stands in a file of its own, in one shape, so that two of
-/// them diff to the idea that differs.
+/// them diff to the idea that differs. Its words are in `texts/{en,zh}/ID.md`.
+#[derive(Clone, Copy)]
 pub struct Strategy {
-    /// Its row in the list; the registry is in this order.
+    /// Its place in the registry, from 1.
     pub number: u8,
     pub id: &'static str,
     pub family: Family,
-    pub title: Words,
-    pub idea: Words,
-    /// The article, paper or manual it comes from, and what that gets right or misses.
-    pub source: Words,
-    pub fails: Words,
-    pub break_it: Words,
-    pub instead: Words,
     pub promise: Promise,
     pub needs: &'static [Need],
     /// Its own knobs, besides those that every arena has (`options::GENERAL`).
@@ -215,19 +229,97 @@ pub struct Strategy {
     /// Where a node can be made to crash, in the order in which a purchase comes by.
     pub crash_points: &'static [&'static str],
     pub demonstrations: &'static [Demonstration],
+    /// The locks whose code decides, besides the purchase.
+    pub locks: &'static [&'static str],
+    /// Scripts that belong to the purchase.
+    pub scripts: &'static [Source],
     /// Whether the load balancer has to send a buyer always to the same node.
     pub routes_by_buyer: bool,
-    /// The whole file; what is shown starts at [`PURCHASE_MARK`].
-    pub code: &'static str,
+    /// The whole file.
+    pub code: Source,
 }
 
-/// The line of a strategy's file after which the purchase begins.
-pub const PURCHASE_MARK: &str = "// --- the purchase";
-
 impl Strategy {
-    /// The part of the file that sells.
-    pub fn purchase_code(&self) -> &'static str {
-        self.code.rfind(PURCHASE_MARK).map_or(self.code, |at| &self.code[at..]).trim()
+    /// What a file need not say; number and code are the registry's.
+    pub const PLAIN: Self = Self {
+        number: 0,
+        id: "",
+        family: Family::Nothing,
+        promise: Promise::SOUND,
+        needs: &[],
+        options: &[],
+        crash_points: &[],
+        demonstrations: &[],
+        locks: &[],
+        scripts: &[],
+        routes_by_buyer: false,
+        code: Source { file: "", text: "" },
+    };
+
+    fn text(&self, language: Language) -> Option<&'static Text> {
+        texts::of(self.id, language)
+    }
+
+    pub fn title(&self, language: Language) -> &'static str {
+        self.text(language).map_or(self.id, Text::title)
+    }
+
+    /// The idea in one sentence for a beginner.
+    pub fn lead(&self, language: Language) -> &'static str {
+        self.text(language).map_or(self.id, Text::lead)
+    }
+
+    /// A section of its text.
+    pub fn says(&self, section: &str, language: Language) -> &'static str {
+        self.text(language).and_then(|text| text.section(section)).unwrap_or(self.id)
+    }
+
+    pub fn teaches(&self, demonstration: &Demonstration, language: Language) -> &'static str {
+        texts::item(self.id, "Demonstrations", demonstration.id, language)
+    }
+
+    /// The part of the file that sells; what it shares with others stands below.
+    pub fn purchase_code(&self) -> String {
+        let code = self.code.text;
+        let mut purchase =
+            code[..code.find("\npub const STRATEGY").unwrap_or(code.len())].to_owned();
+        if let Some(imports) = purchase.rfind("\nuse ") {
+            let end = purchase[imports..].find(";\n").map_or(imports, |end| imports + end + 2);
+            purchase.drain(..end);
+        }
+        let mut purchase = purchase.trim().to_owned();
+        if purchase.contains("read_check_write(") {
+            purchase.push_str("\n\n// shared by several strategies\n");
+            purchase.push_str(include_str!("purchase.rs").trim());
+        }
+        purchase
+    }
+
+    /// The marked lines: of its file, its scripts and its locks.
+    pub fn marks(&self, language: Language) -> Vec<Excerpt> {
+        let sources = std::iter::once(&self.code).chain(self.scripts);
+        let mut found: Vec<Excerpt> = sources.copied().flat_map(marks::excerpts).collect();
+        translate(&mut found, self.id, "Marks", language);
+        for (id, source) in self.lock_sources() {
+            let mut of_lock = marks::excerpts(source);
+            translate(&mut of_lock, "locks", id, language);
+            found.extend(of_lock);
+        }
+        found
+    }
+
+    fn lock_sources(&self) -> Vec<(&'static str, Source)> {
+        Vec::new() // locks::SOURCES
+    }
+}
+
+/// The marks' words in this language, where its text has them.
+fn translate(marks: &mut [Excerpt], id: &str, section: &str, language: Language) {
+    let Some(text) = texts::of(id, language) else { return };
+    for (number, mark) in marks.iter_mut().enumerate() {
+        if let Some(words) = text.item(section, &(number + 1).to_string()) {
+            mark.words = words.to_owned();
+        }
     }
 }
 

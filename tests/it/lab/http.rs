@@ -9,7 +9,10 @@ use crate::{
     },
 };
 use futures_util::future::join_all;
-use lab::STRATEGIES;
+use lab::{
+    STRATEGIES,
+    strategy::Language::{En, Zh},
+};
 use serde_json::{Value, json};
 
 pub async fn with_lab() -> TestApp {
@@ -78,13 +81,14 @@ async fn strategies_are_listed_in_the_language_of_the_reader() {
             {"oversells": "expected", "undersells": "never", "duplicates": "possible"},
     });
     let expected = json!({
-        "id": "process-mutex", "number": 2, "family": mutex.family, "title": mutex.title.en,
-        "idea": mutex.idea.en, "source": mutex.source.en, "fails": mutex.fails.en,
-        "break_it": mutex.break_it.en, "instead": mutex.instead.en, "promise": promise,
+        "id": "process-mutex", "number": 2, "family": mutex.family, "title": mutex.title(En),
+        "lead": mutex.lead(En), "idea": mutex.says("Idea", En), "source": mutex.says("Source", En),
+        "fails": mutex.says("How it fails", En), "break_it": mutex.says("Break it", En),
+        "instead": mutex.says("Instead", En), "marks": mutex.marks(En), "promise": promise,
         "needs": [], "available": {"ok": true}, "code": mutex.purchase_code(),
     });
     assert_has(&english.body["strategies"][1], expected);
-    assert_has(&chinese.body["strategies"][1], json!({"title": mutex.title.zh}));
+    assert_has(&chinese.body["strategies"][1], json!({"title": mutex.title(Zh)}));
     let options = english.body["options"].as_array().map(Vec::len);
     assert!(options >= Some(7), "{options:?}");
     app.finish().await;

@@ -4,4 +4,5 @@ mod command;
 mod conformance;
 pub mod http;
 mod processes;
+mod texts;
 mod verdicts;

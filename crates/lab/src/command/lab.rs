@@ -204,7 +204,7 @@ fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
                 strategy.id,
                 in_words(&strategy.promise.one_node, language),
                 in_words(&strategy.promise.across_nodes, language),
-                strategy.title.say(language)
+                strategy.title(language)
             );
         }
     }
@@ -212,16 +212,16 @@ fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
 
 fn describe(strategy: &Strategy, language: Language) {
     let zh = language == Language::Zh;
-    say!("{}. {}: {}", strategy.number, strategy.id, strategy.title.say(language));
-    let said: [(&str, &str, Words); 5] = [
-        ("The idea", "思路", strategy.idea),
-        ("Where it comes from", "出处", strategy.source),
-        ("How it fails", "怎样失败", strategy.fails),
-        ("Break it yourself", "自己动手打破它", strategy.break_it),
-        ("What to use instead", "该用什么", strategy.instead),
+    say!("{}. {}: {}", strategy.number, strategy.id, strategy.title(language));
+    let said: [(&str, &str, &str); 5] = [
+        ("The idea", "思路", "Idea"),
+        ("Where it comes from", "出处", "Source"),
+        ("How it fails", "怎样失败", "How it fails"),
+        ("Break it yourself", "自己动手打破它", "Break it"),
+        ("What to use instead", "该用什么", "Instead"),
     ];
-    for (head, chinese_head, text) in said {
-        say!("\n{}\n  {}", if zh { chinese_head } else { head }, text.say(language));
+    for (head, chinese_head, section) in said {
+        say!("\n{}\n  {}", if zh { chinese_head } else { head }, strategy.says(section, language));
     }
     say!(
         "\n{}\n  {}: {}\n  {}: {}",
@@ -233,7 +233,7 @@ fn describe(strategy: &Strategy, language: Language) {
     );
     say!("\n{}", if zh { "选项" } else { "Options" });
     for option in strategy.options.iter().chain(crate::options::GENERAL) {
-        say!("  {} ({}): {}", option.name, option.kind, option.teaches.say(language));
+        say!("  {} ({}): {}", option.name, option.kind, option.teaches(strategy.id, language));
     }
     if !strategy.crash_points.is_empty() {
         say!("  crash_at = {}", strategy.crash_points.join(" | "));
@@ -245,13 +245,13 @@ fn strategy_in_json(strategy: &Strategy, language: Language) -> Value {
     json!({
         "number": strategy.number,
         "id": strategy.id,
-        "title": strategy.title.say(language),
+        "title": strategy.title(language),
         "family": strategy.family,
-        "idea": strategy.idea.say(language),
-        "source": strategy.source.say(language),
-        "fails": strategy.fails.say(language),
-        "break_it": strategy.break_it.say(language),
-        "instead": strategy.instead.say(language),
+        "idea": strategy.says("Idea", language),
+        "source": strategy.says("Source", language),
+        "fails": strategy.says("How it fails", language),
+        "break_it": strategy.says("Break it", language),
+        "instead": strategy.says("Instead", language),
         "promise": {"one_node": strategy.promise.one_node,
             "across_nodes": strategy.promise.across_nodes},
         "needs": strategy.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),

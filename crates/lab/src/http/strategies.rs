@@ -7,6 +7,7 @@ use super::{
 use crate::{
     STRATEGIES, Strategy,
     lock_comparison::LocksBody,
+    marks::Excerpt,
     options::GENERAL,
     strategy::{Family, Harms, Language, OptionKind, OptionSpec, Words},
 };
@@ -32,6 +33,8 @@ pub struct StrategyBody {
     id: &'static str,
     number: u8,
     title: &'static str,
+    /// The idea in one sentence for a beginner.
+    lead: &'static str,
     family: Family,
     idea: &'static str,
     /// Where it comes from, and what that gets right or misses.
@@ -49,7 +52,9 @@ pub struct StrategyBody {
     crash_points: &'static [&'static str],
     demonstrations: Vec<DemonstrationBody>,
     /// The source of the purchase.
-    code: &'static str,
+    code: String,
+    /// The lines that sell wrong, and those that prevent it.
+    marks: Vec<Excerpt>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -88,6 +93,7 @@ pub struct OptionBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Demonstration)]
 pub struct DemonstrationBody {
+    id: &'static str,
     teaches: &'static str,
     stock: u32,
     nodes: u32,
@@ -99,14 +105,14 @@ pub struct DemonstrationBody {
 }
 
 impl OptionBody {
-    fn of(option: &OptionSpec, language: Language) -> Self {
+    fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
         let (default, min, max, values) = match option.kind {
             OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
             OptionKind::Choice(values) => {
                 (values.first().copied().into(), None, None, Some(values.to_vec()))
             }
         };
-        Self { name: option.name, teaches: option.teaches.say(language), default, min, max, values }
+        Self { name: option.name, teaches: option.teaches(id, language), default, min, max, values }
     }
 }
 
@@ -117,7 +123,8 @@ impl StrategyBody {
             let scenario = demonstration.scenario;
             let options = scenario.options.iter();
             DemonstrationBody {
-                teaches: demonstration.teaches.say(language),
+                id: demonstration.id,
+                teaches: strategy.teaches(demonstration, language),
                 stock: scenario.stock,
                 nodes: scenario.nodes,
                 per_user_limit: scenario.per_user_limit,
@@ -132,13 +139,14 @@ impl StrategyBody {
         Self {
             id: strategy.id,
             number: strategy.number,
-            title: strategy.title.say(language),
+            title: strategy.title(language),
+            lead: strategy.lead(language),
             family: strategy.family,
-            idea: strategy.idea.say(language),
-            source: strategy.source.say(language),
-            fails: strategy.fails.say(language),
-            break_it: strategy.break_it.say(language),
-            instead: strategy.instead.say(language),
+            idea: strategy.says("Idea", language),
+            source: strategy.says("Source", language),
+            fails: strategy.says("How it fails", language),
+            break_it: strategy.says("Break it", language),
+            instead: strategy.says("Instead", language),
             promise: PromiseBody {
                 one_node: strategy.promise.one_node,
                 across_nodes: strategy.promise.across_nodes,
@@ -148,10 +156,11 @@ impl StrategyBody {
                 ok: lacking.is_none(),
                 why: lacking.map(|why| why.say(language)),
             },
-            options: options.map(|option| OptionBody::of(option, language)).collect(),
+            options: options.map(|option| OptionBody::of(option, strategy.id, language)).collect(),
             crash_points: strategy.crash_points,
             demonstrations: demonstrations.collect(),
             code: strategy.purchase_code(),
+            marks: strategy.marks(language),
         }
     }
 }
@@ -172,7 +181,10 @@ pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Respo
         StatusCode::OK,
         &Strategies {
             strategies: bodies.collect(),
-            options: GENERAL.iter().map(|option| OptionBody::of(option, language)).collect(),
+            options: GENERAL
+                .iter()
+                .map(|option| OptionBody::of(option, "options", language))
+                .collect(),
         },
     )
 }

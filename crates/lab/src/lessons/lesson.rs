@@ -1,6 +1,7 @@
 //! What a lesson says of itself: the failure, its cure, the cast and the acts.
 
-use crate::strategy::{Need, OptionSpec, Words};
+use super::options::OptionSpec;
+use crate::strategy::{Need, Words};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -47,12 +47,12 @@ use super::{
     options::BadOption,
     order_numbers::IdsBody,
     servers::{IDLE_LIMIT, Servers},
-    strategy::{Language, OptionKind, OptionSpec, Words},
+    strategy::{Language, OptionKind, Words},
 };
 use environment::Environment;
 use error::Trouble;
 use lesson::Lesson;
-use options::Settings;
+use options::{OptionSpec, Settings};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stage::Stage;

@@ -2,10 +2,18 @@
 
 use crate::{
     options::BadOption,
-    strategy::{OptionKind, OptionSpec, Words},
+    strategy::{OptionKind, Words},
 };
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, time::Duration};
+
+/// A knob of a lesson.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionSpec {
+    pub name: &'static str,
+    pub teaches: Words,
+    pub kind: OptionKind,
+}
 
 pub const LEASE_MS: OptionSpec = whole(
     "lease_ms",

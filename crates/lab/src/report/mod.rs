@@ -388,7 +388,7 @@ impl Page {
             "<article id=\"{id}\">\n<header><h3>{number}. {title}</h3><code>{id}</code></header>\n",
             id = Escaped(strategy.id),
             number = strategy.number,
-            title = Escaped(strategy.title.say(language)),
+            title = Escaped(strategy.title(language)),
         )?;
         for run in runs.iter().filter(|run| run.verdict.strategy == strategy.id) {
             let mut conditions = vec![match (language, run.verdict.nodes) {
@@ -413,14 +413,18 @@ impl Page {
             }
             self.html.push_str("</div>\n");
         }
-        for (name, text) in [
-            (self.say("The idea", "想法"), strategy.idea),
-            (self.say("Where it comes from", "出处"), strategy.source),
-            (self.say("How it fails", "怎样失败"), strategy.fails),
-            (self.say("Break it yourself", "亲手弄坏它"), strategy.break_it),
-            (self.say("What to use instead", "换用什么"), strategy.instead),
+        for (name, section) in [
+            (self.say("The idea", "想法"), "Idea"),
+            (self.say("Where it comes from", "出处"), "Source"),
+            (self.say("How it fails", "怎样失败"), "How it fails"),
+            (self.say("Break it yourself", "亲手弄坏它"), "Break it"),
+            (self.say("What to use instead", "换用什么"), "Instead"),
         ] {
-            writeln!(self.html, "<h4>{name}</h4><p>{}</p>", Escaped(text.say(language)))?;
+            writeln!(
+                self.html,
+                "<h4>{name}</h4><p>{}</p>",
+                Escaped(strategy.says(section, language))
+            )?;
         }
         let code = self.say("The code of the purchase", "购买的代码");
         write!(

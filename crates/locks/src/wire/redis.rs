@@ -143,7 +143,7 @@ impl Line {
         let request = async {
             match self.wire.query(&call.evalsha).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.tap.meter.count(Server::Redis);
+                    self.tap.meter.count(Server::Redis, at);
                     self.wire.query(&call.eval()).await
                 }
                 other => other,

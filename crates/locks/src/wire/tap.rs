@@ -2,10 +2,11 @@
 
 use futures_util::future::BoxFuture;
 use std::{
+    collections::HashSet,
     fmt,
     panic::Location,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -112,6 +113,8 @@ struct Counts {
     redis: AtomicU64,
     postgres: AtomicU64,
     zookeeper: AtomicU64,
+    /// The lines of source that have sent something.
+    lines: Mutex<HashSet<(&'static str, u32)>>,
 }
 
 /// The counts of a [`Meter`].
@@ -149,7 +152,19 @@ impl Meter {
         }
     }
 
-    pub(super) fn count(&self, server: Server) {
+    /// Notes that this line was executed.
+    pub fn passed(&self, at: &'static Location<'static>) {
+        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.insert((at.file(), at.line()));
+    }
+
+    /// File and line of every call that has sent something.
+    pub fn lines(&self) -> HashSet<(&'static str, u32)> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn count(&self, server: Server, at: &'static Location<'static>) {
+        self.passed(at);
         let counter = match server {
             Server::Redis => &self.0.redis,
             Server::Postgres => &self.0.postgres,
@@ -201,7 +216,7 @@ impl Tap {
         request: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
         let Some(watcher) = &self.watcher else {
-            self.meter.count(self.server);
+            self.meter.count(self.server, at);
             return request.await;
         };
         static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -220,7 +235,7 @@ impl Tap {
             watcher.after(&sent, &Reply::NotSent);
             return Err(E::broken("the connection broke before the request was sent"));
         }
-        self.meter.count(self.server);
+        self.meter.count(self.server, at);
         let result = request.await;
         let shown = match &result {
             Ok(answer) => show(answer),

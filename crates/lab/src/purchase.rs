@@ -1,0 +1,32 @@
+//! The purchase that most locks protect.
+
+use crate::{
+    selling::{Buyer, Outcome, Trouble},
+    sql::Sql,
+    stand::Stand,
+};
+
+/// Reads, checks, writes back, as `naive` does: right as long as nobody comes in between.
+pub async fn read_check_write(
+    stand: &Stand,
+    tx: &mut Sql,
+    buyer: &Buyer,
+) -> Result<Outcome, Trouble> {
+    if stand.has_bought(tx, buyer).await? {
+        return Ok(Outcome::Duplicate);
+    }
+    const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
+    let remaining: i32 = tx.one(READ, (stand.arena(),)).await?;
+    if remaining < 1 {
+        return Ok(Outcome::SoldOut);
+    }
+
+    stand.meet("the stock is read").await; // does anybody else read the same number?
+    stand.pause().await;
+    stand.work().await;
+
+    const WRITE: &str = "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
+    tx.run(WRITE, (stand.arena(), remaining - 1)).await?;
+    stand.crash_point("the stock is written").await;
+    stand.write_order(tx, buyer).await
+}

@@ -1,0 +1,60 @@
+//! `naive`: read the stock, check it, write it back less one.
+
+use crate::prelude::*;
+
+struct Node {
+    stand: Stand,
+}
+
+pub fn open(stand: Stand) -> Opening {
+    ready(Node { stand })
+}
+
+impl Sell for Node {
+    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let stand = &self.stand;
+        let mut sql = stand.sql().await?;
+        if stand.has_bought(&mut sql, buyer).await? {
+            return Ok(Outcome::Duplicate);
+        }
+        const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
+        //= FLAW two buyers read the same number here, before either writes
+        let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;
+        if remaining < 1 {
+            return Ok(Outcome::SoldOut);
+        }
+
+        stand.meet("the stock is read").await; // somebody else reads the same number
+        stand.pause().await;
+        stand.work().await;
+
+        const WRITE: &str =
+            "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
+        sql.run(WRITE, (stand.arena(), remaining - 1)).await?;
+        stand.crash_point("the stock is written").await;
+        stand.write_order(&mut sql, buyer).await
+    }
+}
+
+pub const STRATEGY: Strategy = Strategy {
+    id: "naive",
+    family: Family::Nothing,
+    promise: Promise::everywhere(Harms {
+        oversells: Expected,
+        undersells: Possible,
+        duplicates: Possible,
+    }),
+    crash_points: &["the stock is written"],
+    demonstrations: &[
+        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK),
+        // One at a time, so that nothing hides the missing unit.
+        demonstration(
+            "crash",
+            Harm::Undersells,
+            Scenario::SMALL
+                .concurrency(1)
+                .options(&[("crash_at", "the stock is written"), ("restart_ms", "0")]),
+        ),
+    ],
+    ..Strategy::PLAIN
+};

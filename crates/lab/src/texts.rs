@@ -1,0 +1,182 @@
+//! The texts of strategies and lessons: Markdown in `texts/{en,zh}/ID.md`, the same headings and
+//! keys in both languages.
+//!
+//! ```text
+//! # Title
+//!
+//! The lead: one sentence for a beginner.
+//!
+//! ## Idea                          a section; its name is English in both languages
+//! One paragraph is one line.
+//!
+//! ## Options
+//! - `retries`: An item, found by its key.
+//! ```
+//!
+//! A strategy has the sections Idea, Source, How it fails, Break it, Instead, Demonstrations
+//! (keys: their ids), Options and Marks (keys: 1, 2, … in the order of the source). A lesson has
+//! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings. What several share
+//! stands in `options.md` and, under the name of the lock, in `locks.md`.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, sync::LazyLock};
+use utoipa::ToSchema;
+
+/// A language that a reader can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    #[default]
+    En,
+    Zh,
+}
+
+/// A short text that stands beside the code.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    pub en: &'static str,
+    pub zh: &'static str,
+}
+
+impl Words {
+    pub const fn new(en: &'static str, zh: &'static str) -> Self {
+        Self { en, zh }
+    }
+
+    pub fn say(self, language: Language) -> &'static str {
+        match language {
+            Language::En => self.en,
+            Language::Zh => self.zh,
+        }
+    }
+}
+
+macro_rules! files {
+    ($($id:literal)*) => {
+        /// Id, English, Chinese.
+        const FILES: &[(&str, &str, &str)] = &[$((
+            $id,
+            include_str!(concat!("../texts/en/", $id, ".md")),
+            include_str!(concat!("../texts/zh/", $id, ".md")),
+        )),*];
+    };
+}
+
+files! {
+    "options"
+    "naive"
+    "process-mutex"
+    "mutex-unlock-before-commit"
+    "per-user-mutex"
+    "row-lock"
+    "version-column"
+    "cas-stock"
+    "conditional-update"
+    "unique-order"
+    "serializable"
+    "advisory-lock"
+    "session-advisory-lock"
+    "db-lock-table"
+    "setnx-expire"
+    "setnx-getset"
+    "set-px-no-owner"
+    "token-lock"
+    "reentrant-lock"
+    "multi-lock"
+    "redlock"
+    "zookeeper-lock"
+    "fenced-lock"
+    "hincrby"
+    "lock-and-hincrby"
+    "lua-sync"
+    "task-queue"
+    "in-process-queue"
+    "lua-stream"
+    "sharded-local"
+    "bucketed"
+}
+
+static TEXTS: LazyLock<HashMap<&str, [Text; 2]>> = LazyLock::new(|| {
+    let both = |(id, en, zh): &(&'static str, &'static str, &'static str)| {
+        (*id, [Text::read(en), Text::read(zh)])
+    };
+    FILES.iter().map(both).collect()
+});
+
+/// The text of a strategy or a lesson.
+pub fn of(id: &str, language: Language) -> Option<&'static Text> {
+    let [en, zh] = TEXTS.get(id)?;
+    Some(match language {
+        Language::En => en,
+        Language::Zh => zh,
+    })
+}
+
+/// The ids of all texts.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(id, ..)| *id)
+}
+
+/// An item of a text, or its key if there is none.
+pub fn item(id: &str, section: &str, key: &'static str, language: Language) -> &'static str {
+    of(id, language).and_then(|text| text.item(section, key)).unwrap_or(key)
+}
+
+/// One file.
+#[derive(Debug, Default)]
+pub struct Text {
+    title: &'static str,
+    lead: &'static str,
+    sections: Vec<Section>,
+}
+
+#[derive(Debug)]
+struct Section {
+    name: &'static str,
+    body: &'static str,
+}
+
+impl Text {
+    fn read(file: &'static str) -> Self {
+        let mut parts = file.split("\n## ");
+        let (title, lead) = parts.next().unwrap_or("").split_once('\n').unwrap_or(("", ""));
+        let sections = parts.map(|part| {
+            let (name, body) = part.split_once('\n').unwrap_or((part, ""));
+            Section { name: name.trim(), body: body.trim() }
+        });
+        Self {
+            title: title.trim_start_matches('#').trim(),
+            lead: lead.trim(),
+            sections: sections.collect(),
+        }
+    }
+
+    pub fn title(&self) -> &'static str {
+        self.title
+    }
+
+    /// One sentence for a beginner.
+    pub fn lead(&self) -> &'static str {
+        self.lead
+    }
+
+    pub fn section(&self, name: &str) -> Option<&'static str> {
+        self.sections.iter().find(|section| section.name == name).map(|section| section.body)
+    }
+
+    /// The names of the sections, in the order of the file.
+    pub fn sections(&self) -> impl Iterator<Item = &'static str> {
+        self.sections.iter().map(|section| section.name)
+    }
+
+    /// What stands behind "- `key`: " in a section.
+    pub fn item(&self, section: &str, key: &str) -> Option<&'static str> {
+        self.items(section).find(|(known, _)| *known == key).map(|(_, words)| words)
+    }
+
+    /// Keys and words of a section, in the order of the file.
+    pub fn items(&self, section: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let lines = self.section(section).unwrap_or("").lines();
+        lines.filter_map(|line| line.strip_prefix("- `")?.split_once("`: "))
+    }
+}
