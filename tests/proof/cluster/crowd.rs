@@ -141,8 +141,9 @@ impl Crowd {
         Duration::from_micros(longest.unwrap_or(0))
     }
 
-    /// Nobody new comes, and what is unpaid lapses. Waits for rest, sells the first sale off, and hands everything to the
-    /// checkers. `lost_data`: Redis has lost something that it had acknowledged.
+    /// Nobody new comes, and what is unpaid lapses. Waits for rest, sells the first sale off, and
+    /// hands everything to the checkers. `lost_data`: Redis has lost something that it had
+    /// acknowledged.
     pub async fn judge(self, app: &TestApp, servers: &impl KeyHolder, lost_data: bool) -> Judged {
         self.world.stop.store(true, Relaxed);
         self.lanes.join_all().await;
