@@ -20,8 +20,8 @@ const NAIVE = CODE(`        let stock: i64 = tx.read("SELECT stock FROM lab.stoc
 const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock = stock - 1 WHERE arena = $1 AND stock > 0").await?;
         if taken == 0 { return Ok(Outcome::SoldOut); }`);
 
-/** An excerpt as the server cuts it: `marked_line` is a line of the file. */
-const mark = (kind, words, code, file = 'crates/lab/src/strategies/s01_naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 4, code });
+/** An excerpt as the server cuts it: the mark's own line is `marked_line`, the next one is what it marks. */
+const mark = (kind, words, code, file = 'crates/lab/src/strategies/s01_naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
 const FLAWED = (say) => [
   mark('flaw', say('Nothing keeps the next buyer from reading the same number.', '没有什么能阻止下一个买家读到同一个数。'), 'async fn buy() {\n    let mut tx = begin().await?;\n    // look\n    //= FLAW\n    let stock = tx.read("SELECT stock").await?;\n    if stock < 1 { return Ok(SoldOut); }\n    work().await;\n    // write\n}\n'),
   mark('flaw', say('It writes what it read before the others wrote.', '写回的是别人写之前读到的数。'), 'a();\nb();\nc();\n//= FLAW\ntx.write("UPDATE lab.stock SET stock = $2", stock - 1).await?;\n'),
@@ -96,7 +96,7 @@ impl Lock for SetPxNoOwner {
     }
 }
 `;
-function play(id, say, options) {
+function play(id, say, options, more) {
   const at = (line) => ({ file: 'crates/locks/src/set_px_no_owner.rs', line });
   const held = (owner) => ({ 'lock:phone': { value: options.token ? `7f3a-${owner}` : 'locked', ttl_ms: 200, owner } });
   const gone = { 'lock:phone': { value: null, ttl_ms: null, owner: null } };
@@ -111,13 +111,13 @@ function play(id, say, options) {
     [300, 1, 'a', 'redis', 'acquire', { command: 'SET lock:phone 7f3a NX PX 200', reply: 'OK' }, say('Again, with a token of its own.', '再来一次，这回有自己的令牌。'), 4, held('a'), ['a']],
     [520, 1, 'b', 'redis', 'acquire', { command: 'SET lock:phone 91bc NX PX 200', reply: 'OK' }, say('The lease of A is over; B takes the lock.', 'A 的租期到了，B 拿到锁。'), 4, held('b'), ['b']],
     [530, 1, 'a', 'redis', 'release', { command: 'EVALSHA release.lua lock:phone 7f3a', reply: '0' }, say('A’s token is not there any more: nothing is deleted, and A is told.', 'A 的令牌已不在：什么也没删，A 也知道了。'), 10, held('b'), ['b']],
-  ].map(([t_ms, act, actor, to, step, detail, words, line, key_state, believers, overlap = false]) => ({ t_ms, act, actor, ...(to && { to }), step, detail, say: words, ...(line && { line: at(line) }), key_state, believers, overlap }));
+  ].map(([t_ms, act, actor, to, step, detail, words, line, key_state, believers, overlap = false]) => ({ t_ms, act, actor, ...(to && { to }), ...(step === 'expired' && { staged: true }), step, detail, say: words, ...(line && { line: at(line) }), key_state, believers, overlap }));
   const broken = { held: false, broken: true, why: say('B’s lock was deleted by A.', 'B 的锁被 A 删掉了。') }, kept = { held: true, broken: false, why: say('Only its owner could delete it.', '只有主人能删掉它。') };
   return {
-    lesson: id, title: say('A deletes the lock of B', 'A 删掉了 B 的锁'),
+    lesson: id, repeats: 0, recorded: false, ...more, title: say('A deletes the lock of B', 'A 删掉了 B 的锁'),
     actors: [{ id: 'a', name: say('Client A', '客户 A'), kind: 'client' }, { id: 'b', name: say('Client B', '客户 B'), kind: 'client' }, { id: 'redis', name: 'Redis', kind: 'redis' }, { id: 'stock', name: say('The stock', '库存'), kind: 'resource' }],
-    acts: [{ id: 'failure', title: say('DEL without asking', '不问主人就 DEL'), kind: 'failure', say: say('The value is the same for everybody.', '所有人的值都一样。'), first: 0, last: 5, verdict: broken },
-      { id: 'cure', title: say('Compare and delete', '比较再删除'), kind: 'cure', say: say('The value says whose lock it is.', '值说明了锁是谁的。'), first: 6, last: 8, verdict: kept }],
+    acts: [{ id: 'failure', title: say('DEL without asking', '不问主人就 DEL'), kind: 'failure', say: say('The value is the same for everybody.', '所有人的值都一样。'), first: 0, last: 5, verdict: broken, marks: FLAWED(say) },
+      { id: 'cure', title: say('Compare and delete', '比较再删除'), kind: 'cure', say: say('The value says whose lock it is.', '值说明了锁是谁的。'), first: 6, last: 8, verdict: kept, marks: CURED(say) }],
     events, code: { 'crates/locks/src/set_px_no_owner.rs': LOCK_RS }, verdict: kept,
   };
 }
@@ -156,8 +156,8 @@ export async function stubLab(page, how = {}) {
     const problem = how.refuse?.(method, url.pathname);
     if (problem) return route.fulfill({ status: problem.status, contentType: 'application/problem+json', headers: problem.headers, body: JSON.stringify(problem) });
     if (parts[0] === 'strategies') return json({ strategies: strategies(say), options: general(say) });
-    if (parts[0] === 'lessons' && parts[2] === 'play') return json(play(parts[1], say, body.options ?? {}));
-    if (parts[0] === 'lessons') return json({ lessons: lessons(say) });
+    if (parts[0] === 'lessons' && parts[2] === 'play') return json(play(parts[1], say, body.options ?? {}, how.play));
+    if (parts[0] === 'lessons') return json({ lessons: lessons(say).map((one) => ({ ...one, ...how.lesson })) });
     if (parts[0] === 'locks') return json(locks(say));
     if (parts[0] === 'ids') return json(ids(say));
     if (parts[0] === 'report') return route.fulfill({ contentType: 'text/html', body: '<!doctype html><title>Report</title>' });

@@ -487,6 +487,70 @@ export function lab(stage) {
       await page.leave();
     });
 
+    it('is a diagram that grows: actors in columns and colours, the violation in words, the lease as a bar that shrinks', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      const rows = page.locator('.diagram .row');
+      assert.equal(await rows.count(), 9);
+      assert.equal(await page.locator('.diagram .row:not(.later)').count(), 1, 'what is still to come is not there yet');
+      const colours = await page.locator('.cast .actor i').evaluateAll((signs) => signs.map((sign) => getComputedStyle(sign).backgroundColor));
+      assert.equal(new Set(colours.slice(0, 2)).size, 2, 'two clients, two colours');
+      for (let n = 0; n < 3; n++) await page.keyboard.press('ArrowRight');
+      assert.equal(await page.locator('.diagram .row:not(.later)').count(), 4);
+      assert.match(await rows.nth(3).locator('.violation').textContent(), /Two hold the lock: Client A and Client B/);
+      assert.match(await rows.nth(3).locator('.meaning').textContent(), /free: Client B has it/);
+      assert.equal(await page.locator('.diagram .violation').count(), 1, 'at the moment when it happens');
+      assert.equal(await page.textContent('#lease-words'), 'Client B’s lease: 200 ms left');
+      await page.keyboard.press('ArrowLeft');
+      assert.ok(await page.isVisible('#staged'), 'what was arranged says so');
+      assert.ok(await page.isHidden('#lease'), 'nobody has it');
+      const [stageBottom, controls] = await page.evaluate(() => [document.querySelector('.row.now').getBoundingClientRect().bottom, document.querySelector('.controls').getBoundingClientRect()].map((one) => one.bottom ?? one));
+      assert.ok(stageBottom < controls && controls <= 900, 'the step and the controls are both in sight');
+      await page.leave();
+    });
+
+    it('leads from the moment of the violation to the marked line, and says how often it was repeated', async () => {
+      const page = await visit({}, { play: { repeats: 2 } });
+      await page.goto('/lab/lessons/b03#4');
+      await staged(page);
+      await page.getByText('played again, 2 times').waitFor();
+      await page.getByRole('button', { name: 'Which line?' }).click();
+      assert.match(await page.locator('#marks .marked.flaw .line.marked').first().textContent(), /SELECT stock/);
+      await page.keyboard.press('End');
+      assert.equal(await page.locator('#marks .marked.cure').count(), 1, 'the act of the cure shows the cure');
+      assert.match(await page.locator('#prices tr').first().textContent(), /breaks.*3 to Redis/);
+      await page.leave();
+    });
+
+    it('where a server is missing, it says what installs it and offers the recorded play', async () => {
+      const page = await visit({}, { lesson: { available: { ok: false, why: 'no ZooKeeper runs here; apt install zookeeper', recorded: true } }, play: { recorded: true } });
+      await page.goto('/lab/lessons/b03');
+      await page.getByText('apt install zookeeper').waitFor();
+      await page.getByRole('button', { name: 'Play the recording' }).click();
+      await staged(page);
+      assert.ok(await page.getByText('This is a recording').isVisible());
+      await page.leave();
+    });
+
+    it('is readable from the last row and on a phone, named for axe, and printed whole', async () => {
+      const page = await visit({ width: 1920, height: 1080, reducedMotion: 'reduce' });
+      await page.goto('/lab/lessons/b03#4');
+      await staged(page);
+      const small = await page.evaluate(() => [...document.querySelectorAll('#theatre *')].filter((element) => element.checkVisibility() && !element.closest('.unseen') && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+        .filter((element) => parseFloat(getComputedStyle(element).fontSize) < 24).map((element) => element.outerHTML));
+      assert.deepEqual(small, []);
+      await page.emulateMedia({ media: 'print' });
+      assert.equal(await page.locator('.diagram .row.later').first().evaluate((row) => getComputedStyle(row).visibility), 'visible');
+      assert.equal(await page.locator('.lease-left').first().evaluate((bar) => getComputedStyle(bar).printColorAdjust), 'exact');
+      await page.emulateMedia({ media: 'screen' });
+      await page.setViewportSize({ width: 390, height: 780 });
+      await page.evaluate(axe);
+      const { violations } = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'best-practice'], resultTypes: ['violations'] }));
+      assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), []);
+      await page.leave();
+    });
+
     it('plays by itself until the end, at the speed that was chosen, and pauses', async () => {
       const page = await visit();
       await page.clock.install();

@@ -8,7 +8,7 @@ import { badges } from '../../static/js/lab/promise.js';
 import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
 import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
-import { actAt, arrow, dwellMs, firstOverlap, keyed, moment, timeline, within } from '../../static/js/lab/timeline.js';
+import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
 import { buyerNumber, GAP, LINES, MOMENTS, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
 describe('what is raced', () => {
@@ -240,6 +240,34 @@ describe('a lesson', () => {
     const same = timeline({ ...play, events: [play.events[0], play.events[0]], acts: [] });
     assert.equal(moment(same, 1).keys[0].changed, false);
   });
+
+  it('says what a reply means, and leaves alone what it does not know', () => {
+    const told = (command, reply, key_state = {}) => meaning(event('a', { to: 'redis', detail: { command, reply }, key_state }), (id) => id.toUpperCase(), (key, params = {}) => `${key} ${Object.values(params)}`.trim());
+    const shop = { 'phones in stock': { value: '1' }, orders: { value: '2' } };
+    assert.equal(told('SELECT stock FROM x', '1 row', shop), 'lesson.means.stock 1');
+    assert.equal(told('WITH sold AS (UPDATE x)', '1 row(s)', shop), 'lesson.means.wrote 1,2');
+    assert.equal(told('INSERT INTO x', '0 row(s)', shop), 'lesson.means.refused');
+    assert.equal(told('SET lock a-1 NX GET PX 9', '(nil)', { lock: { value: 'a-1', owner: 'a' } }), 'lesson.means.free A');
+    assert.equal(told('SET lock a-1 NX GET PX 9', '"b-1"', { 'redis lock': { value: 'b-1', owner: 'b' } }), 'lesson.means.taken B');
+    assert.deepEqual(['(integer) 1', '0'].map((reply) => told('DEL lock', reply)), ['lesson.means.deleted', 'lesson.means.not_deleted']);
+    assert.equal(told('PTTL lock', '(integer) -1'), '(integer) -1');
+    assert.equal(told('PTTL lock'), null);
+  });
+
+  it('measures what is left of a lease against the most that its owner had, on each server', () => {
+    const at = (ttl_ms, owner = 'a', name = 'lock') => event('a', { key_state: { [name]: { value: '1', ttl_ms, owner } } });
+    const leased = timeline({ actors: [], events: [at(200), at(50), at(100, 'b'), at(null), event('a'), at(9, 'a', 'redis-2 lock')], acts: [] });
+    assert.deepEqual([0, 1, 2, 3].map((step) => lease(leased, step)?.part), [1, 0.25, 1, 1]);
+    assert.deepEqual([lease(leased, 3).ttl, lease(leased, 4), lease(leased, 5, 'redis-1'), lease(leased, 5, 'redis-2').ttl], [null, null, null, 9]);
+  });
+
+  it('marks the step at which a second one comes in, and counts what each act sent', () => {
+    assert.deepEqual([0, 1, 2].map((step) => firstOfOverlap(line, step)), [false, false, true]);
+    const sent = timeline({ ...play, events: play.events.map((one, index) => ({ ...one, t_ms: index * 10, detail: one.to ? { command: 'GET x' } : {} })) });
+    assert.deepEqual(prices(sent).map(({ sent: to, ms }) => [to, ms]), [[[['redis', 2]], 20], [[['a', 1]], 10]]);
+  });
+
+  it('cuts words to their room', () => assert.deepEqual([shortened('abcdef', 6), shortened('abcdefg', 6), shortened('两个人都', 6)], ['abcdef', 'abcde…', '两个…']));
 
   it('arrows go between two lanes that there are', () => assert.deepEqual([0, 1, 3, 4].map((step) => arrow(line, line.events[step])), [[0, 2], null, null, null]));
 

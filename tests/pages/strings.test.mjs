@@ -6,6 +6,8 @@ import { posix } from 'node:path';
 import { describe, it } from 'node:test';
 import labOnlyEn from '../../static/js/lab/strings/en.js';
 import labOnlyZh from '../../static/js/lab/strings/zh.js';
+import raceEn from '../../static/js/lab/race-strings/en.js';
+import raceZh from '../../static/js/lab/race-strings/zh.js';
 import theatreEn from '../../static/js/lab/theatre-strings/en.js';
 import theatreZh from '../../static/js/lab/theatre-strings/zh.js';
 import whyEn from '../../static/js/lab/why-strings/en.js';
@@ -16,7 +18,7 @@ import { errorWords } from '../../static/js/strings.js';
 
 /** Sheets of words; a key stands in one of them. */
 const together = (...sheets) => { const all = sheets.flatMap(Object.entries); assert.equal(new Set(all.map(([key]) => key)).size, all.length, 'a key twice'); return Object.fromEntries(all); };
-const labEn = together(labOnlyEn, theatreEn, whyEn), labZh = together(labOnlyZh, theatreZh, whyZh);
+const labEn = together(labOnlyEn, raceEn, theatreEn, whyEn), labZh = together(labOnlyZh, raceZh, theatreZh, whyZh);
 const en = { ...siteEn, ...labEn }, zh = { ...siteZh, ...labZh };
 
 const ROOT = new URL('../../', import.meta.url);
@@ -86,7 +88,7 @@ it('every page preloads the modules it needs, so that they do not wait for each 
     const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w/-]+\.js)"/g)].map(([, name]) => name);
     assert.deepEqual(preloaded.sort(), [...needed].sort(), page);
     const more = (/data-more="([^"]*)"/.exec(html)?.[1] ?? '').split(' ').filter(Boolean);
-    const wanted = [['lab/words.js', 'lab/strings'], ['lab/theatre-words.js', 'lab/theatre-strings'], ['lab/why-words.js', 'lab/why-strings']].filter(([module]) => needed.has(module)).map(([, folder]) => folder);
+    const wanted = [['lab/words.js', 'lab/strings'], ['lab/race-words.js', 'lab/race-strings'], ['lab/theatre-words.js', 'lab/theatre-strings'], ['lab/why-words.js', 'lab/why-strings']].filter(([module]) => needed.has(module)).map(([, folder]) => folder);
     assert.deepEqual(more, wanted, `${page}: the lab's words are fetched where they are needed`);
   }
 });

@@ -12,7 +12,7 @@ import { badges } from './promise.js';
 import { reader } from './reader.js';
 import { row, unpack, pack } from './results.js';
 import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, toQuery } from './setup.js';
-import { inWords, t } from './words.js';
+import { inWords, t } from './race-words.js';
 
 /** What runs when it is clicked. `strategy:demonstration` is a lane that runs what this strategy is shown by. */
 const PRESETS = {

@@ -8,15 +8,16 @@ import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonStrip } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { chosenOptions } from './setup.js';
-import { stage } from './stage.js';
-import { dwellMs, firstOverlap, keyed, moment, timeline, within } from './timeline.js';
+import { byInterest, marked } from './marked.js';
+import { colours, stage } from './stage.js';
+import { dwellMs, firstOverlap, keyed, lease, meaning, moment, prices, timeline, within } from './timeline.js';
 import { inWords, t } from './theatre-words.js';
 
 const ID = decodeURIComponent(location.pathname.split('/')[3] ?? '');
 const PLAYING_MS = 90_000; // some lessons start servers of their own
 const chosen = Object.fromEntries([...new URLSearchParams(location.search)].filter(([name]) => /^\w{1,40}$/.test(name)));
 
-let lesson, line, draw, step = 0, speed = 1, timer = null;
+let lesson, line, draw, paint, shownAct, step = 0, speed = 1, timer = null;
 const sources = new Map(); // file → its code on the page, made when it first runs
 
 const nameOf = (id) => line.actors.find((actor) => actor.id === id)?.name ?? id;
@@ -38,11 +39,14 @@ function show(to, { quiet = false } = {}) {
   $('#command').hidden = command == null;
   text($('#command'), command ?? '');
   $('#reply').hidden = reply == null;
-  text($('#reply'), reply == null ? '' : `→ ${reply}`);
+  const means = meaning(event, nameOf, t);
+  text($('#reply'), reply == null ? '' : means && means !== reply ? `→ ${means}   ${reply}` : `→ ${reply}`);
+  $('#staged').hidden = !event.staged;
+  showLease();
+  showAct(now, act);
   showHolders(now);
   showKeys(now);
   showCode(event.line);
-  showAct(now, act);
   $('#back').disabled = $('#first').disabled = step === 0;
   $('#next').disabled = $('#end').disabled = step === line.last;
   for (const row of $('#rows').children) row.classList.toggle('now', row.dataset.step === String(step));
@@ -59,11 +63,24 @@ function spoken({ event, overlap, believers }) {
   ].filter(Boolean).map((one) => (/[.!?。！？]$/.test(one) ? one : `${one}.`)).join(' ');
 }
 
+/** What is left of the lease, as a bar that shrinks from step to step. */
+function showLease() {
+  const left = lease(line, step);
+  $('#lease').hidden = !left;
+  if (!left) return;
+  const name = nameOf(left.owner);
+  text($('#lease-words'), left.ttl == null ? t('lesson.lease_ever', { name }) : t('lesson.lease', { name, ms: number(left.ttl) }));
+  const bar = $('#lease i');
+  bar.className = paint(left.owner);
+  bar.style.width = `${Math.round(left.part * 100)}%`;
+}
+
 function showHolders({ believers, overlap }) {
   const box = $('#holders');
   box.className = overlap ? 'holders overlap' : 'holders';
   text($('#holders-title'), overlap ? t('lesson.two', { names: listed(believers) }) : believers.length ? t('lesson.believes') : t('lesson.nobody'));
-  $('#holders-list').replaceChildren(...(overlap ? [] : believers.map((id) => h('li', {}, nameOf(id)))));
+  $('#holders-list').replaceChildren(...(overlap ? [] : believers.map((id) => h('li', { class: paint(id) }, nameOf(id)))));
+  $('#which-line').hidden = !overlap || $('#marks-box').hidden;
 }
 
 function showKeys({ keys }) {
@@ -93,11 +110,19 @@ function showCode(at) {
 function verdictWords(verdict) { return verdict?.broken ? t('lesson.broken', { why: verdict.why ?? '' }) : t('lesson.held', { why: verdict?.why ?? '' }); }
 
 function showAct({ ends, number: current }, act) {
-  for (const [index, button] of [...$('#acts').querySelectorAll('button')].entries()) {
+  for (const [index, button] of [...$('#acts').querySelectorAll('.act')].entries()) {
     if (index === current) button.setAttribute('aria-current', 'step');
     else button.removeAttribute('aria-current');
   }
   text($('#act-say'), act.say ?? '');
+  const strip = $('#acts'), here = strip.children[current];
+  if (shownAct !== act) strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 16;
+  if (shownAct !== act) {
+    shownAct = act;
+    const marks = byInterest(act.marks, act.kind !== 'cure');
+    $('#marks-box').hidden = marks.length === 0;
+    $('#marks').replaceChildren(...marks.map((mark, index) => marked(mark, String(index + 1))));
+  }
   const box = $('#verdict');
   box.hidden = !ends || !act.verdict;
   box.className = `verdict ${act.verdict?.broken ? 'bad' : 'ok'}`;
@@ -156,11 +181,20 @@ function perform(play) {
   if (line.last < 0) return failed({ code: 'empty', detail: t('lesson.empty') }, run);
   sources.clear();
   $('#code').replaceChildren();
-  draw = stage($('#stage'), line, seek);
+  paint = colours(line.actors);
+  shownAct = null;
+  $('#theatre').hidden = $('#after').hidden = false;
+  draw = stage($('#stage'), line, seek, { nameOf, listed });
+  $('#as-recorded').hidden = !play.recorded;
+  $('#repeats').hidden = !play.repeats;
+  text($('#repeats'), play.repeats ? t('lesson.repeats', { n: play.repeats }) : '');
+  $('#prices').replaceChildren(...prices(line).map(({ act, sent, ms }) => h('tr', {},
+    h('th', { scope: 'row' }, act.title), h('td', { class: act.verdict?.broken ? 'bad' : '' }, t(act.verdict?.broken ? 'lesson.mark_broken' : 'lesson.mark_held')),
+    h('td', {}, [...sent.map(([to, n]) => t('lesson.sent', { n, to: nameOf(to) })), t('ms', { n: number(ms) })].join(' · ')))));
   $('#acts').replaceChildren(...line.acts.map((act, index) => {
     const meeting = firstOverlap(line, index);
     return h('li', {}, h('button', { type: 'button', class: `act ${act.kind}`, onclick: () => seek(act.first) },
-      h('small', {}, `${index + 1} · ${t(`lesson.kind.${act.kind}`)}`), h('span', {}, act.title),
+      h('small', {}, `${index + 1} · ${t(`lesson.kind.${act.kind}`)}`), h('span', { class: 'act-title' }, act.title),
       act.verdict ? h('em', { class: act.verdict.broken ? 'bad' : 'ok' }, t(act.verdict.broken ? 'lesson.mark_broken' : 'lesson.mark_held')) : null),
       meeting === null ? null : h('button', { type: 'button', class: 'button small quiet', onclick: () => seek(meeting) }, t('lesson.to_overlap')));
   }));
@@ -168,11 +202,10 @@ function perform(play) {
     h('td', {}, h('button', { type: 'button', class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), onclick: () => seek(index) }, String(index + 1))),
     h('td', {}, event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor)),
     h('td', {}, h('code', {}, event.detail?.command ?? '–'), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
-    h('td', { class: 'says' }, event.say ?? ''),
+    h('td', { class: 'says' }, event.say ?? '', event.staged ? h('span', { class: 'staged-mark' }, t('lesson.staged')) : null),
     h('td', {}, event.believers?.length ? listed(event.believers) : '–', event.overlap ? h('strong', { class: 'error' }, ` ${t('lesson.overlap')}`) : null))));
   $('#seek').max = line.last;
   text($('#outcome'), play.verdict?.why ? t('lesson.outcome', { why: play.verdict.why }) : '');
-  $('#theatre').hidden = false;
   show(Number(/^#(\d+)$/.exec(location.hash)?.[1] ?? 1) - 1, { quiet: true });
 }
 
@@ -232,15 +265,20 @@ async function load() {
     $(`#${part}`).parentElement.hidden = !lesson[part];
     text($(`#${part}`), lesson[part] ?? '');
   }
+  optionForm();
   if (lesson.available?.ok === false) {
     $('#preparing').hidden = true;
-    return failed({ status: 409, code: 'strategy_unavailable', detail: lesson.available.why }, load);
+    $('#unplayed').hidden = false;
+    text($('#unplayed-why'), t('lab.unavailable', { why: lesson.available.why ?? '' }));
+    $('#recording').hidden = !lesson.available.recorded;
+    return;
   }
-  optionForm();
   await run();
 }
 
 frame();
+$('#recording').addEventListener('click', () => { $('#unplayed').hidden = true; run(); });
+$('#which-line').addEventListener('click', () => { $('#marks-box').scrollIntoView(); $('#h-marks').focus({ preventScroll: true }); });
 $('#first').addEventListener('click', () => seek(0));
 $('#back').addEventListener('click', () => seek(step - 1));
 $('#next').addEventListener('click', () => seek(step + 1));

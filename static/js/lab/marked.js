@@ -6,7 +6,7 @@ import { t } from './words.js';
 
 const AROUND = 2; // lines shown before and after the marked one, until somebody wants all of them
 
-function code({ code: source, file, first_line: first, marked_line: marked, label }, from, to) {
+function code({ code: source, file, first_line: first, line: marked, label }, from, to) {
   const rows = lines(source, file).slice(from - first, to - first + 1).map((pieces, index) => h('span', { class: from + index === marked ? 'line marked' : 'line' },
     ...pieces.map(([kind, piece]) => (kind ? h('span', { class: `t-${kind}` }, piece) : piece)), '\n'));
   const element = h('pre', { class: 'code excerpt', tabindex: '0', role: 'region', 'aria-label': label }, h('code', {}, ...rows));
@@ -16,13 +16,14 @@ function code({ code: source, file, first_line: first, marked_line: marked, labe
 
 /** One mark: its words, its line with the lines around it, and the whole excerpt where there is more. `place` tells its code apart. */
 export function marked(given, place = '') {
-  const mark = { ...given, label: [place, t('lab.source_of', { title: `${given.file}:${given.marked_line}` })].filter(Boolean).join(' · ') };
+  const line = given.marked_line + 1; // the mark is a comment above the line that it marks
+  const mark = { ...given, line, label: [place, t('lab.source_of', { title: `${given.file}:${line}` })].filter(Boolean).join(' · ') };
   const last = mark.first_line + mark.code.replace(/\n$/, '').split('\n').length - 1;
-  const from = Math.max(mark.first_line, mark.marked_line - AROUND), to = Math.min(last, mark.marked_line + AROUND);
+  const from = Math.max(mark.first_line, line - AROUND), to = Math.min(last, line + AROUND);
   const box = h('figure', { class: `marked ${mark.kind}` },
     h('figcaption', {}, h('strong', {}, t(`lab.mark.${mark.kind}`)), ' ', mark.words), code(mark, from, to));
   const more = from > mark.first_line || to < last;
-  box.append(h('p', { class: 'where-from' }, h('code', {}, `${mark.file}:${mark.marked_line}`), ' ',
+  box.append(h('p', { class: 'where-from' }, h('code', {}, `${mark.file}:${line}`), ' ',
     more ? h('button', { type: 'button', class: 'read', onclick: ({ target }) => { box.querySelector('.excerpt').replaceWith(code(mark, mark.first_line, last)); target.remove(); } }, t('lab.mark.more')) : null));
   return box;
 }

@@ -1,55 +1,116 @@
-// The swim lanes: one lane for each actor, one row for each step, time runs down. What was sent is an arrow; a lane is thick
-// while its actor believes to hold the lock, and red while two do. For the eye only: the table below says the same.
+// The play as a sequence diagram that grows: actors in fixed columns, time runs down. A lifeline is thick while its actor
+// thinks it holds the lock; a bar under a server is what is left of the lease, in its owner's colour. For the eye only: the
+// table below says the same.
 
-import { h } from '../ui.js';
-import { arrow, isOverlap } from './timeline.js';
-import { t } from './words.js';
+import { arrow, firstOfOverlap, isOverlap, lease, meaning, shortened } from './timeline.js';
+import { t } from './theatre-words.js';
 
-export function stage(root, line, onSeek) {
-  const columns = line.actors.length;
-  const template = `repeat(${columns}, minmax(0, 1fr))`;
-  const laid = (element) => { element.style.gridTemplateColumns = template; return element; };
-  const head = laid(h('div', { class: 'cast' }, ...line.actors.map(({ name, kind }) => h('span', { class: `actor ${kind}` }, h('i', {}), name))));
-  const rows = line.events.map((event, step) => {
-    const row = laid(h('div', { class: isOverlap(event) ? 'step overlap' : 'step' }));
-    row.append(...line.actors.map(({ id }, column) => {
-      const life = h('span', { class: (event.believers ?? []).includes(id) ? 'life holds' : 'life' });
-      life.style.gridColumn = column + 1;
-      return life;
-    }));
-    const sent = arrow(line, event);
-    const from = Math.max(0, line.actors.findIndex(({ id }) => id === event.actor));
-    const [left, right] = sent ? [Math.min(...sent), Math.max(...sent)] : [Math.max(0, from - 1), Math.min(columns - 1, from + 1)];
-    const side = sent || right - left === 2 ? '' : from === left ? ' start' : ' end';
-    const label = h('p', { class: `sent${side}` },
-      event.detail?.command ? h('code', {}, event.detail.command) : h('span', { class: 'tale' }, event.say ?? words(event.step)), event.detail?.reply != null ? h('code', { class: 'reply' }, `→ ${event.detail.reply}`) : null);
-    label.style.gridColumn = `${left + 1} / ${right + 2}`;
-    row.append(label);
-    if (sent) {
-      const shaft = h('span', { class: sent[0] < sent[1] ? 'arrow' : 'arrow back' });
-      shaft.style.gridColumn = `${left + 1} / ${right + 2}`;
-      shaft.style.marginInline = `${50 / (right - left + 1)}%`; // from the middle of one lane to the middle of the other
-      row.append(shaft);
-    } else {
-      const dot = h('span', { class: 'dot' });
-      dot.style.gridColumn = from + 1;
-      row.append(dot);
-    }
-    row.addEventListener('click', () => onSeek(step));
-    return row;
-  });
-  const chapters = new Map(line.acts.map((act, number) => [act.first, h('p', { class: 'curtain' }, `${number + 1} · ${t(`lesson.kind.${act.kind}`)}: ${act.title}`)]));
-  const list = h('div', { class: 'steps' }, ...rows.flatMap((row, step) => (chapters.has(step) ? [chapters.get(step), row] : [row])));
-  root.replaceChildren(head, list);
-  let shown = null;
-  return (step) => {
-    rows.forEach((row, index) => row.classList.toggle('later', index > step));
-    for (const [first, curtain] of chapters) curtain.classList.toggle('later', first > step);
-    shown?.classList.remove('now');
-    shown = rows[step];
-    shown.classList.add('now');
-    root.scrollTop = shown.offsetTop - root.clientHeight * 0.55; // only the stage scrolls, never the page
-  };
+const SVG = 'http://www.w3.org/2000/svg';
+const PALETTE = 4; // colours of clients, in the sheet
+
+function svg(name, props = {}, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(props)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
 }
 
-const words = (step) => String(step ?? '').replaceAll('_', ' ').replaceAll('-', ' ');
+/** Which colour each client has; servers have none. */
+export function colours(actors) {
+  const clients = actors.filter(({ kind }) => kind === 'client').map(({ id }) => id);
+  return (id) => (clients.includes(id) ? `who-${clients.indexOf(id) % PALETTE}` : 'who-server');
+}
+
+/** Answers a function that shows a step. */
+export function stage(root, line, onSeek, { nameOf, listed }) {
+  const paint = colours(line.actors);
+  let shown = 0, rows = [], heads = null;
+
+  function lay() {
+    const em = parseFloat(getComputedStyle(root).fontSize), wide = Math.max(300, root.clientWidth - 2);
+    const row = em * 3.5, column = wide / line.actors.length;
+    const picture = svg('svg', { width: wide, class: 'diagram', 'aria-hidden': 'true' });
+    const ruler = svg('text', { class: 'command' });
+    ruler.textContent = '0'.repeat(20);
+    picture.append(ruler);
+    root.append(picture);
+    const letter = ruler.getComputedTextLength() / 20 || em / 2;
+    ruler.remove();
+    const at = (index) => column * (index + 0.5), fits = Math.floor((wide - em) / letter);
+    let y = em * 0.6;
+    rows = line.events.map((event, step) => {
+      const group = svg('g', { class: `row${isOverlap(event) ? ' overlap' : ''}` });
+      const act = line.acts.find(({ first }) => first === step);
+      if (act) {
+        const label = svg('text', { x: em * 0.7, y: y + em * 1.5, class: 'curtain' });
+        label.textContent = shortened(`${line.acts.indexOf(act) + 1} · ${t(`lesson.kind.${act.kind}`)}: ${act.title}`, fits * 0.9);
+        group.append(svg('rect', { x: 0, y: y + em * 0.3, width: wide, height: em * 1.8, class: 'curtain-back' }), label);
+        y += em * 2.2;
+      }
+      const top = y, extra = firstOfOverlap(line, step) ? em * 1.7 : 0;
+      group.append(svg('rect', { x: 0, y: top, width: wide, height: row + extra, class: 'back' }));
+      for (const [index, { id }] of line.actors.entries()) {
+        const holds = (event.believers ?? []).includes(id), thick = holds ? em * 0.7 : 2;
+        group.append(svg('rect', { x: at(index) - thick / 2, y: top, width: thick, height: row + extra, class: `life ${holds ? `holds ${paint(id)}` : ''}` }));
+      }
+      if (extra) {
+        const words = svg('text', { x: wide / 2, y: top + em * 1.2, class: 'violation', 'text-anchor': 'middle' });
+        words.textContent = shortened(`✕ ${t('lesson.two', { names: listed(event.believers) })}`, fits * 0.8);
+        group.append(words);
+      }
+      const base = top + extra, sent = arrow(line, event), from = Math.max(0, line.actors.findIndex(({ id }) => id === event.actor));
+      const middle = sent ? (at(sent[0]) + at(sent[1])) / 2 : at(from);
+      const say = (text, dy, kind, scale = 1) => {
+        if (!text) return;
+        const cut = shortened(text, fits / scale), half = (cut.length * letter * scale * (/[\u4e00-\u9fff]/.test(cut) ? 1.7 : 1)) / 2;
+        const element = svg('text', { x: Math.min(Math.max(middle, half + em * 0.3), Math.max(wide - half - em * 0.3, half)), y: base + dy, class: kind, 'text-anchor': 'middle' });
+        element.textContent = cut;
+        group.append(element);
+      };
+      if (sent) {
+        const [x1, x2] = sent.map(at), tip = x1 < x2 ? -1 : 1, yy = base + em * 1.75;
+        group.append(svg('path', { d: `M${x1} ${yy}H${x2}m${tip * em * 0.5} ${-em * 0.3}l${-tip * em * 0.5} ${em * 0.3}l${tip * em * 0.5} ${em * 0.3}`, class: `arrow ${paint(event.actor)}`, pathLength: 1 }));
+        say(event.detail?.command ?? '', em * 1.3, 'command');
+        say(meaning(event, nameOf, t) ?? event.say, em * 2.85, 'meaning');
+      } else {
+        group.append(svg('circle', { cx: at(from), cy: base + em * 1.2, r: em * 0.42, class: `dot ${paint(event.actor)}` }));
+        say(event.say, em * 2.6, 'tale');
+      }
+      for (const [server, { id, kind }] of line.actors.entries()) {
+        const left = ['redis', 'zookeeper'].includes(kind) ? lease(line, step, id) : null, whole = column * 0.7;
+        if (!left) continue;
+        group.append(svg('rect', { x: at(server) - whole / 2, y: base + row - em * 0.32, width: whole, height: em * 0.26, class: 'lease-whole' }),
+          svg('rect', { x: at(server) - whole / 2, y: base + row - em * 0.32, width: Math.max(1, whole * left.part), height: em * 0.26, class: `lease-left ${paint(left.owner)}` }));
+      }
+      if (event.staged) say(t('lesson.staged'), em * 0.55, 'staged', 1);
+      group.addEventListener('click', () => onSeek(step));
+      y = base + row;
+      picture.append(group);
+      return { group, top, bottom: y };
+    });
+    picture.setAttribute('height', y + em);
+    heads ??= document.createElement('div');
+    heads.className = 'cast';
+    heads.style.gridTemplateColumns = `repeat(${line.actors.length}, minmax(0, 1fr))`;
+    heads.replaceChildren(...line.actors.map(({ id, name, kind }) => {
+      const head = document.createElement('span'), sign = document.createElement('i');
+      head.className = `actor ${kind} ${paint(id)}`;
+      head.append(sign, name);
+      return head;
+    }));
+    root.replaceChildren(heads, picture);
+    show(shown);
+  }
+
+  function show(step) {
+    shown = step;
+    rows.forEach(({ group }, index) => { group.classList.toggle('later', index > step); group.classList.toggle('now', index === step); });
+    const { bottom } = rows[step];
+    root.scrollTop = bottom + heads.offsetHeight - root.clientHeight * 0.8; // only the stage scrolls, never the page
+  }
+
+  let laid = root.clientWidth;
+  new ResizeObserver(() => { if (root.clientWidth !== laid) { laid = root.clientWidth; lay(); } }).observe(root);
+  lay();
+  return show;
+}

@@ -55,3 +55,57 @@ export function arrow(line, event) {
   const from = line.actors.findIndex(({ id }) => id === event.actor), to = line.actors.findIndex(({ id }) => id === event.to);
   return from < 0 || to < 0 || from === to ? null : [from, to];
 }
+
+/** Whether a step is the one at which a second holder comes in. */
+export const firstOfOverlap = (line, step) => isOverlap(line.events[step]) && (step === line.acts[actAt(line, step)].first || !isOverlap(line.events[step - 1]));
+
+/** The key that is the lock, if there is one; of several servers each has its own (`redis-2 lock:phone`). */
+function lockOf(event, server) {
+  const own = Object.entries(event.key_state ?? {}).filter(([name]) => !/^\S+ .*lock/.test(name) || !server || name.startsWith(`${server} `));
+  const found = own.filter(([name, state]) => /lock/.test(name) && !/fence|freed/.test(name) && state?.value != null && state.owner);
+  return found.find(([, { ttl_ms: ttl }]) => ttl > 0) ?? found[0] ?? null;
+}
+
+/** What is left of the lease at a step, as a part of the most that its owner had in this act: {owner, part, ttl}, or null. */
+export function lease(line, step, server) {
+  const [name, state] = lockOf(line.events[step], server) ?? [];
+  if (!state) return null;
+  if (!(state.ttl_ms > 0)) return { owner: state.owner, part: 1, ttl: null };
+  const { first } = line.acts[actAt(line, step)];
+  const had = line.events.slice(first, step + 1).map((event) => event.key_state?.[name]).filter((one) => one?.owner === state.owner && one.ttl_ms > 0);
+  return { owner: state.owner, part: state.ttl_ms / Math.max(...had.map((one) => one.ttl_ms)), ttl: state.ttl_ms };
+}
+
+/** A reply as a reader wants it: what it says about the lock or the stock; null where it speaks for itself. `t` has the words. */
+export function meaning(event, nameOf, t) {
+  const { command = '', reply } = event.detail ?? {};
+  if (reply == null) return null;
+  const state = event.key_state ?? {}, stock = state['phones in stock']?.value, orders = state.orders?.value;
+  if (/^SELECT stock/i.test(command) && stock != null && /row/.test(reply)) return t('lesson.means.stock', { n: stock });
+  if (/^(?:WITH|UPDATE|INSERT)\b/i.test(command)) {
+    if (/^0 row/.test(reply)) return t('lesson.means.refused');
+    if (/row/.test(reply) && stock != null) return t('lesson.means.wrote', { stock, orders: orders ?? '–' });
+  }
+  const [, name] = /^(?:SET|SETNX) (\S+)/.exec(command) ?? [], owner = name && (state[name] ?? state[`${event.to} ${name}`])?.owner;
+  if (owner && /NX\b/.test(command)) return t(owner === event.actor ? 'lesson.means.free' : 'lesson.means.taken', { name: nameOf(owner) });
+  if (/^(?:EVALSHA \w*release|DEL\b)/.test(command)) {
+    if (/^(?:\(integer\) )?0$/.test(reply)) return t('lesson.means.not_deleted');
+    if (/^(?:\(integer\) )?1$/.test(reply)) return t('lesson.means.deleted');
+  }
+  return reply;
+}
+
+/** At most so many letters; a Chinese one is as wide as two. */
+export function shortened(text, most) {
+  const all = [...String(text)];
+  let room = most, end = 0;
+  while (end < all.length && (room -= /[\u2e80-\uffef]/.test(all[end]) ? 2 : 1) >= 0) end += 1;
+  return end === all.length ? all.join('') : `${all.slice(0, Math.max(1, end - 1)).join('')}…`;
+}
+
+/** What an act sent to whom, while it ran: its price. [{act, kind, sent: [[actor, n]…], ms}…] */
+export const prices = (line) => line.acts.map((act) => {
+  const events = line.events.slice(act.first, act.last + 1), sent = new Map();
+  for (const { to, detail } of events) if (to && detail?.command) sent.set(to, (sent.get(to) ?? 0) + 1);
+  return { act, sent: [...sent], ms: Math.round((events.at(-1).t_ms ?? 0) - (events[0].t_ms ?? 0)) };
+});
