@@ -64,7 +64,7 @@ function verdict(strategy, stock, buyers, nodes, say) {
   return {
     strategy, stock, attempts: buyers, sold, oversold: Math.max(0, sold - stock), undersold: 0, duplicates: 0, lost: 0, contended: strategy === 'token-lock' ? 41 : 0, failed: 0,
     throughput_per_s: { naive: 812.4, 'process-mutex': 331, 'conditional-update': 1240.7 }[strategy] ?? 402.2, latency_ms: latency(bad ? 9.2 : 14.1), winners_ms: latency(22), losers_ms: latency(4.4),
-    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true, collision: bad ? { place: 'the stock is read', buyers: ['buyer-12', 'buyer-47'], at_ms: 3.4 } : null,
+    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true, collision: bad ? { place: 'the stock is read', buyers: ['buyer-12', 'buyer-47'], at_ms: 3.4, a: { buyer: 'buyer-12', node: 0, began_ms: 1.2, sold_ms: 8.5, order_id: '4711' }, b: { buyer: 'buyer-47', node: 0, began_ms: 2, sold_ms: 9.1, order_id: '4712' } } : null,
     explanation: bad ? say(`It sold ${sold - stock} units that do not exist: buyers read the same stock before either had written.`, `多卖了 ${sold - stock} 件：买家在写回之前读到了同一个库存。`)
       : say('It sold exactly what there was, and nobody twice.', '不多不少，没有人买到两次。'),
   };
@@ -130,7 +130,7 @@ function locks(say) {
     locks: [['set-px-no-owner', 'SET NX PX, plain DEL', 'no'], ['token', 'Token lock', 'yes'], ['redlock', 'Redlock', 'yes']].map(([id, title, owner]) => ({
       id, title, properties: { mutual_exclusion: cell('partly', 'While the work is shorter than the lease.', '当工作短于租期时。'), no_deadlock: cell('yes', 'The lease ends by itself.', '租期会自己结束。'),
         node_failure: cell(id === 'redlock' ? 'partly' : 'no', 'One Redis is one Redis.', '一个 Redis 就是一个 Redis。'), only_owner_unlocks: cell(owner, 'The value says who took it.', '值说明是谁拿的。') },
-      round_trips: { acquire: 1, release: 1 }, cost_us: id === 'redlock' ? null : { p50: 84.2, p99: 412 }, use_when: say('The counter behind it decides anyway.', '后面的计数器本来就会决定。'), not_given: say('Fencing.', '栅栏令牌。'),
+      round_trips: { acquire: 1, release: 1 }, cost_us: id === 'redlock' ? null : { p50: 84.2, p99: 412, samples: 500 }, use_when: say('The counter behind it decides anyway.', '后面的计数器本来就会决定。'), not_given: say('Fencing.', '栅栏令牌。'),
     })),
     note_on_fencing: say('A lock is a belief. The resource has to refuse whoever comes with an older number.', '锁只是一种信念。资源必须拒绝带着旧号码来的人。'),
   };

@@ -17,6 +17,11 @@ async function raced(page) {
   await page.click('#go');
   await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
 }
+/** The reader, which is fetched when one comes near. */
+async function reads(page) {
+  await page.locator('#reader').scrollIntoViewIfNeeded();
+  await page.waitForSelector('#read-code .line');
+}
 /** As a text stands in HTML. */
 const escaped = (words) => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 const staged = (page) => page.waitForSelector('#theatre:not([hidden])');
@@ -29,10 +34,10 @@ export function lab(stage) {
     return page;
   }
   const EVERY = [
-    ['lab', '/lab?s=naive,token-lock', async (page) => { await loaded(page); await page.waitForSelector('.lesson-card'); await page.click('#options summary'); }],
+    ['lab', '/lab?s=naive,token-lock', async (page) => { await loaded(page); await page.waitForSelector('.lesson-card'); await page.click('#options summary'); await reads(page); }],
     ['lab-raced', '/lab?s=naive,conditional-update', async (page) => { await loaded(page); await page.click('#start'); await page.waitForSelector('#results:not([hidden])'); await page.waitForSelector('.lane.bad'); }],
     ['lesson', '/lab/lessons/b03#4', async (page) => { await staged(page); await page.click('details summary'); }],
-    ['locks', '/lab/locks', loaded],
+    ['locks', '/lab/locks', async (page) => { await loaded(page); await page.locator('.open').first().click(); }],
     ['lab-off', '/static/lab-off.html', (page) => page.waitForSelector('h1')],
     ['ids', '/lab/ids', (page) => page.waitForSelector('.idea')],
     ['why', '/lab/why', async (page) => { await raced(page); for (let n = 0; n < 3; n++) await page.keyboard.press('ArrowRight'); await page.waitForSelector('.glows'); }],
@@ -112,6 +117,7 @@ export function lab(stage) {
       assert.ok(await page.isDisabled('#pick-zookeeper-lock'));
       await page.getByText('no ZooKeeper runs here').waitFor();
       assert.equal(await page.textContent('#start'), 'Run');
+      await reads(page);
       await page.selectOption('#read-beside', 'process-mutex');
       assert.match(await page.textContent('.line.differs'), /self\.mutex\.lock/);
       assert.ok(await page.getByText('`<b>` is no markup here').first().isVisible());
@@ -122,6 +128,7 @@ export function lab(stage) {
       const page = await visit();
       await page.goto('/lab?s=naive');
       await loaded(page);
+      await reads(page);
       await page.getByRole('button', { name: 'Run it: Two buyers' }).click();
       await page.waitForSelector('#table tr');
       const made = page.asked.find(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).body;
@@ -153,6 +160,7 @@ export function lab(stage) {
       const lane = page.locator('.lane.bad');
       await lane.getByRole('button', { name: 'Why? Naive' }).click();
       assert.match(await lane.locator('.collision figcaption').textContent(), /buyer-12 and buyer-47 .* “stock read”/);
+      assert.match(await lane.locator('.collision li').nth(1).textContent(), /buyer-47.*asked at 2 ms.*stock read: 3\.4 ms.*sold at 9\.1 ms, order 4712/);
       assert.equal(await lane.locator('.marked.flaw').count(), 2);
       const [first] = await lane.locator('.marked.flaw .line.marked').allTextContents();
       assert.match(first, /SELECT stock/);
@@ -164,6 +172,7 @@ export function lab(stage) {
       assert.match(await sound.locator('.marked.cure .line.marked').textContent(), /stock > 0/);
       assert.equal(await sound.locator('.collision').count(), 0);
       await page.locator('#charts li.bad').first().getByRole('button').click();
+      await reads(page);
       assert.equal(await page.textContent('#h-reader'), 'Naive', 'a red bar leads to the lines');
       assert.ok(await page.locator('#read-marks .marked.flaw').first().isVisible());
       assert.equal(await page.textContent('#read-lead'), 'Look, then take.');
@@ -287,11 +296,36 @@ export function lab(stage) {
       await page.leave();
     });
 
+    it('the preset of Redis locks goes red where a lease is outlived, an owner not checked, a node forgets, and green where a token is fenced', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab?run=locks');
+      await page.waitForFunction(() => document.querySelectorAll('#table tr').length === 4, null, { timeout: 60_000 });
+      const lanes = await page.locator('#lanes .lane').evaluateAll((all) => all.map((one) => one.className));
+      assert.deepEqual(lanes, ['lane bad', 'lane bad', 'lane bad', 'lane good']);
+      assert.equal(await page.locator('#lanes .demonstrates').count(), 4, 'each runs its own demonstration');
+      assert.equal(await page.locator('.predicted.against').count(), 0);
+      await page.locator('.lane.bad').first().locator('.why').click();
+      assert.ok(await page.locator('.lane.bad .marked.flaw .line.marked').first().isVisible());
+      await page.leave();
+    });
+
+    it('a first visit: one click to an oversell, one more to its lines', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab');
+      await loaded(page);
+      await page.locator('main button').first().click();
+      await page.locator('.lane.bad .why').click({ timeout: 10_000 });
+      await page.locator('.lane.bad .marked.flaw .line.marked').first().waitFor();
+      assert.match(await page.locator('.lane.bad .collision figcaption').textContent({ timeout: 60_000 }), /buyer-\d+ and buyer-\d+ of this race/);
+      await page.leave();
+    });
+
     it('every strategy can be read, in both languages', async () => {
       for (const locale of ['en-US', 'zh-CN']) {
         const page = await stage.visit({ locale });
         await page.goto('/lab');
         await loaded(page);
+        await reads(page);
         for (const id of await page.locator('#read-which option').evaluateAll((options) => options.map(({ value }) => value))) {
           await page.selectOption('#read-which', id);
           assert.ok(await page.locator('#read-words dd').count() >= 5, id);
@@ -368,8 +402,11 @@ export function lab(stage) {
       const page = await stage.visit();
       await page.goto('/lab/locks');
       await page.waitForSelector('#page:not([hidden])', { timeout: 60_000 });
-      const locks = await page.locator('#rows tr').count();
+      const locks = await page.locator('#rows .lock').count();
       assert.ok(locks >= 10, `${locks} locks`);
+      await page.setViewportSize({ width: 1280, height: 800 });
+      const bottom = await page.locator('#rows .lock').last().evaluate((row) => row.getBoundingClientRect().bottom);
+      assert.ok(bottom <= 800, `the last lock ends at ${bottom}`);
       assert.equal(await page.locator('#rows .answer:is(.yes, .no, .partly)').count(), locks * 4);
       await page.goto('/lab/ids');
       await page.waitForSelector('.idea', { timeout: 60_000 });
@@ -516,9 +553,9 @@ export function lab(stage) {
       await staged(page);
       await page.getByText('played again, 2 times').waitFor();
       await page.getByRole('button', { name: 'Which line?' }).click();
-      assert.match(await page.locator('#marks .marked.flaw .line.marked').first().textContent(), /SELECT stock/);
+      await page.locator('#marks .marked.flaw .line.marked', { hasText: 'SELECT stock' }).waitFor();
       await page.keyboard.press('End');
-      assert.equal(await page.locator('#marks .marked.cure').count(), 1, 'the act of the cure shows the cure');
+      await page.locator('#marks .marked.cure').waitFor(); // the act of the cure shows the cure
       assert.match(await page.locator('#prices tr').first().textContent(), /breaks.*3 to Redis/);
       await page.leave();
     });
@@ -616,12 +653,22 @@ export function lab(stage) {
     });
   });
 
-  it('the comparison of locks has an answer, a reason and a test in every cell', async () => {
-    const page = await visit();
+  it('the comparison of locks is one screen of signs, and each row opens to a reason and a test for each', async () => {
+    const page = await visit({ width: 1280, height: 800 });
     await page.goto('/lab/locks');
     await loaded(page);
     assert.equal(await page.locator('#rows .answer').count(), 12);
-    for (const cell of await page.locator('#rows .answer').allTextContents()) assert.match(cell, /^(yes|no|partly).+Test: tests\//);
+    for (const cell of await page.locator('#rows .answer').allTextContents()) assert.match(cell, /^(✓yes|✕no|~partly)$/);
+    assert.match(await page.locator('#rows .lock').first().textContent(), /84 µs, n = 500/, 'a cost says of how many');
+    assert.equal(await page.locator('#rows .reason:visible').count(), 0);
+    const open = page.getByRole('button', { name: 'Token lock' });
+    await open.focus();
+    await page.keyboard.press('Enter');
+    assert.equal(await open.getAttribute('aria-expanded'), 'true');
+    const reasons = await page.locator('#rows .reason').allTextContents();
+    assert.equal(reasons.length, 4);
+    for (const reason of reasons) assert.match(reason, /(yes|no|partly).+Test: tests\//);
+    await page.getByText('Use it when').waitFor();
     await page.getByText('A lock is a belief').waitFor();
     await page.leave();
   });

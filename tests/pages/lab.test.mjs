@@ -113,6 +113,7 @@ describe('a race', () => {
     const told = (more) => outcome({ sold: 10, stock: 10, ...more });
     assert.deepEqual(told({ oversold: 3, duplicates: 1, kept_promise: true }), { kind: 'oversold', n: 3, tone: 'bad' });
     assert.deepEqual([told({ duplicates: 9 }), told({ lost: 1 }), told({ undersold: 2 })].map(({ kind, tone: one }) => [kind, one]), [['duplicates', 'bad'], ['lost', 'bad'], ['undersold', 'warn']]);
+    assert.deepEqual(told({ sold: 0, undersold: 0, failed: 40 }), { kind: 'nothing', n: 40, tone: 'warn' });
     assert.deepEqual([told({}).kind, outcome({ sold: 1, stock: 5 }).kind], ['exact', 'sound']);
   });
 

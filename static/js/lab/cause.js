@@ -7,12 +7,15 @@ import { t } from './words.js';
 
 const PLACES = ['the stock is read', 'the version is read', 'there is no order yet', 'the order is written', 'the stock is taken', 'the unit is taken', 'the script has decided', 'the key has no expiry', 'unlocked and not committed'];
 
-/** Two requests of one race, each in a column of its own, and the step at which both stood. */
-function collision({ place, buyers: [a, b], at_ms: at }) {
+const ms = (n) => t('ms', { n: number(n ?? 0, { maximumFractionDigits: 1 }) });
+
+/** Two requests of one race, each in a column of its own: when each began, where both stood, and what each was told. */
+function collision({ place, buyers, at_ms: at, a, b }) {
   const words = PLACES.includes(place) ? t(`lab.place.${place}`) : place;
-  const column = (name) => h('li', {}, h('b', {}, name), h('span', {}, words));
-  return h('figure', { class: 'collision' }, h('figcaption', {}, t(a === b ? 'lab.why.same_buyer' : 'lab.why.collided', { a, b, ms: number(Math.round(at ?? 0)), place: words })),
-    h('ol', { 'aria-hidden': 'true' }, column(a), column(b)));
+  const column = (name, side) => h('li', {}, h('b', {}, name), side ? h('span', {}, t('lab.why.began', { ms: ms(side.began_ms) })) : null,
+    h('span', { class: 'met' }, t('lab.why.stood', { ms: ms(at), place: words })), side ? h('span', {}, t('lab.why.sold', { ms: ms(side.sold_ms), order: side.order_id })) : null);
+  return h('figure', { class: 'collision' }, h('figcaption', {}, t(buyers[0] === buyers[1] ? 'lab.why.same_buyer' : 'lab.why.collided', { a: buyers[0], b: buyers[1], ms: ms(at), place: words })),
+    h('ol', {}, column(buyers[0], a), column(buyers[1], b)));
 }
 
 /** `onSource()` opens the whole source. */

@@ -9,7 +9,6 @@ import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonCards } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
-import { reader } from './reader.js';
 import { row, unpack, pack } from './results.js';
 import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, toQuery } from './setup.js';
 import { inWords, t } from './race-words.js';
@@ -18,7 +17,7 @@ import { inWords, t } from './race-words.js';
 const PRESETS = {
   first: { strategies: ['naive', 'conditional-update'], stock: 10, buyers: 400 },
   nodes: { strategies: ['process-mutex', 'row-lock'], nodes: 3 },
-  locks: { strategies: ['set-px-no-owner:lease', 'token-lock:lease', 'multi-lock:forgets', 'fenced-lock:lease'] },
+  locks: { strategies: ['token-lock:paused', 'set-px-no-owner:slow-work', 'reentrant-lock:redis-forgets', 'fenced-lock:paused'] },
   buys: { strategies: ['hincrby', 'lock-and-hincrby'] },
   real: { strategies: ['row-lock', 'lua-sync', 'lua-stream', 'bucketed'], together: false, stock: 2000, buyers: 6000, concurrency: 512, duplicates: 0, options: { interleave: 'off' } },
 };
@@ -27,11 +26,26 @@ const KEPT = 'flash-sale.race'; // in the session: a race that goes on in the ot
 const setup = fromQuery(location.search), wanted = new URLSearchParams(location.search).get('run'); // ?run= names a preset
 let strategies = [], shared = [], running = null, runner = null, underway = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
 let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
-const read = reader($('#reader'), { familyName: (family) => familyName(family), onShow: demonstrate });
+let reading = null, toRead = [];
+/** The lines and words of a strategy, below the races: fetched when somebody comes near. */
+function readThese(...ids) {
+  toRead = ids;
+  if (reading) readNow();
+}
+function readNow() {
+  reading ??= import('./reader.js').then(({ reader }) => {
+    const read = reader($('#reader'), { familyName, onShow: demonstrate });
+    read.know(strategies);
+    return read;
+  });
+  return reading.then((read) => read.open(...toRead), () => { reading = null; });
+}
+const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '300px' });
 const named = (key) => strategies.find(({ id }) => id === laneParts(key)[0]);
 const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false);
-function readIn(id) {
-  read.open(id);
+async function readIn(id) {
+  readThese(id);
+  await readNow();
   $('#reader').scrollIntoView();
   $('#h-reader').focus({ preventScroll: true });
 }
@@ -80,7 +94,7 @@ function picker(strategy) {
 const isChosen = (id) => setup.strategies.some((key) => laneParts(key)[0] === id);
 function choose(id, chosen) {
   setup.strategies = chosen ? [...setup.strategies, id] : setup.strategies.filter((key) => laneParts(key)[0] !== id);
-  if (chosen) read.open(id);
+  if (chosen) readThese(id);
   changed();
 }
 
@@ -91,7 +105,7 @@ async function preset(name) {
   await underway;
   Object.assign(setup, defaults(), structuredClone(fields), { strategies: able(wanted) });
   fill();
-  if (setup.strategies.length) read.open(...setup.strategies.slice(0, 2).map((key) => laneParts(key)[0]));
+  if (setup.strategies.length) readThese(...setup.strategies.slice(0, 2).map((key) => laneParts(key)[0]));
   start();
 }
 
@@ -278,9 +292,9 @@ async function load() {
   setup.strategies = able(setup.strategies);
   if (!new URLSearchParams(location.search).has('s')) setup.strategies = able(PRESETS.first.strategies);
   pickers();
-  read.know(strategies);
   const [first = strategies[0]?.id, second] = setup.strategies.map((key) => laneParts(key)[0]);
-  read.open(first, second);
+  readThese(first, second);
+  near.observe($('#reader'));
   fill();
   const goesOn = await takeUp();
   await results();

@@ -3,12 +3,11 @@
 import { call } from '../api.js';
 import { number } from '../format.js';
 import { $, h, text } from '../ui.js';
+import { chosenOptions } from './choices.js';
 import { codeView } from './code.js';
 import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonStrip } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
-import { chosenOptions } from './setup.js';
-import { byInterest, marked } from './marked.js';
 import { colours, stage } from './stage.js';
 import { dwellMs, firstOverlap, keyed, lease, meaning, moment, prices, timeline, within } from './timeline.js';
 import { inWords, t } from './theatre-words.js';
@@ -119,9 +118,10 @@ function showAct({ ends, number: current }, act) {
   if (shownAct !== act) strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 16;
   if (shownAct !== act) {
     shownAct = act;
-    const marks = byInterest(act.marks, act.kind !== 'cure');
-    $('#marks-box').hidden = marks.length === 0;
-    $('#marks').replaceChildren(...marks.map((mark, index) => marked(mark, String(index + 1))));
+    $('#marks-box').hidden = !act.marks?.length;
+    import('./marked.js').then(({ byInterest, marked }) => {
+      if (shownAct === act) $('#marks').replaceChildren(...byInterest(act.marks, act.kind !== 'cure').map((mark, index) => marked(mark, String(index + 1))));
+    }, () => {}); // without them the lesson is still whole
   }
   const box = $('#verdict');
   box.hidden = !ends || !act.verdict;

@@ -1,5 +1,7 @@
 // What is to be raced, as plain data: read from the address, kept in the address, and told to the server. No DOM, no network.
 
+import { chosenOptions } from './choices.js';
+
 export const MOST_LANES = 4; // each holds a stream open, and HTTP/1.1 grants six connections per site
 
 /** Name → [default, least, most]. The server has the last word; these catch typing errors. */
@@ -42,29 +44,6 @@ export function toQuery(setup) {
   for (const [name, [otherwise]] of Object.entries(FIELDS)) if (setup[name] !== otherwise) said.set(name, setup[name]);
   for (const [name, value] of Object.entries(setup.options)) said.set(`o.${name}`, value);
   return said.toString().replaceAll('%2C', ',').replaceAll('%3A', ':');
-}
-
-/** Text of a form or an address → what the server's option is: a number, true or false, or one of its words. */
-export function optionValue(option, given) {
-  if (given === '' || given == null) return option.default;
-  if (Array.isArray(option.values)) return option.values.find((value) => String(value) === String(given)) ?? option.default;
-  if (typeof option.default === 'boolean') return String(given) === 'true';
-  if (typeof option.default === 'number' || option.min != null || option.max != null) {
-    const value = Math.round(Number(given));
-    return Number.isFinite(value) ? Math.max(option.min ?? -Infinity, Math.min(option.max ?? Infinity, value)) : option.default;
-  }
-  return String(given);
-}
-
-/** What of `chosen` (name → text) differs from the defaults of these options, as the server wants it. */
-export function chosenOptions(options, chosen) {
-  const said = {};
-  for (const option of options) {
-    if (!(option.name in chosen)) continue;
-    const value = optionValue(option, chosen[option.name]);
-    if (value !== option.default && value != null) said[option.name] = value;
-  }
-  return said;
 }
 
 /**
