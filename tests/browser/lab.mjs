@@ -106,6 +106,7 @@ export function lab(stage) {
       await page.goto(link);
       await page.waitForSelector('#table tr:nth-child(2)');
       assert.match(await page.textContent('#table'), /137 \/ 100/);
+      await eventually(() => page.locator('#results').evaluate((results) => { const { top } = results.getBoundingClientRect(); return top >= 0 && top < innerHeight / 2; }), 'a shared link lands on its result');
       assert.ok(await page.isHidden('#report'), 'there is no arena to report of');
       await page.leave();
     });

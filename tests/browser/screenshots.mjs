@@ -183,10 +183,19 @@ try {
   await keep('lab-results', lab, lab.locator('#results'));
   await lab.leave();
 
+  const why = await visit({ width: 1440, height: 900, deviceScaleFactor: 1 });
+  await why.goto('/lab/why');
+  await why.waitForSelector('#crowd i');
+  await why.click('#go');
+  await why.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
+  await settled(why);
+  await keep('why', why);
+  await why.leave();
+
   const theatre = await visit({ width: 1440, height: 1000, deviceScaleFactor: 1 });
   await theatre.goto('/lab/lessons/b03');
   await theatre.waitForSelector('#theatre:not([hidden])');
-  await theatre.click('.acts .quiet'); // the moment when two hold the lock
+  await theatre.locator('.acts .quiet').first().click(); // the moment when two hold the lock
   await settled(theatre);
   await keep('lesson', theatre);
   await theatre.leave();

@@ -215,8 +215,8 @@ async function race(heat, signal) {
     if (now.oversold > 0 && !(before?.oversold > 0)) text($('#say'), t('lab.say.oversold', { title: named(now.id).title, sold: number(now.sold), stock: number(now.stock) }));
     waiting ||= requestAnimationFrame(() => { // several arenas speak at once: paint once
       waiting = 0;
-      const states = [...latest.values()], to = scale(states);
-      states.forEach((one) => views.get(one.id).show(one, to));
+      const states = [...latest.values()];
+      for (const one of states) views.get(one.id).show(one, scale(states.filter(({ stock }) => stock === one.stock)));
     });
   };
   for (const one of lanes) onLane(heat.states.find(({ id }) => id === one.key) ?? lane(one.key, one.setup.stock));

@@ -98,8 +98,8 @@ export default {
   'lab.option.interleave': 'Force buyers into each other',
   'lab.option.token': 'Unique token',
 
-  'lab.mark.flaw': 'Flaw',
-  'lab.mark.cure': 'Cure',
+  'lab.mark.flaw': 'Flaw:',
+  'lab.mark.cure': 'Cure:',
   'lab.mark.more': 'More lines',
 
   'lab.source_of': 'Source: {title}',

@@ -97,8 +97,8 @@ export default {
   'lab.option.interleave': '强制买家交错',
   'lab.option.token': '唯一令牌',
 
-  'lab.mark.flaw': '缺陷',
-  'lab.mark.cure': '解法',
+  'lab.mark.flaw': '缺陷：',
+  'lab.mark.cure': '解法：',
   'lab.mark.more': '更多行',
 
   'lab.source_of': '源码：{title}',
