@@ -135,6 +135,10 @@ export function lab(stage) {
       const made = page.asked.find(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).body;
       assert.deepEqual([made.strategy, made.stock, made.nodes], ['naive', 1, 1]);
       assert.match(page.url(), /s=naive:double-click/);
+      assert.equal(await page.inputValue('#f-stock'), '1', 'the form shows what it runs');
+      await page.fill('#f-stock', '3');
+      await page.locator('#f-stock').blur();
+      assert.match(page.url(), /s=naive&/, 'and what is written there counts from then on');
       await page.leave();
     });
 

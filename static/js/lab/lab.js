@@ -113,7 +113,6 @@ async function preset(name) {
 function demonstrate(strategy, show) {
   if (running) return;
   Object.assign(setup, fromDemonstration(strategy, show));
-  if (show.id) Object.assign(setup, defaults(), { strategies: setup.strategies });
   fill();
   start();
   $('#race').scrollIntoView();
@@ -141,6 +140,9 @@ function fill() {
   changed();
 }
 
+/** Something was written: from here on the lanes run what the form says, not their demonstrations. */
+const asWritten = () => { setup.strategies = [...new Set(setup.strategies.map((key) => laneParts(key)[0]))]; };
+
 let shownOptions = '';
 function optionFields() {
   const found = new Map();
@@ -158,6 +160,7 @@ function optionFields() {
       const value = valueOf(input);
       if (value === '' || value === String(option.default)) delete setup.options[name];
       else setup.options[name] = value;
+      asWritten();
       remember();
     });
     return h('p', { class: 'field' }, h('label', { for: `o-${name}` }, optionName(name)), input,
@@ -307,7 +310,7 @@ async function load() {
 
 frame();
 for (const name of Object.keys(FIELDS)) {
-  $(`#f-${name}`).addEventListener('change', (event) => { setup[name] = bounded(name, event.target.value); event.target.value = setup[name]; changed(); });
+  $(`#f-${name}`).addEventListener('change', (event) => { setup[name] = bounded(name, event.target.value); event.target.value = setup[name]; asWritten(); changed(); });
 }
 $('#f-together').addEventListener('change', (event) => { setup.together = event.target.checked; changed(); });
 for (const name of Object.keys(PRESETS)) {
