@@ -369,7 +369,7 @@ export function lab(stage) {
         const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
         for (let node = walker.nextNode(); node; node = walker.nextNode()) {
           // What goes over the wire and what is source stay as they are.
-          if (!node.parentElement.closest('pre, #lang, script') && !(node.parentElement.closest('code') && !node.parentElement.closest('#keys th'))) look(node.textContent, node.parentElement.tagName);
+          if (!node.parentElement.closest('pre, #lang, script, .diagram .command, .diagram .meaning') && !(node.parentElement.closest('code') && !node.parentElement.closest('#keys th'))) look(node.textContent, node.parentElement.tagName);
         }
         for (const name of ['aria-label', 'title', 'placeholder', 'alt']) for (const element of document.querySelectorAll(`[${name}]`)) look(element.getAttribute(name), name);
         return found;
