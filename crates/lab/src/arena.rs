@@ -21,7 +21,6 @@ use futures_util::FutureExt;
 use serde_json::{Map, Value};
 use sqlx::{PgPool, Row};
 use std::{
-    hash::{DefaultHasher, Hash, Hasher},
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -204,9 +203,7 @@ impl Arena {
     fn route(&self, buyer: &Buyer, asked: Option<u32>) -> u32 {
         let nodes = self.definition().nodes.max(1);
         if self.definition().strategy.routes_by_buyer {
-            let mut hasher = DefaultHasher::new();
-            buyer.name.hash(&mut hasher);
-            return (hasher.finish() % u64::from(nodes)) as u32;
+            return (buyer.hash() % u64::from(nodes)) as u32;
         }
         match asked {
             Some(node) => node % nodes,

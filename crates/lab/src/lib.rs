@@ -9,6 +9,9 @@
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
 //! | [`stand`], [`sql`], [`meter`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
+//! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
+//! | [`between`] | a crash or a meeting between two commands of a lock |
+//! | [`consumer`] | a queue in Redis and its one consumer |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
@@ -26,12 +29,15 @@
 //! its connections are the lab's own.
 
 pub mod arena;
+pub mod between;
 pub mod command;
+pub mod consumer;
 pub mod definition;
 pub mod http;
 pub mod lessons;
 pub mod limits;
 pub mod lock_comparison;
+pub mod losses;
 pub mod marks;
 pub mod meeting;
 pub mod meter;

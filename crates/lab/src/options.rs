@@ -69,6 +69,11 @@ pub const fn redis_node_loss(max: i64) -> OptionSpec {
     OptionSpec { name: "redis_node_loss", kind: OptionKind::Whole { default: 0, min: 0, max } }
 }
 
+/// How many of the lock's Redis servers cannot be reached at all.
+pub const fn redis_nodes_down(max: i64) -> OptionSpec {
+    whole("redis_nodes_down", (0, 0, max))
+}
+
 /// Why an option was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("options.{name}: {why}")]

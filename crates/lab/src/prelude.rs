@@ -1,7 +1,8 @@
 //! What the files of `strategies` have in common.
 
 pub use crate::{
-    options::{choice, lease_ms, redis_node_loss, retries, wait_ms, whole},
+    marks::Source,
+    options::{choice, lease_ms, redis_node_loss, redis_nodes_down, retries, wait_ms, whole},
     purchase::read_check_write,
     selling::{Buyer, Opening, Outcome, Sell, Trouble, opening, ready},
     sql::Sql,
@@ -11,3 +12,4 @@ pub use crate::{
         Scenario, Strategy, demonstration,
     },
 };
+pub use locks::wire::LuaScript;

@@ -2,12 +2,25 @@
 
 use futures_util::future::BoxFuture;
 use locks::LockError;
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 /// Who buys.
 #[derive(Debug, Clone)]
 pub struct Buyer {
     pub name: String,
+}
+
+impl Buyer {
+    /// Always the same for a name.
+    pub fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.name.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// How a purchase ends. Being refused is an answer, not an error.

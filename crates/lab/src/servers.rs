@@ -3,7 +3,6 @@
 
 use crate::real_shop::RealShop;
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
-use locks::LockError;
 use sqlx::{
     ConnectOptions, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -163,20 +162,21 @@ impl Servers {
         if let Some(spare) = nodes.get(&number) {
             return Ok(spare.server.clone());
         }
-        let data_dir = self
-            .data_dir
-            .as_ref()
-            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
-        let settings = RedisSettings {
-            extra_args: ["--appendonly", "no", "--save", ""].map(String::from).to_vec(),
-            ..RedisSettings::default()
-        };
-        let folder = data_dir.join(format!("redis-{}", number + 1));
-        let server = Arc::new(
-            on_one_thread(async move || RedisServer::start(&folder, settings).await).await?,
-        );
+        let (server, _) = self.own_redis(&format!("redis-{}", number + 1)).await?;
+        let server = Arc::new(server);
         nodes.insert(number, Spare::new(&server));
         Ok(server)
+    }
+
+    /// A Redis that belongs to the caller, and the folder of its files. It keeps nothing over a
+    /// restart.
+    pub async fn own_redis(&self, name: &str) -> Result<(RedisServer, PathBuf), Trouble> {
+        let folder = self.data_dir.as_ref().map(|folder| folder.join(name));
+        let folder = folder
+            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let (files, settings) = (folder.clone(), RedisSettings::without_persistence());
+        let start = async move || RedisServer::start(&files, settings).await;
+        Ok((on_one_thread(start).await?, folder))
     }
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
@@ -212,15 +212,6 @@ impl Servers {
         {
             server.stop().await;
         }
-    }
-
-    /// Removes a node, as ZooKeeper itself does at the end of the session that made it.
-    pub async fn remove_zookeeper_node(&self, path: &str) -> Result<(), Trouble> {
-        let server = self.zookeeper().await?;
-        let client = locks::zookeeper_client::Client::connect(&server.cluster()).await;
-        let client = client.map_err(LockError::from)?;
-        let removed = client.delete(path, None).await;
-        Ok(removed.map_err(LockError::from)?)
     }
 
     /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.

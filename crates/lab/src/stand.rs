@@ -11,7 +11,9 @@
 //! machine.
 
 use crate::{
+    between::Between,
     definition::Definition,
+    losses::Losses,
     meeting::Meetings,
     meter::Meter,
     options::Options,
@@ -22,7 +24,9 @@ use crate::{
 use locks::{
     Guard, Lock, Released,
     wire::{self, Line},
+    zookeeper::Zoo,
 };
+use redis::{FromRedisValue, ToRedisArgs};
 use sqlx::PgPool;
 use std::{
     any::Any,
@@ -41,6 +45,11 @@ use tokio_util::sync::CancellationToken;
 /// machine is no outage.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long ZooKeeper waits for a sign of life.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where a session is to lapse.
+const SHORT_SESSION: Duration = Duration::from_secs(1);
+
 /// What the nodes of an arena share in one process: the world around them, nothing that a strategy
 /// could use to coordinate its nodes.
 pub struct Shared {
@@ -52,8 +61,7 @@ pub struct Shared {
     pub meter: Arc<Meter>,
     meetings: Meetings,
     paused: AtomicBool,
-    /// Whether Redis has lost its data, if it is to.
-    redis_lost: AtomicBool,
+    losses: Losses,
     /// How often the crash point has been passed on the node that is to crash.
     passed: AtomicU64,
     notes: Mutex<BTreeMap<&'static str, u64>>,
@@ -71,7 +79,7 @@ impl Shared {
             servers,
             meter: Arc::default(),
             paused: AtomicBool::new(false),
-            redis_lost: AtomicBool::new(false),
+            losses: Losses::default(),
             passed: AtomicU64::new(0),
             notes: Mutex::default(),
             kept: Mutex::default(),
@@ -181,27 +189,79 @@ impl Stand {
         &self.line
     }
 
-    /// This node's connections to so many more, independent Redis servers.
+    /// Sends one command: `stand.redis("HINCRBY", (&sale, "stock", -1))`.
+    #[track_caller]
+    pub fn redis<T: FromRedisValue + Send>(
+        &self,
+        command: &'static str,
+        arguments: impl ToRedisArgs,
+    ) -> impl Future<Output = Result<T, Trouble>> + Send {
+        self.shared.meter.wires.passed(Location::caller());
+        let (line, mut sent) = (self.line.clone(), redis::cmd(command));
+        sent.arg(arguments);
+        async move { Ok(line.send(&sent).await?) }
+    }
+
+    /// The shop's Redis. The node may crash before one command, and clients meet after another;
+    /// each is given by its first words, and the name of the point or the place.
+    pub fn line_between(
+        &self,
+        crash: (&'static str, &'static str),
+        meeting: (&'static str, &'static str),
+    ) -> Line {
+        self.line.clone().watched_by(Arc::new(Between { stand: self.clone(), crash, meeting }))
+    }
+
+    /// This node's connections to so many more, independent Redis servers. The last ones are down
+    /// if `redis_nodes_down` says so.
     pub async fn lines(&self, count: usize) -> Result<Vec<Line>, Trouble> {
+        let down = usize::try_from(self.whole("redis_nodes_down")).unwrap_or(0);
         let mut lines = Vec::with_capacity(count);
         for number in 0..count {
-            let server = self.shared.servers.redis_node(number).await?;
-            let line = Line::with_timeouts(&server.url(), REDIS_TIMEOUT, REDIS_TIMEOUT)?
+            let url = if number + down >= count {
+                "redis+unix:///dev/null/nobody".to_owned()
+            } else if self.loses_redis() {
+                self.shared.losses.redis_url(&self.shared.servers, self.arena(), number).await?
+            } else {
+                let server = self.shared.servers.redis_node(number).await?;
+                let url = server.url();
+                self.shared.keep(server);
+                url
+            };
+            let line = Line::with_timeouts(&url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
                 .of(&format!("node-{}", self.node))
                 .to(&format!("redis-{}", number + 1))
                 .counted_by(&self.shared.meter.wires);
-            self.shared.keep(server);
             lines.push(line);
         }
         Ok(lines)
     }
 
-    /// The address of the lab's ZooKeeper.
-    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+    fn loses_redis(&self) -> bool {
+        self.whole("redis_node_loss") > 0
+    }
+
+    /// The Redis of a lock: the shop's, or one of the arena's own if it is to lose its data.
+    pub async fn lock_line(&self) -> Result<Line, Trouble> {
+        if !self.loses_redis() {
+            return Ok(self.line.clone());
+        }
+        let own = self.lines(1).await?.pop();
+        own.ok_or_else(|| Trouble::Other("no Redis for the lock".to_owned()))
+    }
+
+    /// This node's session with ZooKeeper.
+    pub async fn zoo(&self) -> Result<Zoo, Trouble> {
         let server = self.shared.servers.zookeeper().await?;
-        let cluster = server.cluster();
+        let mut cluster = server.cluster();
         self.shared.keep(server);
-        Ok(cluster)
+        let mut timeout = SESSION_TIMEOUT;
+        if self.choice("session_loss") == "on" {
+            cluster = self.shared.losses.wire_to(self.node, cluster).await?;
+            timeout = SHORT_SESSION;
+        }
+        let zoo = Zoo::new(&cluster, timeout).of(&format!("node-{}", self.node));
+        Ok(zoo.counted_by(&self.shared.meter.wires))
     }
 
     /// The lab's pool, as locks take it.
@@ -411,23 +471,25 @@ impl Stand {
         }
     }
 
-    /// While the first buyer stands here, so many of these Redis servers lose the lock of this name
-    /// as `redis_node_loss` says: as if they came back without their data.
-    pub async fn redis_node_loss(&self, servers: &[Line], lock: &str) {
-        let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
-        if lost == 0 || self.shared.redis_lost.swap(true, AcqRel) {
-            return;
+    /// While the first holder stands here, `redis_node_loss` of the lock's Redis servers are killed
+    /// and come back empty.
+    pub async fn lose_redis(&self) -> Result<(), Trouble> {
+        if self.loses_redis() && self.shared.losses.begin() {
+            let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
+            self.shared.losses.restart_redis(lost).await?;
+            self.note("redis lost its data");
         }
-        for line in servers.iter().take(lost) {
-            // It is the lab that does this: not counted.
-            let line = line.clone().counted_by(&wire::Meter::default());
-            let fence = format!("{lock}:fence");
-            let forgotten: Result<u32, _> = line.send(redis::cmd("DEL").arg(lock).arg(fence)).await;
-            self.note(match forgotten {
-                Ok(_) => "redis lost its data",
-                Err(_) => "redis did not answer",
-            });
+        Ok(())
+    }
+
+    /// While the first holder stands here, the session that made its znode lapses.
+    pub async fn lose_session(&self, znode: &str) -> Result<(), Trouble> {
+        if self.choice("session_loss") == "on" && self.shared.losses.begin() {
+            let zookeeper = self.shared.servers.zookeeper().await?;
+            self.shared.losses.end_session(self.node, &zookeeper.cluster(), znode).await?;
+            self.note("the holder's session ended");
         }
+        Ok(())
     }
 
     /// Something worth telling in the verdict, counted.

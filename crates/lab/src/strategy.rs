@@ -37,6 +37,10 @@ pub struct Harms {
 }
 
 impl Harms {
+    /// Anything may happen.
+    pub const ANY: Self = Self { oversells: Possible, undersells: Possible, duplicates: Possible };
+    /// At worst some units stay.
+    pub const UNSOLD: Self = Self { oversells: Never, undersells: Possible, duplicates: Never };
     pub const NONE: Self = Self { oversells: Never, undersells: Never, duplicates: Never };
 
     pub fn each(&self) -> [(Harm, Likelihood); 3] {
@@ -195,6 +199,12 @@ impl Scenario {
     pub const fn options(self, options: &'static [(&'static str, &'static str)]) -> Self {
         Self { options, ..self }
     }
+
+    /// Two people want one thing.
+    pub const ONE_UNIT: Self = Self { stock: 1, ..Self::SMALL.buyers(2) };
+
+    /// There is one for each of five people, who try the lock once and leave.
+    pub const IMPATIENT: Self = Self { options: &[("wait_ms", "0")], ..Self::SMALL.buyers(5) };
 
     /// One person clicks twice at the same moment.
     pub const DOUBLE_CLICK: Self =

@@ -88,6 +88,8 @@ files! {
     "fenced-lock"
     "hincrby"
     "lock-and-hincrby"
+    "token-list"
+    "watch-multi"
     "lua-sync"
     "task-queue"
     "in-process-queue"

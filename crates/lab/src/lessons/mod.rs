@@ -22,7 +22,7 @@ pub mod error;
 pub mod lesson;
 pub mod nodes;
 pub mod options;
-mod proxy;
+pub mod proxy;
 pub mod shop;
 pub mod stage;
 pub mod terminal;

@@ -1,6 +1,16 @@
 //! The strategies, one file each, in the order in which they are taught. All have one shape: the
 //! purchase, then what the strategy promises and how it is shown. Its words are in `texts/`.
 
+/// A script, with its marks.
+macro_rules! script {
+    ($name:literal) => {
+        Source {
+            file: concat!("crates/lab/src/strategies/scripts/", $name),
+            text: include_str!(concat!("scripts/", $name)),
+        }
+    };
+}
+
 mod advisory_lock;
 mod bucketed;
 mod cas_stock;
@@ -27,9 +37,11 @@ mod setnx_expire;
 mod setnx_getset;
 mod sharded_local;
 mod task_queue;
+mod token_list;
 mod token_lock;
 mod unique_order;
 mod version_column;
+mod watch_multi;
 mod zookeeper_lock;
 
 use super::{
@@ -96,6 +108,8 @@ strategies![
     fenced_lock,
     hincrby,
     lock_and_hincrby,
+    token_list,
+    watch_multi,
     lua_sync,
     task_queue,
     in_process_queue,

@@ -1,146 +1,57 @@
-//! `multi-lock`: all of several independent Redis servers.
+//! `multi-lock`: a lock on all of three independent Redis servers.
 
 use crate::prelude::*;
-use locks::{Lock, MultiLock, wire::Line};
-
-/// How many independent Redis servers the lock is spread over.
-const SERVERS: usize = 3;
+use locks::MultiLock;
 
 struct Node {
     lock: MultiLock,
-    servers: Vec<Line>,
-    name: String,
     stand: Stand,
 }
 
 pub fn open(stand: Stand) -> Opening {
     opening(async move {
-        let mut servers = stand.lines(SERVERS).await?;
-        let down = usize::try_from(stand.whole("redis_nodes_down")).unwrap_or(0);
-        for server in servers.iter_mut().rev().take(down) {
-            *server = Line::new("redis+unix:///dev/null/nobody")?.to("a dead server");
-        }
-        Ok(Node {
-            lock: MultiLock::new(servers.clone(), stand.millis("lease_ms")),
-            servers,
-            name: stand.key("lock"),
-            stand,
-        })
+        let lock = MultiLock::new(stand.lines(3).await?, stand.millis("lease_ms"));
+        Ok(Node { lock, stand })
     })
 }
 
 impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
-        let wait = stand.millis("wait_ms");
-        let acquired = self.lock.acquire(&self.name, wait).await?;
-        let Some(guard) = acquired.held() else {
-            return Ok(Outcome::Contended);
-        };
-        let mut transaction = stand.begin().await?;
-        let outcome = self.sell(&mut transaction, buyer).await;
-        let outcome = transaction.end(outcome).await;
-        stand.crash_point("committed").await; // the lock is not given back: its lease has to end it
-        stand.release(guard).await;
-        outcome
-    }
-}
-
-impl Node {
-    async fn sell(&self, transaction: &mut Sql, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
-        if stand.has_bought(transaction, buyer).await? {
-            return Ok(Outcome::Duplicate);
-        }
-        let remaining: i32 = sqlx::query_scalar(
-            "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'",
-        )
-        .bind(stand.arena())
-        .fetch_one(transaction.send())
-        .await?;
-        if remaining < 1 {
-            return Ok(Outcome::SoldOut);
-        }
-
-        stand.meet("the stock is read").await; // only if the lock lets two in
-        stand.redis_node_loss(&self.servers, &self.name).await;
-        stand.pause().await;
-        stand.work().await;
-
-        sqlx::query("UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'")
-            .bind(stand.arena())
-            .bind(remaining - 1)
-            .execute(transaction.send())
-            .await?;
-        stand.crash_point("the stock is written").await;
-        stand.write_order(transaction, buyer).await
+        //= CURE one server that remembers the lock is enough to keep everybody else out
+        let sale = stand.under_lock(&self.lock, "lock", async |_| {
+            stand.lose_redis().await?;
+            let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
+            let outcome = sale.await;
+            stand.crash_point("committed").await; // the lock stays until its lease is over
+            outcome
+        });
+        sale.await
     }
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "multi-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(HARMS),
+    promise: Promise::everywhere(Harms::ANY),
     needs: &[Need::RedisNodes(3)],
-    options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(3), NODES_DOWN],
+    options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(3), redis_nodes_down(2)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        Demonstration {
-            id: "holds",
-            shows: Harm::Holds,
-            scenario: Scenario {
-                stock: 1,
-                buyers: 2,
-                concurrency: 2,
-                options: &[("redis_node_loss", "2"), ("pause_ms", "500")],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "oversells",
-            shows: Harm::Oversells,
-            scenario: Scenario {
-                stock: 1,
-                buyers: 2,
-                concurrency: 2,
-                options: &[("redis_node_loss", "3"), ("pause_ms", "500")],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "fails",
-            shows: Harm::Fails,
-            scenario: Scenario {
-                stock: 1,
-                buyers: 2,
-                concurrency: 2,
-                options: &[("redis_nodes_down", "1"), ("wait_ms", "50")],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "duplicates",
-            shows: Harm::Duplicates,
-            scenario: Scenario {
-                options: &[("lease_ms", "100"), ("pause_ms", "500")],
-                ..Scenario::DOUBLE_CLICK
-            },
-        },
-        Demonstration {
-            id: "undersells",
-            shows: Harm::Undersells,
-            scenario: Scenario {
-                stock: 5,
-                buyers: 5,
-                concurrency: 5,
-                options: &[("wait_ms", "0")],
-                ..Scenario::SMALL
-            },
-        },
+        demonstration("two-forget", Harm::Holds, Scenario::ONE_UNIT.options(&[(LOST, "2")])),
+        demonstration("all-forget", Harm::Oversells, Scenario::ONE_UNIT.options(&[(LOST, "3")])),
+        demonstration(
+            "one-down",
+            Harm::Fails,
+            Scenario::ONE_UNIT.options(&[(DOWN, "1"), ("wait_ms", "50")]),
+        ),
+        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(PAUSED)),
+        demonstration("impatient", Harm::Undersells, Scenario::IMPATIENT),
     ],
+    locks: &["multi-lock"],
     ..Strategy::PLAIN
 };
 
-const HARMS: Harms = Harms { oversells: Possible, undersells: Possible, duplicates: Possible };
-
-const NODES_DOWN: OptionSpec = whole("redis_nodes_down", (0, 0, 3));
+const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];
+const LOST: &str = "redis_node_loss";
+const DOWN: &str = "redis_nodes_down";

@@ -1,172 +1,76 @@
-//! `setnx-expire`: a lock of two commands, SETNX and EXPIRE.
+//! `setnx-expire`: a lock of two commands, SETNX and PEXPIRE.
 
 use crate::prelude::*;
-use futures_util::future::BoxFuture;
-use locks::{
-    Lock, SetnxExpire,
-    setnx_expire::Repair,
-    wire::{Sent, Verdict, Watcher},
-};
-use std::sync::Arc;
-
-/// Looks over the lock's shoulder: where it dies, and where two of it stand at once.
-struct Between(Stand);
-
-impl Watcher for Between {
-    fn before<'a>(&'a self, sent: &'a Sent) -> BoxFuture<'a, Verdict> {
-        Box::pin(async {
-            if sent.text.starts_with("PEXPIRE") {
-                self.0.crash_point("between SETNX and EXPIRE").await;
-            }
-            if sent.text.starts_with("PTTL") {
-                let stand = self.0.clone();
-                let meeting = async move { stand.meet("the key has no expiry").await };
-                return Verdict::GoThenWait(Box::pin(meeting));
-            }
-            Verdict::Go
-        })
-    }
-}
+use locks::{SetnxExpire, setnx_expire::Repair};
 
 struct Node {
     lock: SetnxExpire,
-    name: String,
     stand: Stand,
 }
 
 pub fn open(stand: Stand) -> Opening {
-    let line = stand.line().clone().watched_by(Arc::new(Between(stand.clone())));
+    let crash = ("PEXPIRE", "between SETNX and EXPIRE");
+    let redis = stand.line_between(crash, ("PTTL", "the key has no expiry"));
     let repair = match stand.choice("repair") {
         "never" => Repair::Never,
         "delete-and-take" => Repair::DeleteAndTake,
         "only-expire" => Repair::OnlyExpire,
         _ => Repair::TakeOver,
     };
-    let lock = SetnxExpire::new(line, stand.millis("lease_ms")).repaired_by(repair);
-    ready(Node { lock, name: stand.key("lock"), stand })
+    let lock = SetnxExpire::new(redis, stand.millis("lease_ms")).repaired_by(repair);
+    ready(Node { lock, stand })
 }
 
 impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
-        let wait = stand.millis("wait_ms");
-        let acquired = self.lock.acquire(&self.name, wait).await?;
-        let Some(guard) = acquired.held() else {
-            return Ok(Outcome::Contended);
-        };
-        let mut transaction = stand.begin().await?;
-        let outcome = self.sell(&mut transaction, buyer).await;
-        let outcome = transaction.end(outcome).await;
-        stand.crash_point("committed").await; // the lock is not given back: its lease has to end it
-        stand.release(guard).await;
-        outcome
-    }
-}
-
-impl Node {
-    async fn sell(&self, transaction: &mut Sql, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
-        if stand.has_bought(transaction, buyer).await? {
-            return Ok(Outcome::Duplicate);
-        }
-        let remaining: i32 = sqlx::query_scalar(
-            "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'",
-        )
-        .bind(stand.arena())
-        .fetch_one(transaction.send())
-        .await?;
-        if remaining < 1 {
-            return Ok(Outcome::SoldOut);
-        }
-
-        stand.meet("the stock is read").await; // only if the lock lets two in
-        stand.pause().await;
-        stand.work().await;
-
-        sqlx::query("UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'")
-            .bind(stand.arena())
-            .bind(remaining - 1)
-            .execute(transaction.send())
-            .await?;
-        stand.crash_point("the stock is written").await;
-        stand.write_order(transaction, buyer).await
+        //= FLAW two commands take the lock: a crash between them leaves it for ever
+        let sale = stand.under_lock(&self.lock, "lock", async |_| {
+            let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
+            let outcome = sale.await;
+            stand.crash_point("committed").await; // the lock stays until its lease is over
+            outcome
+        });
+        sale.await
     }
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "setnx-expire",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(HARMS),
-    options: &[lease_ms(2_000), wait_ms(5_000), REPAIR],
+    promise: Promise::everywhere(Harms::ANY),
+    options: &[lease_ms(2_000), wait_ms(5_000), choice("repair", REPAIRS)],
     crash_points: &["between SETNX and EXPIRE", "the stock is written", "committed"],
     demonstrations: &[
-        Demonstration {
-            id: "undersells",
-            shows: Harm::Undersells,
-            scenario: Scenario {
-                concurrency: 5,
-                options: &[
-                    ("crash_at", "between SETNX and EXPIRE"),
-                    ("restart_ms", "0"),
-                    ("repair", "never"),
-                    ("wait_ms", "50"),
-                ],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "oversells",
-            shows: Harm::Oversells,
-            scenario: Scenario {
-                stock: 1,
-                buyers: 12,
-                concurrency: 4,
-                options: &[
-                    ("crash_at", "between SETNX and EXPIRE"),
-                    ("restart_ms", "0"),
-                    ("wait_ms", "50"),
-                ],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "holds",
-            shows: Harm::Holds,
-            scenario: Scenario {
-                stock: 1,
-                buyers: 12,
-                concurrency: 4,
-                options: &[
-                    ("crash_at", "between SETNX and EXPIRE"),
-                    ("restart_ms", "0"),
-                    ("repair", "only-expire"),
-                    // The lease is longer than the first holder waits to be met.
-                    ("wait_ms", "3400"),
-                    ("lease_ms", "1600"),
-                ],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "duplicates",
-            shows: Harm::Duplicates,
-            scenario: Scenario {
-                options: &[("lease_ms", "100"), ("pause_ms", "500")],
-                ..Scenario::DOUBLE_CLICK
-            },
-        },
+        demonstration(
+            "crash",
+            Harm::Undersells,
+            CRASHED.stock(5).options(&[CRASH, UP, NEVER, SOON]),
+        ),
+        demonstration("take-over", Harm::Oversells, CRASHED.options(&[CRASH, UP, SOON])),
+        // The lease is longer than the first holder waits to be met.
+        demonstration(
+            "only-expire",
+            Harm::Holds,
+            CRASHED.options(&[
+                CRASH,
+                UP,
+                ("repair", "only-expire"),
+                ("wait_ms", "3400"),
+                ("lease_ms", "1600"),
+            ]),
+        ),
+        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(PAUSED)),
     ],
+    locks: &["setnx-expire"],
     ..Strategy::PLAIN
 };
 
-const HARMS: Harms = Harms { oversells: Possible, undersells: Possible, duplicates: Possible };
-
-const REPAIR: OptionSpec = OptionSpec {
-    name: "repair",
-    kind: crate::strategy::OptionKind::Choice(&[
-        "take-over",
-        "never",
-        "delete-and-take",
-        "only-expire",
-    ]),
-};
+/// Twelve want one thing; the first dies with the lock.
+const CRASHED: Scenario = Scenario::SMALL.stock(1).buyers(12).concurrency(4);
+const CRASH: (&str, &str) = ("crash_at", "between SETNX and EXPIRE");
+const UP: (&str, &str) = ("restart_ms", "0");
+const NEVER: (&str, &str) = ("repair", "never");
+const SOON: (&str, &str) = ("wait_ms", "50");
+const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];
+const REPAIRS: &[&str] = &["take-over", "never", "delete-and-take", "only-expire"];

@@ -7,6 +7,7 @@
 --
 -- Returns 1 sold · 0 sold out · 2 has as many as allowed.
 
+--= CURE nothing runs between these lines: Redis executes a script alone
 if tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0) >= tonumber(ARGV[2]) then return 2 end
 if tonumber(redis.call('GET', KEYS[1]) or 0) < 1 then return 0 end
 redis.call('DECR', KEYS[1])
