@@ -208,7 +208,7 @@ fn the_registry_is_this_list() {
         10 serializable, 11 advisory-lock, 12 session-advisory-lock, 13 db-lock-table, \
         14 setnx-expire, 15 setnx-getset, 16 set-px-no-owner, 17 token-lock, 18 reentrant-lock, \
         19 multi-lock, 20 redlock, 21 zookeeper-lock, 22 fenced-lock, 23 hincrby, \
-        24 lock-and-hincrby, 25 token-list, 26 watch-multi, 27 lua-sync, 28 task-queue, \
+        24 watch-multi, 25 token-list, 26 lock-and-hincrby, 27 lua-sync, 28 task-queue, \
         29 in-process-queue, 30 lua-stream, 31 sharded-local, 32 bucketed";
     let listed = |strategy: &Strategy| format!("{} {}", strategy.number, strategy.id);
     let registry: Vec<String> = STRATEGIES.iter().map(listed).collect();

@@ -20,7 +20,7 @@ impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
         let lock = self.lock.another_owner(); // each purchase, as each thread in Redisson
-        
+
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in
         let sale = stand.under_lock(&lock, "lock", async |_| {
             stand.lose_redis().await?;

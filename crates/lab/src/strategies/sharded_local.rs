@@ -19,10 +19,10 @@ struct Memory {
 pub fn open(stand: Stand) -> Opening {
     opening(async move {
         // The share leaves Postgres for good, so that nobody is dealt it again.
-        const DEAL: &str = "WITH stock AS (
+        const DEAL: &str = "WITH before AS (
                 SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE)
-            UPDATE lab.stock SET remaining = greatest(stock.remaining - $2, 0) FROM stock
-            WHERE arena = $1 AND item = 'thing' RETURNING least(stock.remaining, $2)";
+            UPDATE lab.stock SET remaining = greatest(before.remaining - $2, 0) FROM before
+            WHERE arena = $1 AND item = 'thing' RETURNING least(before.remaining, $2)";
         //= FLAW nobody else can sell this share, and a crash loses what is left of it
         let units = stand.sql().await?.one(DEAL, (stand.arena(), share(&stand))).await?;
         Ok(Node { memory: Mutex::new(Memory { units, bought: HashMap::new() }), stand })
