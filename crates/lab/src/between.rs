@@ -2,15 +2,25 @@
 
 use crate::stand::Stand;
 use futures_util::future::BoxFuture;
-use locks::wire::{Sent, Verdict, Watcher};
+use locks::wire::{Line, Sent, Verdict, Watcher};
+use std::sync::Arc;
 
-/// The node may crash before one command, and two clients meet after another.
-pub struct Between {
-    pub stand: Stand,
-    /// The first words of the command, and the crash point.
-    pub crash: (&'static str, &'static str),
-    /// The first words of the command, and the place.
-    pub meeting: (&'static str, &'static str),
+struct Between {
+    stand: Stand,
+    crash: (&'static str, &'static str),
+    meeting: (&'static str, &'static str),
+}
+
+impl Stand {
+    /// The shop's Redis. The node may crash before one command, and clients meet after another;
+    /// each is given by the command's first words, and the name of the point or the place.
+    pub fn line_between(
+        &self,
+        crash: (&'static str, &'static str),
+        meeting: (&'static str, &'static str),
+    ) -> Line {
+        self.line().clone().watched_by(Arc::new(Between { stand: self.clone(), crash, meeting }))
+    }
 }
 
 impl Watcher for Between {

@@ -11,7 +11,6 @@
 //! machine.
 
 use crate::{
-    between::Between,
     definition::Definition,
     losses::Losses,
     meeting::Meetings,
@@ -200,16 +199,6 @@ impl Stand {
         let (line, mut sent) = (self.line.clone(), redis::cmd(command));
         sent.arg(arguments);
         async move { Ok(line.send(&sent).await?) }
-    }
-
-    /// The shop's Redis. The node may crash before one command, and clients meet after another;
-    /// each is given by its first words, and the name of the point or the place.
-    pub fn line_between(
-        &self,
-        crash: (&'static str, &'static str),
-        meeting: (&'static str, &'static str),
-    ) -> Line {
-        self.line.clone().watched_by(Arc::new(Between { stand: self.clone(), crash, meeting }))
     }
 
     /// This node's connections to so many more, independent Redis servers. The last ones are down

@@ -24,6 +24,7 @@ export default {
   'lab.option.order': 'What comes first',
   'lab.option.wait_ms': 'Waits for the lock, ms',
   'lab.option.borrow': 'Borrow from other buckets',
+  'lab.option.first': 'What comes first',
   'lab.option.lock': 'The lock in front',
   'lab.option.repair': 'Repair of a lock without expiry',
   'lab.option.session_loss': 'Sessions are lost',

@@ -23,6 +23,7 @@ export default {
   'lab.option.order': '先做哪一步',
   'lab.option.wait_ms': '等锁时间，毫秒',
   'lab.option.borrow': '向别的桶借',
+  'lab.option.first': '先做哪一步',
   'lab.option.lock': '前面的锁',
   'lab.option.repair': '修复没有过期时间的锁',
   'lab.option.session_loss': '丢失会话',
