@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod app;
+pub mod buggy_redis;
 pub mod checkers;
 pub mod clock;
 pub mod driver;

@@ -96,6 +96,18 @@ files! {
     "lua-stream"
     "sharded-local"
     "bucketed"
+    "b01"
+    "b02"
+    "b03"
+    "b04"
+    "b05"
+    "b06"
+    "b07"
+    "b08"
+    "b09"
+    "b10"
+    "b11"
+    "b12"
 }
 
 static TEXTS: LazyLock<HashMap<&str, [Text; 2]>> = LazyLock::new(|| {

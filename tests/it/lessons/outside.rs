@@ -34,8 +34,24 @@ async fn lessons_are_listed_and_played() {
             assert!(!option["default"].is_null(), "{option:#}");
         }
     }
-    // This application may start no servers of its own.
-    assert_eq!(lessons[8]["available"]["ok"], false);
+    for act in lessons.iter().flat_map(|lesson| lesson["acts"].as_array().expect("acts")) {
+        assert!(act["title"].is_string() && act["marks"].is_array(), "{act:#}");
+    }
+    let [mark] = &lessons[11]["acts"][0]["marks"].as_array().expect("marks")[..] else {
+        panic!("{:#}", lessons[11]);
+    };
+    assert_has(
+        mark,
+        json!({"kind": "flaw", "file": "crates/lab/src/lessons/b12_before_commit.rs"}),
+    );
+    // This application may start no servers of its own; of one lesson it has a recording.
+    let available = |number: usize| &lessons[number]["available"];
+    assert_has(available(8), json!({"ok": false, "recorded": false}));
+    assert_has(available(10), json!({"ok": false, "recorded": true}));
+    let recorded = play(&app, "b11", None).await.must_be(200);
+    assert_has(&recorded.body, json!({"recorded": true, "repeats": 0}));
+    let other = play(&app, "b11", Some(json!({"options": {"reply": "arrives"}}))).await;
+    other.assert_problem_at("not as it was recorded", 409, "lesson_unavailable");
 
     let played = play(&app, "b12?lang=zh", None).await.must_be(200);
     assert_eq!(played.body["lesson"], "b12");
@@ -123,7 +139,7 @@ async fn only_a_few_are_played_at_once() {
 async fn a_terminal_shows_the_same_timeline() {
     let home = Home::new();
     let on_two = "TWO HOLD THE LOCK: alice, carol|=> BROKEN|=> HELD|DEL lock:phone|(integer) 1|\
-                  lock:phone = locked";
+                  lock:phone = locked|//= FLAW|crates/lab/src/lessons/b08_foreign_unlock.rs:";
     for (words, parts) in [
         ("lesson list", "b01|b12"),
         ("lesson play b08", on_two),

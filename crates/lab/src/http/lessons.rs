@@ -195,7 +195,7 @@ impl From<PlayError> for Problem {
 impl From<Trouble> for Problem {
     fn from(error: Trouble) -> Self {
         let away = match &error {
-            Trouble::TooSlow(_) => true,
+            Trouble::TooSlow(_) | Trouble::StoodStill => true,
             Trouble::Lock(error) => error.is_unreachable(),
             Trouble::Redis(error) => stores::redis::is_away(error),
             Trouble::Postgres(error) => stores::postgres::is_away(error),

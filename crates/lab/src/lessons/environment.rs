@@ -79,8 +79,9 @@ impl Environment {
             Need::ZooKeeper if !cfg!(feature = "zookeeper") => Some(servers::NO_CLIENT),
             Need::ZooKeeper if ZooKeeperServer::check().await.is_ok() => None,
             Need::ZooKeeper => Some(Words::new(
-                "ZooKeeper and Java are needed: scripts/setup.sh proof installs them.",
-                "需要 ZooKeeper 和 Java：scripts/setup.sh proof 可以安装。",
+                "ZooKeeper is missing; install it: apt-get install libzookeeper-java \
+                 default-jre-headless",
+                "缺少 ZooKeeper，安装命令：apt-get install libzookeeper-java default-jre-headless",
             )),
         }
     }

@@ -8,6 +8,8 @@ use locks::LockError;
 pub enum Trouble {
     #[error("the machine was too slow for this play: {0}")]
     TooSlow(&'static str),
+    #[error("this process stood still for so long that a lease may have ended")]
+    StoodStill,
     #[error("a lesson does not go as it is written: {0}")]
     NotAsWritten(String),
     #[error("lock: {0}")]
@@ -21,11 +23,10 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Whether the machine was too slow for the lesson's leases and sessions: another try may go
-    /// well.
-    pub fn is_of_the_machine(&self) -> bool {
+    /// Whether a machine that stood still explains it.
+    pub fn may_be_a_pause(&self) -> bool {
         match self {
-            Self::TooSlow(_) => true,
+            Self::TooSlow(_) | Self::StoodStill => true,
             Self::Lock(error) => error.is_unreachable(),
             Self::Redis(error) => error.is_timeout() || error.is_io_error(),
             _ => false,

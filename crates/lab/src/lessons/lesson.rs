@@ -1,7 +1,8 @@
-//! What a lesson says of itself: the failure, its cure, the cast and the acts.
+//! What a lesson is: its cast, its knobs and its acts. Its words stand in `texts/`, see [`words`].
+//!
+//! [`words`]: super::words
 
-use super::options::OptionSpec;
-use crate::strategy::{Need, Words};
+use crate::strategy::{Need, OptionKind, OptionSpec};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,12 +13,6 @@ pub const REDIS_NODE: &str = "redis";
 pub struct Lesson {
     pub number: u8,
     pub id: &'static str,
-    pub title: Words,
-    pub failure: Words,
-    pub forced_how: Words,
-    pub cure: Words,
-    /// Where the idea comes from, what that gets right and what it misses.
-    pub source: Words,
     pub needs: &'static [Need],
     pub options: &'static [OptionSpec],
     pub cast: &'static [Actor],
@@ -36,20 +31,26 @@ impl Lesson {
     }
 }
 
-pub const fn client(id: &'static str, name: &'static str) -> Actor {
-    Actor { id, name: Words::new(name, name), part: Part::Client }
+/// One of the cast.
+#[derive(Debug, Clone, Copy)]
+pub struct Actor {
+    pub id: &'static str,
+    pub part: Part,
 }
 
-pub const ALICE: Actor = client("alice", "Alice");
-pub const BOB: Actor = client("bob", "Bob");
-pub const CAROL: Actor = client("carol", "Carol");
-pub const REDIS: Actor =
-    Actor { id: REDIS_NODE, name: Words::new("Redis", "Redis"), part: Part::Redis };
-pub const SHOP: Actor = Actor {
-    id: "postgres",
-    name: Words::new("The phone (Postgres)", "手机库存（Postgres）"),
-    part: Part::Resource,
-};
+pub const fn client(id: &'static str) -> Actor {
+    Actor { id, part: Part::Client }
+}
+
+pub const fn node(id: &'static str) -> Actor {
+    Actor { id, part: Part::Redis }
+}
+
+pub const ALICE: Actor = client("alice");
+pub const BOB: Actor = client("bob");
+pub const CAROL: Actor = client("carol");
+pub const REDIS: Actor = node(REDIS_NODE);
+pub const SHOP: Actor = Actor { id: "postgres", part: Part::Resource };
 
 /// Who can stand on the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -64,6 +65,15 @@ pub enum Part {
     Resource,
 }
 
+/// One act, as its lesson announces it.
+#[derive(Debug, Clone, Copy)]
+pub struct Act {
+    pub id: &'static str,
+    pub kind: Kind,
+    /// The lines that decide.
+    pub marks: &'static [Mark],
+}
+
 /// What an act shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -74,19 +84,37 @@ pub enum Kind {
     FlawOfTheCure,
 }
 
-/// One of the cast.
+/// A `//= FLAW` or `//= CURE` of a source: the one above a line with this code.
 #[derive(Debug, Clone, Copy)]
-pub struct Actor {
-    pub id: &'static str,
-    pub name: Words,
-    pub part: Part,
+pub struct Mark {
+    pub file: &'static str,
+    pub code: &'static str,
 }
 
-/// One act, as its lesson announces it.
-#[derive(Debug, Clone, Copy)]
-pub struct Act {
-    pub id: &'static str,
-    pub kind: Kind,
-    pub title: Words,
-    pub say: Words,
+pub const fn mark(file: &'static str, code: &'static str) -> Mark {
+    Mark { file, code }
+}
+
+pub const fn failure(id: &'static str, marks: &'static [Mark]) -> Act {
+    Act { id, kind: Kind::Failure, marks }
+}
+
+pub const fn cure(id: &'static str, marks: &'static [Mark]) -> Act {
+    Act { id, kind: Kind::Cure, marks }
+}
+
+pub const fn flaw_of_the_cure(id: &'static str, marks: &'static [Mark]) -> Act {
+    Act { id, kind: Kind::FlawOfTheCure, marks }
+}
+
+pub const LEASE_MS: OptionSpec = whole("lease_ms", 300, 50, 3_000);
+pub const PAUSE_MS: OptionSpec = whole("pause_ms", 450, 0, 5_000);
+
+pub const fn whole(name: &'static str, default: i64, min: i64, max: i64) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Whole { default, min, max } }
+}
+
+/// The first value is the default.
+pub const fn choice(name: &'static str, values: &'static [&'static str]) -> OptionSpec {
+    OptionSpec { name, kind: OptionKind::Choice(values) }
 }

@@ -2,10 +2,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`lesson`], [`error`] | what a lesson says of itself; why a play ends early |
+//! | [`lesson`], `words` | what a lesson is, and what it says, from `texts/` |
+//! | [`error`] | why a play ends early |
 //! | [`environment`], [`nodes`] | the servers of all plays, and those of one play alone |
 //! | [`stage`] | clients that do nothing until they are told to; what is recorded |
 //! | [`timeline`] | the record, and its shape for the page |
+//! | [`pauses`] | whether this process stood still: the only excuse for playing again |
+//! | [`recorded`] | a play from a file, where a server is missing |
 //! | [`shop`] | what the lock protects |
 //! | `proxy` | a wire between a client and a server that can be cut |
 //! | [`options`] | the knobs of a lesson |
@@ -22,7 +25,9 @@ pub mod error;
 pub mod lesson;
 pub mod nodes;
 pub mod options;
+pub mod pauses;
 pub mod proxy;
+pub mod recorded;
 pub mod shop;
 pub mod stage;
 pub mod terminal;
@@ -40,19 +45,22 @@ mod b09_failover;
 mod b10_redlock;
 mod b11_zookeeper;
 mod b12_before_commit;
-mod code;
+pub mod code;
 mod prelude;
+mod words;
+mod zoo;
 
 use super::{
+    marks::Excerpt,
     options::BadOption,
     order_numbers::IdsBody,
     servers::{IDLE_LIMIT, Servers},
-    strategy::{Language, OptionKind, Words},
+    strategy::{Language, OptionKind, OptionSpec, Words},
 };
 use environment::Environment;
 use error::Trouble;
-use lesson::Lesson;
-use options::{OptionSpec, Settings};
+use lesson::{Act, Kind, Lesson};
+use options::Settings;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stage::Stage;
@@ -101,9 +109,8 @@ pub fn find(id: &str) -> Option<&'static Lesson> {
 pub const MOST_PLAYS: usize = 4;
 /// How long a play may take: the longest pauses that options allow, a few times.
 const LONGEST_PLAY: Duration = Duration::from_secs(30);
-/// A play begins again if the machine was slower than a lease, but not after so long: somebody
-/// waits.
-const PLAY_AGAIN_WITHIN: Duration = Duration::from_secs(15);
+/// How often a play begins again because this process stood still. Then its verdict stands.
+pub const MOST_REPEATS: u32 = 3;
 
 /// Why there is no play.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +134,6 @@ pub struct Theatre {
     most: usize,
     /// Since when nothing is played, as far as that was noticed.
     idle_since: Mutex<Option<Instant>>,
-    retry_within: Duration,
 }
 
 impl Theatre {
@@ -137,7 +143,6 @@ impl Theatre {
             places: Arc::new(Semaphore::new(MOST_PLAYS)),
             most: MOST_PLAYS,
             idle_since: Mutex::default(),
-            retry_within: PLAY_AGAIN_WITHIN,
         }
     }
 
@@ -145,12 +150,6 @@ impl Theatre {
     pub fn with_places(mut self, places: usize) -> Self {
         self.places = Arc::new(Semaphore::new(places));
         self.most = places;
-        self
-    }
-
-    /// For tests, which nobody waits for, on machines that have much else to do.
-    pub fn with_retry_within(mut self, retry_within: Duration) -> Self {
-        self.retry_within = retry_within;
         self
     }
 
@@ -198,14 +197,19 @@ impl Theatre {
         let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
         let options = Settings::read(lesson.options, asked)?;
         if let Some(why) = self.lacks(lesson).await {
-            return Err(PlayError::Unavailable(why));
+            let is_plain = options == Settings::read(lesson.options, &Map::new())?;
+            let recorded = recorded::of(lesson, why).filter(|_| is_plain);
+            let recorded = recorded.ok_or(PlayError::Unavailable(why))?;
+            let (ended, outcome) = oneshot::channel();
+            let _ = ended.send(Ok(recorded));
+            return Ok(outcome);
         }
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| PlayError::TooManyPlays)?;
         let (ended, outcome) = oneshot::channel();
-        let (environment, retry_within) = (self.environment.clone(), self.retry_within);
+        let environment = self.environment.clone();
         tokio::spawn(async move {
-            let played = play(lesson, environment, options, told, retry_within).await;
+            let played = play(lesson, environment, options, told).await;
             drop(place);
             let _ = ended.send(played);
         });
@@ -241,21 +245,23 @@ async fn play(
     environment: Arc<Environment>,
     options: Settings,
     told: Option<mpsc::UnboundedSender<Moment>>,
-    retry_within: Duration,
 ) -> Result<Timeline, Trouble> {
-    let began = Instant::now();
+    let mut repeats = 0;
     loop {
-        let stage = Stage::new(lesson, environment.clone(), options.clone(), told.clone());
+        let again = repeats < MOST_REPEATS;
+        let stage = Stage::new(lesson, environment.clone(), options.clone(), told.clone(), again);
         let played =
             tokio::time::timeout(LONGEST_PLAY, Box::pin(perform(lesson, stage.clone()))).await;
         let played = played.unwrap_or(Err(Trouble::TooSlow("the play takes too long")));
-        let timeline = stage.timeline();
+        let timeline = Timeline { repeats, ..stage.timeline() };
+        let stood_still = stage.stood_still();
         stage.close().await;
         match played {
             Ok(()) if timeline.endings.len() == lesson.acts.len() => return Ok(timeline),
             Ok(()) => return Err(Trouble::NotAsWritten("an act is missing".to_owned())),
-            Err(error) if error.is_of_the_machine() && began.elapsed() < retry_within => {
+            Err(error) if error.may_be_a_pause() && stood_still && again => {
                 tracing::debug!(lesson = lesson.id, %error, "playing again");
+                repeats += 1;
                 if let Some(told) = &told {
                     let _ = told.send(Moment::Again);
                 }
@@ -280,12 +286,25 @@ pub struct LessonBody {
     pub id: &'static str,
     pub number: u8,
     pub title: &'static str,
+    /// One sentence for a beginner.
+    pub lead: &'static str,
     pub failure: &'static str,
     pub forced_how: &'static str,
     pub cure: &'static str,
     pub source: &'static str,
     pub options: Vec<LessonOptionBody>,
+    pub acts: Vec<LessonActBody>,
     pub available: LessonAvailableBody,
+}
+
+/// An act, and the marked lines that decide it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LessonAct)]
+pub struct LessonActBody {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub kind: Kind,
+    pub marks: Vec<Excerpt>,
 }
 
 /// A whole number has `min` and `max`, a choice has `values`.
@@ -309,46 +328,56 @@ pub struct LessonAvailableBody {
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
+    /// Whether there is a recorded play to look at instead.
+    pub recorded: bool,
 }
 
 /// All lessons; what `theatre` cannot play says why.
 pub async fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
-    let option = |spec: &OptionSpec| {
-        let (default, min, max, values) = match spec.kind {
-            OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => {
-                (values.first().copied().unwrap_or("").into(), None, None, Some(values))
-            }
-        };
-        LessonOptionBody {
-            name: spec.name,
-            teaches: spec.teaches.say(language),
-            default,
-            min,
-            max,
-            values,
-        }
-    };
     let mut lessons = Vec::with_capacity(LESSONS.len());
     for lesson in LESSONS {
         let lacks = match theatre {
             Some(theatre) => theatre.lacks(lesson).await,
             None => None,
         };
-        lessons.push(LessonBody {
-            id: lesson.id,
-            number: lesson.number,
-            title: lesson.title.say(language),
-            failure: lesson.failure.say(language),
-            forced_how: lesson.forced_how.say(language),
-            cure: lesson.cure.say(language),
-            source: lesson.source.say(language),
-            options: lesson.options.iter().map(option).collect(),
-            available: LessonAvailableBody {
-                ok: lacks.is_none(),
-                why: lacks.map(|why| why.say(language)),
-            },
-        });
+        lessons.push(body(lesson, lacks, language));
     }
     LessonsBody { lessons }
+}
+
+fn body(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> LessonBody {
+    let act = |act: &Act| LessonActBody {
+        id: act.id,
+        title: act.words(lesson, language).0,
+        kind: act.kind,
+        marks: act.excerpts(lesson, language),
+    };
+    LessonBody {
+        id: lesson.id,
+        number: lesson.number,
+        title: lesson.title(language),
+        lead: lesson.lead(language),
+        failure: lesson.section("Failure", language),
+        forced_how: lesson.section("How it is forced", language),
+        cure: lesson.section("Cure", language),
+        source: lesson.section("Source", language),
+        options: lesson.options.iter().map(|knob| option(lesson, knob, language)).collect(),
+        acts: lesson.acts.iter().map(act).collect(),
+        available: LessonAvailableBody {
+            ok: lacks.is_none(),
+            why: lacks.map(|why| why.say(language)),
+            recorded: recorded::has(lesson),
+        },
+    }
+}
+
+fn option(lesson: &Lesson, knob: &OptionSpec, language: Language) -> LessonOptionBody {
+    let (default, min, max, values) = match knob.kind {
+        OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
+        OptionKind::Choice(values) => {
+            (values.first().copied().unwrap_or("").into(), None, None, Some(values))
+        }
+    };
+    let teaches = knob.teaches(lesson.id, language);
+    LessonOptionBody { name: knob.name, teaches, default, min, max, values }
 }

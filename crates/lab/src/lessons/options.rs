@@ -1,67 +1,17 @@
-//! The knobs of a lesson: each changes one thing, and the play goes as it then goes.
+//! The options of one play.
 
 use crate::{
     options::BadOption,
-    strategy::{OptionKind, Words},
+    strategy::{OptionKind, OptionSpec},
 };
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, time::Duration};
 
-/// A knob of a lesson.
-#[derive(Debug, Clone, Copy)]
-pub struct OptionSpec {
-    pub name: &'static str,
-    pub teaches: Words,
-    pub kind: OptionKind,
-}
-
-pub const LEASE_MS: OptionSpec = whole(
-    "lease_ms",
-    300,
-    50,
-    3_000,
-    Words::new(
-        "How long the lock is granted for. Longer than the pause, and the holder is back in time: \
-         the failure does not happen.",
-        "锁一次给多久（租期）。比停顿更长，持有者就能及时回来：故障不会发生。",
-    ),
-);
-
-pub const PAUSE_MS: OptionSpec = whole(
-    "pause_ms",
-    450,
-    0,
-    5_000,
-    Words::new(
-        "How long the holder stands still (garbage collection, a slow disk, a suspended machine). \
-         Shorter than the lease, and nothing happens.",
-        "持有者停顿多久（GC、慢磁盘、虚拟机被挂起）。比租期短，就什么事也没有。",
-    ),
-);
-
-pub const fn whole(
-    name: &'static str,
-    default: i64,
-    min: i64,
-    max: i64,
-    teaches: Words,
-) -> OptionSpec {
-    OptionSpec { name, teaches, kind: OptionKind::Whole { default, min, max } }
-}
-
-pub const fn choice(
-    name: &'static str,
-    values: &'static [&'static str],
-    teaches: Words,
-) -> OptionSpec {
-    OptionSpec { name, teaches, kind: OptionKind::Choice(values) }
-}
-
 /// The options of one play: every knob of its lesson has a value.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings(BTreeMap<&'static str, Setting>);
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 enum Setting {
     Whole(i64),
     Choice(&'static str),
@@ -70,10 +20,7 @@ enum Setting {
 impl Settings {
     /// Numbers, or texts as a command line has them. Unknown names and values out of range are
     /// refused.
-    pub fn read(
-        specs: &'static [OptionSpec],
-        asked: &Map<String, Value>,
-    ) -> Result<Self, BadOption> {
+    pub fn read(specs: &[OptionSpec], asked: &Map<String, Value>) -> Result<Self, BadOption> {
         let mut settings: BTreeMap<_, _> =
             specs.iter().map(|spec| (spec.name, default_of(spec))).collect();
         for (name, value) in asked {

@@ -2,26 +2,17 @@
 
 pub use super::{
     error::Trouble,
-    lesson::{ALICE, Act, Actor, BOB, CAROL, Kind, Lesson, Part, REDIS, REDIS_NODE, SHOP, client},
-    options::{LEASE_MS, PAUSE_MS, choice, whole},
+    lesson::{
+        ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, PAUSE_MS, Part, REDIS, REDIS_NODE, SHOP,
+        choice, client, cure, failure, flaw_of_the_cure, mark, node, whole,
+    },
     stage::{
         LOCK, LONG, Stage,
         client::{Client, Doing},
     },
-    timeline::Said,
 };
-pub use crate::strategy::{Need, Words};
-pub use locks::{Acquired, Guard, Lock, Released, wire::Line};
+pub use crate::strategy::Need;
+pub use locks::{Acquired, Guard, Lock, wire::Line};
 pub use std::time::Duration;
 
-/// English, 中文.
-pub const fn w(en: &'static str, zh: &'static str) -> Words {
-    Words::new(en, zh)
-}
-
 pub const ZERO: Duration = Duration::ZERO;
-
-/// With the play's lease in the gap `{lease}`.
-pub fn lease_said(stage: &Stage, words: Words) -> Said {
-    Said::from(words).with("lease", stage.lease().as_millis())
-}

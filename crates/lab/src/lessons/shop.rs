@@ -26,8 +26,8 @@ impl Shop {
     }
 
     /// The name of its rows.
-    pub fn play(&self) -> &str {
-        &self.play
+    pub fn play(&self) -> String {
+        self.play.clone()
     }
 
     /// One phone, no order.

@@ -2,10 +2,13 @@
 //! what the keys hold, who believes to hold the lock, and a strong mark where two do.
 
 use super::{
-    lesson::{Kind, Lesson, Part},
-    timeline::{Event, KeyState, Timeline},
+    lesson::{Act, Kind, Lesson, Part},
+    timeline::{Ending, Event, KeyState, Timeline},
 };
-use crate::strategy::{Language, Words};
+use crate::{
+    marks,
+    strategy::{Language, Words},
+};
 use std::fmt::Write;
 
 const WIDTH: usize = 100;
@@ -43,9 +46,9 @@ const BLUE: &str = "36";
 pub fn list(lessons: &[Lesson], style: Style) -> String {
     let mut text = String::new();
     for lesson in lessons {
-        let head = format!("{}  {}", lesson.id, lesson.title.say(style.language));
+        let head = format!("{}  {}", lesson.id, lesson.title(style.language));
         let _ = writeln!(text, "{}", style.paint(BOLD, &head));
-        paragraph(&mut text, "     ", lesson.failure.say(style.language));
+        paragraph(&mut text, "     ", lesson.section("Failure", style.language));
         let options: Vec<&str> = lesson.options.iter().map(|option| option.name).collect();
         if !options.is_empty() {
             let label = style.say("options", "选项");
@@ -61,50 +64,90 @@ pub fn list(lessons: &[Lesson], style: Style) -> String {
 
 /// A whole play.
 pub fn play(timeline: &Timeline, style: Style) -> String {
-    let lesson = timeline.lesson;
-    let language = style.language;
+    let (lesson, language) = (timeline.lesson, style.language);
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{}",
-        style.paint(BOLD, &format!("{}  {}", lesson.id, lesson.title.say(language)))
-    );
-    for (label, words) in [
-        (style.say("Failure", "故障"), lesson.failure),
-        (style.say("Forced", "怎样强迫"), lesson.forced_how),
-        (style.say("Cure", "解法"), lesson.cure),
-        (style.say("Source", "出处"), lesson.source),
+    let head = format!("{}  {}", lesson.id, lesson.title(language));
+    let _ = writeln!(text, "{}", style.paint(BOLD, &head));
+    for (label, section) in [
+        (style.say("Failure", "故障"), "Failure"),
+        (style.say("Forced", "强迫手段"), "How it is forced"),
+        (style.say("Cure", "解法"), "Cure"),
+        (style.say("Source", "出处"), "Source"),
     ] {
-        paragraph(&mut text, "  ", &format!("{label}: {}", words.say(language)));
+        paragraph(&mut text, "  ", &format!("{label}: {}", lesson.section(section, language)));
+    }
+    if let Some(why) = timeline.recorded {
+        let recorded = style.say("This is a recording.", "这是录制的演示，不是现场运行。");
+        paragraph(&mut text, "  ", &format!("{recorded} {}", why.say(language)));
+    }
+    if timeline.repeats > 0 {
+        let repeats = timeline.repeats;
+        let en = format!("Played again {repeats} time(s): this process had stood still.");
+        let zh = format!("本进程曾停顿，重演了 {repeats} 次。");
+        paragraph(&mut text, "  ", if language == Language::En { &en } else { &zh });
     }
     text.push('\n');
     for (lane, actor) in lesson.cast.iter().enumerate() {
-        let _ = writeln!(text, "  {} {}", letter(lesson, lane), actor.name.say(language));
+        let name = lesson.name_of(actor.id, language);
+        let _ = writeln!(text, "  {} {name}", letter(lesson, lane));
     }
     for (number, (act, ending)) in lesson.acts.iter().zip(&timeline.endings).enumerate() {
-        let kind = match act.kind {
-            Kind::Failure => style.say("failure", "故障"),
-            Kind::Cure => style.say("cure", "解法"),
-            Kind::FlawOfTheCure => style.say("flaw of the cure", "解法自身的缺陷"),
-        };
-        let head = format!("{}. {} ({kind})", number + 1, act.title.say(language));
-        let _ = writeln!(text, "\n{}", style.paint(BOLD, &head));
-        paragraph(&mut text, "   ", act.say.say(language));
-        text.push('\n');
-        let mut before = None;
-        for (index, event) in timeline.act(number) {
-            step(&mut text, lesson, index, event, before, style);
-            before = Some(event);
-        }
-        let (mark, colour) = if ending.broken {
-            (style.say("BROKEN", "失守"), RED)
-        } else {
-            (style.say("HELD", "守住"), GREEN)
-        };
-        let _ = writeln!(text, "   {}", style.paint(colour, &format!("=> {mark}")));
-        paragraph(&mut text, "      ", ending.why.say(language));
+        an_act(&mut text, timeline, number, (act, ending), style);
     }
     text
+}
+
+/// Its steps, its verdict, and the lines that decide.
+fn an_act(
+    text: &mut String,
+    timeline: &Timeline,
+    number: usize,
+    (act, ending): (&Act, &Ending),
+    style: Style,
+) {
+    let kind = match act.kind {
+        Kind::Failure => style.say("failure", "故障"),
+        Kind::Cure => style.say("cure", "解法"),
+        Kind::FlawOfTheCure => style.say("flaw of the cure", "解法自身的缺陷"),
+    };
+    let (title, say) = act.words(timeline.lesson, style.language);
+    let head = format!("{}. {title} ({kind})", number + 1);
+    let _ = writeln!(text, "\n{}", style.paint(BOLD, &head));
+    paragraph(text, "   ", say);
+    text.push('\n');
+    let mut before = None;
+    for (index, event) in timeline.act(number) {
+        step(text, timeline.lesson, index, event, before, style);
+        before = Some(event);
+    }
+    let (mark, colour) = if ending.broken {
+        (style.say("BROKEN", "失守"), RED)
+    } else {
+        (style.say("HELD", "守住"), GREEN)
+    };
+    let _ = writeln!(text, "   {}", style.paint(colour, &format!("=> {mark}")));
+    paragraph(text, "      ", ending.why.say(style.language));
+    for excerpt in act.excerpts(timeline.lesson, style.language) {
+        marked(text, &excerpt, style);
+    }
+}
+
+/// A mark with the code around it.
+fn marked(text: &mut String, excerpt: &marks::Excerpt, style: Style) {
+    let _ = writeln!(text, "\n   {}:{}", excerpt.file, excerpt.marked_line);
+    paragraph(text, "      ", &excerpt.words);
+    for (number, line) in excerpt.code.lines().enumerate() {
+        let number = excerpt.first_line + number;
+        let is_marked = number == excerpt.marked_line || number == excerpt.marked_line + 1;
+        let colour = match (is_marked, excerpt.kind) {
+            (true, marks::Kind::Flaw) => RED,
+            (true, marks::Kind::Cure) => GREEN,
+            (false, _) => DIM,
+        };
+        for piece in wrapped_code(line, WIDTH - 11) {
+            let _ = writeln!(text, "   {number:>5}  {}", style.paint(colour, &piece));
+        }
+    }
 }
 
 /// Words and tables, as in the lesson on order numbers.
@@ -144,7 +187,7 @@ pub fn sections(sections: &[crate::order_numbers::SectionBody]) -> String {
 
 fn letter(lesson: &Lesson, lane: usize) -> String {
     let actor = &lesson.cast[lane];
-    let first: String = actor.name.en.chars().take(1).collect();
+    let first: String = lesson.name_of(actor.id, Language::En).chars().take(1).collect();
     match actor.part {
         Part::Client => first,
         // Several servers are told apart by their digit.
@@ -191,44 +234,7 @@ fn step(
         let _ = writeln!(text, "            {}", style.paint(DIM, &head));
     }
     let room = WIDTH - 12 - lesson.cast.len() * LANE;
-    let mut lines: Vec<(String, &str)> = Vec::new();
-    let what = event.command.clone().unwrap_or_else(|| format!("({})", event.step));
-    lines.extend(wrapped(&what, room).into_iter().map(|line| (line, BLUE)));
-    if let Some(reply) = &event.reply {
-        lines.extend(wrapped(&format!("→ {reply}"), room).into_iter().map(|line| (line, BLUE)));
-    }
-    let say = event.say.say(style.language);
-    lines.extend(wrapped(say, room).into_iter().map(|line| (line, "0")));
-    let known = before.map(|event| &event.keys);
-    for (key, state) in &event.keys {
-        let same = known.and_then(|keys| keys.get(key));
-        // A lease that only gets shorter is not news; one that was renewed is.
-        let is_as_before = |same: &KeyState| {
-            let lease_only_ran = match (same.ttl_ms, state.ttl_ms) {
-                (Some(before), Some(now)) => now <= before,
-                (before, now) => before == now,
-            };
-            same.value == state.value && same.owner == state.owner && lease_only_ran
-        };
-        if same.is_some_and(is_as_before) {
-            continue;
-        }
-        let held = match &state.value {
-            None => style.say("no such key", "不存在").to_owned(),
-            Some(value) => {
-                let ttl = state.ttl_ms.map_or(String::new(), |ttl| format!(" ({ttl} ms)"));
-                format!("{value}{ttl}")
-            }
-        };
-        let shown = wrapped(&format!("{key} = {held}"), room);
-        lines.extend(shown.into_iter().map(|line| (line, DIM)));
-    }
-    if event.is_overlap() {
-        let names: Vec<&str> = event.believers.to_vec();
-        let two = style.say("TWO HOLD THE LOCK", "两个人同时持锁");
-        lines.push((format!("!!! {two}: {}", names.join(", ")), RED));
-    }
-    for (number, (line, colour)) in lines.iter().enumerate() {
+    for (number, (line, colour)) in said_of(event, before, room, style).iter().enumerate() {
         let gutter = if number == 0 {
             format!("{:>3} {:>6.0}  ", index + 1, event.t_ms)
         } else {
@@ -239,10 +245,70 @@ fn step(
     }
 }
 
+/// The lines of a step, with their colours.
+fn said_of(
+    event: &Event,
+    before: Option<&Event>,
+    room: usize,
+    style: Style,
+) -> Vec<(String, &'static str)> {
+    let mut lines: Vec<(String, &str)> = Vec::new();
+    let mut say = |text: &str, colour| {
+        lines.extend(wrapped(text, room).into_iter().map(|line| (line, colour)));
+    };
+    say(&event.command.clone().unwrap_or_else(|| format!("({})", event.step)), BLUE);
+    if let Some(reply) = &event.reply {
+        say(&format!("→ {reply}"), BLUE);
+    }
+    if event.is_staged {
+        say(style.say("(staged)", "（由舞台代演）"), DIM);
+    }
+    say(event.say.say(style.language), "0");
+    for (key, state) in &event.keys {
+        if before
+            .and_then(|event| event.keys.get(key))
+            .is_some_and(|same| is_as_before(same, state))
+        {
+            continue;
+        }
+        let held = match &state.value {
+            None => style.say("no such key", "不存在").to_owned(),
+            Some(value) => {
+                let ttl = state.ttl_ms.map_or(String::new(), |ttl| format!(" ({ttl} ms)"));
+                format!("{value}{ttl}")
+            }
+        };
+        say(&format!("{key} = {held}"), DIM);
+    }
+    if event.is_overlap() {
+        let two = style.say("TWO HOLD THE LOCK", "两个人同时持锁");
+        say(&format!("!!! {two}: {}", event.believers.join(", ")), RED);
+    }
+    lines
+}
+
+/// A lease that only gets shorter is not news; one that was renewed is.
+fn is_as_before(same: &KeyState, state: &KeyState) -> bool {
+    let lease_only_ran = match (same.ttl_ms, state.ttl_ms) {
+        (Some(before), Some(now)) => now <= before,
+        (before, now) => before == now,
+    };
+    same.value == state.value && same.owner == state.owner && lease_only_ran
+}
+
 fn paragraph(text: &mut String, indent: &str, words: &str) {
     for line in wrapped(words, WIDTH - indent.len()) {
         let _ = writeln!(text, "{indent}{line}");
     }
+}
+
+/// Code keeps its indent; what is too long for a line is broken anywhere.
+fn wrapped_code(line: &str, room: usize) -> Vec<String> {
+    let letters: Vec<char> = line.chars().collect();
+    if letters.is_empty() {
+        return vec![String::new()];
+    }
+    letters.chunks(room).map(|piece| piece.iter().collect()).collect()
 }
 
 /// How many columns a letter takes: Chinese ones take two.

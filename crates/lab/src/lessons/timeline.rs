@@ -5,33 +5,22 @@ use super::{
     code::SOURCES,
     lesson::{Act, Actor, Kind, Lesson, Part},
 };
-use crate::strategy::{Language, Words};
-use serde::Serialize;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Display,
+use crate::{
+    marks::Excerpt,
+    strategy::{Language, Words},
 };
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
-/// A text in both languages whose gaps (`{name}`) are filled in.
-#[derive(Debug, Clone, Default)]
+/// A text in both languages.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Said {
     pub en: String,
     pub zh: String,
 }
 
-impl From<Words> for Said {
-    fn from(words: Words) -> Self {
-        Self { en: words.en.to_owned(), zh: words.zh.to_owned() }
-    }
-}
-
 impl Said {
-    pub fn with(self, gap: &str, value: impl Display) -> Self {
-        let (gap, value) = (format!("{{{gap}}}"), value.to_string());
-        Self { en: self.en.replace(&gap, &value), zh: self.zh.replace(&gap, &value) }
-    }
-
     pub fn say(&self, language: Language) -> &str {
         match language {
             Language::En => &self.en,
@@ -41,38 +30,44 @@ impl Said {
 }
 
 /// How an act ended: judged by what was recorded and by the resource's rows.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ending {
     pub broken: bool,
     pub why: Said,
 }
 
 /// What a key held at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyState {
     /// `null`: there is no such key.
     pub value: Option<String>,
     /// `null`: it never expires (or is not there).
     pub ttl_ms: Option<i64>,
     /// The actor who wrote this value.
+    #[serde(borrow = "'static")]
     pub owner: Option<&'static str>,
 }
 
 /// One step.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
     pub t_ms: f64,
     pub act: usize,
     pub actor: &'static str,
+    #[serde(borrow = "'static")]
     pub to: Option<&'static str>,
     pub step: &'static str,
     pub command: Option<String>,
     pub reply: Option<String>,
     pub say: Said,
-    /// The line of source that sent the command.
+    /// The line of source that sent the command, or of the lesson that made it happen.
+    #[serde(skip)]
     pub line: Option<(&'static str, u32)>,
     pub keys: BTreeMap<String, KeyState>,
+    #[serde(borrow = "'static")]
     pub believers: Vec<&'static str>,
+    /// Played by the stage, in the place of what a server or a clock would do.
+    pub is_staged: bool,
 }
 
 impl Event {
@@ -86,6 +81,10 @@ impl Event {
 #[derive(Debug, Clone)]
 pub struct Timeline {
     pub lesson: &'static Lesson,
+    /// How often it was begun again because this process had stood still.
+    pub repeats: u32,
+    /// From a file, as it went when it was recorded; and why it was not played now.
+    pub recorded: Option<Words>,
     pub events: Vec<Event>,
     /// One for each act of the lesson.
     pub endings: Vec<Ending>,
@@ -95,7 +94,7 @@ pub struct Timeline {
 #[derive(Debug, Clone)]
 pub enum Moment {
     Step(Box<Event>),
-    /// The machine was too slow for a lease, and the play begins again: forget the steps so far.
+    /// The process stood still for too long, and the play begins again: forget the steps so far.
     Again,
 }
 
@@ -107,6 +106,11 @@ pub struct PlayBody {
     #[schema(example = "b03")]
     pub lesson: &'static str,
     pub title: &'static str,
+    /// How often it was begun again because the pause detector had seen this process stand still;
+    /// at most three times.
+    pub repeats: u32,
+    /// Not played now, but from a recording: this machine lacks a server.
+    pub recorded: bool,
     pub actors: Vec<ActorBody>,
     pub acts: Vec<ActBody>,
     pub events: Vec<EventBody>,
@@ -129,7 +133,7 @@ pub struct CastBody {
 pub struct ActorBody {
     #[schema(example = "alice")]
     pub id: &'static str,
-    pub name: &'static str,
+    pub name: String,
     pub kind: Part,
 }
 
@@ -140,6 +144,8 @@ pub struct ActBody {
     pub title: &'static str,
     pub kind: Kind,
     pub say: &'static str,
+    /// The lines that decide, of the lesson or of its lock.
+    pub marks: Vec<Excerpt>,
     /// Index of its first event; before the play has come to it, `null`.
     pub first: Option<usize>,
     pub last: Option<usize>,
@@ -175,6 +181,9 @@ pub struct EventBody {
     pub believers: Vec<&'static str>,
     /// Two or more of them do.
     pub overlap: bool,
+    /// Played by the stage, in the place of what a server or a clock would do by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub staged: bool,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -209,6 +218,7 @@ impl EventBody {
             key_state: event.keys.clone(),
             believers: event.believers.clone(),
             overlap: event.is_overlap(),
+            staged: event.is_staged,
         }
     }
 }
@@ -217,21 +227,18 @@ impl CastBody {
     pub fn new(lesson: &'static Lesson, language: Language) -> Self {
         let actor = |actor: &Actor| ActorBody {
             id: actor.id,
-            name: actor.name.say(language),
+            name: lesson.name_of(actor.id, language),
             kind: actor.part,
         };
-        let act = |act: &Act| ActBody {
-            id: act.id,
-            title: act.title.say(language),
-            kind: act.kind,
-            say: act.say.say(language),
-            first: None,
-            last: None,
-            verdict: None,
+        let act = |act: &Act| {
+            let (title, say) = act.words(lesson, language);
+            let marks = act.excerpts(lesson, language);
+            let kind = act.kind;
+            ActBody { id: act.id, title, kind, say, marks, first: None, last: None, verdict: None }
         };
         Self {
             lesson: lesson.id,
-            title: lesson.title.say(language),
+            title: lesson.title(language),
             actors: lesson.cast.iter().map(actor).collect(),
             acts: lesson.acts.iter().map(act).collect(),
         }
@@ -282,6 +289,8 @@ impl Timeline {
         PlayBody {
             lesson: cast.lesson,
             title: cast.title,
+            repeats: self.repeats,
+            recorded: self.recorded.is_some(),
             actors: cast.actors,
             acts,
             events: events.map(|event| EventBody::new(event, self.lesson, language)).collect(),

@@ -1,9 +1,10 @@
 //! Who acts: a client, and what it is doing.
 
 use super::{
-    super::{error::Trouble, lesson::REDIS_NODE as REDIS, timeline::Said},
+    super::{error::Trouble, lesson::REDIS_NODE as REDIS},
     LOCK, STEP_TIMEOUT, Stage,
     gate::{Decision, Gate, Of, Waiting, lock},
+    record::Step,
 };
 use locks::{
     Acquired, Guard, Lock, LockError, Released,
@@ -40,6 +41,10 @@ impl Stage {
     pub fn client(&self, id: &'static str) -> Client {
         Client::new(id, self.clone())
     }
+
+    pub fn clients<const N: usize>(&self, ids: [&'static str; N]) -> [Client; N] {
+        ids.map(|id| self.client(id))
+    }
 }
 
 impl Client {
@@ -56,6 +61,10 @@ impl Client {
         Ok(line.of(self.id).watched_by(self.gate.clone()))
     }
 
+    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>, Trouble> {
+        nodes.iter().map(|node| self.line_to(node)).collect()
+    }
+
     pub fn sql(&self) -> Sql {
         let sql = Sql::new(self.stage.0.environment.servers.postgres.clone());
         sql.of(self.id).watched_by(self.gate.clone())
@@ -64,11 +73,6 @@ impl Client {
     /// A session with ZooKeeper at this address.
     pub fn zoo(&self, address: &str, session: Duration) -> Zoo {
         Zoo::new(address, session).of(self.id).watched_by(self.gate.clone())
-    }
-
-    pub fn name(&self) -> &'static str {
-        let cast = self.stage.0.lesson.cast;
-        cast.iter().find(|actor| actor.id == self.id).map_or(self.id, |actor| actor.name.en)
     }
 
     /// Starts something; its requests wait in the gate.
@@ -101,9 +105,8 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-        say: impl Into<Said>,
     ) -> Result<L::Guard, Trouble> {
-        let tried = self.acquires(lock, Duration::ZERO).last(step, say).await?;
+        let tried = self.acquires(lock, Duration::ZERO).last(step).await?;
         self.must_hold(tried)
     }
 
@@ -112,13 +115,30 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-        say: impl Into<Said>,
     ) -> Result<Option<L::Guard>, Trouble> {
-        let tried = self.acquires(lock, Duration::ZERO).last(step, say).await?;
-        Ok(tried?.held())
+        Ok(self.acquires(lock, Duration::ZERO).last(step).await??.held())
     }
 
-    /// The lock has to be ours here; where it is not, a lease was over before it should be.
+    /// Asks several nodes, and gives back (step `give-back`) whatever is not enough.
+    pub async fn asks<L: Lock + Clone>(
+        &self,
+        lock: &L,
+        step: &'static str,
+    ) -> Result<Result<Acquired<L::Guard>, LockError>, Trouble> {
+        let named = |sent: &str| if sent.starts_with("SET") { step } else { "give-back" };
+        self.acquires(lock, Duration::ZERO).rest_named(named).await
+    }
+
+    /// Gives it back, in one request or a few.
+    pub async fn unlocks<G: Guard>(
+        &self,
+        guard: G,
+        step: &'static str,
+    ) -> Result<Released, Trouble> {
+        Ok(self.releases(guard).rest(step).await??)
+    }
+
+    /// The lock has to be ours here.
     pub fn must_hold<G>(&self, tried: Result<Acquired<G>, LockError>) -> Result<G, Trouble> {
         tried?.held().ok_or(Trouble::TooSlow("somebody should have the lock and has not"))
     }
@@ -132,89 +152,33 @@ impl Client {
         self.stage.stops_believing(self.id);
     }
 
-    /// Lets the next request of this client pass.
-    pub async fn next(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(Of::Work, Decision::Go, step, say.into()).await
+    /// The next request of its work.
+    pub fn next(&self) -> Next<'_> {
+        Next { client: self, of: Of::Work }
     }
 
-    pub async fn next_to(
-        &self,
-        node: &'static str,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::WorkAt(node), Decision::Go, step, say.into()).await
+    /// Its next request to this node.
+    pub fn at(&self, node: &'static str) -> Next<'_> {
+        Next { client: self, of: Of::WorkAt(node) }
     }
 
-    /// It is never sent: the connection breaks before.
-    pub async fn next_to_fails(
-        &self,
-        node: &'static str,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::WorkAt(node), Decision::Fail, step, say.into()).await
+    /// The next renewal.
+    pub fn watchdog(&self) -> Next<'_> {
+        Next { client: self, of: Of::Watchdog }
     }
 
-    pub async fn next_to_loses_reply(
-        &self,
-        node: &'static str,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::WorkAt(node), Decision::LoseReply, step, say.into()).await
-    }
-
-    pub async fn next_fails(
-        &self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::Work, Decision::Fail, step, say.into()).await
-    }
-
-    /// It is sent and done, and the client never hears of it.
-    pub async fn next_loses_reply(
-        &self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::Work, Decision::LoseReply, step, say.into()).await
-    }
-
-    /// Its watchdog renews.
-    pub async fn renews(&self, step: &'static str, say: impl Into<Said>) -> Result<Seen, Trouble> {
-        self.pass(Of::Watchdog, Decision::Go, step, say.into()).await
-    }
-
-    /// Its watchdog wants to renew, and the connection breaks.
-    pub async fn renewal_fails(
-        &self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.pass(Of::Watchdog, Decision::Fail, step, say.into()).await
-    }
-
-    async fn pass(
-        &self,
-        of: Of,
-        decision: Decision,
-        step: &'static str,
-        say: Said,
-    ) -> Result<Seen, Trouble> {
+    async fn pass(&self, of: Of, decision: Decision, step: &'static str) -> Result<Seen, Trouble> {
         let waiting = timeout(STEP_TIMEOUT, self.gate.wait(|| self.gate.first(of))).await;
         let waiting =
             waiting.map_err(|_| Trouble::TooSlow("a request that should come did not"))?;
-        self.let_pass(waiting, decision, step, say).await
+        self.let_pass(waiting, decision, step).await
     }
 
     async fn let_pass(
         &self,
         waiting: Waiting,
         decision: Decision,
-        step: &'static str,
-        say: Said,
+        id: &'static str,
     ) -> Result<Seen, Trouble> {
         let Waiting { sent, decide } = waiting;
         let (answer, answered) = oneshot::channel();
@@ -225,11 +189,12 @@ impl Client {
         let reply = timeout(STEP_TIMEOUT, answered).await;
         let reply = reply.ok().and_then(Result::ok);
         let reply = reply.ok_or(Trouble::TooSlow("a reply that should come did not"))?;
-        let to = self.stage.0.lesson.actor(&sent.node);
-        let line = Some((sent.file, sent.line));
-        let (command, shown) = (Some(sent.text.clone()), Some(reply.to_string()));
-        let stage = &self.stage;
-        stage.write(self.id, to, step, command, shown, line, say).await?;
+        let step = Step {
+            to: self.stage.0.lesson.actor(&sent.node),
+            line: Some((sent.file, sent.line)),
+            ..Step::new(self.id, id).with(&*sent.text, reply.to_string())
+        };
+        self.stage.write(step).await?;
         Ok(Seen { command: sent.text, reply })
     }
 
@@ -245,13 +210,11 @@ impl Client {
     }
 
     /// A message of a subscription arrives.
-    pub async fn hears(&self, step: &'static str, say: impl Into<Said>) -> Result<(), Trouble> {
+    pub async fn hears(&self, id: &'static str) -> Result<(), Trouble> {
         let heard = self.gate.wait(|| lock(&self.gate.heard).pop_front());
         let heard = timeout(STEP_TIMEOUT, heard).await;
         let heard = heard.map_err(|_| Trouble::TooSlow("a message that should come did not"))?;
-        let stage = &self.stage;
-        let reply = (Some("MESSAGE".to_owned()), Some(heard));
-        stage.write(self.id, None, step, reply.0, reply.1, None, say.into()).await
+        self.stage.write(Step::new(self.id, id).with("MESSAGE", heard)).await
     }
 
     /// Whether no message has come so far.
@@ -259,29 +222,44 @@ impl Client {
         lock(&self.gate.heard).is_empty()
     }
 
-    /// Stands still for the play's `pause_ms`; where that is longer than the lease, until the key
-    /// is gone.
-    pub async fn pauses(&self, node: &str, say: impl Into<Said>) -> Result<(), Trouble> {
-        self.stage.happens(self.id, "pause", say).await?;
-        sleep(self.stage.pause()).await;
-        if self.stage.pause() > self.stage.lease() {
-            self.stage.until_gone(node, LOCK).await?;
-        }
+    /// Waits until its lock tells it that the lease is over, and stops working.
+    pub async fn loses(&self, guard: &impl Guard) -> Result<(), Trouble> {
+        let lost = timeout(self.stage.lease() * 3, guard.lost()).await;
+        lost.map_err(|_| Trouble::TooSlow("a lease does not end"))?;
+        self.stops_believing();
         Ok(())
     }
 
-    /// Dies: nothing of it runs any more, and what it wanted to send is never sent.
-    pub async fn crashes<T>(&self, doing: Doing<T>, say: impl Into<Said>) -> Result<(), Trouble> {
-        self.dies();
-        drop(doing);
-        self.stage.happens(self.id, "crash", say).await
+    /// Stands still for the play's `pause_ms`; where that is longer than the lease, until the key
+    /// is gone.
+    #[track_caller]
+    pub fn pauses<'a>(
+        &'a self,
+        node: &'a str,
+        step: &'static str,
+    ) -> impl Future<Output = Result<(), Trouble>> + Send + 'a {
+        let happens = self.stage.happens(self.id, step);
+        async move {
+            happens.await?;
+            sleep(self.stage.pause()).await;
+            if self.stage.pause() > self.stage.lease() {
+                self.stage.until_gone(node, LOCK).await?;
+            }
+            Ok(())
+        }
     }
 
-    /// Dies with the lock in its hands.
-    pub async fn crashes_holding<G>(&self, guard: G, say: impl Into<Said>) -> Result<(), Trouble> {
+    /// Dies, in the middle of something or with a lock: nothing of it runs any more, and what it
+    /// wanted to send is never sent.
+    #[track_caller]
+    pub fn crashes<T>(
+        &self,
+        with: T,
+        step: &'static str,
+    ) -> impl Future<Output = Result<(), Trouble>> + Send + use<'_, T> {
         self.dies();
-        drop(guard);
-        self.stage.happens(self.id, "crash", say).await
+        drop(with);
+        self.stage.happens(self.id, step)
     }
 
     /// Leaves the stage: what it still has to tidy up passes unseen.
@@ -316,38 +294,81 @@ impl<T> Drop for Doing<T> {
     }
 }
 
-/// What the end of something says about holding the lock.
-pub trait Belief {
-    fn belief(&self) -> Option<bool> {
+/// A request that is about to pass.
+pub struct Next<'a> {
+    client: &'a Client,
+    of: Of,
+}
+
+impl Next<'_> {
+    pub async fn goes(self, step: &'static str) -> Result<Seen, Trouble> {
+        self.client.pass(self.of, Decision::Go, step).await
+    }
+
+    /// It is never sent: the connection breaks before.
+    pub async fn fails(self, step: &'static str) -> Result<Seen, Trouble> {
+        self.client.pass(self.of, Decision::Fail, step).await
+    }
+
+    /// It is sent and done, and the client never hears of it.
+    pub async fn loses_reply(self, step: &'static str) -> Result<Seen, Trouble> {
+        self.client.pass(self.of, Decision::LoseReply, step).await
+    }
+}
+
+/// What came of something, as captions name it.
+pub trait Outcome {
+    fn outcome(&self) -> Option<&'static str> {
         None
     }
 }
 
-impl<G> Belief for Result<Acquired<G>, LockError> {
-    fn belief(&self) -> Option<bool> {
-        matches!(self, Ok(Acquired::Held(_))).then_some(true)
+/// The lock is its client's.
+const IN: &str = "in";
+
+impl<G> Outcome for Result<Acquired<G>, LockError> {
+    fn outcome(&self) -> Option<&'static str> {
+        match self {
+            Ok(Acquired::Held(_)) => Some(IN),
+            Ok(Acquired::Contended { .. }) => Some("out"),
+            Err(_) => None,
+        }
     }
 }
 
-impl Belief for Result<Released, LockError> {}
-impl Belief for Result<bool, LockError> {}
-impl Belief for Result<bool, redis::RedisError> {}
-impl Belief for Result<(), redis::RedisError> {}
-impl Belief for Result<i64, redis::RedisError> {}
-impl Belief for Result<(), sqlx::Error> {}
-impl Belief for Result<i32, sqlx::Error> {}
-impl Belief for Result<u64, sqlx::Error> {}
-impl Belief for Result<String, locks::zookeeper_client::Error> {}
-impl Belief for Result<locks::fencing::Write, LockError> {}
+impl Outcome for Result<Released, LockError> {
+    fn outcome(&self) -> Option<&'static str> {
+        match self {
+            Ok(Released::NotHeld) => Some("late"),
+            Ok(_) => Some("freed"),
+            Err(_) => None,
+        }
+    }
+}
 
-impl<T: Belief> Doing<T> {
+/// A stock.
+impl Outcome for Result<i32, sqlx::Error> {
+    fn outcome(&self) -> Option<&'static str> {
+        match self {
+            Ok(left) => Some(if *left > 0 { "left" } else { "none" }),
+            Err(_) => None,
+        }
+    }
+}
+
+impl Outcome for Result<bool, LockError> {}
+impl Outcome for Result<bool, redis::RedisError> {}
+impl Outcome for Result<(), redis::RedisError> {}
+impl Outcome for Result<i64, redis::RedisError> {}
+impl Outcome for Result<(), sqlx::Error> {}
+impl Outcome for Result<u64, sqlx::Error> {}
+impl Outcome for Result<String, locks::zookeeper_client::Error> {}
+impl Outcome for Result<locks::fencing::Write, LockError> {}
+
+impl<T: Outcome> Doing<T> {
     /// One request.
-    pub async fn next(
-        &mut self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::Go, step, say.into()).await
+    pub async fn next(&mut self, step: &'static str) -> Result<Seen, Trouble> {
+        self.client.pass(self.of, Decision::Go, step).await
     }
 
     /// Only its requests to this node are let pass by it.
@@ -356,49 +377,46 @@ impl<T: Belief> Doing<T> {
         self
     }
 
-    /// Lets requests pass until it has ended; `say` for each. Answers how many there were.
-    pub async fn rest(
-        mut self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<(T, usize), Trouble> {
-        self.rest_as(Decision::Go, step, say.into()).await
+    /// Lets requests pass until it has ended.
+    pub async fn rest(self, step: &'static str) -> Result<T, Trouble> {
+        self.rest_by(Decision::Go, |_| step).await
     }
 
     /// The same, and none of them is sent.
-    pub async fn rest_fails(
-        mut self,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<(T, usize), Trouble> {
-        self.rest_as(Decision::Fail, step, say.into()).await
+    pub async fn rest_fails(self, step: &'static str) -> Result<T, Trouble> {
+        self.rest_by(Decision::Fail, |_| step).await
     }
 
-    async fn rest_as(
-        &mut self,
+    /// The same; what each request is called depends on its text.
+    pub async fn rest_named(
+        self,
+        step: impl Fn(&str) -> &'static str + Send,
+    ) -> Result<T, Trouble> {
+        self.rest_by(Decision::Go, step).await
+    }
+
+    async fn rest_by(
+        mut self,
         decision: Decision,
-        step: &'static str,
-        say: Said,
-    ) -> Result<(T, usize), Trouble> {
-        let mut count = 0;
+        step: impl Fn(&str) -> &'static str + Send,
+    ) -> Result<T, Trouble> {
         let mut task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
         let gate = self.client.gate.clone();
         loop {
             let arrival = gate.wait(|| gate.first(self.of));
             let waiting = tokio::select! {
-                ended = &mut task => return Ok((self.ended(ended)?, count)),
+                ended = &mut task => return self.ended(ended),
                 waiting = arrival => waiting,
                 () = sleep(STEP_TIMEOUT) => return Err(Trouble::TooSlow("it does not end")),
             };
-            let client = self.client.clone();
-            client.let_pass(waiting, decision, step, say.clone()).await?;
-            count += 1;
+            let name = step(&waiting.sent.text);
+            self.client.let_pass(waiting, decision, name).await?;
         }
     }
 
     /// One request, and its end.
-    pub async fn last(mut self, step: &'static str, say: impl Into<Said>) -> Result<T, Trouble> {
-        self.next(step, say).await?;
+    pub async fn last(mut self, step: &'static str) -> Result<T, Trouble> {
+        self.next(step).await?;
         self.end().await
     }
 
@@ -411,8 +429,11 @@ impl<T: Belief> Doing<T> {
 
     fn ended(&self, ended: Result<T, tokio::task::JoinError>) -> Result<T, Trouble> {
         let outcome = ended.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
-        if let Some(holds) = outcome.belief() {
-            self.client.believes(holds);
+        if let Some(what) = outcome.outcome() {
+            self.client.stage.came_of_it(self.client.id, what);
+            if what == IN {
+                self.client.believes(true);
+            }
         }
         Ok(outcome)
     }

@@ -34,11 +34,12 @@ mod shopping;
 use super::{
     environment::Environment,
     error::Trouble,
-    lesson::{Lesson, REDIS_NODE as REDIS},
+    lesson::{Kind, Lesson, REDIS_NODE as REDIS},
     nodes::Node,
     options::Settings,
+    pauses::PauseDetector,
     shop::Shop,
-    timeline::{Ending, Event, Moment, Said, Timeline},
+    timeline::{Ending, Event, Moment, Timeline},
 };
 use locks::wire::Line;
 use record::{Record, Written};
@@ -54,6 +55,8 @@ use tokio::sync::mpsc;
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lease of those whose lease must not end while we watch: it is never waited for.
 pub const LONG: Duration = Duration::from_secs(60);
+/// So much missing time explains anything.
+const LONGEST_EXCUSED: Duration = Duration::from_secs(1);
 /// The lock of all lessons.
 pub const LOCK: &str = "lock:phone";
 
@@ -68,6 +71,9 @@ struct Inner {
     prefix: String,
     options: Settings,
     started: Instant,
+    pauses: PauseDetector,
+    /// A verdict that a pause explains is not the last word.
+    may_begin_again: bool,
     record: Mutex<Record>,
     told: Option<mpsc::UnboundedSender<Moment>>,
     /// The stage hand's connections, by node.
@@ -82,6 +88,7 @@ impl Stage {
         environment: Arc<Environment>,
         options: Settings,
         told: Option<mpsc::UnboundedSender<Moment>>,
+        may_begin_again: bool,
     ) -> Self {
         let id: String = uuid::Uuid::new_v4().simple().to_string();
         Self(Arc::new(Inner {
@@ -92,6 +99,8 @@ impl Stage {
             id,
             options,
             started: Instant::now(),
+            pauses: PauseDetector::start(),
+            may_begin_again,
             record: Mutex::default(),
             told,
             hands: tokio::sync::Mutex::default(),
@@ -103,8 +112,9 @@ impl Stage {
         &self.0.options
     }
 
+    /// The lesson's lease, or its session: zero where it has neither.
     pub fn lease(&self) -> Duration {
-        self.options().millis("lease_ms")
+        self.options().millis("lease_ms").max(self.options().millis("session_ms"))
     }
 
     pub fn pause(&self) -> Duration {
@@ -143,6 +153,7 @@ impl Stage {
             rows.filter_map(|(name, value, _)| Some((name, Written::before_the_act(value?))));
         let mut record = self.record();
         record.act = number;
+        record.act_began = Some(Instant::now());
         record.first_of_act = record.events.len();
         record.shown = vec![(REDIS.to_owned(), LOCK)];
         record.shop_is_open = false;
@@ -179,21 +190,39 @@ impl Stage {
 
     /// The act is over. `broken` has to come from what happened: [`Stage::overlap`], the shop's
     /// rows, a key.
-    pub fn ends(
-        &self,
-        broken: bool,
-        if_broken: impl Into<Said>,
-        if_held: impl Into<Said>,
-    ) -> Result<(), Trouble> {
-        let why = if broken { if_broken.into() } else { if_held.into() };
+    pub fn ends(&self, broken: bool) -> Result<(), Trouble> {
+        self.ends_as(broken, if broken { "broken" } else { "held" })
+    }
+
+    /// The same, with other words than those under `broken` or `held`.
+    pub fn ends_as(&self, broken: bool, key: &str) -> Result<(), Trouble> {
         let mut record = self.record();
+        let act = &self.0.lesson.acts[record.act];
         if record.events.len() == record.first_of_act {
             return Err(Trouble::NotAsWritten("an act without a step".to_owned()));
         }
+        let is_surprising = broken == (act.kind == Kind::Cure);
+        let began = record.act_began.unwrap_or(self.0.started);
+        if is_surprising && self.0.may_begin_again && self.stood_still_since(began) {
+            return Err(Trouble::StoodStill);
+        }
+        let why = self.0.lesson.say("Endings", &[format!("{}.{key}", act.id), key.to_owned()]);
+        let why = self.filled(why, |text, _| text.to_owned());
         record.endings.push(Ending { broken, why });
         drop(record);
         self.tell(0);
         Ok(())
+    }
+
+    /// Whether so much time is missing that a lease may have ended by it: a quarter of one.
+    fn stood_still_since(&self, since: Instant) -> bool {
+        let lease = if self.lease().is_zero() { LONG } else { self.lease() };
+        self.0.pauses.missing_since(since) >= (lease / 4).min(LONGEST_EXCUSED)
+    }
+
+    /// Whether the machine is to blame for what broke this play off.
+    pub(super) fn stood_still(&self) -> bool {
+        self.stood_still_since(self.0.started)
     }
 
     /// Whether two believed to hold the lock at once, in this act.
@@ -215,6 +244,8 @@ impl Stage {
         let mut record = self.record();
         Timeline {
             lesson: self.0.lesson,
+            repeats: 0,
+            recorded: None,
             events: std::mem::take(&mut record.events),
             endings: std::mem::take(&mut record.endings),
         }
@@ -223,6 +254,8 @@ impl Stage {
     /// A server of this play alone, with more flags of `redis-server` if need be.
     pub async fn node(&self, id: &'static str, flags: Vec<String>) -> Result<Arc<Node>, Trouble> {
         let node = Arc::new(self.0.environment.nodes.take(id, flags).await?);
+        // Another one than before, under the same name.
+        self.0.hands.lock().await.remove(id);
         self.nodes().push(node.clone());
         Ok(node)
     }
@@ -242,11 +275,6 @@ impl Stage {
             ),
         };
         line.map(|line| line.to(node)).map_err(|error| Trouble::NotAsWritten(error.to_string()))
-    }
-
-    /// Forgets the connection to a node that another one takes the place of.
-    pub async fn forget(&self, node: &str) {
-        self.0.hands.lock().await.remove(node);
     }
 
     /// Removes the keys of this play.

@@ -1,11 +1,12 @@
 //! What is written down of a play.
 
 use super::super::timeline::{Ending, Event};
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, panic::Location, time::Instant};
 
 #[derive(Default)]
 pub(super) struct Record {
     pub act: usize,
+    pub act_began: Option<Instant>,
     pub first_of_act: usize,
     /// Keys on stage: the node and the key's name without the play's prefix.
     pub shown: Vec<(String, &'static str)>,
@@ -16,6 +17,34 @@ pub(super) struct Record {
     pub events: Vec<Event>,
     pub told: usize,
     pub endings: Vec<Ending>,
+}
+
+/// One step, as it is handed in.
+pub(super) struct Step {
+    pub actor: &'static str,
+    pub to: Option<&'static str>,
+    pub id: &'static str,
+    pub command: Option<String>,
+    pub reply: Option<String>,
+    pub line: Option<(&'static str, u32)>,
+    /// Played by the stage, not done by a server or a client.
+    pub is_staged: bool,
+}
+
+impl Step {
+    pub fn new(actor: &'static str, id: &'static str) -> Self {
+        Self { actor, to: None, id, command: None, reply: None, line: None, is_staged: false }
+    }
+
+    pub fn at(mut self, line: &Location<'static>) -> Self {
+        self.line = Some((line.file(), line.line()));
+        self
+    }
+
+    pub fn with(mut self, command: impl Into<String>, reply: impl Into<String>) -> Self {
+        (self.command, self.reply) = (Some(command.into()), Some(reply.into()));
+        self
+    }
 }
 
 /// What a key held after the last step.

@@ -7,66 +7,80 @@ use super::{
         timeline::{Event, KeyState, Moment, Said},
     },
     Stage,
-    record::Written,
+    record::{Step, Written},
 };
+use crate::strategy::Language;
 use std::{
     collections::BTreeMap,
+    panic::Location,
     time::{Duration, Instant},
 };
 
 impl Stage {
     /// Something happens that is no request: a pause, a crash, a failover.
-    pub async fn happens(
+    #[track_caller]
+    pub fn happens(
         &self,
         actor: &'static str,
-        step: &'static str,
-        say: impl Into<Said>,
-    ) -> Result<(), Trouble> {
-        self.write(actor, None, step, None, None, None, say.into()).await
+        id: &'static str,
+    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
+        self.write(Step::new(actor, id).at(Location::caller()))
+    }
+
+    /// The stage plays it: no server and no client did it by itself.
+    #[track_caller]
+    pub fn plays(
+        &self,
+        actor: &'static str,
+        id: &'static str,
+    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
+        let step = Step::new(actor, id).at(Location::caller());
+        self.write(Step { is_staged: true, ..step })
     }
 
     /// The director's own command to a node, with its reply.
     pub async fn orders(
         &self,
         actor: &'static str,
-        step: &'static str,
+        id: &'static str,
         command: impl Into<String>,
         reply: impl Into<String>,
-        say: impl Into<Said>,
     ) -> Result<(), Trouble> {
-        let (command, reply) = (command.into(), reply.into());
-        self.write(actor, None, step, Some(command), Some(reply), None, say.into()).await
+        self.write(Step::new(actor, id).with(command, reply)).await
+    }
+
+    /// The same, in the place of what the node would do by itself.
+    pub async fn plays_by(
+        &self,
+        actor: &'static str,
+        id: &'static str,
+        command: impl Into<String>,
+        reply: impl Into<String>,
+    ) -> Result<(), Trouble> {
+        let step = Step::new(actor, id).with(command, reply);
+        self.write(Step { is_staged: true, ..step }).await
     }
 
     /// What a client of the lesson's own sends.
-    pub async fn orders_to(
+    #[track_caller]
+    pub fn orders_to(
         &self,
         actor: &'static str,
         to: &'static str,
-        step: &'static str,
+        id: &'static str,
         command: impl Into<String>,
         reply: impl Into<String>,
-        say: impl Into<Said>,
-    ) -> Result<(), Trouble> {
-        let (command, reply) = (Some(command.into()), Some(reply.into()));
-        self.write(actor, Some(to), step, command, reply, None, say.into()).await
+    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
+        let step = Step::new(actor, id).with(command, reply).at(Location::caller());
+        self.write(Step { to: Some(to), ..step })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one step is made of so much")]
-    pub(super) async fn write(
-        &self,
-        actor: &'static str,
-        to: Option<&'static str>,
-        step: &'static str,
-        command: Option<String>,
-        reply: Option<String>,
-        line: Option<(&'static str, u32)>,
-        say: Said,
-    ) -> Result<(), Trouble> {
+    pub(super) async fn write(&self, step: Step) -> Result<(), Trouble> {
         let t_ms = (self.0.started.elapsed().as_secs_f64() * 10_000.0).round() / 10.0;
         let asked = Instant::now();
         let seen = self.look().await?;
         let looked = Instant::now();
+        self.0.pauses.note(looked - asked);
         let mut record = self.record();
         let mut keys = BTreeMap::new();
         for (name, value, ttl_ms) in seen {
@@ -74,40 +88,77 @@ impl Stage {
                 (None, _) => None,
                 (Some(value), Some(before)) if before.is_still(value, asked) => before.owner,
                 // Its writer has just acted.
-                (Some(_), _) => Some(actor),
+                (Some(_), _) => Some(step.actor),
             };
             let left = ttl_ms.and_then(|left| u64::try_from(left).ok());
-            match &value {
-                Some(value) => record.owners.insert(
-                    name.clone(),
-                    Written {
-                        value: value.clone(),
-                        owner,
-                        ends: left.map(|left| looked + Duration::from_millis(left)),
-                    },
-                ),
+            let ends = left.map(|left| looked + Duration::from_millis(left));
+            match value.clone() {
+                Some(value) => record.owners.insert(name.clone(), Written { value, owner, ends }),
                 None => record.owners.remove(&name),
             };
             keys.insert(name, KeyState { value, ttl_ms, owner });
         }
+        let act = record.act;
         let event = Event {
             t_ms,
-            act: record.act,
-            actor,
-            to,
-            step,
-            command: command.map(|text| self.readable(&text)),
-            reply: reply.map(|text| self.readable(&text)),
-            say,
-            line,
+            act,
+            actor: step.actor,
+            to: step.to,
+            step: step.id,
+            command: step.command.map(|text| self.readable(&text)),
+            reply: step.reply.map(|text| self.readable(&text)),
+            say: self.caption(act, step.actor, step.to, step.id, None),
+            line: step.line,
             keys,
             believers: record.believers.clone(),
+            is_staged: step.is_staged,
         };
         record.events.push(event);
         drop(record);
         // The last one may still learn what its client made of the reply.
         self.tell(1);
         Ok(())
+    }
+
+    /// The words of a step; with what came of it, if that is known and they depend on it.
+    fn caption(
+        &self,
+        act: usize,
+        actor: &'static str,
+        to: Option<&'static str>,
+        id: &str,
+        outcome: Option<&str>,
+    ) -> Said {
+        let lesson = self.0.lesson;
+        let act = lesson.acts.get(act).map_or("", |act| act.id);
+        let mut keys = Vec::with_capacity(4);
+        if let Some(outcome) = outcome {
+            keys.extend([format!("{act}.{id}.{outcome}"), format!("{id}.{outcome}")]);
+        }
+        keys.extend([format!("{act}.{id}"), id.to_owned()]);
+        let name = |actor, language| lesson.name_of(actor, language);
+        self.filled(lesson.say("Steps", &keys), |text, language| {
+            let text = text.replace("{who}", &name(actor, language));
+            text.replace("{to}", &name(to.unwrap_or(""), language))
+        })
+    }
+
+    /// With the play's own times in the gaps.
+    pub(super) fn filled(&self, said: Said, fill: impl Fn(&str, Language) -> String) -> Said {
+        let whole = |text: &str, language| {
+            let text = fill(text, language);
+            let text = text.replace("{lease}", &self.lease().as_millis().to_string());
+            text.replace("{pause}", &self.pause().as_millis().to_string())
+        };
+        Said { en: whole(&said.en, Language::En), zh: whole(&said.zh, Language::Zh) }
+    }
+
+    /// What came of the last step, once its client knows.
+    pub(super) fn came_of_it(&self, client: &'static str, outcome: &str) {
+        let mut record = self.record();
+        if let Some(last) = record.events.last_mut().filter(|last| last.actor == client) {
+            last.say = self.caption(last.act, last.actor, last.to, last.step, Some(outcome));
+        }
     }
 
     pub(super) fn tell(&self, keep: usize) {

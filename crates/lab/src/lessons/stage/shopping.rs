@@ -1,7 +1,7 @@
 //! What clients do with the shop.
 
 use super::{
-    super::shop::Shop,
+    super::{error::Trouble, shop::Shop},
     client::{Client, Doing},
 };
 use locks::{
@@ -11,52 +11,62 @@ use locks::{
 
 impl Shop {
     /// How many are left.
-    pub fn reads(&self, client: &Client) -> Doing<Result<i32, sqlx::Error>> {
+    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32, Trouble> {
         let (sql, play) = (client.sql(), self.play.clone());
-        client
-            .does(async move {
-                let row: Option<(i32,)> = sql
-                    .optional("SELECT stock FROM lab.plays WHERE id = $1", |query| {
-                        query.bind(&play)
-                    })
-                    .await?;
-                Ok(row.map_or(0, |(stock,)| stock))
-            })
-            .at("postgres")
+        let reading = client.does(async move {
+            const READ: &str = "SELECT stock FROM lab.plays WHERE id = $1";
+            let row: Option<(i32,)> = sql.optional(READ, |query| query.bind(&play)).await?;
+            Ok::<_, sqlx::Error>(row.map_or(0, |(stock,)| stock))
+        });
+        Ok(reading.at("postgres").last(step).await??)
     }
 
-    /// Writes what it has computed from what it has read, and the order.
-    pub fn sells(&self, client: &Client, seen: i32) -> Doing<Result<(), sqlx::Error>> {
+    /// Writes what was computed from what was read, and the order.
+    pub async fn sell(
+        &self,
+        client: &Client,
+        seen: i32,
+        step: &'static str,
+    ) -> Result<(), Trouble> {
         const SELL: &str = "
             WITH sold AS (UPDATE lab.plays SET stock = $2 WHERE id = $1)
             INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
-        client
-            .does(async move {
-                let bound = sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer));
-                bound.await.map(|_| ())
-            })
-            .at("postgres")
+        let selling = client.does(async move {
+            //= FLAW Nothing here asks whether the lock is still the writer's.
+            sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer)).await
+        });
+        selling.at("postgres").last(step).await??;
+        Ok(())
     }
 
     /// A number from the row itself: one more than anybody before, whatever became of the lock.
-    pub fn numbers(&self, client: &Client) -> Doing<Result<u64, sqlx::Error>> {
+    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64, Trouble> {
         const NUMBER: &str = "
             INSERT INTO lab.fenced AS resource (name, newest, value) VALUES ($1, 1, 'not sold')
             ON CONFLICT (name) DO UPDATE SET newest = resource.newest + 1 RETURNING newest";
         let (sql, phone) = (client.sql(), self.phone());
-        client
-            .does(async move {
-                let row: Option<(i64,)> = sql.optional(NUMBER, |query| query.bind(&phone)).await?;
-                Ok(row.map_or(0, |(number,)| number.unsigned_abs()))
-            })
-            .at("postgres")
+        let taking = client.does(async move {
+            //= CURE The row counts its holders itself: no failover of Redis can make it forget.
+            let row: Option<(i64,)> = sql.optional(NUMBER, |query| query.bind(&phone)).await?;
+            Ok::<_, sqlx::Error>(row.map_or(0, |(number,)| number.unsigned_abs()))
+        });
+        Ok(taking.at("postgres").last(step).await??)
     }
 
-    /// The same as a write that carries the lock's number: the row refuses one that is too old.
-    pub fn sells_fenced(&self, client: &Client, fencing: u64) -> Doing<Result<Write, LockError>> {
+    /// A write that carries the lock's number: the row refuses one that is too old, and then says
+    /// which it has seen (step `refused`).
+    pub async fn sell_fenced(
+        &self,
+        client: &Client,
+        number: u64,
+        step: &'static str,
+    ) -> Result<Write, Trouble> {
         let resource = PostgresResource::new(client.sql());
         let (phone, value) = (self.phone(), format!("sold to {}", client.id));
-        client.does(async move { resource.write(&phone, fencing, &value).await }).at("postgres")
+        let selling: Doing<Result<Write, LockError>> =
+            client.does(async move { resource.write(&phone, number, &value).await });
+        let name = |sent: &str| if sent.starts_with("SELECT") { "refused" } else { step };
+        Ok(selling.at("postgres").rest_named(name).await??)
     }
 }

@@ -1,0 +1,69 @@
+//! Has this process stood still? Measured, so that a verdict need not be excused.
+//!
+//! ```text
+//! a task of the play: sleep 10 ms ── woke up 90 ms later ──▶ 80 ms are missing
+//! the stage hand's own looks: took 60 ms ──────────────────▶ 50 ms are missing
+//! ```
+//!
+//! A play is begun again only if so much time is missing that a lease may have ended by it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::task::AbortHandle;
+
+const TICK: Duration = Duration::from_millis(10);
+
+/// Runs as long as it is held.
+pub struct PauseDetector {
+    missing: Arc<Missing>,
+    ticking: AbortHandle,
+}
+
+/// Every delay, and when it was over.
+#[derive(Default)]
+struct Missing(Mutex<Vec<(Instant, Duration)>>);
+
+impl Missing {
+    /// Something took so long that should have taken one tick.
+    fn note(&self, took: Duration) {
+        // A scheduler is a little late each time.
+        if took > TICK * 2 {
+            let mut delays = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            delays.push((Instant::now(), took - TICK));
+        }
+    }
+}
+
+impl PauseDetector {
+    pub fn start() -> Self {
+        let missing = Arc::new(Missing::default());
+        let noted = missing.clone();
+        let ticking = tokio::spawn(async move {
+            loop {
+                let before = Instant::now();
+                tokio::time::sleep(TICK).await;
+                noted.note(before.elapsed());
+            }
+        });
+        Self { missing, ticking: ticking.abort_handle() }
+    }
+
+    /// The stage kept everybody waiting for so long.
+    pub fn note(&self, took: Duration) {
+        self.missing.note(took);
+    }
+
+    /// How much time is missing since then.
+    pub fn missing_since(&self, since: Instant) -> Duration {
+        let delays = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.iter().filter(|(over, _)| *over >= since).map(|(_, delay)| *delay).sum()
+    }
+}
+
+impl Drop for PauseDetector {
+    fn drop(&mut self) {
+        self.ticking.abort();
+    }
+}

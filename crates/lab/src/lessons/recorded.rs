@@ -1,0 +1,38 @@
+//! Plays that were recorded, for machines on which a lesson's servers are missing.
+//!
+//! `RECORD=1 cargo test --test it -- lessons::recorded` plays such a lesson and writes its file.
+
+use super::{
+    lesson::Lesson,
+    timeline::{Ending, Event, Timeline},
+};
+use crate::strategy::Words;
+use serde::{Deserialize, Serialize};
+
+/// Lesson and file.
+const FILES: &[(&str, &str)] = &[("b11", include_str!("../../recorded/b11.json"))];
+
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"))]
+struct Recording {
+    events: Vec<Event>,
+    endings: Vec<Ending>,
+}
+
+/// Whether there is one of this lesson.
+pub fn has(lesson: &Lesson) -> bool {
+    FILES.iter().any(|(id, _)| *id == lesson.id)
+}
+
+/// The play of a lesson as it went with default options; `why` it is not played now.
+pub fn of(lesson: &'static Lesson, why: Words) -> Option<Timeline> {
+    let (_, file) = FILES.iter().find(|(id, _)| *id == lesson.id)?;
+    let Recording { events, endings } = serde_json::from_str(file).ok()?;
+    Some(Timeline { lesson, repeats: 0, recorded: Some(why), events, endings })
+}
+
+/// A play as a file.
+pub fn written(timeline: &Timeline) -> serde_json::Result<String> {
+    let (events, endings) = (timeline.events.clone(), timeline.endings.clone());
+    serde_json::to_string(&Recording { events, endings })
+}

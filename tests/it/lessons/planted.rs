@@ -1,0 +1,113 @@
+//! Verdicts that can be lost: a cure with its check taken out is reported as broken, whether or not
+//! this process stood still.
+
+use crate::support::{
+    Servers,
+    buggy_redis::{Bug, BuggyRedis, getset_only_reads, release_anybodys, take_from_anybody},
+    lessons::{TestTheatre, lesson},
+};
+use futures_util::future::join_all;
+use lab::lessons::{MOST_REPEATS, pauses::PauseDetector, timeline::Timeline};
+use lab::strategy::Language;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+async fn theatre_on(bug: Bug, prefix: &'static str) -> (TestTheatre, BuggyRedis) {
+    let shared = Servers::shared().await;
+    let redis = BuggyRedis::start(&shared.redis.socket(), bug).await;
+    (TestTheatre::on(prefix, Some(&redis.url)).await, redis)
+}
+
+#[track_caller]
+fn assert_lost(timeline: &Timeline, acts: &[&str]) {
+    let id = timeline.lesson.id;
+    for (act, ending) in timeline.lesson.acts.iter().zip(&timeline.endings) {
+        let is_planted = acts.contains(&act.id);
+        assert!(ending.broken || !is_planted, "{id}/{}: {ending:?}", act.id);
+    }
+    assert!(!timeline.verdict(Language::En).held, "{id}");
+}
+
+/// Long leases: a busy machine is not to be taken for the bug.
+fn calm(id: &str) -> Value {
+    match id {
+        "b03" | "b04" => json!({"lease_ms": 2_000, "pause_ms": 2_010}),
+        "b06" | "b08" => json!({"lease_ms": 2_000}),
+        _ => json!({}),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cure_without_its_check_is_broken() {
+    let cases: [(Bug, &[(&str, &[&str])]); 3] = [
+        (
+            take_from_anybody,
+            &[("b02", &["server-clock"]), ("b04", &["watchdog"]), ("b06", &["tries-again"])],
+        ),
+        (getset_only_reads, &[("b02", &["getset"])]),
+        (release_anybodys, &[("b03", &["one-script"]), ("b08", &["owner-check"])]),
+    ];
+    for (bug, lessons) in cases {
+        let (theatre, _redis) = theatre_on(bug, "planted:").await;
+        let plays = lessons.iter().map(|(id, acts)| {
+            let theatre = &theatre;
+            async move { assert_lost(&theatre.play(lesson(id), calm(id)).await, acts) }
+        });
+        join_all(plays).await;
+        theatre.close().await;
+    }
+}
+
+/// The row forgets which fencing token it has seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fencing_that_forgets_is_broken() {
+    const FORGET: &str = "
+        CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN NEW.newest := 0; RETURN NEW; END $$;
+        CREATE TRIGGER planted BEFORE INSERT OR UPDATE ON lab.fenced FOR EACH ROW
+            EXECUTE FUNCTION planted()";
+    let theatre = TestTheatre::open("forgets:").await;
+    let mut postgres = theatre.lab.database.connect().await;
+    sqlx::raw_sql(FORGET).execute(&mut postgres).await.expect("a trigger");
+    drop(postgres);
+    let timeline = theatre.play(lesson("b04"), calm("b04")).await;
+    assert_lost(&timeline, &["fencing"]);
+    theatre.close().await;
+}
+
+/// A pause is an excuse for three more plays, and not for a verdict.
+#[tokio::test]
+async fn a_process_that_stands_still_again_and_again_loses_its_excuse() {
+    let (theatre, _redis) = theatre_on(release_anybodys, "pauses:").await;
+    let stands_still = tokio::spawn(async {
+        loop {
+            std::thread::sleep(Duration::from_millis(60));
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    });
+    let timeline = theatre.play(lesson("b08"), calm("b08")).await;
+    stands_still.abort();
+    assert_eq!(timeline.repeats, MOST_REPEATS);
+    assert_lost(&timeline, &["owner-check"]);
+    theatre.close().await;
+}
+
+#[tokio::test]
+async fn the_detector_sees_a_pause_and_forgives_an_ordinary_delay() {
+    let detector = PauseDetector::start();
+    let began = Instant::now();
+    detector.note(Duration::from_millis(15));
+    assert_eq!(detector.missing_since(began), Duration::ZERO);
+    detector.note(Duration::from_millis(100));
+    assert_eq!(detector.missing_since(began), Duration::from_millis(90));
+    assert_eq!(detector.missing_since(Instant::now() + Duration::from_secs(1)), Duration::ZERO);
+    // Its task has begun to tick; then this thread, the only one, stands still.
+    tokio::task::yield_now().await;
+    std::thread::sleep(Duration::from_millis(60));
+    let sees = async {
+        while detector.missing_since(began) < Duration::from_millis(140) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), sees).await.expect("the pause is seen");
+}

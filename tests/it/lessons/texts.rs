@@ -1,0 +1,86 @@
+//! The words of the lessons: nothing is missing, nothing is left over. And the marks.
+
+use lab::lessons::{
+    LESSONS,
+    code::text_of,
+    lesson::{Kind, Lesson},
+};
+use lab::{marks, strategy::Language, texts};
+use std::collections::BTreeSet;
+
+/// What came of a step.
+const OUTCOMES: [&str; 6] = ["in", "out", "freed", "late", "left", "none"];
+
+fn source_of(lesson: &Lesson) -> &'static str {
+    let prefix = format!("crates/lab/src/lessons/{}_", lesson.id);
+    let mut sources = lab::lessons::code::SOURCES.iter();
+    sources.find(|(file, _)| file.starts_with(&prefix)).expect("a source").1
+}
+
+#[test]
+fn every_key_is_of_something_in_its_lesson() {
+    for lesson in LESSONS {
+        let id = lesson.id;
+        let text = texts::of(id, Language::En).expect("a text");
+        let keys = |section| text.items(section).map(|(key, _)| key).collect::<BTreeSet<_>>();
+        let acts: BTreeSet<&str> = lesson.acts.iter().map(|act| act.id).collect();
+        assert_eq!(keys("Acts"), acts, "{id}");
+        assert_eq!(keys("Marks"), acts, "{id}");
+        assert_eq!(keys("Options"), lesson.options.iter().map(|knob| knob.name).collect(), "{id}");
+        assert!(keys("Cast").iter().all(|actor| lesson.actor(actor).is_some()), "{id}");
+        let source = source_of(lesson);
+        let is_written = |step: &str| {
+            source.contains(&format!("\"{step}\"")) || ["refused", "give-back"].contains(&step)
+        };
+        for key in keys("Steps") {
+            let parts: Vec<&str> = key.split('.').collect();
+            let parts = match parts.split_last() {
+                Some((last, rest)) if OUTCOMES.contains(last) => rest,
+                _ => &parts[..],
+            };
+            let (step, act) = match parts {
+                [step] => (step, None),
+                [act, step] => (step, Some(act)),
+                _ => panic!("{id}: {key}"),
+            };
+            assert!(is_written(step), "{id}: no step {key}");
+            assert!(act.is_none_or(|act| acts.contains(act)), "{id}: no act of {key}");
+        }
+        for key in keys("Endings") {
+            let (act, how) = key.split_once('.').map_or((None, key), |(act, how)| (Some(act), how));
+            let is_known = ["broken", "held"].contains(&how) || is_written(how);
+            assert!(is_known && act.is_none_or(|act| acts.contains(act)), "{id}: {key}");
+        }
+    }
+}
+
+#[test]
+fn every_act_has_its_words_and_its_marked_line() {
+    for lesson in LESSONS {
+        let id = lesson.id;
+        for act in lesson.acts {
+            for language in [Language::En, Language::Zh] {
+                let (title, say) = act.words(lesson, language);
+                assert!(title != say && !say.is_empty(), "{id}/{}: no title", act.id);
+            }
+            assert!(!act.marks.is_empty(), "{id}/{}", act.id);
+            let has_marks = |file| text_of(file).is_some_and(|text| text.contains("= CURE"));
+            if act.marks.iter().all(|mark| mark.file.contains("lessons/") || has_marks(mark.file)) {
+                assert_eq!(
+                    act.excerpts(lesson, Language::En).len(),
+                    act.marks.len(),
+                    "{id}: {:?}",
+                    act.marks
+                );
+            }
+            for marked in act.excerpts(lesson, Language::En) {
+                assert!(marked.lines().count() <= marks::MOST_LINES, "{marked:?}");
+            }
+        }
+        let kinds: Vec<Kind> = lesson.acts.iter().map(|act| act.kind).collect();
+        assert_eq!(kinds.first(), Some(&Kind::Failure), "{id}");
+        assert!(kinds.contains(&Kind::Cure), "{id}");
+    }
+    let numbers: Vec<u8> = LESSONS.iter().map(|lesson| lesson.number).collect();
+    assert_eq!(numbers, (1..=12).collect::<Vec<u8>>());
+}

@@ -1,0 +1,118 @@
+//! A Redis with a bug, planted from outside: a proxy in front of it changes what clients ask.
+
+use std::path::{Path, PathBuf};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, copy,
+};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+
+/// Its words.
+pub type Command = Vec<Vec<u8>>;
+/// What becomes of a command.
+pub type Bug = fn(Command) -> Command;
+
+/// The lock is taken whoever has it: `SET … NX GET` does not look at the owner.
+pub fn take_from_anybody(command: Command) -> Command {
+    let is = |word: &str| command.iter().any(|one| one.eq_ignore_ascii_case(word.as_bytes()));
+    if !(is("SET") && is("NX") && is("GET") && is("PX")) {
+        return command;
+    }
+    let script = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return false";
+    let lease = command.last().cloned().unwrap_or_default();
+    let words = [b"EVAL".to_vec(), script.into(), b"1".to_vec()];
+    words.into_iter().chain([command[1].clone(), command[2].clone(), lease]).collect()
+}
+
+/// GETSET that only reads: everybody gets the expired stamp.
+pub fn getset_only_reads(command: Command) -> Command {
+    if command[0].eq_ignore_ascii_case(b"GETSET") {
+        return vec![b"GET".to_vec(), command[1].clone()];
+    }
+    command
+}
+
+/// The release does not compare: it deletes whatever lock there is.
+pub fn release_anybodys(command: Command) -> Command {
+    let is_script = command[0].to_ascii_uppercase().starts_with(b"EVAL");
+    let remembers = command.get(4).is_some_and(|key| key.ends_with(b":freed"));
+    if !(is_script && remembers) {
+        return command;
+    }
+    let words = [b"EVAL".to_vec(), b"return redis.call('DEL', KEYS[1])".to_vec(), b"1".to_vec()];
+    words.into_iter().chain([command[3].clone()]).collect()
+}
+
+/// Dropping it ends it.
+pub struct BuggyRedis {
+    pub url: String,
+    accepting: AbortHandle,
+}
+
+impl BuggyRedis {
+    /// In front of the Redis at this socket.
+    pub async fn start(socket: &Path, bug: Bug) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let url = format!("redis://{}", listener.local_addr().expect("an address"));
+        let socket = socket.to_owned();
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, socket.clone(), bug));
+            }
+        });
+        Self { url, accepting: accepting.abort_handle() }
+    }
+}
+
+impl Drop for BuggyRedis {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn pass(client: TcpStream, socket: PathBuf, bug: Bug) {
+    let Ok(server) = UnixStream::connect(socket).await else { return };
+    let (from_client, mut to_client) = client.into_split();
+    let (mut from_server, to_server) = server.into_split();
+    tokio::select! {
+        _ = requests(BufReader::new(from_client), to_server, bug) => {}
+        _ = copy(&mut from_server, &mut to_client) => {}
+    }
+}
+
+async fn requests(
+    mut from: BufReader<impl AsyncRead + Unpin>,
+    mut to: impl AsyncWrite + Unpin,
+    bug: Bug,
+) -> std::io::Result<()> {
+    loop {
+        let words = number(&mut from, "*").await?;
+        let mut command = Command::with_capacity(words);
+        for _ in 0..words {
+            // And the line's end.
+            let mut word = vec![0; number(&mut from, "$").await? + 2];
+            from.read_exact(&mut word).await?;
+            word.truncate(word.len() - 2);
+            command.push(word);
+        }
+        let command = bug(command);
+        let mut sent = format!("*{}\r\n", command.len()).into_bytes();
+        for word in command {
+            sent.extend(format!("${}\r\n", word.len()).into_bytes());
+            sent.extend(word);
+            sent.extend(b"\r\n");
+        }
+        to.write_all(&sent).await?;
+    }
+}
+
+/// A line like `*3`.
+async fn number(
+    from: &mut BufReader<impl AsyncRead + Unpin>,
+    kind: &str,
+) -> std::io::Result<usize> {
+    let mut line = String::new();
+    from.read_line(&mut line).await?;
+    let number = line.trim_end().strip_prefix(kind).and_then(|number| number.parse().ok());
+    number.ok_or(std::io::ErrorKind::InvalidData.into())
+}
