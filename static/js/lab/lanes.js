@@ -73,7 +73,9 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
     element,
     show(lane, to) {
       const now = lane.verdict ?? lane.progress, mood = tone(lane);
+      const judged = lane.verdict && !last?.verdict;
       last = lane;
+      if (judged && !panel.hidden) open(true); // the verdict knows which two met
       element.className = `lane ${mood}`;
       text(state, stateWords(lane));
       text(said, lane.verdict ? predicted(lane.verdict.kept_promise) : '');
