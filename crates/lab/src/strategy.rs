@@ -37,11 +37,12 @@ pub struct Harms {
 }
 
 impl Harms {
-    /// Anything may happen.
-    pub const ANY: Self = Self { oversells: Possible, undersells: Possible, duplicates: Possible };
     /// At worst some units stay.
     pub const UNSOLD: Self = Self { oversells: Never, undersells: Possible, duplicates: Never };
     pub const NONE: Self = Self { oversells: Never, undersells: Never, duplicates: Never };
+    /// Each can be shown.
+    pub const POSSIBLE: Self =
+        Self { oversells: Possible, undersells: Possible, duplicates: Possible };
 
     pub fn each(&self) -> [(Harm, Likelihood); 3] {
         [

@@ -19,6 +19,7 @@ pub fn open(stand: Stand) -> Opening {
 impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
+        //= FLAW a buyer who waits for it in vain leaves, although there is stock
         let sale = stand.under_lock(&self.lock, "lock", async |guard| {
             stand.lose_redis().await?;
             let number = guard.fencing().and_then(|number| i64::try_from(number).ok());

@@ -18,9 +18,10 @@ pub fn open(stand: Stand) -> Opening {
 impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
-        //= CURE one server that remembers the lock is enough to keep everybody else out
+        //= FLAW all of them have to agree: one server that is down stops the sale
         let sale = stand.under_lock(&self.lock, "lock", async |_| {
             stand.lose_redis().await?;
+            //= CURE one server that remembers the lock is enough to keep everybody else out
             let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
             let outcome = sale.await;
             stand.crash_point("committed").await; // the lock stays until its lease is over
@@ -33,7 +34,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "multi-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     needs: &[Need::RedisNodes(3)],
     options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(3), redis_nodes_down(2)],
     crash_points: &["the stock is written", "committed"],

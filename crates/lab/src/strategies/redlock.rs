@@ -33,7 +33,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "redlock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     needs: &[Need::RedisNodes(3)],
     options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(3), redis_nodes_down(2)],
     crash_points: &["the stock is written", "committed"],

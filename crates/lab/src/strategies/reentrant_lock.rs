@@ -36,7 +36,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "reentrant-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(1)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[

@@ -38,7 +38,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "setnx-expire",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     options: &[lease_ms(2_000), wait_ms(5_000), choice("repair", REPAIRS)],
     crash_points: &["between SETNX and EXPIRE", "the stock is written", "committed"],
     demonstrations: &[

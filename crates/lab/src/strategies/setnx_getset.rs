@@ -32,7 +32,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "setnx-getset",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     options: &[lease_ms(2_000), wait_ms(5_000), whole("clock_skew_ms", (0, 0, 60_000))],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[

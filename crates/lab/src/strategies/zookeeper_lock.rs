@@ -33,7 +33,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "zookeeper-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     needs: &[Need::ZooKeeper],
     options: &[wait_ms(5_000), choice("session_loss", &["off", "on"])],
     crash_points: &["the stock is written", "committed"],
