@@ -109,13 +109,7 @@ async fn extra_servers_end_when_no_arena_needs_them() {
     let pid_of = |number| folder.join(format!("redis-{number}/redis.pid"));
     let running = || (1..=3).filter(|number| pid_of(*number).exists()).count();
     for _ in 0..2 {
-        let wanted = Wanted {
-            strategy: "redlock".to_owned(),
-            stock: 3,
-            nodes: 1,
-            per_user_limit: 1,
-            options: serde_json::Map::new(),
-        };
+        let wanted = Wanted { strategy: "redlock".to_owned(), stock: 3, ..Wanted::default() };
         let arena = lab.create(wanted).await.expect("an arena");
         let buy = async |name: &str| {
             let name = name.to_owned();

@@ -7,6 +7,7 @@
 
 use crate::{
     LabError,
+    collision::PURCHASE,
     definition::Definition,
     limits::Share,
     options::Options,
@@ -15,11 +16,10 @@ use crate::{
     stand::{Shared, Stand},
     storm_state::StormState,
     strategies,
-    tally::{Counts, Ending, Tally, Unsaved},
+    tally::{Counts, Tally, Unsaved},
 };
 use futures_util::FutureExt;
-use serde_json::{Map, Value};
-use sqlx::{PgPool, Row};
+use sqlx::PgPool;
 use std::{
     panic::AssertUnwindSafe,
     sync::{
@@ -28,6 +28,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use stores::sql;
+use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -42,30 +44,21 @@ const MOST_ATTEMPTS: u64 = 1_000_000;
 /// The definition of the arena of this id. `None`: there is no such arena, or one of a strategy
 /// that this version does not know.
 pub async fn load(postgres: &PgPool, id: &str) -> Result<Option<Definition>, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT strategy, stock, nodes, per_user_limit, options::text AS options, expires_at
-         FROM lab.arenas WHERE id = $1 AND expires_at > now()",
-    )
-    .bind(id)
-    .fetch_optional(postgres)
-    .await?;
-    let Some(row) = row else { return Ok(None) };
-    let Some(strategy) = strategies::find(row.try_get("strategy")?) else {
-        return Ok(None);
-    };
-    let options: Map<String, Value> =
-        serde_json::from_str(row.try_get("options")?).unwrap_or_default();
-    let Ok(options) = Options::read(strategy, &options) else {
-        return Ok(None);
-    };
-    Ok(Some(Definition {
-        id: id.to_owned(),
-        strategy,
-        stock: row.try_get("stock")?,
-        nodes: u32::try_from(row.try_get::<i32, _>("nodes")?).unwrap_or(1),
-        per_user_limit: row.try_get("per_user_limit")?,
-        options,
-        expires_at: row.try_get("expires_at")?,
+    let arena = "SELECT strategy, stock, nodes, per_user_limit, options::text, expires_at
+                 FROM lab.arenas WHERE id = $1 AND expires_at > now()";
+    let row: Option<(String, i32, i32, i32, String, OffsetDateTime)> =
+        sql::row(postgres, arena, (id,)).await?;
+    Ok(row.and_then(|(strategy, stock, nodes, per_user_limit, options, expires_at)| {
+        let strategy = strategies::find(&strategy)?;
+        Some(Definition {
+            id: id.to_owned(),
+            strategy,
+            stock,
+            nodes: u32::try_from(nodes).unwrap_or(1),
+            per_user_limit,
+            options: Options::read(strategy, &serde_json::from_str(&options).ok()?).ok()?,
+            expires_at,
+        })
     }))
 }
 
@@ -128,15 +121,9 @@ impl Arena {
         process: Uuid,
         share: Option<Share>,
     ) -> Result<Arc<Self>, LabError> {
-        sqlx::query(
-            "INSERT INTO lab.tallies (arena, process, answered)
-             SELECT id, $2, asked FROM lab.arenas WHERE id = $1
-             ON CONFLICT DO NOTHING",
-        )
-        .bind(&definition.id)
-        .bind(process)
-        .execute(&servers.postgres)
-        .await?;
+        let tally = "INSERT INTO lab.tallies (arena, process, answered)
+                     SELECT id, $2, asked FROM lab.arenas WHERE id = $1 ON CONFLICT DO NOTHING";
+        sql::run(&servers.postgres, tally, (&definition.id, process)).await?;
         let nodes = (0..definition.nodes).map(|_| Arc::default()).collect();
         Ok(Arc::new(Self {
             shared: Arc::new(Shared::new(definition, servers)),
@@ -159,14 +146,7 @@ impl Arena {
     pub async fn purchase(&self, buyer: &Buyer, node: Option<u32>) -> Answer {
         let attempt = self.tally.begin();
         let outcome = self.try_purchase(buyer, node).await;
-        let ending = match &outcome {
-            Ok(Outcome::Sold { order_id }) => Ending::Sold(order_id),
-            Ok(Outcome::SoldOut) => Ending::SoldOut,
-            Ok(Outcome::Duplicate) => Ending::Duplicate,
-            Ok(Outcome::Contended) => Ending::Contended,
-            Err(_) => Ending::Failed,
-        };
-        let waited = attempt.end(&buyer.name, ending);
+        let waited = attempt.end(&buyer.name, &outcome);
         if let Err(trouble) = &outcome {
             tracing::debug!(arena = self.definition().id, %trouble, "a purchase failed");
         }
@@ -185,14 +165,22 @@ impl Arena {
         }
         let bought = async {
             // A node that has to be opened first is part of the wait.
-            let up = self.node_up(self.route(buyer, node)).await?;
+            let node = self.route(buyer, node);
+            let collisions = &self.shared.meetings.collisions;
+            let purchase = collisions.begin(&buyer.name, node);
+            let up = self.node_up(node).await?;
+            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(buyer));
             // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
-            tokio::select! {
+            let bought = tokio::select! {
                 biased;
                 () = up.gone.cancelled() => Err(Trouble::NodeIsDown),
-                bought = AssertUnwindSafe(up.seller.buy(buyer)).catch_unwind() => bought
+                bought = AssertUnwindSafe(buying).catch_unwind() => bought
                     .unwrap_or_else(|_| Err(Trouble::Other("the purchase panicked".to_owned()))),
+            };
+            if let Ok(Outcome::Sold { order_id }) = &bought {
+                collisions.sold(&purchase, order_id);
             }
+            bought
         };
         tokio::time::timeout(PURCHASE_LIMIT, bought)
             .await
@@ -304,45 +292,26 @@ impl Arena {
         let postgres = &self.shared.servers.upkeep;
         let id = &self.definition().id;
         let mut transaction = stores::postgres::Transaction::begin(postgres, "BEGIN").await?;
-        let (buyers, tries): (Vec<&str>, Vec<i32>) = unsaved
-            .buyers
-            .iter()
-            .map(|(buyer, tries)| (buyer.as_str(), i32::try_from(*tries).unwrap_or(i32::MAX)))
-            .unzip();
+        let (buyers, tries): (Vec<&str>, Vec<i32>) =
+            unsaved.buyers.iter().map(|(buyer, tries)| (buyer.as_str(), *tries)).unzip();
         if !buyers.is_empty() {
             // In order, so that two processes cannot wait for each other's rows.
-            sqlx::query(
-                "INSERT INTO lab.buyers AS known (arena, buyer, tries)
+            let known = "INSERT INTO lab.buyers AS known (arena, buyer, tries)
                  SELECT $1, * FROM unnest($2::text[], $3::int[]) ORDER BY 2
-                 ON CONFLICT (arena, buyer) DO UPDATE SET tries = known.tries + excluded.tries",
-            )
-            .bind(id)
-            .bind(&buyers)
-            .bind(&tries)
-            .execute(&mut *transaction)
-            .await?;
+                 ON CONFLICT (arena, buyer) DO UPDATE SET tries = known.tries + excluded.tries";
+            sql::run(&mut *transaction, known, (id, buyers, tries)).await?;
         }
         if !unsaved.told.is_empty() {
-            sqlx::query(
-                "INSERT INTO lab.told (arena, order_id) SELECT $1, unnest($2::text[]) ON CONFLICT \
-                 DO NOTHING",
-            )
-            .bind(id)
-            .bind(&unsaved.told)
-            .execute(&mut *transaction)
-            .await?;
+            let told = "INSERT INTO lab.told (arena, order_id) SELECT $1, unnest($2::text[])
+                        ON CONFLICT DO NOTHING";
+            sql::run(&mut *transaction, told, (id, &unsaved.told)).await?;
         }
         let counts = serde_json::to_string(&self.counts()).unwrap_or_else(|_| "{}".to_owned());
-        sqlx::query(
+        let tally =
             "UPDATE lab.tallies SET counts = $3::text::jsonb, answered = greatest(answered, $4)
-             WHERE arena = $1 AND process = $2",
-        )
-        .bind(id)
-        .bind(self.process)
-        .bind(counts)
-        .bind(asked.unwrap_or(0))
-        .execute(&mut *transaction)
-        .await?;
+             WHERE arena = $1 AND process = $2";
+        let values = (id, self.process, counts, asked.unwrap_or(0));
+        sql::run(&mut *transaction, tally, values).await?;
         transaction.commit().await
     }
 

@@ -14,8 +14,10 @@
 //! | [`consumer`] | a queue in Redis and its one consumer |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
+//! | [`collision`] | which two purchases met there |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
+//! | [`catalogue`] | every strategy in words |
 //! | [`report`] | what some runs came to, as a page to be shown in class |
 //! | [`limits`] | what visitors may have at a time |
 //! | [`lock_comparison`] | all locks side by side, and what they cost here |
@@ -30,6 +32,8 @@
 
 pub mod arena;
 pub mod between;
+pub mod catalogue;
+pub mod collision;
 pub mod command;
 pub mod consumer;
 pub mod definition;
@@ -57,30 +61,34 @@ pub mod storm_state;
 pub mod strategies;
 pub mod strategy;
 pub mod tally;
+pub mod templates;
 pub mod terminal;
 pub mod texts;
 pub mod trial;
 pub mod verdict;
 
-use crate::{arena::Arena, definition::Definition};
+use arena::Arena;
 use dashmap::DashMap;
+use definition::Definition;
 use limits::Limits;
 use options::Options;
-use serde_json::{Map, Value};
 use servers::Servers;
 use std::{sync::Arc, time::Duration};
+use stores::sql::{rows, run};
 use storm::Storm;
 use strategy::Language;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use web::address::Address;
 
+pub use definition::{MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted};
 pub use strategies::STRATEGIES;
 pub use strategy::Strategy;
 pub use trial::Trial;
 
 /// The most arenas at a time, over all processes.
-pub const MOST_ARENAS: i64 = 64;
+pub const MOST_ARENAS: u64 = 64;
 /// The most arenas that one address may have, of those that this process serves.
 pub const MOST_ARENAS_OF_ADDRESS: usize = 16;
 /// The most storms at a time in this process. Purchases beside so many are hardly slower.
@@ -88,9 +96,6 @@ pub const MOST_STORMS: usize = 8;
 pub const MOST_STORMS_OF_ADDRESS: usize = 4;
 /// How old an arena gets.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(15 * 60);
-pub const MOST_STOCK: i64 = 10_000;
-pub const MOST_NODES: i64 = 8;
-pub const MOST_PER_USER: i64 = 100;
 
 /// How many buyers and orders of an arena may wait in memory to be written, outside of storms.
 const MOST_UNSAVED: usize = 1_000;
@@ -123,16 +128,6 @@ pub enum LabError {
     Postgres(#[from] sqlx::Error),
     #[error("redis: {0}")]
     Redis(#[from] redis::RedisError),
-}
-
-/// What an arena is to be.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    pub strategy: String,
-    pub stock: i64,
-    pub nodes: i64,
-    pub per_user_limit: i64,
-    pub options: Map<String, Value>,
 }
 
 /// The lab of one process.
@@ -179,7 +174,7 @@ impl Lab {
     /// The same for a visitor: `by` is their address, if addresses are limited.
     pub async fn create_for(
         &self,
-        by: Option<&str>,
+        by: Option<Address>,
         wanted: Wanted,
     ) -> Result<Arc<Arena>, LabError> {
         let invalid = |field, why| LabError::Invalid { field, why };
@@ -194,9 +189,13 @@ impl Lab {
             id: Uuid::new_v4().simple().to_string(),
             strategy,
             stock: within("stock", wanted.stock, MOST_STOCK)?,
-            nodes: within("nodes", wanted.nodes, MOST_NODES)?.unsigned_abs(),
-            per_user_limit: within("per_user_limit", wanted.per_user_limit, MOST_PER_USER)?,
-            options: Options::read(strategy, &wanted.options)?,
+            nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?.unsigned_abs(),
+            per_user_limit: within(
+                "per_user_limit",
+                wanted.per_user_limit.unwrap_or(1),
+                MOST_PER_USER,
+            )?,
+            options: Options::read(strategy, &wanted.all_options())?,
             expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
         };
         if let Some(why) = self.lacks(strategy) {
@@ -214,41 +213,23 @@ impl Lab {
     async fn store(&self, definition: &Definition) -> Result<(), LabError> {
         let mut transaction =
             stores::postgres::Transaction::begin(&self.servers.postgres, "BEGIN").await?;
-        sqlx::query("SELECT pg_advisory_xact_lock($1)")
-            .bind(COUNTING)
-            .execute(&mut *transaction)
-            .await?;
-        let arenas: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM lab.arenas WHERE expires_at > now()")
-                .fetch_one(&mut *transaction)
-                .await?;
-        if arenas >= MOST_ARENAS {
+        run(&mut *transaction, "SELECT pg_advisory_xact_lock($1)", (COUNTING,)).await?;
+        let arenas = "SELECT FROM lab.arenas WHERE expires_at > now()";
+        if run(&mut *transaction, arenas, ()).await? >= MOST_ARENAS {
             transaction.rollback().await?;
             return Err(LabError::TooManyArenas);
         }
-        let options = Value::Object(definition.options.to_json()).to_string();
-        sqlx::query(
-            "INSERT INTO lab.arenas
-                 (id, strategy, stock, nodes, per_user_limit, options, expires_at)
-             VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7)",
-        )
-        .bind(&definition.id)
-        .bind(definition.strategy.id)
-        .bind(definition.stock)
-        .bind(i32::try_from(definition.nodes).unwrap_or(1))
-        .bind(definition.per_user_limit)
-        .bind(options)
-        .bind(definition.expires_at)
-        .execute(&mut *transaction)
-        .await?;
-        sqlx::query(
-            "INSERT INTO lab.stock (arena, item, remaining) SELECT $1, unnest(ARRAY['thing', \
-             'gift']), $2",
-        )
-        .bind(&definition.id)
-        .bind(definition.stock)
-        .execute(&mut *transaction)
-        .await?;
+        let Definition { id, strategy, stock, per_user_limit, expires_at, .. } = definition;
+        let nodes = i32::try_from(definition.nodes).unwrap_or(1);
+        let options = serde_json::to_string(&definition.options).unwrap_or_default();
+        let arena = "INSERT INTO lab.arenas
+                         (id, strategy, stock, nodes, per_user_limit, options, expires_at)
+                     VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7)";
+        let values = (id, strategy.id, stock, nodes, per_user_limit, options, expires_at);
+        run(&mut *transaction, arena, values).await?;
+        let items = "INSERT INTO lab.stock (arena, item, remaining)
+                     SELECT $1, unnest(ARRAY['thing', 'gift']), $2";
+        run(&mut *transaction, items, (id, stock)).await?;
         transaction.commit().await?;
         Ok(())
     }
@@ -278,7 +259,7 @@ impl Lab {
     /// Storms an arena for a visitor: `by` is their address, if addresses are limited.
     pub fn storm(
         &self,
-        by: Option<&str>,
+        by: Option<Address>,
         arena: &Arc<Arena>,
         storm: Storm,
     ) -> Result<(), LabError> {
@@ -310,12 +291,8 @@ impl Lab {
         }
         // The row goes last: as long as it is there, what belongs to it is found.
         self.remove_belongings(id).await?;
-        let deleted = sqlx::query("DELETE FROM lab.arenas WHERE id = $1")
-            .bind(id)
-            .execute(&self.servers.upkeep)
-            .await?
-            .rows_affected();
-        if deleted == 0 {
+        let arena = "DELETE FROM lab.arenas WHERE id = $1";
+        if run(&self.servers.upkeep, arena, (id,)).await? == 0 {
             return Err(LabError::ArenaNotFound);
         }
         Ok(())
@@ -328,10 +305,7 @@ impl Lab {
             "DELETE FROM lab.locks WHERE starts_with(name, $1)",
             "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
         ] {
-            sqlx::query(table)
-                .bind(self.servers.prefix_of(id))
-                .execute(&self.servers.upkeep)
-                .await?;
+            run(&self.servers.upkeep, table, (self.servers.prefix_of(id),)).await?;
         }
         self.servers.sweep(id).await?;
         Ok(())
@@ -368,13 +342,11 @@ impl Lab {
     }
 
     async fn answer_others(&self) -> Result<(), LabError> {
-        let questions: Vec<(String, i64)> = sqlx::query_as(
+        let questions =
             "SELECT a.id, a.asked FROM lab.arenas a JOIN lab.tallies t ON t.arena = a.id
-             WHERE t.process = $1 AND t.answered < a.asked",
-        )
-        .bind(self.process)
-        .fetch_all(&self.servers.upkeep)
-        .await?;
+                         WHERE t.process = $1 AND t.answered < a.asked";
+        let questions: Vec<(String, i64)> =
+            rows(&self.servers.upkeep, questions, (self.process,)).await?;
         for (id, asked) in questions {
             let Some(arena) = self.open.get(&id).map(|arena| arena.clone()) else {
                 continue;
@@ -400,27 +372,24 @@ impl Lab {
     }
 
     async fn clean_up(&self) -> Result<(), LabError> {
-        let expired: Vec<String> =
-            sqlx::query_scalar("SELECT id FROM lab.arenas WHERE expires_at <= now()")
-                .fetch_all(&self.servers.upkeep)
-                .await?;
-        for id in expired {
+        let upkeep = &self.servers.upkeep;
+        let expired = "SELECT id FROM lab.arenas WHERE expires_at <= now()";
+        let expired: Vec<(String,)> = rows(upkeep, expired, ()).await?;
+        for (id,) in expired {
             match self.delete(&id).await {
                 Ok(()) | Err(LabError::ArenaNotFound) => {}
                 Err(error) => return Err(error),
             }
         }
         // Of an arena that was deleted while another process was just opening a node of it.
-        for id in real_shop::schemas_without_arena(&self.servers.upkeep).await? {
-            real_shop::drop_schema(&self.servers.upkeep, &id).await?;
+        for id in real_shop::schemas_without_arena(upkeep).await? {
+            real_shop::drop_schema(upkeep, &id).await?;
         }
         // Those that another process has deleted.
         let mine: Vec<String> = self.open.iter().map(|entry| entry.key().clone()).collect();
-        let there: Vec<String> = sqlx::query_scalar("SELECT id FROM lab.arenas WHERE id = ANY($1)")
-            .bind(&mine)
-            .fetch_all(&self.servers.upkeep)
-            .await?;
-        for id in mine.iter().filter(|id| !there.contains(id)) {
+        let there = "SELECT id FROM lab.arenas WHERE id = ANY($1)";
+        let there: Vec<(String,)> = rows(upkeep, there, (&mine,)).await?;
+        for id in mine.iter().filter(|id| !there.iter().any(|(other,)| other == *id)) {
             let Some(arena) = self.open.get(id).map(|arena| arena.clone()) else {
                 continue;
             };

@@ -6,6 +6,7 @@
 //! sound one; each wait in vain makes the next one shorter, and after a few nobody waits any more,
 //! so a sound strategy keeps its speed.
 
+use crate::collision::{Collisions, PURCHASE, Purchase};
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -29,19 +30,20 @@ const MOST_MEETINGS: usize = 200;
 
 pub struct Meetings {
     forced: bool,
+    pub collisions: Collisions,
     places: Mutex<HashMap<&'static str, Place>>,
 }
 
 #[derive(Default)]
 struct Place {
-    waiting: Option<oneshot::Sender<()>>,
+    waiting: Option<(oneshot::Sender<()>, Option<Purchase>)>,
     met: usize,
     in_vain: usize,
 }
 
 impl Meetings {
     pub fn new(forced: bool) -> Self {
-        Self { forced, places: Mutex::default() }
+        Self { forced, collisions: Collisions::default(), places: Mutex::default() }
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<&'static str, Place>> {
@@ -50,7 +52,8 @@ impl Meetings {
 
     /// Releases the client that waits at `place`, and waits for nobody.
     pub fn come_by(&self, place: &'static str) {
-        if let Some(other) = self.places().get_mut(place).and_then(|here| here.waiting.take()) {
+        let waiting = self.places().get_mut(place).and_then(|here| here.waiting.take());
+        if let Some((other, _)) = waiting {
             let _ = other.send(());
         }
     }
@@ -60,12 +63,18 @@ impl Meetings {
         if !self.forced {
             return;
         }
+        let purchase = PURCHASE.try_with(Purchase::clone).ok();
         let (met, wait) = {
             let mut places = self.places();
             let here = places.entry(place).or_default();
             // One that has stopped waiting, or whose node has crashed, does not hear it.
-            if here.waiting.take().is_some_and(|other| other.send(()).is_ok()) {
+            if let Some((other, first)) = here.waiting.take()
+                && other.send(()).is_ok()
+            {
                 here.met += 1;
+                if let (Some(first), Some(second)) = (first, purchase) {
+                    self.collisions.met(place, first, second);
+                }
                 return;
             }
             let Some(wait) = TIMEOUTS.get(here.in_vain) else {
@@ -75,7 +84,7 @@ impl Meetings {
                 return;
             }
             let (waiting, met) = oneshot::channel();
-            here.waiting = Some(waiting);
+            here.waiting = Some((waiting, purchase));
             (met, *wait)
         };
         if tokio::time::timeout(wait, met).await.is_err()

@@ -1,42 +1,26 @@
 //! The knobs of an arena: what each may be, and what turning it teaches.
 
 use super::strategy::{OptionKind, OptionSpec, Strategy};
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-/// The knobs that every strategy has.
-pub const GENERAL: &[OptionSpec] =
-    &[WORK_MS, INTERLEAVE, PAUSE_MS, CRASH_AT, CRASH_NODE, CRASH_AFTER, RESTART_MS];
+/// The knobs that every strategy has. `crash_at` is one of the strategy's crash points, or never.
+pub const GENERAL: &[OptionSpec] = &[
+    whole("work_ms", (0, 0, 2_000)),
+    choice("interleave", &["on", "off"]),
+    whole("pause_ms", (0, 0, 5_000)),
+    choice("crash_at", &["never"]),
+    whole("crash_node", (0, 0, 7)),
+    whole("crash_after", (1, 1, 10_000)),
+    whole("restart_ms", (50, 0, 10_000)),
+];
 
 /// The option of this name, a strategy's own or one that all have.
 pub fn option_of(strategy: &Strategy, name: &str) -> Option<&'static OptionSpec> {
     let mut all = strategy.options.iter().chain(GENERAL);
     all.find(|option| option.name == name)
 }
-
-const WORK_MS: OptionSpec =
-    OptionSpec { name: "work_ms", kind: OptionKind::Whole { default: 0, min: 0, max: 2_000 } };
-
-const INTERLEAVE: OptionSpec =
-    OptionSpec { name: "interleave", kind: OptionKind::Choice(&["on", "off"]) };
-
-const PAUSE_MS: OptionSpec =
-    OptionSpec { name: "pause_ms", kind: OptionKind::Whole { default: 0, min: 0, max: 5_000 } };
-
-const CRASH_AT: OptionSpec = OptionSpec {
-    name: "crash_at",
-    // The values are the strategy's crash points.
-    kind: OptionKind::Choice(&["never"]),
-};
-
-const CRASH_NODE: OptionSpec =
-    OptionSpec { name: "crash_node", kind: OptionKind::Whole { default: 0, min: 0, max: 7 } };
-
-const CRASH_AFTER: OptionSpec =
-    OptionSpec { name: "crash_after", kind: OptionKind::Whole { default: 1, min: 1, max: 10_000 } };
-
-const RESTART_MS: OptionSpec =
-    OptionSpec { name: "restart_ms", kind: OptionKind::Whole { default: 50, min: 0, max: 10_000 } };
 
 /// The knob of the strategies that try again when somebody else was faster.
 pub const fn retries(default: i64) -> OptionSpec {
@@ -45,12 +29,12 @@ pub const fn retries(default: i64) -> OptionSpec {
 
 /// The knob of the strategies with a lock that ends by itself.
 pub const fn lease_ms(default: i64) -> OptionSpec {
-    OptionSpec { name: "lease_ms", kind: OptionKind::Whole { default, min: 10, max: 60_000 } }
+    whole("lease_ms", (default, 10, 60_000))
 }
 
 /// The knob of the strategies that wait for a lock.
 pub const fn wait_ms(default: i64) -> OptionSpec {
-    OptionSpec { name: "wait_ms", kind: OptionKind::Whole { default, min: 0, max: 20_000 } }
+    whole("wait_ms", (default, 0, 20_000))
 }
 
 /// A knob of one strategy only. `range`: default, least, most.
@@ -66,7 +50,7 @@ pub const fn choice(name: &'static str, values: &'static [&'static str]) -> Opti
 
 /// How many of the lock's Redis servers lose their data while the first buyer holds the lock.
 pub const fn redis_node_loss(max: i64) -> OptionSpec {
-    OptionSpec { name: "redis_node_loss", kind: OptionKind::Whole { default: 0, min: 0, max } }
+    whole("redis_node_loss", (0, 0, max))
 }
 
 /// How many of the lock's Redis servers cannot be reached at all.
@@ -83,10 +67,11 @@ pub struct BadOption {
 }
 
 /// The options of one arena: every knob of its strategy has a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Options(BTreeMap<&'static str, Setting>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 enum Setting {
     Whole(i64),
     Choice(&'static str),
@@ -106,7 +91,7 @@ impl Options {
             let bad = |why: String| BadOption { name: name.chars().take(40).collect(), why };
             let option = option_of(strategy, name)
                 .ok_or_else(|| bad(format!("{} has no such option", strategy.id)))?;
-            let setting = if option.name == CRASH_AT.name {
+            let setting = if option.name == "crash_at" {
                 read_choice(value, ["never"].iter().chain(strategy.crash_points))
             } else {
                 match option.kind {
@@ -140,14 +125,10 @@ impl Options {
     }
 
     pub fn to_json(&self) -> Map<String, Value> {
-        let entries = self.0.iter().map(|(name, setting)| {
-            let value = match setting {
-                Setting::Whole(value) => Value::from(*value),
-                Setting::Choice(value) => Value::from(*value),
-            };
-            ((*name).to_owned(), value)
-        });
-        entries.collect()
+        match json!(self) {
+            Value::Object(options) => options,
+            _ => Map::new(),
+        }
     }
 }
 

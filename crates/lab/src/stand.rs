@@ -58,7 +58,7 @@ pub struct Shared {
     pub prefix: String,
     pub servers: Arc<Servers>,
     pub meter: Arc<Meter>,
-    meetings: Meetings,
+    pub meetings: Meetings,
     paused: AtomicBool,
     losses: Losses,
     /// How often the crash point has been passed on the node that is to crash.

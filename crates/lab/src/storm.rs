@@ -1,21 +1,36 @@
 //! The server's own load: so many buyers, so many at once, some of whom click twice.
 
 use crate::{LabError, arena::Arena, limits::Share, selling::Buyer};
+use clap::Args;
+use serde::{Deserialize, Serialize};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tokio::task::JoinSet;
+use utoipa::ToSchema;
 
 pub const MOST_BUYERS: u32 = 100_000;
 pub const MOST_AT_ONCE: u32 = 1_000;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+const _: () = assert!(MOST_BUYERS == 100_000 && MOST_AT_ONCE == 1_000);
+
+#[derive(Debug, Clone, Copy, PartialEq, Args, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = StartStorm)]
 pub struct Storm {
+    /// How many people want one
+    #[arg(long, value_name = "B", default_value_t = 1_000)]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub buyers: u32,
+    /// How many of them at a time
+    #[arg(long, value_name = "C", default_value_t = 100)]
+    #[schema(minimum = 1, maximum = 1_000)]
     pub concurrency: u32,
-    /// Of all buyers, how many click twice: 0 to 1.
-    pub duplicate_share: f64,
+    /// Of all buyers, how many click twice: 0 to 1 [default: 0]
+    #[arg(long, value_name = "SHARE")]
+    #[schema(minimum = 0, maximum = 1)]
+    pub duplicate_share: Option<f64>,
 }
 
 /// Marks the storm as over, however its task ends.
@@ -40,10 +55,14 @@ impl Storm {
         if !(1..=MOST_AT_ONCE).contains(&self.concurrency) {
             return invalid("concurrency", format!("must be from 1 to {MOST_AT_ONCE}"));
         }
-        if !(0.0..=1.0).contains(&self.duplicate_share) {
+        if !(0.0..=1.0).contains(&self.duplicate_share()) {
             return invalid("duplicate_share", "must be from 0 to 1".to_owned());
         }
         Ok(())
+    }
+
+    fn duplicate_share(&self) -> f64 {
+        self.duplicate_share.unwrap_or(0.0)
     }
 
     /// Who attempts, in order: a second click follows the first at once.
@@ -52,7 +71,7 @@ impl Storm {
         let mut owed = 0.0;
         for buyer in 0..self.buyers {
             attempts.push(buyer);
-            owed += self.duplicate_share;
+            owed += self.duplicate_share();
             if owed >= 1.0 - 1e-9 {
                 owed -= 1.0;
                 attempts.push(buyer);
@@ -65,8 +84,7 @@ impl Storm {
     pub fn start(self, arena: &Arc<Arena>, share: Option<Share>) -> Result<(), LabError> {
         self.check()?;
         let attempts = Arc::new(self.attempts());
-        let began = arena.storm.begin(attempts.len());
-        let stop = began.ok_or(LabError::StormIsRunning)?;
+        let stop = arena.storm.begin(attempts.len()).ok_or(LabError::StormIsRunning)?;
         let running = Running { arena: arena.clone(), _share: share };
         tokio::spawn(async move {
             let next = Arc::new(AtomicU64::new(0));
@@ -104,7 +122,7 @@ mod tests {
 
     #[test]
     fn second_clicks_follow_the_first() {
-        let storm = |buyers, duplicate_share| Storm { buyers, concurrency: 1, duplicate_share };
+        let storm = |buyers, share| Storm { buyers, concurrency: 1, duplicate_share: Some(share) };
         assert_eq!(storm(3, 0.0).attempts(), [0, 1, 2]);
         assert_eq!(storm(2, 1.0).attempts(), [0, 0, 1, 1]);
         assert_eq!(storm(4, 0.5).attempts(), [0, 1, 1, 2, 3, 3]);
@@ -122,8 +140,10 @@ mod tests {
             (1, 1, 1.1),
             (1, 1, f64::NAN),
         ] {
+            let duplicate_share = Some(duplicate_share);
             assert!(Storm { buyers, concurrency, duplicate_share }.check().is_err());
         }
-        assert!(Storm { buyers: 1, concurrency: 1, duplicate_share: 1.0 }.check().is_ok());
+        let storm = Storm { buyers: 1, concurrency: 1, duplicate_share: Some(1.0) };
+        assert!(storm.check().is_ok());
     }
 }

@@ -1,21 +1,18 @@
 //! Whether a storm is going on in an arena.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{
-        AtomicBool, AtomicU64,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
-    },
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use tokio_util::sync::CancellationToken;
 
-/// The storm of an arena, if there was one.
+/// The storms of an arena, one after the other.
 #[derive(Default)]
 pub struct StormState {
     running: AtomicBool,
     ended: AtomicBool,
     of: AtomicU64,
-    stop: Mutex<Option<CancellationToken>>,
+    stop: CancellationToken,
 }
 
 impl StormState {
@@ -33,11 +30,9 @@ impl StormState {
         self.of.load(Relaxed)
     }
 
+    /// Ends the storm and every later one.
     pub fn cancel(&self) {
-        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stop) = &*stop {
-            stop.cancel();
-        }
+        self.stop.cancel();
     }
 
     /// Notes that a storm of so many attempts begins. `None`: there is one already.
@@ -46,10 +41,7 @@ impl StormState {
             return None;
         }
         self.of.fetch_add(attempts as u64, Relaxed);
-        let stop = CancellationToken::new();
-        let mut known = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some(stop.clone());
-        Some(stop)
+        Some(self.stop.clone())
     }
 
     pub fn end(&self) {

@@ -3,6 +3,7 @@
 //! Nothing here decides anything: how many were sold is counted from Postgres' rows (`verdict.rs`).
 //! The tally knows what buyers were told, how long they waited and what it cost.
 
+use crate::selling::{Outcome, Trouble};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +15,7 @@ use std::{
             Ordering::{AcqRel, Acquire},
         },
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use time::OffsetDateTime;
 
@@ -40,19 +41,20 @@ pub struct Counts {
 
 impl Counts {
     pub fn add(&mut self, other: &Self) {
-        self.attempts += other.attempts;
-        self.sold += other.sold;
-        self.sold_out += other.sold_out;
-        self.duplicates += other.duplicates;
-        self.contended += other.contended;
-        self.failed += other.failed;
-        if other.first_us > 0 && (self.first_us == 0 || other.first_us < self.first_us) {
-            self.first_us = other.first_us;
+        for (sum, more) in [
+            (&mut self.attempts, other.attempts),
+            (&mut self.sold, other.sold),
+            (&mut self.sold_out, other.sold_out),
+            (&mut self.duplicates, other.duplicates),
+            (&mut self.contended, other.contended),
+            (&mut self.failed, other.failed),
+            (&mut self.redis, other.redis),
+            (&mut self.postgres, other.postgres),
+            (&mut self.zookeeper, other.zookeeper),
+        ] {
+            *sum += more;
         }
-        self.last_us = self.last_us.max(other.last_us);
-        self.redis += other.redis;
-        self.postgres += other.postgres;
-        self.zookeeper += other.zookeeper;
+        self.span(other.first_us, other.last_us);
         self.winners.add(&other.winners);
         self.losers.add(&other.losers);
         for (note, count) in &other.notes {
@@ -60,14 +62,31 @@ impl Counts {
         }
     }
 
+    /// Somebody bought from `first` to `last`.
+    fn span(&mut self, first: i64, last: i64) {
+        if first > 0 && (self.first_us == 0 || first < self.first_us) {
+            self.first_us = first;
+        }
+        self.last_us = self.last_us.max(last);
+    }
+
     /// From the first purchase's start to the last one's end.
     pub fn elapsed(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.last_us - self.first_us).unwrap_or(0))
     }
 
+    /// With one digit after the point.
     pub fn throughput_per_s(&self) -> f64 {
         let seconds = self.elapsed().as_secs_f64();
-        if seconds > 0.0 { self.attempts as f64 / seconds } else { 0.0 }
+        let rate = if seconds > 0.0 { self.attempts as f64 / seconds } else { 0.0 };
+        (rate * 10.0).round() / 10.0
+    }
+
+    /// Of everybody.
+    pub fn latencies(&self) -> Latencies {
+        let mut all = self.winners.clone();
+        all.add(&self.losers);
+        all
     }
 }
 
@@ -79,7 +98,7 @@ pub struct Latencies {
     max_us: u64,
 }
 
-const PER_OCTAVE: u64 = 32;
+const PER_OCTAVE: f64 = 32.0;
 
 impl Latencies {
     pub fn record(&mut self, latency: Duration) {
@@ -95,13 +114,10 @@ impl Latencies {
         self.max_us = self.max_us.max(other.max_us);
     }
 
-    pub fn count(&self) -> u64 {
-        self.buckets.values().sum()
-    }
-
     /// Milliseconds at this quantile (0 to 1); 0 if nothing was recorded.
     pub fn at_ms(&self, quantile: f64) -> f64 {
-        let wanted = (self.count() as f64 * quantile).ceil().max(1.0) as u64;
+        let count: u64 = self.buckets.values().sum();
+        let wanted = (count as f64 * quantile).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in &self.buckets {
             seen += count;
@@ -123,24 +139,12 @@ fn millis(us: u64) -> f64 {
 }
 
 fn bucket_of(us: u64) -> u16 {
-    let octave = u64::from(us.ilog2());
-    let within = if octave >= 5 {
-        (us >> (octave - 5)) - PER_OCTAVE
-    } else {
-        (us << (5 - octave)) - PER_OCTAVE
-    };
-    u16::try_from(octave * PER_OCTAVE + within).unwrap_or(u16::MAX)
+    ((us as f64).log2() * PER_OCTAVE).ceil() as u16
 }
 
-/// The greatest value of the bucket.
+/// The greatest value of the bucket, never rounded below it.
 fn upper_bound(bucket: u16) -> u64 {
-    let (octave, within) = (u64::from(bucket) / PER_OCTAVE, u64::from(bucket) % PER_OCTAVE);
-    let next = PER_OCTAVE + within + 1;
-    if octave >= 5 {
-        (next << (octave - 5).min(58)).saturating_sub(1)
-    } else {
-        ((next - 1) >> (5 - octave)).max(1)
-    }
+    ((f64::from(bucket) / PER_OCTAVE).exp2() * (1.0 + 1e-9)) as u64
 }
 
 /// The live tally of this process.
@@ -162,35 +166,25 @@ struct Inner {
 #[derive(Default)]
 pub struct Unsaved {
     /// Buyer and how often they tried.
-    pub buyers: HashMap<String, u32>,
+    pub buyers: HashMap<String, i32>,
     /// Ids of orders.
     pub told: Vec<String>,
-}
-
-/// How an attempt ended, as far as counting goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending<'a> {
-    Sold(&'a str),
-    SoldOut,
-    Duplicate,
-    Contended,
-    Failed,
 }
 
 /// One purchase under way; dropped before its end (the client hung up) it counts as failed.
 pub struct Attempt<'a> {
     tally: &'a Tally,
     began: OffsetDateTime,
-    since: std::time::Instant,
+    since: Instant,
     ended: bool,
 }
 
 impl Attempt<'_> {
     /// Answers how long the buyer waited.
-    pub fn end(mut self, buyer: &str, ending: Ending<'_>) -> Duration {
+    pub fn end(mut self, buyer: &str, outcome: &Result<Outcome, Trouble>) -> Duration {
         self.ended = true;
         let waited = self.since.elapsed();
-        self.tally.count(self.began, waited, Some(buyer), ending);
+        self.tally.count(self.began, waited, outcome.as_ref().ok().map(|told| (buyer, told)));
         waited
     }
 }
@@ -198,8 +192,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let waited = self.since.elapsed();
-            self.tally.count(self.began, waited, None, Ending::Failed);
+            self.tally.count(self.began, self.since.elapsed(), None);
         }
         self.tally.in_flight.fetch_sub(1, AcqRel);
     }
@@ -212,51 +205,39 @@ impl Tally {
 
     pub fn begin(&self) -> Attempt<'_> {
         self.in_flight.fetch_add(1, AcqRel);
-        Attempt {
-            tally: self,
-            began: OffsetDateTime::now_utc(),
-            since: std::time::Instant::now(),
-            ended: false,
-        }
+        let began = OffsetDateTime::now_utc();
+        Attempt { tally: self, began, since: Instant::now(), ended: false }
     }
 
-    fn count(
-        &self,
-        began: OffsetDateTime,
-        waited: Duration,
-        buyer: Option<&str>,
-        ending: Ending<'_>,
-    ) {
+    /// `told`: who heard what. One who only ever heard of a failure is nobody that this strategy
+    /// could have sold to.
+    fn count(&self, began: OffsetDateTime, waited: Duration, told: Option<(&str, &Outcome)>) {
         let mut inner = self.lock();
         let Inner { counts, sold_to, unsaved } = &mut *inner;
         counts.attempts += 1;
         let micros = |at: OffsetDateTime| (at.unix_timestamp_nanos() / 1_000) as i64;
-        if counts.first_us == 0 || micros(began) < counts.first_us {
-            counts.first_us = micros(began);
-        }
-        counts.last_us = counts.last_us.max(micros(began + waited));
-        match ending {
-            Ending::Sold(_) => counts.sold += 1,
-            Ending::SoldOut => counts.sold_out += 1,
-            Ending::Duplicate => counts.duplicates += 1,
-            Ending::Contended => counts.contended += 1,
-            Ending::Failed => counts.failed += 1,
-        }
-        if let Ending::Sold(id) = ending {
-            counts.winners.record(waited);
-            unsaved.told.push(id.to_owned());
-        } else {
-            counts.losers.record(waited);
-        }
-        let Some(buyer) = buyer else { return };
-        if matches!(ending, Ending::Sold(_)) {
-            let mut hasher = DefaultHasher::new();
-            buyer.hash(&mut hasher);
-            *sold_to.entry(hasher.finish()).or_default() += 1;
-        }
-        // Who only ever heard of a failure is nobody that this strategy could have sold to.
-        if ending != Ending::Failed {
-            *unsaved.buyers.entry(buyer.to_owned()).or_default() += 1;
+        counts.span(micros(began), micros(began + waited));
+        let latencies = match told {
+            Some((_, Outcome::Sold { .. })) => &mut counts.winners,
+            _ => &mut counts.losers,
+        };
+        latencies.record(waited);
+        let Some((buyer, outcome)) = told else {
+            counts.failed += 1;
+            return;
+        };
+        *unsaved.buyers.entry(buyer.to_owned()).or_default() += 1;
+        match outcome {
+            Outcome::Sold { order_id } => {
+                counts.sold += 1;
+                unsaved.told.push(order_id.clone());
+                let mut hasher = DefaultHasher::new();
+                buyer.hash(&mut hasher);
+                *sold_to.entry(hasher.finish()).or_default() += 1;
+            }
+            Outcome::SoldOut => counts.sold_out += 1,
+            Outcome::Duplicate => counts.duplicates += 1,
+            Outcome::Contended => counts.contended += 1,
         }
     }
 
@@ -344,9 +325,10 @@ mod tests {
     #[test]
     fn a_purchase_that_was_given_up_has_failed() {
         let tally = Tally::default();
+        let sold = |id: &str| Ok(Outcome::Sold { order_id: id.to_owned() });
         drop(tally.begin());
-        tally.begin().end("ann", Ending::Sold("1"));
-        tally.begin().end("ann", Ending::Sold("2"));
+        tally.begin().end("ann", &sold("1"));
+        tally.begin().end("ann", &sold("2"));
         let counts = tally.counts();
         assert_eq!((counts.attempts, counts.failed, counts.sold), (3, 1, 2));
         assert_eq!((tally.in_flight(), tally.told_beyond(1)), (0, 1));

@@ -1,19 +1,24 @@
 //! One scenario from beginning to end: an arena, a storm, a verdict, and nothing left behind.
 
 use super::{
-    Lab, LabError, Wanted,
+    Lab, LabError,
     arena::Arena,
+    definition::Wanted,
     storm::Storm,
     strategy::{Language, Scenario, Strategy},
     verdict::Verdict,
 };
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::{sync::Arc, time::Duration};
+use utoipa::ToSchema;
 
 /// What a trial asks for: a scenario whose numbers are not constants.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Trial {
+    #[serde(flatten)]
     pub wanted: Wanted,
+    #[serde(flatten)]
     pub storm: Storm,
 }
 
@@ -26,14 +31,15 @@ impl Trial {
             wanted: Wanted {
                 strategy: strategy.id.to_owned(),
                 stock: i64::from(scenario.stock),
-                nodes: i64::from(scenario.nodes),
-                per_user_limit: i64::from(scenario.per_user_limit),
+                nodes: Some(i64::from(scenario.nodes)),
+                per_user_limit: Some(i64::from(scenario.per_user_limit)),
+                work_ms: None,
                 options,
             },
             storm: Storm {
                 buyers: scenario.buyers,
                 concurrency: scenario.concurrency,
-                duplicate_share: f64::from(scenario.duplicates_percent) / 100.0,
+                duplicate_share: Some(f64::from(scenario.duplicates_percent) / 100.0),
             },
         }
     }

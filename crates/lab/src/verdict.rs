@@ -1,22 +1,25 @@
 //! The judgement over an arena, from the rows in Postgres and never from what the strategy
 //! believes.
 
-use super::{
+use crate::{
     LabError,
     arena::Arena,
+    collision::Collision,
     real_shop,
-    strategy::{Harm, Language, Likelihood},
+    strategy::{Harm, Language, Likelihood, Words},
     tally::{Counts, Latencies},
+    templates,
 };
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::AssertSqlSafe;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use stores::sql;
 use utoipa::ToSchema;
 
 /// How long a verdict waits for purchases under way.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits for another process to hand in its tally. One that has gone never does.
-const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(3);
+const TALLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Verdict {
@@ -49,9 +52,50 @@ pub struct Verdict {
     pub notes: BTreeMap<String, u64>,
     /// Whether everything was quiet when this was judged.
     pub quiet: bool,
+    /// What came of it, whatever was predicted.
+    pub outcome: Outcome,
     /// Whether nothing happened that the strategy says never happens.
     pub kept_promise: bool,
     pub explanation: String,
+    /// Two purchases of this race that met and were both sold a unit, where that is the harm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collision: Option<Collision>,
+}
+
+/// The worst that happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Oversold,
+    SoldTwice,
+    Lost,
+    Undersold,
+    /// Nobody got an answer.
+    Failed,
+    Exact,
+}
+
+impl Outcome {
+    /// How it looks: what must never be is red, whether it was predicted or not.
+    pub fn tone(self) -> &'static str {
+        match self {
+            Self::Oversold | Self::SoldTwice | Self::Lost => "bad",
+            Self::Undersold => "warn",
+            Self::Failed => "mute",
+            Self::Exact => "good",
+        }
+    }
+
+    fn words(self) -> Words {
+        match self {
+            Self::Oversold => Words::new("oversold", "超卖"),
+            Self::SoldTwice => Words::new("sold twice", "重复卖"),
+            Self::Lost => Words::new("lost orders", "丢单"),
+            Self::Undersold => Words::new("undersold", "少卖"),
+            Self::Failed => Words::new("every attempt failed", "全部出错"),
+            Self::Exact => Words::new("held", "守住了"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
@@ -82,6 +126,10 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
+    pub fn sum(&self) -> f64 {
+        self.redis + self.postgres + self.zookeeper
+    }
+
     fn of(counts: &Counts) -> Self {
         let each = |sent: u64| {
             let per_attempt = sent as f64 / counts.attempts.max(1) as f64;
@@ -95,20 +143,15 @@ impl RoundTrips {
     }
 }
 
-/// What the rows say.
-struct Rows {
-    sold: i64,
-    duplicates: i64,
-    lost: i64,
-    /// What buyers who got an answer may still have and did not get. Buyer by buyer, so that what
-    /// one has too many does not pay for what another is missing.
-    unmet: i64,
-}
+/// What the rows say: orders; those beyond what their buyers may have; those that buyers were told of
+/// and that are missing; and what buyers who got an answer may still have and did not get. Buyer by
+/// buyer, so that what one has too many does not pay for what another is missing.
+type Rows = (i64, i64, i64, i64);
 
 impl Verdict {
-    /// Whether there is nothing to be judged: nobody got an answer.
-    pub fn only_failed(&self) -> bool {
-        self.attempts > 0 && self.failed == self.attempts
+    /// On how many nodes it was sold: two processes of one node each are two.
+    pub fn all_nodes(&self) -> u32 {
+        self.nodes * self.processes.max(1)
     }
 
     /// Whether this harm happened.
@@ -121,10 +164,19 @@ impl Verdict {
             Harm::Contends => self.contended > 0,
             Harm::Fails => self.failed > 0,
             Harm::Notes(note) => self.notes.contains_key(note),
-            Harm::Holds => {
-                self.oversold == 0 && self.undersold == 0 && self.duplicates == 0 && self.lost == 0
-            }
+            Harm::Holds => matches!(self.outcome, Outcome::Exact | Outcome::Failed),
         }
+    }
+
+    /// The outcome, and whether it was predicted.
+    pub fn in_words(&self, language: Language) -> String {
+        let outcome = self.outcome.words().say(language);
+        let predicted = match (self.kept_promise, self.shows(Harm::Holds)) {
+            (true, true) => Words::new("", ""),
+            (true, false) => Words::new(", as predicted", "，符合预期"),
+            (false, _) => Words::new(": PROMISE BROKEN", "：不符合预期"),
+        };
+        format!("{outcome}{}", predicted.say(language))
     }
 }
 
@@ -133,23 +185,16 @@ pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, La
     let quiet = tokio::time::timeout(SETTLE_TIMEOUT, arena.settle()).await.is_ok();
     let postgres = &arena.shared.servers.upkeep;
     let id = &arena.definition().id;
-    let asked: Option<i64> =
-        sqlx::query_scalar("UPDATE lab.arenas SET asked = asked + 1 WHERE id = $1 RETURNING asked")
-            .bind(id)
-            .fetch_optional(postgres)
-            .await?;
-    let asked = asked.ok_or(LabError::ArenaNotFound)?;
+    let asked = "UPDATE lab.arenas SET asked = asked + 1 WHERE id = $1 RETURNING asked";
+    let (asked,) = sql::row(postgres, asked, (id,)).await?.ok_or(LabError::ArenaNotFound)?;
     arena.save(Some(asked)).await?;
     let others_are_in = wait_for_others(arena, asked).await?;
 
-    let tallies: Vec<String> =
-        sqlx::query_scalar("SELECT counts::text FROM lab.tallies WHERE arena = $1")
-            .bind(id)
-            .fetch_all(postgres)
-            .await?;
+    let tallies = "SELECT counts::text FROM lab.tallies WHERE arena = $1";
+    let tallies: Vec<(String,)> = sql::rows(postgres, tallies, (id,)).await?;
     let mut counts = Counts::default();
     let mut processes = 0;
-    for tally in &tallies {
+    for (tally,) in &tallies {
         // A process that opened the arena and sold nothing has none.
         if let Ok(tally) = serde_json::from_str::<Counts>(tally) {
             processes += u32::from(tally.attempts > 0);
@@ -157,22 +202,16 @@ pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, La
         }
     }
     let rows = read_rows(arena).await?;
-    Ok(write_verdict(arena, &counts, &rows, processes, quiet && others_are_in, language))
+    Ok(write_verdict(arena, &counts, rows, processes, quiet && others_are_in, language))
 }
 
 /// Whether every process that serves the arena has handed in its tally.
 async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
-    let deadline = tokio::time::Instant::now() + PATIENCE_WITH_OTHERS;
+    let deadline = tokio::time::Instant::now() + TALLY_TIMEOUT;
+    let missing = "SELECT FROM lab.tallies WHERE arena = $1 AND process <> $2 AND answered < $3";
     loop {
-        let missing: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM lab.tallies WHERE arena = $1 AND process <> $2 AND answered < $3",
-        )
-        .bind(&arena.definition().id)
-        .bind(arena.process())
-        .bind(asked)
-        .fetch_one(&arena.shared.servers.upkeep)
-        .await?;
-        if missing == 0 {
+        let values = (&arena.definition().id, arena.process(), asked);
+        if sql::run(&arena.shared.servers.upkeep, missing, values).await? == 0 {
             return Ok(true);
         }
         if tokio::time::Instant::now() >= deadline {
@@ -182,230 +221,106 @@ async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
     }
 }
 
-/// Where an arena's orders are, if the real shop sells there.
-fn schema_of(arena: &Arena) -> Option<String> {
-    let definition = arena.definition();
-    (definition.strategy.id == real_shop::STRATEGY).then(|| real_shop::schema_of(&definition.id))
-}
-
-/// All orders of an arena, whichever table the strategy writes to.
-async fn orders_of(arena: &Arena) -> Result<String, sqlx::Error> {
+/// All orders of an arena, whichever table the strategy writes to, and a row of `lab.buyers heard`
+/// as that table calls the buyer.
+async fn orders_of(arena: &Arena) -> Result<(String, &'static str), sqlx::Error> {
     let own = "SELECT id, buyer FROM lab.orders WHERE arena = $1
                UNION ALL SELECT id, buyer FROM lab.unique_orders WHERE arena = $1";
-    let Some(schema) = schema_of(arena) else {
-        return Ok(own.to_owned());
-    };
-    // The first node makes it: before that nobody has sold anything.
-    let is_there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-        .bind(format!("{schema}.orders"))
-        .fetch_one(&arena.shared.servers.upkeep)
-        .await?;
-    Ok(if is_there {
-        format!(
-            "{own} UNION ALL SELECT id::text, user_id::text FROM {schema}.orders
-                             WHERE status IN ('queued', 'pending_payment', 'paid')"
-        )
-    } else {
-        own.to_owned()
-    })
-}
-
-/// A row of `lab.buyers heard` as the orders' table calls that buyer.
-fn who_ordered(arena: &Arena) -> &'static str {
-    match schema_of(arena) {
-        None => "heard.buyer",
-        Some(_) => real_shop::USER_OF_BUYER,
+    let definition = arena.definition();
+    if definition.strategy.id != real_shop::STRATEGY {
+        return Ok((own.to_owned(), "heard.buyer"));
     }
+    let orders = format!("{}.orders", real_shop::schema_of(&definition.id));
+    // The first node makes it: before that nobody has sold anything.
+    let is_there = "SELECT to_regclass($1) IS NOT NULL";
+    let is_there = sql::row(&arena.shared.servers.upkeep, is_there, (&orders,)).await?;
+    let in_shop = match is_there {
+        Some((true,)) => format!(
+            "UNION ALL SELECT id::text, user_id::text FROM {orders}
+                       WHERE status IN ('queued', 'pending_payment', 'paid')"
+        ),
+        _ => String::new(),
+    };
+    Ok((format!("{own} {in_shop}"), real_shop::USER_OF_BUYER))
 }
 
 async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
+    let (orders, who_ordered) = orders_of(arena).await?;
     let statement = format!(
-        "WITH orders AS ({}),
+        "WITH orders AS ({orders}),
               by_buyer AS (SELECT buyer, count(*) AS orders FROM orders GROUP BY buyer)
-         SELECT (SELECT count(*) FROM orders) AS sold,
-                (SELECT coalesce(sum(greatest(orders - $2, 0)), 0)::bigint FROM by_buyer)
-                    AS duplicates,
+         SELECT (SELECT count(*) FROM orders),
+                (SELECT coalesce(sum(greatest(orders - $2, 0)), 0)::bigint FROM by_buyer),
                 (SELECT count(*) FROM lab.told
                  WHERE arena = $1 AND NOT EXISTS (SELECT FROM orders
-                     WHERE orders.id = told.order_id)) AS lost,
+                     WHERE orders.id = told.order_id)),
                 (SELECT coalesce(sum(greatest(least(tries, $2) - coalesce(by_buyer.orders, 0), 0)),
                     0)::bigint
-                 FROM lab.buyers heard LEFT JOIN by_buyer ON by_buyer.buyer = {}
-                 WHERE heard.arena = $1) AS unmet",
-        orders_of(arena).await?,
-        who_ordered(arena),
+                 FROM lab.buyers heard LEFT JOIN by_buyer ON by_buyer.buyer = {who_ordered}
+                 WHERE heard.arena = $1)"
     );
     let definition = arena.definition();
+    let values = (&definition.id, i64::from(definition.per_user_limit));
     // Built from constants and from an id of hexadecimal digits.
-    let row = sqlx::query(AssertSqlSafe(statement))
-        .bind(&definition.id)
-        .bind(i64::from(definition.per_user_limit))
-        .fetch_one(&arena.shared.servers.upkeep)
-        .await?;
-    Ok(Rows {
-        sold: row.try_get("sold")?,
-        duplicates: row.try_get("duplicates")?,
-        lost: row.try_get("lost")?,
-        unmet: row.try_get("unmet")?,
-    })
+    let rows = sql::row(&arena.shared.servers.upkeep, AssertSqlSafe(statement), values).await?;
+    Ok(rows.unwrap_or_default())
 }
 
 fn write_verdict(
     arena: &Arena,
     counts: &Counts,
-    rows: &Rows,
+    (sold, duplicates, lost, unmet): Rows,
     processes: u32,
     quiet: bool,
     language: Language,
 ) -> Verdict {
     let definition = arena.definition();
     let stock = i64::from(definition.stock);
-    let mut all = counts.winners.clone();
-    all.add(&counts.losers);
+    let undersold = (stock - sold).clamp(0, unmet.max(0));
+    let harms = [
+        (sold > stock, Outcome::Oversold),
+        (duplicates > 0, Outcome::SoldTwice),
+        (lost > 0, Outcome::Lost),
+        (undersold > 0, Outcome::Undersold),
+        (counts.attempts > 0 && counts.failed == counts.attempts, Outcome::Failed),
+    ];
+    let worst = harms.into_iter().find(|(happened, _)| *happened);
     let mut verdict = Verdict {
         strategy: definition.strategy.id,
         stock,
         nodes: definition.nodes,
         processes,
         attempts: counts.attempts,
-        sold: rows.sold,
-        oversold: (rows.sold - stock).max(0),
-        undersold: (stock - rows.sold).clamp(0, rows.unmet.max(0)),
-        duplicates: rows.duplicates,
-        lost: rows.lost,
+        sold,
+        oversold: (sold - stock).max(0),
+        undersold,
+        duplicates,
+        lost,
         contended: counts.contended,
         failed: counts.failed,
-        throughput_per_s: (counts.throughput_per_s() * 10.0).round() / 10.0,
-        latency_ms: Percentiles::from(&all),
+        throughput_per_s: counts.throughput_per_s(),
+        latency_ms: Percentiles::from(&counts.latencies()),
         winners_ms: Percentiles::from(&counts.winners),
         losers_ms: Percentiles::from(&counts.losers),
         round_trips: RoundTrips::of(counts),
         notes: counts.notes.clone(),
         quiet,
+        outcome: worst.map_or(Outcome::Exact, |(_, outcome)| outcome),
         kept_promise: true,
         explanation: String::new(),
+        collision: None,
     };
-    // Each process has nodes of its own: two processes of one node each are two nodes.
-    let promised = definition.strategy.promise.on(definition.nodes * processes.max(1));
-    let may_lose = definition
-        .strategy
-        .demonstrations
-        .iter()
-        .any(|demonstration| demonstration.shows == Harm::Loses);
+    let strategy = definition.strategy;
+    let promised = strategy.promise.on(verdict.all_nodes());
+    let may_lose = strategy.demonstrations.iter().any(|shown| shown.shows == Harm::Loses);
     let broken = |(harm, likelihood)| likelihood == Likelihood::Never && verdict.shows(harm);
-    verdict.kept_promise =
-        !promised.each().into_iter().any(broken) && (verdict.lost == 0 || may_lose);
-    verdict.explanation = explain(&verdict, language);
+    verdict.kept_promise = !promised.each().into_iter().any(broken) && (lost == 0 || may_lose);
+    let collisions = &arena.shared.meetings.collisions;
+    verdict.collision = match verdict.outcome {
+        Outcome::Oversold => collisions.first(false).or_else(|| collisions.first(true)),
+        Outcome::SoldTwice => collisions.first(true),
+        _ => None,
+    };
+    verdict.explanation = templates::render("verdict", language, &verdict);
     verdict
-}
-
-/// What happened, for a beginner.
-fn explain(verdict: &Verdict, language: Language) -> String {
-    let Verdict {
-        stock,
-        sold,
-        oversold,
-        undersold,
-        duplicates,
-        lost,
-        attempts,
-        contended,
-        failed,
-        ..
-    } = verdict;
-    let mut said = Vec::new();
-    let en = language == Language::En;
-    said.push(if en {
-        format!("{attempts} attempts on {stock} units: {sold} orders are in the database.")
-    } else {
-        format!("{attempts} 次购买抢 {stock} 件货：数据库里有 {sold} 个订单。")
-    });
-    if *oversold > 0 {
-        said.push(if en {
-            format!(
-                "OVERSOLD by {oversold}: so many buyers hold an order for something that does not \
-                 exist."
-            )
-        } else {
-            format!("超卖 {oversold} 件：有这么多买家拿着根本没有货的订单。")
-        });
-    }
-    if *undersold > 0 {
-        said.push(if en {
-            format!(
-                "UNDERSOLD by {undersold}: units are left (or lost) although buyers were turned \
-                 away."
-            )
-        } else {
-            format!("少卖 {undersold} 件：明明有人没买到，货却剩下（或丢失）了。")
-        });
-    }
-    if *duplicates > 0 {
-        said.push(if en {
-            format!("{duplicates} DUPLICATE orders: somebody has more than one buyer may have.")
-        } else {
-            format!("重复订单 {duplicates} 个：有人买到的超过了每人限购数。")
-        });
-    }
-    if *lost > 0 {
-        said.push(if en {
-            format!("{lost} LOST: buyers were told \"sold\" and have no order.")
-        } else {
-            format!("丢单 {lost} 个：买家被告知“抢到了”，数据库里却没有订单。")
-        });
-    }
-    if *contended > 0 {
-        said.push(if en {
-            format!(
-                "{contended} attempts gave up because others were faster at the lock or the row."
-            )
-        } else {
-            format!("{contended} 次购买因为抢不到锁（或抢不到那一行）而放弃。")
-        });
-    }
-    if *failed > 0 {
-        said.push(if en {
-            format!(
-                "{failed} attempts failed: of those nothing can be said, they may have an order or \
-                 none."
-            )
-        } else {
-            format!("{failed} 次购买出错：对这些无法下结论，订单可能有，也可能没有。")
-        });
-    }
-    let harmless = verdict.shows(Harm::Holds);
-    if harmless && verdict.only_failed() {
-        said.push(if en {
-            "Nothing was sold at all: that breaks no promise, and keeps none.".to_owned()
-        } else {
-            "一件也没卖出去：没有违背承诺，也谈不上兑现。".to_owned()
-        });
-        return said.join(if en { " " } else { "" });
-    }
-    said.push(match (verdict.kept_promise, harmless, en) {
-        (true, true, true) => {
-            "Nothing was sold twice, and nobody who got an answer was turned away while units were \
-             left: the promise is kept."
-                .to_owned()
-        }
-        (true, true, false) => {
-            "没有多卖；凡得到答复的人，没有谁在还有货时被拒绝：承诺兑现。".to_owned()
-        }
-        (true, false, true) => {
-            "The strategy never promised otherwise: this is how it fails.".to_owned()
-        }
-        (true, false, false) => "这种策略本来就没有承诺不出这种问题：它就是这样失败的。".to_owned(),
-        (false, _, true) => {
-            "The strategy says that this never happens: ITS PROMISE IS BROKEN.".to_owned()
-        }
-        (false, _, false) => "这种策略声称绝不会这样：承诺被打破。".to_owned(),
-    });
-    if !verdict.quiet {
-        said.push(if en {
-            "Purchases were still under way when this was judged.".to_owned()
-        } else {
-            "判定时仍有购买在进行。".to_owned()
-        });
-    }
-    said.join(if en { " " } else { "" })
 }

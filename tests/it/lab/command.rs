@@ -26,7 +26,7 @@ async fn it_runs_strategies() {
     let report = home.0.join("report.html");
     let chosen = "--strategy naive --strategy conditional-update --nodes 2 --report";
     let table = done(&home, &format!("{small} {chosen} {}", report.display())).await;
-    for (id, verdict) in [("naive", "failed, as it says"), ("conditional-update", "held")] {
+    for (id, verdict) in [("naive", "oversold, as predicted"), ("conditional-update", "held")] {
         let row = table.lines().find(|line| line.starts_with(id));
         assert!(row.is_some_and(|row| row.contains(verdict)), "{table}");
     }
@@ -66,6 +66,8 @@ async fn it_refuses_what_it_cannot_run() {
     for (words, why) in [
         ("--with-and-without-lock --option lock=on", "sets lock itself"),
         ("--strategy naive --option retries=0", "no such option"),
+        ("--strategy naive --buyers 0", "buyers: must be from 1 to 100000"),
+        ("--strategy naive --duplicate-share 1.1", "duplicate_share"),
         ("--strategy no-such", ""),
         ("--strategy naive --json --buyers 6 --buyers 6", ""),
         ("--strategy naive --report /no/such/folder/report.html", "/no/such/folder"),

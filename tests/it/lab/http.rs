@@ -162,6 +162,11 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
     assert_eq!(verdict["kept_promise"], true, "{verdict:#}");
     assert_text(&verdict["explanation"], "超卖");
+    assert_has(verdict, json!({"outcome": "oversold"}));
+    let collision = &verdict["collision"];
+    let [a, b] = ["a", "b"].map(|side| collision[side]["order_id"].as_str());
+    assert!(a.is_some() && b.is_some() && a != b, "{collision:#}");
+    assert_eq!(collision["place"], "the stock is read");
     app.finish().await;
 }
 

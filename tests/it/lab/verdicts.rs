@@ -17,8 +17,13 @@ impl TestLab {
     async fn arena(&self, strategy: &str, nodes: i64, options: &[(&str, &str)]) -> Arc<Arena> {
         let option = |(name, value): &(&str, &str)| ((*name).to_owned(), Value::from(*value));
         let options: Map<String, Value> = options.iter().map(option).collect();
-        let wanted =
-            Wanted { strategy: strategy.to_owned(), stock: 5, nodes, per_user_limit: 1, options };
+        let wanted = Wanted {
+            strategy: strategy.to_owned(),
+            stock: 5,
+            nodes: Some(nodes),
+            options,
+            ..Wanted::default()
+        };
         self.create(wanted).await.expect("an arena")
     }
 

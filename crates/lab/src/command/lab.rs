@@ -1,23 +1,25 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
-use super::{CommandError, LanguageArg, OpenLab, in_json, option};
+use super::{CommandError, OpenLab, Output, in_json, option, table};
 use crate::{
     LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
     arena::Arena,
+    catalogue::{OptionBody, StrategyBody, in_words},
     lessons::terminal::sections,
     lock_comparison,
-    options::Options,
+    options::{GENERAL, Options},
     report,
-    storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
+    storm::Storm,
     strategies,
-    strategy::{Harms, Language, Likelihood, Words},
-    terminal::{self, complain, say},
+    strategy::{Language, Words},
+    templates,
+    terminal::{complain, print},
     verdict::Verdict,
 };
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::{
     fmt::Display,
     io::{self, IsTerminal},
@@ -32,32 +34,20 @@ pub enum LabCommand<S: Args> {
         /// Only this one, with everything there is to say about it
         #[arg(value_name = "STRATEGY", value_parser = strategy())]
         strategy: Option<&'static Strategy>,
-        /// The language of the texts
-        #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-        lang: LanguageArg,
-        /// Print a JSON array
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// What is in an order number, and what can happen to it: measured and tried here and now
     Ids {
-        /// The language of the texts
-        #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-        lang: LanguageArg,
-        /// Print JSON, as GET /api/v1/lab/ids answers
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
         #[command(flatten)]
         store: Box<S>,
     },
     /// Compare all locks: what each promises, and what it costs here
     Locks {
-        /// The language of the texts
-        #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-        lang: LanguageArg,
-        /// Print JSON, as GET /api/v1/lab/locks answers
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
         #[command(flatten)]
         store: Box<S>,
     },
@@ -86,14 +76,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "S", default_value_t = 100, value_parser =
         clap::value_parser!(i64).range(1..=MOST_STOCK))]
     stock: i64,
-    /// How many people want one
-    #[arg(long, value_name = "B", default_value_t = 1_000, value_parser =
-        clap::value_parser!(u32).range(1..=i64::from(MOST_BUYERS)))]
-    buyers: u32,
-    /// How many of them at a time
-    #[arg(long, value_name = "C", default_value_t = 100, value_parser =
-        clap::value_parser!(u32).range(1..=i64::from(MOST_AT_ONCE)))]
-    concurrency: u32,
+    #[command(flatten)]
+    storm: Storm,
     /// How many servers sell it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser =
         clap::value_parser!(i64).range(1..=MOST_NODES))]
@@ -102,9 +86,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser =
         clap::value_parser!(i64).range(1..=MOST_PER_USER))]
     per_user_limit: i64,
-    /// Of all buyers, how many click twice: 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
-    duplicate_share: f64,
     /// How long the decision takes between looking and writing [default: 0]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(i64).range(0..=2_000))]
     work_ms: Option<i64>,
@@ -112,15 +93,11 @@ pub struct RunArgs {
     /// have it is not run. `lab list ID` says which there are
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     option: Vec<(String, String)>,
-    /// Print a JSON array of verdicts
-    #[arg(long)]
-    json: bool,
     /// Write a page with charts
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// The language of the texts
-    #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-    lang: LanguageArg,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy> {
@@ -129,34 +106,29 @@ fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy>
         .try_map(|id| strategies::find(&id).ok_or("no such strategy"))
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".to_owned()) }
-}
-
 /// `open` makes the lab, once it is known that one is needed.
 pub async fn run<S: Args, E: From<CommandError>>(
     command: LabCommand<S>,
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     match command {
-        LabCommand::List { strategy, lang, json } => {
-            list(strategy, lang.into(), json);
+        LabCommand::List { strategy, output } => {
+            print(&list(strategy, &output));
             Ok(ExitCode::SUCCESS)
         }
-        LabCommand::Ids { lang, json, store } => {
+        LabCommand::Ids { output, store } => {
             let open = open(&store).await?;
-            let told = open.lab.theatre.ids(lang.into()).await;
+            let told = open.lab.theatre.ids(output.language()).await;
             open.close().await;
-            Ok(tell(told, json, |body| sections(&body.sections)))
+            Ok(tell(told, output.json, |body| sections(&body.sections)))
         }
-        LabCommand::Locks { lang, json, store } => {
+        LabCommand::Locks { output, store } => {
             let open = open(&store).await?;
-            let compared = open.lab.locks(lang.into()).await;
+            let compared = open.lab.locks(output.language()).await;
             open.close().await;
             let compared =
                 compared.map_err(|error| format!("the locks could not be measured: {error}"));
-            Ok(tell(compared, json, lock_comparison::in_words))
+            Ok(tell(compared, output.json, lock_comparison::in_words))
         }
         LabCommand::Run { run, store } => storm(*run, *store, open).await,
     }
@@ -168,8 +140,8 @@ fn tell<T: Serialize, E: Display>(
     in_words: impl FnOnce(&T) -> String,
 ) -> ExitCode {
     match result {
-        Ok(body) if as_json => terminal::print(&in_json(&body)),
-        Ok(body) => terminal::print(&in_words(&body)),
+        Ok(body) if as_json => print(&in_json(&body)),
+        Ok(body) => print(&in_words(&body)),
         Err(error) => {
             complain!("flash-sale: {error}");
             return ExitCode::from(2);
@@ -180,108 +152,31 @@ fn tell<T: Serialize, E: Display>(
 
 // ---- lab list ---------------------------------------------------------------------------------
 
-fn list(only: Option<&'static Strategy>, language: Language, as_json: bool) {
-    let chosen: Vec<&Strategy> = match only {
-        Some(strategy) => vec![strategy],
-        None => STRATEGIES.iter().collect(),
+fn list(only: Option<&'static Strategy>, output: &Output) -> String {
+    let language = output.language();
+    let of = |strategy| StrategyBody::of(strategy, None, language);
+    let chosen = STRATEGIES.iter().filter(|one| only.is_none_or(|only| only.id == one.id));
+    if output.json {
+        return in_json(&chosen.map(of).collect::<Vec<_>>());
+    }
+    let promised = |strategy: &Strategy| {
+        let promise = strategy.promise;
+        [promise.one_node, promise.across_nodes].map(|harms| in_words(&harms, language))
     };
-    if as_json {
-        let all: Vec<Value> =
-            chosen.iter().map(|strategy| strategy_in_json(strategy, language)).collect();
-        say!("{:#}", Value::Array(all));
-        return;
+    if let Some(strategy) = only {
+        let general = GENERAL.iter().map(|option| OptionBody::of(option, strategy.id, language));
+        let promised = promised(strategy);
+        let about = json!({"strategy": of(strategy), "promised": promised, "general":
+            general.collect::<Vec<_>>()});
+        return templates::render("strategy.txt", language, &about);
     }
-    if only.is_none() {
-        say!("{:>3}  {:<28} {:<44} {:<44} title", "", "strategy", "one node", "across nodes");
-    }
-    for strategy in chosen {
-        if only.is_some() {
-            describe(strategy, language);
-        } else {
-            say!(
-                "{:>3}  {:<28} {:<44} {:<44} {}",
-                strategy.number,
-                strategy.id,
-                in_words(&strategy.promise.one_node, language),
-                in_words(&strategy.promise.across_nodes, language),
-                strategy.title(language)
-            );
-        }
-    }
-}
-
-fn describe(strategy: &Strategy, language: Language) {
-    let zh = language == Language::Zh;
-    say!("{}. {}: {}", strategy.number, strategy.id, strategy.title(language));
-    let said: [(&str, &str, &str); 5] = [
-        ("The idea", "思路", "Idea"),
-        ("Where it comes from", "出处", "Source"),
-        ("How it fails", "怎样失败", "How it fails"),
-        ("Break it yourself", "自己动手打破它", "Break it"),
-        ("What to use instead", "该用什么", "Instead"),
-    ];
-    for (head, chinese_head, section) in said {
-        say!("\n{}\n  {}", if zh { chinese_head } else { head }, strategy.says(section, language));
-    }
-    say!(
-        "\n{}\n  {}: {}\n  {}: {}",
-        if zh { "承诺" } else { "Promise" },
-        if zh { "单节点" } else { "one node" },
-        in_words(&strategy.promise.one_node, language),
-        if zh { "多节点" } else { "across nodes" },
-        in_words(&strategy.promise.across_nodes, language),
-    );
-    say!("\n{}", if zh { "选项" } else { "Options" });
-    for option in strategy.options.iter().chain(crate::options::GENERAL) {
-        say!("  {} ({}): {}", option.name, option.kind, option.teaches(strategy.id, language));
-    }
-    if !strategy.crash_points.is_empty() {
-        say!("  crash_at = {}", strategy.crash_points.join(" | "));
-    }
-    say!("\n{}", strategy.purchase_code());
-}
-
-fn strategy_in_json(strategy: &Strategy, language: Language) -> Value {
-    json!({
-        "number": strategy.number,
-        "id": strategy.id,
-        "title": strategy.title(language),
-        "family": strategy.family,
-        "idea": strategy.says("Idea", language),
-        "source": strategy.says("Source", language),
-        "fails": strategy.says("How it fails", language),
-        "break_it": strategy.says("Break it", language),
-        "instead": strategy.says("Instead", language),
-        "promise": {"one_node": strategy.promise.one_node,
-            "across_nodes": strategy.promise.across_nodes},
-        "needs": strategy.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
-        "code": strategy.purchase_code(),
-    })
-}
-
-fn in_words(harms: &Harms, language: Language) -> String {
-    const EXPECTED: [Words; 3] = [
-        Words::new("oversells", "会超卖"),
-        Words::new("undersells", "会少卖"),
-        Words::new("sells twice", "会重复卖"),
-    ];
-    const POSSIBLE: [Words; 3] = [
-        Words::new("may oversell", "可能超卖"),
-        Words::new("may undersell", "可能少卖"),
-        Words::new("may sell twice", "可能重复卖"),
-    ];
-    let all = harms.each().into_iter().enumerate();
-    let said = all.filter_map(|(harm, (_, likelihood))| match likelihood {
-        Likelihood::Never => None,
-        Likelihood::Possible => Some(POSSIBLE[harm].say(language)),
-        Likelihood::Expected => Some(EXPECTED[harm].say(language)),
-    });
-    let said: Vec<&str> = said.collect();
-    match (said.is_empty(), language) {
-        (true, _) => Words::new("holds", "可靠").say(language).to_owned(),
-        (false, Language::En) => said.join(", "),
-        (false, Language::Zh) => said.join("、"),
-    }
+    let mut rows = vec![["", "strategy", "one node", "across nodes", "title"].map(str::to_owned)];
+    rows.extend(chosen.map(|strategy| {
+        let [one_node, across_nodes] = promised(strategy);
+        let title = of(strategy).title.to_owned();
+        [strategy.number.to_string(), strategy.id.to_owned(), one_node, across_nodes, title]
+    }));
+    table(&rows, &[1, 2, 3, 4])
 }
 
 // ---- lab run ----------------------------------------------------------------------------------
@@ -329,23 +224,16 @@ impl RunArgs {
         let own = own.map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
         let asked = self.option.iter();
         let asked = asked.map(|(name, value)| (name.clone(), Value::from(value.clone())));
-        let mut options: Map<String, Value> = own.chain(asked).collect();
-        if let Some(work_ms) = self.work_ms {
-            options.insert("work_ms".to_owned(), work_ms.into());
-        }
         Trial {
             wanted: Wanted {
                 strategy: strategy.id.to_owned(),
                 stock: self.stock,
-                nodes: self.nodes,
-                per_user_limit: self.per_user_limit,
-                options,
+                nodes: Some(self.nodes),
+                per_user_limit: Some(self.per_user_limit),
+                work_ms: self.work_ms,
+                options: own.chain(asked).collect(),
             },
-            storm: Storm {
-                buyers: self.buyers,
-                concurrency: self.concurrency,
-                duplicate_share: self.duplicate_share,
-            },
+            storm: self.storm,
         }
     }
 }
@@ -359,16 +247,6 @@ const WHAT_THE_LOCK_BUYS_LANES: &[&[(&str, &str)]] = &[
     &[("lock", "on"), ("wait_ms", "0"), ("interleave", "off")],
 ];
 
-const WHAT_THE_LOCK_BUYS: Words = Words::new(
-    "The counter decides in all three, so none oversells. Without the lock everybody reaches it, \
-     and it answers. With the lock they come one after the other: more round trips for each \
-     purchase, and everybody waits in line. With wait_ms=0 nobody waits: few reach the counter, \
-     and most are told to try again although there is stock. That is all a lock buys here: less \
-     traffic for what stands behind. If what stands behind can take the traffic, it buys nothing.",
-    "三次都由计数器裁决，所以都不会超卖。不加锁：人人都到计数器，它直接给出答复。加锁：一个接一个，每次购买多花往返，人人排队。wait_ms=0：谁也不等，到得了计数器的只有少数，其余的人明明\
-     有货也被请去重试。锁在这里换来的只有一样：后面承受的流量少了。如果后面扛得住，这把锁什么也没换来。",
-);
-
 /// What came of one lane; `Err` says why it was not run.
 type Row = (Lane, Result<Verdict, String>);
 
@@ -378,76 +256,72 @@ async fn storm<S, E: From<CommandError>>(
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     let lanes = args.lanes();
-    if args.with_and_without_lock
-        && let Some((name, _)) =
-            args.option.iter().find(|(name, _)| lanes.iter().any(|lane| lane.sets(name)))
-    {
-        complain!("flash-sale: --with-and-without-lock sets {name} itself");
+    if let Err(refusal) = check(&args, &lanes) {
+        complain!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }
     if let Some(file) = &args.report {
         // Now, and not after all has been run.
         writable(file)?;
     }
-    // What one strategy does not have, others may; what none of the chosen has is a mistake.
-    let refusal =
-        |lane: &Lane| Options::read(lane.strategy, &args.trial(*lane).wanted.options).err();
-    let mut refusals: Vec<_> = lanes.iter().filter_map(refusal).collect();
-    if refusals.len() == lanes.len()
-        && let Some(refusal) = refusals.pop()
-    {
-        match &lanes[..] {
-            [_] => complain!("flash-sale: {refusal}"),
-            _ => complain!(
-                "flash-sale: none of these strategies can be run with these options: {refusal}"
-            ),
-        }
-        return Ok(ExitCode::from(2));
-    }
+    let language = args.output.language();
     let open = open(&store).await?;
     let progress = progress(lanes.len());
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
         progress.set_message(lane.label());
+        let watch = |arena: &Arena| {
+            let done = arena.tally.counts().attempts;
+            progress.set_message(format!("{} {done}/{}", lane.label(), arena.storm.of()));
+        };
         let outcome = match open.lab.lacks(lane.strategy) {
-            Some(why) => Err(why.say(args.lang.into()).to_owned()),
-            None => {
-                let watch = |arena: &Arena| {
-                    let counts = arena.tally.counts();
-                    progress.set_message(format!(
-                        "{} {}/{}",
-                        lane.label(),
-                        counts.attempts,
-                        arena.storm.of()
-                    ));
-                };
-                match args.trial(lane).run(&open.lab, args.lang.into(), watch).await {
-                    Ok(verdict) => Ok(verdict),
-                    Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
-                        Err(error.to_string())
-                    }
-                    Err(error) => {
-                        progress.finish_and_clear();
-                        open.close().await;
-                        return Err(CommandError::from(error).into());
-                    }
+            Some(why) => Err(why.say(language).to_owned()),
+            None => match args.trial(lane).run(&open.lab, language, watch).await {
+                Ok(verdict) => Ok(verdict),
+                Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
+                    Err(error.to_string())
                 }
-            }
+                Err(error) => {
+                    progress.finish_and_clear();
+                    open.close().await;
+                    return Err(CommandError::from(error).into());
+                }
+            },
         };
         progress.inc(1);
         rows.push((lane, outcome));
     }
     progress.finish_and_clear();
     open.close().await;
-    print(&args, &rows);
+    print(&shown(&args, &rows));
     if let Some(file) = &args.report {
-        let page = report::render(&runs(&args, &rows), &report::About::here(), args.lang.into());
+        let page = report::render(&runs(&args, &rows), &report::About::here(), language);
         std::fs::write(file, page).map_err(cannot_write(file))?;
         complain!("{} is written", file.display());
     }
     let broken =
         rows.iter().any(|(_, row)| row.as_ref().is_ok_and(|verdict| !verdict.kept_promise));
     Ok(if broken { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Why this cannot be run.
+fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
+    let mut names = args.option.iter().map(|(name, _)| name);
+    if let Some(name) = names.find(|name| lanes.iter().any(|lane| lane.sets(name))) {
+        return Err(format!("--with-and-without-lock sets {name} itself"));
+    }
+    args.storm.check().map_err(|error| error.to_string())?;
+    // What one strategy does not have, others may; what none of the chosen has is a mistake.
+    let refusal =
+        |lane: &Lane| Options::read(lane.strategy, &args.trial(*lane).wanted.all_options()).err();
+    let refusals: Vec<_> = lanes.iter().filter_map(refusal).collect();
+    match (&refusals[..], lanes) {
+        ([refusal], [_]) => Err(refusal.to_string()),
+        ([.., refusal], _) if refusals.len() == lanes.len() => {
+            Err(format!("none of these strategies can be run with these options: {refusal}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes the file, or says why it cannot be.
@@ -467,7 +341,7 @@ fn runs(args: &RunArgs, rows: &[Row]) -> Vec<report::Run> {
         let trial = args.trial(*lane);
         Some(report::Run {
             verdict: outcome.clone().ok()?,
-            options: Options::read(lane.strategy, &trial.wanted.options).ok()?.to_json(),
+            options: Options::read(lane.strategy, &trial.wanted.all_options()).ok()?.to_json(),
             storm: Some(trial.storm),
         })
     };
@@ -486,153 +360,99 @@ fn progress(length: usize) -> ProgressBar {
     bar
 }
 
-fn print(args: &RunArgs, rows: &[Row]) {
-    if args.json {
-        let all: Vec<Value> = rows
-            .iter()
-            .map(|(lane, row)| match row {
-                Ok(verdict) => {
-                    let mut row = json!(verdict);
-                    row["run"] = Value::from(lane.label());
-                    row
-                }
-                Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
-            })
-            .collect();
-        say!("{:#}", Value::Array(all));
-        return;
+fn shown(args: &RunArgs, rows: &[Row]) -> String {
+    let language = args.output.language();
+    if args.output.json {
+        let all = rows.iter().map(|(lane, row)| match row {
+            Ok(verdict) => {
+                let mut row = json!(verdict);
+                row["run"] = Value::from(lane.label());
+                row
+            }
+            Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
+        });
+        return in_json(&all.collect::<Vec<_>>());
     }
     if args.with_and_without_lock {
-        print_what_the_lock_buys(args, rows);
-        say!("\n{}", WHAT_THE_LOCK_BUYS.say(args.lang.into()));
-        return;
+        // Costs instead of harms: the counter lets none happen.
+        let costs = compared(rows, language, &[""], COSTS, |lane| vec![lane.label()]);
+        return format!("{costs}\n{}", templates::render("lock_buys", language, &()));
     }
-    say!(
-        "{:<28} {:<44} {:>6} {:>8} {:>9} {:>10} {:>9} {:>6} {:>10} {:>9}  verdict",
-        "strategy",
-        "promise",
-        "sold",
-        "oversold",
-        "undersold",
-        "duplicates",
-        "contended",
-        "failed",
-        "attempts/s",
-        "p99 ms"
-    );
-    for (lane, row) in rows {
-        let strategy = lane.strategy;
-        let promised =
-            in_words(strategy.promise.on(u32::try_from(args.nodes).unwrap_or(1)), args.lang.into());
-        match row {
-            Err(why) => say!("{:<28} {promised:<44} not run: {why}", strategy.id),
-            Ok(verdict) => say!(
-                "{:<28} {promised:<44} {:>6} {:>8} {:>9} {:>10} {:>9} {:>6} {:>10.0} {:>9.1}  {}",
-                strategy.id,
-                verdict.sold,
-                verdict.oversold,
-                verdict.undersold,
-                verdict.duplicates,
-                verdict.contended,
-                verdict.failed,
-                verdict.throughput_per_s,
-                verdict.latency_ms.p99,
-                in_one_word(verdict, args.lang.into())
-            ),
-        }
-    }
+    let nodes = u32::try_from(args.nodes).unwrap_or(1);
+    let mut shown = compared(rows, language, &["strategy", "promise"], HARMS, |lane| {
+        vec![lane.strategy.id.to_owned(), in_words(lane.strategy.promise.on(nodes), language)]
+    });
     if args.option.iter().all(|(name, _)| name != "interleave") {
-        say!(
-            "\n{}",
-            match Language::from(args.lang) {
-                Language::En =>
-                    "Interleavings were forced: buyers wait for each other, a second once in a \
-                     sound strategy. To compare speeds: --option interleave=off",
-                Language::Zh =>
-                    "交错是强制的：买家会互相等待，可靠的策略也会为此付出一次约一秒。比较速度请用：--option interleave=off",
-            }
-        );
+        shown += Words::new(
+            "\nInterleavings were forced: buyers wait for each other, a second once in a sound \
+             strategy. To compare speeds: --option interleave=off\n",
+            "\n交错是强制的：买家会互相等待，可靠的策略也会为此付出一次约一秒。比较速度请用：\
+             --option interleave=off\n",
+        )
+        .say(language);
     }
     // One strategy is one lesson: say it.
     if let [(_, Ok(verdict))] = rows {
-        say!("\n{}", verdict.explanation);
+        shown += &format!("\n{}\n", verdict.explanation);
         for (note, count) in &verdict.notes {
-            say!("  {count} x {note}");
+            shown += &format!("  {count} x {note}\n");
         }
     }
+    shown
 }
 
-/// Costs instead of harms: the counter lets none happen.
-fn print_what_the_lock_buys(args: &RunArgs, rows: &[Row]) {
-    say!(
-        "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10} {:>10} {:>9}  verdict",
-        "",
-        "sold",
-        "oversold",
-        "contended",
-        "let through",
-        "Redis each",
-        "attempts/s",
-        "p99 ms"
-    );
+/// A column of figures.
+type Column = (&'static str, fn(&Verdict) -> String);
+
+const SOLD: Column = ("sold", |verdict| verdict.sold.to_string());
+const OVERSOLD: Column = ("oversold", |verdict| verdict.oversold.to_string());
+const CONTENDED: Column = ("contended", |verdict| verdict.contended.to_string());
+const RATE: Column = ("attempts/s", |verdict| format!("{:.0}", verdict.throughput_per_s));
+const P99: Column = ("p99 ms", |verdict| format!("{:.1}", verdict.latency_ms.p99));
+const HARMS: &[Column] = &[
+    SOLD,
+    OVERSOLD,
+    ("undersold", |verdict| verdict.undersold.to_string()),
+    ("duplicates", |verdict| verdict.duplicates.to_string()),
+    CONTENDED,
+    ("failed", |verdict| verdict.failed.to_string()),
+    RATE,
+    P99,
+];
+const COSTS: &[Column] = &[
+    SOLD,
+    OVERSOLD,
+    CONTENDED,
+    ("let through", |verdict| {
+        verdict.notes.get("let through to the counter").unwrap_or(&0).to_string()
+    }),
+    ("Redis each", |verdict| format!("{:.2}", verdict.round_trips.redis)),
+    RATE,
+    P99,
+];
+
+/// A line for each lane: what it is, its figures, its verdict.
+fn compared(
+    rows: &[Row],
+    language: Language,
+    heads: &[&str],
+    columns: &[Column],
+    lane_in_words: impl Fn(&Lane) -> Vec<String>,
+) -> String {
+    let heads = heads.iter().chain(columns.iter().map(|(head, _)| head)).chain(&["verdict"]);
+    let mut lines = vec![heads.map(|head| (*head).to_owned()).collect::<Vec<_>>()];
+    let mut left = vec![lines[0].len() - 1];
     for (lane, row) in rows {
+        let mut cells = lane_in_words(lane);
+        left.extend(0..cells.len());
         match row {
-            Err(why) => say!("{:<38} not run: {why}", lane.label()),
-            Ok(verdict) => say!(
-                "{:<38} {:>6} {:>8} {:>10} {:>11} {:>10.2} {:>10.0} {:>9.1}  {}",
-                lane.label(),
-                verdict.sold,
-                verdict.oversold,
-                verdict.contended,
-                verdict.notes.get("let through to the counter").unwrap_or(&0),
-                verdict.round_trips.redis,
-                verdict.throughput_per_s,
-                verdict.latency_ms.p99,
-                in_one_word(verdict, args.lang.into())
-            ),
+            Err(why) => cells.push(format!("not run: {why}")),
+            Ok(verdict) => {
+                cells.extend(columns.iter().map(|(_, figure)| figure(verdict)));
+                cells.push(verdict.in_words(language));
+            }
         }
+        lines.push(cells);
     }
-}
-
-fn in_one_word(verdict: &Verdict, language: Language) -> &'static str {
-    let harms = verdict.oversold + verdict.undersold + verdict.duplicates + verdict.lost;
-    let words = match (verdict.kept_promise, harms) {
-        (false, _) => Words::new("PROMISE BROKEN", "承诺被打破"),
-        (true, 0) if verdict.only_failed() => Words::new("every attempt failed", "全部出错"),
-        (true, 0) => Words::new("held", "守住了"),
-        (true, _) => Words::new("failed, as it says", "如它所说地失败"),
-    };
-    words.say(language)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_promise_is_said_in_words() {
-        let said = |id: &str| {
-            let promise = strategies::find(id).expect("a strategy").promise;
-            (
-                in_words(&promise.one_node, Language::En),
-                in_words(&promise.across_nodes, Language::En),
-            )
-        };
-        assert_eq!(said("conditional-update"), ("holds".to_owned(), "holds".to_owned()));
-        assert_eq!(
-            said("process-mutex"),
-            ("holds".to_owned(), "oversells, may sell twice".to_owned())
-        );
-        assert_eq!(said("version-column").0, "may undersell");
-    }
-
-    #[test]
-    fn options_and_shares_are_read_or_refused() {
-        assert_eq!(option("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert!(option("a").is_err());
-        assert_eq!(share("0.5"), Ok(0.5));
-        for bad in ["-0.1", "1.1", "NaN", "x"] {
-            assert!(share(bad).is_err(), "{bad}");
-        }
-    }
+    table(&lines, &left)
 }

@@ -1,6 +1,6 @@
 //! The lock theatre without a browser.
 
-use super::{CommandError, LanguageArg, OpenLab, in_json, option};
+use super::{CommandError, OpenLab, Output, in_json, option};
 use crate::{
     lessons::{
         self, LESSONS,
@@ -21,12 +21,8 @@ use std::{
 pub enum LessonCommand<S: Args> {
     /// Every lesson: the failure and the knobs
     List {
-        /// The language of the texts
-        #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-        lang: LanguageArg,
-        /// Print JSON, as GET /api/v1/lab/lessons answers
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Play one, for real, and print its timeline
     Play {
@@ -35,12 +31,8 @@ pub enum LessonCommand<S: Args> {
         /// A knob of the lesson, like lease_ms=500; may be given several times
         #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
         option: Vec<(String, String)>,
-        /// The language of the texts
-        #[arg(long, value_enum, default_value_t = LanguageArg::En)]
-        lang: LanguageArg,
-        /// Print JSON, as POST /api/v1/lab/lessons/{id}/play answers
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
         #[command(flatten)]
         store: Box<S>,
     },
@@ -58,17 +50,17 @@ pub async fn run<S: Args, E: From<CommandError>>(
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     match command {
-        LessonCommand::List { lang, json } => {
-            let language = Language::from(lang);
-            if json {
+        LessonCommand::List { output } => {
+            let language = output.language();
+            if output.json {
                 print(&in_json(&lessons::list(None, language).await));
             } else {
                 print(&drawing::list(LESSONS, style(language)));
             }
             Ok(ExitCode::SUCCESS)
         }
-        LessonCommand::Play { lesson, option, lang, json, store } => {
-            play(lesson, option, lang.into(), json, async || open(&store).await).await
+        LessonCommand::Play { lesson, option, output, store } => {
+            play(lesson, option, &output, async || open(&store).await).await
         }
     }
 }
@@ -77,8 +69,7 @@ pub async fn run<S: Args, E: From<CommandError>>(
 async fn play<E: From<CommandError>>(
     lesson: &'static Lesson,
     options: Vec<(String, String)>,
-    language: Language,
-    json: bool,
+    output: &Output,
     open: impl AsyncFnOnce() -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     let options: Map<String, Value> =
@@ -92,8 +83,8 @@ async fn play<E: From<CommandError>>(
     let played = open.lab.theatre.play(lesson.id, &options, None).await;
     open.close().await;
     match played {
-        Ok(timeline) if json => print(&in_json(&timeline.body(language))),
-        Ok(timeline) => print(&drawing::play(&timeline, style(language))),
+        Ok(timeline) if output.json => print(&in_json(&timeline.body(output.language()))),
+        Ok(timeline) => print(&drawing::play(&timeline, style(output.language()))),
         Err(error) => {
             complain!("flash-sale: {error}");
             return Ok(ExitCode::from(2));

@@ -2,15 +2,17 @@
 
 use super::{
     error::{ARENA_NOT_FOUND, Problem},
+    events::told,
     extract::{LanguageParams, Spoken, TheLab, Visitor, accepted},
     state::LabState,
 };
 use crate::{
-    LabError, MOST_ARENAS, MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted,
+    LabError, MOST_ARENAS,
     arena::Arena,
+    definition::{Definition, Wanted},
     is_arena_id, report as page_of,
     selling::{Buyer, Outcome},
-    storm::{MOST_AT_ONCE, MOST_BUYERS, Storm},
+    storm::Storm,
     strategy::Language,
     verdict::{self, Percentiles, Verdict},
 };
@@ -19,11 +21,11 @@ use axum::{
     http::{HeaderMap, StatusCode, header::CONTENT_SECURITY_POLICY},
     response::{Html, IntoResponse, Response, sse::Event},
 };
-use futures_util::{Stream, stream};
+use futures_util::Stream;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::{str::FromStr, sync::Arc, time::Duration};
-use time::OffsetDateTime;
+use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use web::{
     body::{self, Json},
@@ -73,78 +75,19 @@ impl Named for ArenaId {
     const MISSING: &'static Kind = &ARENA_NOT_FOUND;
 }
 
-/// A fresh stock that only one strategy sells.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CreateArena {
-    #[schema(example = "naive")]
-    strategy: String,
-    #[schema(minimum = 1, maximum = 10_000)]
-    stock: i64,
-    /// How many servers sell it; 1 if absent.
-    #[schema(minimum = 1, maximum = 8)]
-    nodes: Option<i64>,
-    /// 1 if absent.
-    #[schema(minimum = 1, maximum = 100)]
-    per_user_limit: Option<i64>,
-    /// The same as `options.work_ms`.
-    #[schema(minimum = 0, maximum = 2_000)]
-    work_ms: Option<i64>,
-    /// Those of the strategy and those of every strategy; see GET /api/v1/lab/strategies.
-    #[serde(default)]
-    options: Map<String, Value>,
-}
-
-const _: () = assert!(MOST_STOCK == 10_000 && MOST_NODES == 8 && MOST_PER_USER == 100);
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = Arena)]
-pub struct ArenaBody<'a> {
-    arena_id: &'a str,
-    strategy: &'a str,
-    stock: i32,
-    nodes: u32,
-    per_user_limit: i32,
-    /// Every option with its value.
-    options: Map<String, Value>,
-    #[serde(with = "time::serde::rfc3339")]
-    expires_at: OffsetDateTime,
-}
-
 /// Make an arena.
 #[utoipa::path(
     post, path = "/api/v1/lab/arenas", tag = "lab", operation_id = "create_arena",
-    request_body = CreateArena,
-    responses((status = 201, description = "The arena", body = ArenaBody), CreateRefusals),
+    request_body = Wanted,
+    responses((status = 201, description = "The arena", body = Definition), CreateRefusals),
 )]
 pub async fn create(
     TheLab(lab): TheLab,
     visitor: Visitor,
-    Json(wanted): Json<CreateArena>,
+    Json(wanted): Json<Wanted>,
 ) -> Result<Response, Problem> {
-    let mut options = wanted.options;
-    if let Some(work_ms) = wanted.work_ms {
-        options.insert("work_ms".to_owned(), work_ms.into());
-    }
-    let wanted = Wanted {
-        strategy: wanted.strategy,
-        stock: wanted.stock,
-        nodes: wanted.nodes.unwrap_or(1),
-        per_user_limit: wanted.per_user_limit.unwrap_or(1),
-        options,
-    };
-    let arena = lab.create_for(visitor.limited().as_deref(), wanted).await?;
-    let definition = arena.definition();
-    let body = ArenaBody {
-        arena_id: &definition.id,
-        strategy: definition.strategy.id,
-        stock: definition.stock,
-        nodes: definition.nodes,
-        per_user_limit: definition.per_user_limit,
-        options: definition.options.to_json(),
-        expires_at: definition.expires_at,
-    };
-    body::json(StatusCode::CREATED, &body)
+    let arena = lab.create_for(visitor.limited(), wanted).await?;
+    body::json(StatusCode::CREATED, arena.definition())
 }
 
 /// Remove an arena and all that belongs to it.
@@ -217,15 +160,10 @@ pub async fn purchase(
     }
     let arena = lab.arena(&id).await?;
     let nodes = arena.definition().nodes;
-    let node = match wanted.node.map(u32::try_from) {
-        None => None,
-        Some(Ok(node)) if node < nodes => Some(node),
-        Some(_) => {
-            return Err(Problem::invalid(format!(
-                "node: must be from 0 to {}",
-                nodes.saturating_sub(1)
-            )));
-        }
+    let node = wanted.node.map(u32::try_from).transpose();
+    let Some(node) = node.ok().filter(|node| node.is_none_or(|node| node < nodes)) else {
+        let most = nodes.saturating_sub(1);
+        return Err(Problem::invalid(format!("node: must be from 0 to {most}")));
     };
     let buyer = Buyer { name: wanted.user };
     let answer = arena.purchase(&buyer, node).await;
@@ -244,22 +182,6 @@ fn in_ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StartStorm {
-    /// How many people.
-    #[schema(minimum = 1, maximum = 100_000)]
-    buyers: u32,
-    /// How many of them at a time.
-    #[schema(minimum = 1, maximum = 1_000)]
-    concurrency: u32,
-    /// Of all buyers, how many click twice; 0 if absent.
-    #[schema(minimum = 0, maximum = 1)]
-    duplicate_share: Option<f64>,
-}
-
-const _: () = assert!(MOST_BUYERS == 100_000 && MOST_AT_ONCE == 1_000);
-
 #[derive(Serialize, ToSchema)]
 pub struct StormStarted<'a> {
     arena_id: &'a str,
@@ -270,23 +192,18 @@ pub struct StormStarted<'a> {
 /// Storm an arena: the server sends the buyers itself. Follow it by its events.
 #[utoipa::path(
     post, path = "/api/v1/lab/arenas/{id}/storm", tag = "lab", operation_id = "storm_arena",
-    params(("id" = String, Path, description = "The arena")), request_body = StartStorm,
+    params(("id" = String, Path, description = "The arena")), request_body = Storm,
     responses((status = 202, description = "It has begun", body = StormStarted), StormRefusals),
 )]
 pub async fn storm(
     TheLab(lab): TheLab,
     visitor: Visitor,
     Id(ArenaId(id)): Id<ArenaId>,
-    Json(wanted): Json<StartStorm>,
+    Json(storm): Json<Storm>,
 ) -> Result<Response, Problem> {
-    let storm = Storm {
-        buyers: wanted.buyers,
-        concurrency: wanted.concurrency,
-        duplicate_share: wanted.duplicate_share.unwrap_or(0.0),
-    };
     storm.check()?;
     let arena = lab.arena(&id).await?;
-    lab.storm(visitor.limited().as_deref(), &arena, storm)?;
+    lab.storm(visitor.limited(), &arena, storm)?;
     let body = StormStarted { arena_id: &id, attempts: arena.storm.of() };
     body::json(StatusCode::ACCEPTED, &body)
 }
@@ -314,8 +231,6 @@ pub struct Progress {
 impl Progress {
     fn of(arena: &Arena) -> Self {
         let counts = arena.counts();
-        let mut all = counts.winners.clone();
-        all.add(&counts.losers);
         let definition = arena.definition();
         let stock = u64::from(definition.stock.unsigned_abs());
         let limit = u64::from(definition.per_user_limit.unsigned_abs());
@@ -327,8 +242,8 @@ impl Progress {
             duplicates: arena.tally.told_beyond(limit),
             contended: counts.contended,
             failed: counts.failed,
-            throughput_per_s: (counts.throughput_per_s() * 10.0).round() / 10.0,
-            latency_ms: Percentiles::from(&all),
+            throughput_per_s: counts.throughput_per_s(),
+            latency_ms: Percentiles::from(&counts.latencies()),
             elapsed_ms: u64::try_from(counts.elapsed().as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -355,56 +270,36 @@ pub async fn events(
     Ok(place.respond(follow(arena, language)))
 }
 
-/// Where a stream of events stands.
-enum Following {
-    Progress { attempts: u64, since: tokio::time::Instant },
-    Verdict,
-    Over,
-}
-
 fn follow(arena: Arc<Arena>, language: Language) -> impl Stream<Item = Event> + Send {
-    let start = Following::Progress { attempts: 0, since: tokio::time::Instant::now() };
-    stream::unfold((arena, start, true), move |(arena, following, first)| async move {
-        match following {
-            Following::Over => None,
-            Following::Verdict => {
-                let last = match verdict::judge(&arena, language).await {
-                    Ok(verdict) => event("verdict", &verdict),
-                    // Deleted in between: there is nothing to follow any more.
-                    Err(LabError::ArenaNotFound) => return None,
-                    Err(error) => {
-                        tracing::warn!(arena = arena.definition().id, %error,
-                                "could not be judged");
-                        event(
-                            "unavailable",
-                            &json!({"detail": "the arena could not be judged; ask for its \
-                                    verdict again"}),
-                        )
-                    }
-                };
-                Some((last, (arena, Following::Over, false)))
+    told(move |tell| async move {
+        let (mut attempts, mut since) = (0, Instant::now());
+        loop {
+            // Looked at before the numbers are: the last progress has them all.
+            let storm_is_over = arena.storm.has_ended();
+            let progress = Progress::of(&arena);
+            if progress.attempts != attempts {
+                (attempts, since) = (progress.attempts, Instant::now());
             }
-            Following::Progress { attempts, since } => {
-                if !first {
-                    tokio::time::sleep(PACE).await;
-                }
-                if arena.is_closed() {
-                    return None;
-                }
-                // Looked at before the numbers are: the last progress has them all.
-                let storm_is_over = arena.storm.has_ended();
-                let progress = Progress::of(&arena);
-                let now = tokio::time::Instant::now();
-                let since = if progress.attempts == attempts { since } else { now };
-                let is_quiet = arena.is_quiet() && progress.attempts > 0 && now - since >= QUIET;
-                let next = if storm_is_over || is_quiet {
-                    Following::Verdict
-                } else {
-                    Following::Progress { attempts: progress.attempts, since }
-                };
-                Some((event("progress", &progress), (arena, next, false)))
+            tell.send(event("progress", &progress)).await?;
+            if storm_is_over || (arena.is_quiet() && attempts > 0 && since.elapsed() >= QUIET) {
+                break;
+            }
+            tokio::time::sleep(PACE).await;
+            if arena.is_closed() {
+                return Ok(());
             }
         }
+        let last = match verdict::judge(&arena, language).await {
+            Ok(verdict) => event("verdict", &verdict),
+            // Deleted in between: there is nothing to follow any more.
+            Err(LabError::ArenaNotFound) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(arena = arena.definition().id, %error, "could not be judged");
+                let detail = "the arena could not be judged; ask for its verdict again";
+                event("unavailable", &json!({"detail": detail}))
+            }
+        };
+        tell.send(last).await
     })
 }
 
@@ -447,7 +342,7 @@ pub async fn report(
 ) -> Result<Response, Problem> {
     let language = asked.lang.unwrap_or_else(|| accepted(&headers));
     let ids: Vec<String> = asked.arenas.split(',').map(|id| id.trim().to_owned()).collect();
-    if i64::try_from(ids.len()).is_ok_and(|count| count > MOST_ARENAS) {
+    if ids.len() as u64 > MOST_ARENAS {
         return Err(Problem::invalid(format!("arenas: must be at most {MOST_ARENAS}")));
     }
     let page = page_of::of_arenas(&lab, &ids, language).await?;

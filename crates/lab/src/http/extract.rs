@@ -43,8 +43,8 @@ pub struct Visitor {
 
 impl Visitor {
     /// As far as the lab limits what one address may have: not with `RATE_LIMIT=off`.
-    pub fn limited(&self) -> Option<String> {
-        self.limited.then(|| self.address.to_string())
+    pub fn limited(&self) -> Option<Address> {
+        self.limited.then_some(self.address)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem},
+    events::told,
     extract::{LanguageParams, Spoken, TheLab, Visitor},
     state::LabState,
 };
@@ -20,9 +21,9 @@ use axum::{
     http::{StatusCode, header::ACCEPT, request::Parts},
     response::{Response, sse::Event},
 };
-use futures_util::{Stream, stream};
+use futures_util::Stream;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::{convert::Infallible, str::FromStr, time::Duration};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use utoipa::ToSchema;
@@ -140,27 +141,24 @@ fn refused(error: PlayError, language: Language) -> Problem {
 /// The cast, the steps, and how it ended.
 fn follow(
     lesson: &'static Lesson,
-    moments: mpsc::UnboundedReceiver<Moment>,
+    mut moments: mpsc::UnboundedReceiver<Moment>,
     playing: oneshot::Receiver<Result<lessons::timeline::Timeline, Trouble>>,
     language: Language,
 ) -> impl Stream<Item = Event> + Send {
-    let cast = event("cast", &CastBody::new(lesson, language));
-    let state = (Some(cast), moments, Some(playing));
-    stream::unfold(state, move |(cast, mut moments, mut playing)| async move {
-        if let Some(cast) = cast {
-            return Some((cast, (None, moments, playing)));
+    told(move |tell| async move {
+        tell.send(event("cast", &CastBody::new(lesson, language))).await?;
+        while let Some(moment) = moments.recv().await {
+            let event = match moment {
+                Moment::Step(step) => event("step", &EventBody::new(&step, lesson, language)),
+                Moment::Again => event("again", &json!({})),
+            };
+            tell.send(event).await?;
         }
-        let event = match moments.recv().await {
-            Some(Moment::Step(step)) => event("step", &EventBody::new(&step, lesson, language)),
-            Some(Moment::Again) => event("again", &Map::<String, Value>::new()),
-            // All has been told.
-            None => match playing.take()?.await {
-                Ok(Ok(timeline)) => event("verdict", &timeline.body(language)),
-                Ok(Err(error)) => event("failed", &Problem::from(error)),
-                Err(_) => return None,
-            },
-        };
-        Some((event, (None, moments, playing)))
+        match playing.await {
+            Ok(Ok(timeline)) => tell.send(event("verdict", &timeline.body(language))).await,
+            Ok(Err(error)) => tell.send(event("failed", &Problem::from(error))).await,
+            Err(_) => Ok(()),
+        }
     })
 }
 

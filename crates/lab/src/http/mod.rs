@@ -6,6 +6,7 @@
 
 mod arenas;
 mod error;
+mod events;
 mod extract;
 mod lessons;
 mod state;

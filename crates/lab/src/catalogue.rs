@@ -1,0 +1,199 @@
+//! What there is, in words: every strategy as the API, the command and the report tell it.
+
+use crate::{
+    STRATEGIES, Strategy, Trial,
+    marks::Excerpt,
+    options::GENERAL,
+    strategy::{Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Words},
+};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+#[derive(Serialize, ToSchema)]
+pub struct Strategies {
+    /// In the order in which they are taught.
+    pub strategies: Vec<StrategyBody>,
+    /// The knobs that every strategy has.
+    pub options: Vec<OptionBody>,
+}
+
+/// One way to sell a scarce thing. Texts are in the language that was asked for.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Strategy)]
+pub struct StrategyBody {
+    pub id: &'static str,
+    pub number: u8,
+    pub title: &'static str,
+    /// The idea in one sentence for a beginner.
+    lead: &'static str,
+    family: Family,
+    idea: &'static str,
+    /// Where it comes from, and what that gets right or misses.
+    source: &'static str,
+    fails: &'static str,
+    break_it: &'static str,
+    instead: &'static str,
+    promise: PromiseBody,
+    /// What has to be there besides Postgres and one Redis.
+    needs: Vec<String>,
+    available: Availability,
+    /// Its own knobs.
+    options: Vec<OptionBody>,
+    /// Where a node can be made to crash (`crash_at`).
+    crash_points: &'static [&'static str],
+    demonstrations: Vec<DemonstrationBody>,
+    /// The source of the purchase.
+    code: String,
+    /// The lines that sell wrong, and those that prevent it; of its locks, too.
+    marks: Vec<Excerpt>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Promise)]
+pub struct PromiseBody {
+    /// On one node.
+    #[serde(flatten)]
+    one_node: Harms,
+    across_nodes: Harms,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Availability {
+    ok: bool,
+    /// What is missing and how to start it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'static str>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ArenaOption)]
+pub struct OptionBody {
+    name: &'static str,
+    teaches: &'static str,
+    /// A number, or one of `values`.
+    default: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<&'static [&'static str]>,
+}
+
+/// An arena and a storm that show something every time.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Demonstration)]
+pub struct DemonstrationBody {
+    id: &'static str,
+    teaches: &'static str,
+    #[serde(flatten)]
+    trial: Trial,
+}
+
+impl Strategies {
+    /// All; `lacking` says why one of them cannot run here.
+    pub fn all(language: Language, lacking: impl Fn(&Strategy) -> Option<Words>) -> Self {
+        let each = STRATEGIES.iter();
+        Self {
+            strategies: each
+                .map(|strategy| StrategyBody::of(strategy, lacking(strategy), language))
+                .collect(),
+            options: GENERAL
+                .iter()
+                .map(|option| OptionBody::of(option, "options", language))
+                .collect(),
+        }
+    }
+}
+
+impl OptionBody {
+    pub fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
+        let (default, min, max, values) = match option.kind {
+            OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
+            OptionKind::Choice(values) => {
+                (values.first().copied().into(), None, None, Some(values))
+            }
+        };
+        Self { name: option.name, teaches: option.teaches(id, language), default, min, max, values }
+    }
+}
+
+impl StrategyBody {
+    pub fn of(strategy: &'static Strategy, lacking: Option<Words>, language: Language) -> Self {
+        let demonstrations = strategy.demonstrations.iter().map(|shown| DemonstrationBody {
+            id: shown.id,
+            teaches: strategy.teaches(shown, language),
+            trial: Trial::of(strategy, &shown.scenario),
+        });
+        Self {
+            id: strategy.id,
+            number: strategy.number,
+            title: strategy.title(language),
+            lead: strategy.lead(language),
+            family: strategy.family,
+            idea: strategy.says("Idea", language),
+            source: strategy.says("Source", language),
+            fails: strategy.says("How it fails", language),
+            break_it: strategy.says("Break it", language),
+            instead: strategy.says("Instead", language),
+            promise: PromiseBody {
+                one_node: strategy.promise.one_node,
+                across_nodes: strategy.promise.across_nodes,
+            },
+            needs: strategy.needs.iter().map(|need| need.name()).collect(),
+            available: Availability {
+                ok: lacking.is_none(),
+                why: lacking.map(|why| why.say(language)),
+            },
+            options: strategy
+                .options
+                .iter()
+                .map(|own| OptionBody::of(own, strategy.id, language))
+                .collect(),
+            crash_points: strategy.crash_points,
+            demonstrations: demonstrations.collect(),
+            code: strategy.purchase_code(),
+            marks: strategy.marks(language),
+        }
+    }
+}
+
+/// A promise in a few words.
+pub fn in_words(harms: &Harms, language: Language) -> String {
+    let words = [
+        ("oversells", "may oversell", "会超卖", "可能超卖"),
+        ("undersells", "may undersell", "会少卖", "可能少卖"),
+        ("sells twice", "may sell twice", "会重复卖", "可能重复卖"),
+    ];
+    let said = harms.each().into_iter().zip(words).filter_map(|((_, likelihood), words)| {
+        let words = match likelihood {
+            Likelihood::Never => return None,
+            Likelihood::Possible => Words::new(words.1, words.3),
+            Likelihood::Expected => Words::new(words.0, words.2),
+        };
+        Some(words.say(language))
+    });
+    let said: Vec<&str> = said.collect();
+    match said[..] {
+        [] => Words::new("holds", "可靠").say(language).to_owned(),
+        _ => said.join(Words::new(", ", "、").say(language)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategies::find;
+
+    #[test]
+    fn a_promise_is_said_in_words() {
+        let said = |id: &str| {
+            let promise = find(id).expect("a strategy").promise;
+            [promise.one_node, promise.across_nodes].map(|harms| in_words(&harms, Language::En))
+        };
+        assert_eq!(said("conditional-update"), ["holds", "holds"]);
+        assert_eq!(said("process-mutex"), ["holds", "oversells, may sell twice"]);
+        assert_eq!(said("version-column")[0], "may undersell");
+    }
+}

@@ -1,0 +1,317 @@
+//! The report: what some runs came to, as one HTML page to be shown in class. It needs nothing
+//! else: no script, no font, no server. The page is `templates/report.html`.
+
+use crate::{
+    Lab, LabError, Strategy,
+    catalogue::StrategyBody,
+    options::Options,
+    storm::Storm,
+    strategies,
+    strategy::{Language, Likelihood},
+    templates::{self, Axis},
+    verdict::Verdict,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// The Content-Security-Policy that the page can live with: nothing but its own style.
+pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+    form-action 'none'; frame-ancestors 'self'";
+
+/// One arena with what became of it.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub verdict: Verdict,
+    /// Every option with its value.
+    pub options: Map<String, Value>,
+    /// `None`: somebody else's load, such as k6.
+    pub storm: Option<Storm>,
+}
+
+/// What the reader has to know besides.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// Something better than "Lab report".
+    pub title: Option<String>,
+    pub made_at: OffsetDateTime,
+    pub machine: String,
+    pub commit: Option<String>,
+}
+
+impl About {
+    /// This machine, now.
+    pub fn here() -> Self {
+        let made_at = OffsetDateTime::now_utc();
+        Self { title: None, made_at, machine: this_machine(), commit: None }
+    }
+}
+
+/// Processors, memory and system of this machine, as far as they can be told.
+pub fn this_machine() -> String {
+    let of = |file: &str, label: &str| {
+        let text = std::fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(label))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let mut parts = vec![format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)];
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let model = of("/proc/cpuinfo", "model name").unwrap_or_else(|| "processors".to_owned());
+    parts.push(format!("{count} × {model}"));
+    let memory = of("/proc/meminfo", "MemTotal").and_then(|text| {
+        let kib: u64 = text.split_whitespace().next()?.parse().ok()?;
+        Some(format!("{} GiB", (kib + 512 * 1024) / (1024 * 1024)))
+    });
+    parts.extend(memory);
+    parts.join(" · ")
+}
+
+/// The report of these arenas, in this order.
+pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<String, LabError> {
+    // All at once: a verdict may have to wait for its arena to be quiet.
+    let runs = ids.iter().map(async |id| {
+        let arena = lab.arena(id).await?;
+        Ok::<_, LabError>(Run {
+            verdict: lab.verdict(id, language).await?,
+            options: arena.definition().options.to_json(),
+            storm: None,
+        })
+    });
+    let runs = futures_util::future::try_join_all(runs).await?;
+    Ok(render(&runs, &About::here(), language))
+}
+
+/// The page.
+pub fn render(runs: &[Run], about: &About, language: Language) -> String {
+    let storm = runs.first().and_then(|run| run.storm);
+    let rates = runs.iter().map(|run| run.verdict.throughput_per_s);
+    let latencies = runs.iter().flat_map(|run| [run.verdict.winners_ms, run.verdict.losers_ms]);
+    let most = |of: fn(&Verdict) -> f64, least| {
+        runs.iter().map(|run| of(&run.verdict)).fold(least, f64::max)
+    };
+    let page = json!({
+        "title": about.title,
+        "machine": about.machine,
+        "made_at": about.made_at.replace_nanosecond(0).ok().and_then(|at| at.format(&Rfc3339).ok()),
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": about.commit,
+        "storm": storm.filter(|_| runs.iter().all(|run| run.storm == storm)),
+        "style": include_str!("../templates/report.css"),
+        "runs": runs.iter().map(|run| RunBody::of(run, language)).collect::<Vec<_>>(),
+        "strategies": first_of_each(runs)
+            .map(|strategy| StrategyBody::of(strategy, None, language))
+            .collect::<Vec<_>>(),
+        "rates": Axis::around(rates),
+        "latencies": Axis::around(latencies.flat_map(|latency| [latency.p50, latency.p99])),
+        "most_sold": most(|verdict| verdict.sold as f64 / verdict.stock.max(1) as f64, 1.02),
+        "most_trips": most(|verdict| verdict.round_trips.sum(), 0.01),
+    });
+    templates::render("report.html", language, &page)
+}
+
+#[derive(Serialize)]
+struct RunBody<'a> {
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    label: String,
+    /// The class that colours what is said of it.
+    tone: &'static str,
+    outcome_in_words: String,
+    promise: Option<[Likelihood; 3]>,
+    /// The options that differ from their defaults.
+    turned: Vec<String>,
+}
+
+impl<'a> RunBody<'a> {
+    fn of(run: &'a Run, language: Language) -> Self {
+        let verdict = &run.verdict;
+        let strategy = strategies::find(verdict.strategy);
+        let promise = strategy.map(|strategy| strategy.promise.on(verdict.all_nodes()).each());
+        let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
+        let defaults = defaults.map(|options| options.to_json()).unwrap_or_default();
+        let turned = run.options.iter().filter(|(name, value)| defaults.get(*name) != Some(value));
+        Self {
+            verdict,
+            label: match (verdict.nodes, verdict.processes) {
+                (1, 0 | 1) => verdict.strategy.to_owned(),
+                (nodes, 0 | 1) => format!("{} × {nodes}", verdict.strategy),
+                (nodes, processes) => format!("{} × {nodes} × {processes}", verdict.strategy),
+            },
+            tone: verdict.outcome.tone(),
+            outcome_in_words: verdict.in_words(language),
+            promise: promise.map(|each| each.map(|(_, likelihood)| likelihood)),
+            turned: turned
+                .map(|(name, value)| match value {
+                    Value::String(text) => format!("{name} = {text}"),
+                    other => format!("{name} = {other}"),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The strategies of these runs, each once, in order.
+fn first_of_each(runs: &[Run]) -> impl Iterator<Item = &'static Strategy> {
+    let mut ids: Vec<&str> = Vec::new();
+    for run in runs {
+        if !ids.contains(&run.verdict.strategy) {
+            ids.push(run.verdict.strategy);
+        }
+    }
+    ids.into_iter().filter_map(strategies::find)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        STRATEGIES,
+        verdict::{Outcome, Percentiles, RoundTrips},
+    };
+    use std::collections::BTreeMap;
+
+    fn run(strategy: &'static str, sold: i64) -> Run {
+        let latency = |p50| Percentiles { p50, p95: p50 * 2.0, p99: p50 * 3.0, max: p50 * 4.0 };
+        let verdict = Verdict {
+            strategy,
+            stock: 100,
+            nodes: 1,
+            processes: 1,
+            attempts: 5_000,
+            sold,
+            oversold: (sold - 100).max(0),
+            undersold: (100 - sold).max(0),
+            duplicates: 0,
+            lost: 0,
+            contended: 7,
+            failed: 0,
+            throughput_per_s: 1_234.5,
+            latency_ms: latency(2.0),
+            winners_ms: latency(3.0),
+            losers_ms: latency(0.4),
+            round_trips: RoundTrips { redis: 1.0, postgres: 0.02, zookeeper: 0.0 },
+            notes: BTreeMap::new(),
+            quiet: true,
+            kept_promise: sold <= 100,
+            outcome: if sold > 100 { Outcome::Oversold } else { Outcome::Exact },
+            explanation: "Said.".to_owned(),
+            collision: None,
+        };
+        Run { verdict, options: Map::new(), storm: None }
+    }
+
+    fn about() -> About {
+        About {
+            title: None,
+            made_at: OffsetDateTime::UNIX_EPOCH,
+            machine: "a machine".to_owned(),
+            commit: None,
+        }
+    }
+
+    /// Every element that is opened is closed, in order, and every attribute is quoted.
+    fn check(page: &str) {
+        const VOID: [&str; 1] = ["meta"];
+        let mut open: Vec<&str> = Vec::new();
+        let (mut rest, mut tags) = (page, 0);
+        while let Some((_, behind)) = rest.split_once('<') {
+            // What stands in a style sheet is no markup; this page's has no '<'.
+            let (tag, after) = behind.split_once('>').expect("every tag ends");
+            rest = after;
+            tags += 1;
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or("");
+            assert_eq!(tag.matches('"').count() % 2, 0, "<{tag}>");
+            if tag.starts_with('!') || tag.ends_with('/') || VOID.contains(&name) {
+                continue;
+            }
+            if tag.starts_with('/') {
+                assert_eq!(open.pop(), Some(name), "</{name}> closes another one");
+            } else {
+                open.push(name);
+            }
+        }
+        assert_eq!(open, Vec::<&str>::new());
+        assert!(tags > 20);
+        for wrong in ["<script", "http://", "https://", "NaN", "\"inf", " style="] {
+            assert!(!page.contains(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_report_of_nothing_one_and_all_is_well_formed() {
+        for language in [Language::En, Language::Zh] {
+            let empty = render(&[], &about(), language);
+            check(&empty);
+            assert!(!empty.contains("<figure"));
+
+            let one = render(&[run("naive", 145)], &about(), language);
+            check(&one);
+            assert_eq!(one.matches("<figure>").count(), 4);
+            assert_eq!(one.matches("<article ").count(), 1);
+
+            let both = |strategy: &Strategy| [run(strategy.id, 100), run(strategy.id, 3_000)];
+            let all: Vec<Run> = STRATEGIES.iter().flat_map(both).collect();
+            let all_page = render(&all, &about(), language);
+            check(&all_page);
+            assert_eq!(all_page.matches("<article ").count(), STRATEGIES.len());
+        }
+    }
+
+    #[test]
+    fn nothing_that_somebody_wrote_becomes_markup() {
+        let evil = "<img src=x onerror=alert(1)>\"'&";
+        let mut bad = run("naive", 100);
+        bad.options.insert(evil.to_owned(), Value::from(evil));
+        bad.verdict.notes.insert(evil.to_owned(), 1);
+        bad.verdict.explanation = evil.to_owned();
+        let about = About {
+            title: Some(evil.to_owned()),
+            machine: evil.to_owned(),
+            commit: Some(evil.to_owned()),
+            ..about()
+        };
+        let page = render(&[bad], &about, Language::En);
+        check(&page);
+        assert!(!page.contains("<img"));
+        assert!(page.matches("&lt;img src=x onerror=alert(1)&gt;&quot;&#x27;&amp;").count() >= 6);
+    }
+
+    #[test]
+    fn a_run_that_sold_nothing_can_be_drawn() {
+        let mut idle = run("naive", 0);
+        idle.verdict.attempts = 0;
+        idle.verdict.throughput_per_s = 0.0;
+        for latency in [&mut idle.verdict.winners_ms, &mut idle.verdict.losers_ms] {
+            *latency = Percentiles::default();
+        }
+        idle.verdict.round_trips = Default::default();
+        check(&render(&[idle], &about(), Language::Zh));
+    }
+
+    #[test]
+    fn what_went_wrong_is_said_in_the_chart() {
+        let mut wrong = run("naive", 145);
+        wrong.verdict.duplicates = 2;
+        wrong.verdict.lost = 1;
+        let page = render(&[wrong], &about(), Language::En);
+        for count in [45, 2, 1] {
+            assert!(page.contains(&format!("<td class=\"wrong\">{count}</td>")), "{count}");
+        }
+        assert!(page.contains("oversold: PROMISE BROKEN"));
+        assert!(page.contains("href=\"#why-naive\"") && page.contains("id=\"why-naive\""));
+    }
+
+    /// 545 beyond the stock is drawn about three times as wide as 184.
+    #[test]
+    fn bars_are_to_scale() {
+        let runs = [run("naive", 645), run("process-mutex", 284), run("redlock", 100)];
+        let page = render(&runs, &about(), Language::En);
+        let widths = page.split("url(#stripes)").skip(1).map(|bar| {
+            let (_, width) = bar.split_once("width=\"").expect("a width");
+            width.split('"').next().and_then(|width| width.parse().ok()).expect("a number")
+        });
+        let widths: Vec<f64> = widths.collect();
+        assert_eq!(widths.len(), 2, "{widths:?}");
+        assert!((widths[0] / widths[1] - 545.0 / 184.0).abs() < 0.02, "{widths:?}");
+    }
+}

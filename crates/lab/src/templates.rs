@@ -1,0 +1,152 @@
+//! Pages and sentences in both languages, as templates (`templates/`).
+
+use crate::strategy::Language;
+use minijinja::{Environment, Value, value::Serde};
+use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
+
+const SOURCES: [(&str, &str); 6] = [
+    ("report.html", include_str!("../templates/report.html")),
+    ("strategy.txt", include_str!("../templates/strategy.txt")),
+    ("verdict.en.txt", include_str!("../templates/verdict.en.txt")),
+    ("verdict.zh.txt", include_str!("../templates/verdict.zh.txt")),
+    ("lock_buys.en.txt", include_str!("../templates/lock_buys.en.txt")),
+    ("lock_buys.zh.txt", include_str!("../templates/lock_buys.zh.txt")),
+];
+
+static IN_ENGLISH: LazyLock<Environment> = LazyLock::new(|| environment(Language::En));
+static IN_CHINESE: LazyLock<Environment> = LazyLock::new(|| environment(Language::Zh));
+
+fn environment(language: Language) -> Environment<'static> {
+    let mut environment = Environment::new();
+    for (name, source) in SOURCES {
+        if let Err(error) = environment.add_template(name, source) {
+            tracing::error!(%error, name, "a template is wrong");
+        }
+    }
+    environment.add_function("say", move |en: Value, zh: Value| match language {
+        Language::En => en,
+        Language::Zh => zh,
+    });
+    environment.add_function("place", |axis: Serde<Axis>, value: f64| axis.0.place(value));
+    environment.add_filter("whole", |value: f64| number(value, 0));
+    environment.add_filter("two", |value: f64| number(value, 2));
+    environment.add_filter("short", |value: f64| {
+        number(value, usize::from(value.fract() != 0.0 && value < 100.0))
+    });
+    environment.add_filter("ms", |value: f64| {
+        number(value, if value < 10.0 { 2 } else { usize::from(value < 100.0) })
+    });
+    environment
+}
+
+/// The template of this name: of this language, if there is one of each.
+pub fn render(name: &str, language: Language, context: &impl Serialize) -> String {
+    let (environment, suffix) = match language {
+        Language::En => (&IN_ENGLISH, "en"),
+        Language::Zh => (&IN_CHINESE, "zh"),
+    };
+    let template = environment
+        .get_template(name)
+        .or_else(|_| environment.get_template(&format!("{name}.{suffix}.txt")));
+    template.and_then(|template| template.render(Serde(context))).unwrap_or_else(|error| {
+        tracing::error!(%error, name, "a text could not be written");
+        name.to_owned()
+    })
+}
+
+/// An axis on which every step is ten times the one before; from and to whole powers of ten.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Axis {
+    first: i32,
+    last: i32,
+    ticks: Vec<Tick>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Tick {
+    value: f64,
+    /// From 0 to 1.
+    at: f64,
+}
+
+/// What is less has no place on an axis.
+const LEAST: f64 = 0.01;
+
+impl Axis {
+    /// Zeros are left out.
+    pub fn around(values: impl Iterator<Item = f64>) -> Self {
+        let (mut least, mut most) = (f64::INFINITY, LEAST);
+        for value in values.filter(|value| *value > 0.0) {
+            least = least.min(value.max(LEAST));
+            most = most.max(value);
+        }
+        let first = if least.is_finite() { least.log10().floor() as i32 } else { 0 };
+        let last = (most.log10().ceil() as i32).max(first + 1);
+        let axis = Self { first, last, ticks: Vec::new() };
+        let tick = |value| Tick { value, at: axis.place(value) };
+        let ticks = (first..=last).map(|decade| tick(10_f64.powi(decade))).collect();
+        Self { ticks, ..axis }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let above = value.max(LEAST).log10() - f64::from(self.first);
+        (above / f64::from((self.last - self.first).max(1))).clamp(0.0, 1.0)
+    }
+}
+
+/// A number with its thousands set apart.
+fn number(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, rest) = text.split_once('.').map_or((&*text, ""), |(whole, rest)| (whole, rest));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let sign = if value < 0.0 { "−" } else { "" };
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{sign}{grouped}{point}{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_written_as_one_reads_them() {
+        assert_eq!(number(0.0, 0), "0");
+        assert_eq!(number(999.0, 0), "999");
+        assert_eq!(number(1_234_567.0, 0), "1,234,567");
+        assert_eq!(number(-1_234.56, 1), "−1,234.6");
+        let ms = |value: f64| {
+            IN_ENGLISH.render_str("{{ value|ms }}", Serde(json!({"value": value}))).expect("a text")
+        };
+        assert_eq!([0.42, 12.34, 1_234.5].map(ms), ["0.42", "12.3", "1,234"]);
+    }
+
+    #[test]
+    fn every_template_is_right_and_has_both_languages() {
+        for environment in [&IN_ENGLISH, &IN_CHINESE] {
+            assert_eq!(environment.templates().count(), SOURCES.len());
+        }
+        for (name, _) in SOURCES {
+            let other = name.replace(".en.", ".zh.");
+            assert!(SOURCES.iter().any(|(name, _)| *name == other), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_axis_goes_from_power_to_power_of_ten() {
+        let axis = Axis::around([0.0, 30.0, 2_000.0].into_iter());
+        assert_eq!((axis.first, axis.last), (1, 4));
+        assert_eq!(
+            [1.0, 10.0, 10_000.0, 99_999.0].map(|value| axis.place(value)),
+            [0.0, 0.0, 1.0, 1.0]
+        );
+        assert_eq!(Axis::around([0.0].into_iter()).ticks.len(), 2);
+    }
+}
