@@ -232,6 +232,12 @@ impl Arena {
         Ok(up)
     }
 
+    /// Opens every node that is not up. One that cannot be says why to its first buyer.
+    pub async fn open_nodes(&self) {
+        let opened = (0..self.definition().nodes).map(|node| self.node_up(node));
+        futures_util::future::join_all(opened).await;
+    }
+
     async fn living(&self) -> Vec<Up> {
         let mut living = Vec::new();
         for node in &self.nodes {

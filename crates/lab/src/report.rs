@@ -299,6 +299,7 @@ mod tests {
         }
         assert!(page.contains("oversold: PROMISE BROKEN"));
         assert!(page.contains("href=\"#why-naive\"") && page.contains("id=\"why-naive\""));
+        assert!(page.contains("<mark class=\"flaw\">"), "the line that did it");
     }
 
     /// 545 beyond the stock is drawn about three times as wide as 184.

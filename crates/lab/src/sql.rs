@@ -12,13 +12,9 @@ use crate::{
     meter::Meter,
     selling::{Outcome, Trouble},
 };
-use sqlx::{
-    Arguments, Decode, Encode, PgConnection, Postgres, Row, Type,
-    pool::PoolConnection,
-    postgres::{PgArguments, PgRow},
-};
+use sqlx::{Decode, PgConnection, Postgres, Row, Type, pool::PoolConnection, postgres::PgRow};
 use std::{panic::Location, sync::Arc};
-use stores::postgres;
+use stores::{postgres, sql::Values};
 
 /// A connection, with or without an open transaction.
 pub struct Sql {
@@ -56,11 +52,11 @@ impl Sql {
     pub fn run<'a>(
         &'a mut self,
         sql: &'static str,
-        binds: impl Binds + 'a,
+        binds: impl Values + 'a,
     ) -> impl Future<Output = Result<u64, Trouble>> + Send + 'a {
         let connection = self.send();
         async move {
-            let query = sqlx::query_with(sql, binds.arguments()?);
+            let query = sqlx::query_with(sql, binds.bind().map_err(sqlx::Error::Encode)?);
             Ok(query.execute(connection).await?.rows_affected())
         }
     }
@@ -70,7 +66,7 @@ impl Sql {
     pub fn one<'a, T: Columns>(
         &'a mut self,
         sql: &'static str,
-        binds: impl Binds + 'a,
+        binds: impl Values + 'a,
     ) -> impl Future<Output = Result<T, Trouble>> + Send + 'a {
         let row = self.maybe(sql, binds);
         async move { Ok(row.await?.ok_or(sqlx::Error::RowNotFound)?) }
@@ -81,11 +77,11 @@ impl Sql {
     pub fn maybe<'a, T: Columns>(
         &'a mut self,
         sql: &'static str,
-        binds: impl Binds + 'a,
+        binds: impl Values + 'a,
     ) -> impl Future<Output = Result<Option<T>, Trouble>> + Send + 'a {
         let connection = self.send();
         async move {
-            let query = sqlx::query_with(sql, binds.arguments()?);
+            let query = sqlx::query_with(sql, binds.bind().map_err(sqlx::Error::Encode)?);
             let row = query.fetch_optional(connection).await?;
             Ok(row.map(|row| T::read(&row)).transpose()?)
         }
@@ -132,11 +128,6 @@ impl Sql {
     }
 }
 
-/// The values of `$1`, `$2`, …: a tuple.
-pub trait Binds: Send {
-    fn arguments(self) -> Result<PgArguments, sqlx::Error>;
-}
-
 /// What a row is read as: a value, or a tuple of values.
 pub trait Columns: Sized + Send {
     fn read(row: &PgRow) -> Result<Self, sqlx::Error>;
@@ -144,17 +135,6 @@ pub trait Columns: Sized + Send {
 
 macro_rules! tuples {
     ($(($($name:ident $at:tt),*))*) => {$(
-        impl<$($name),*> Binds for ($($name,)*)
-        where
-            $($name: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send,)*
-        {
-            fn arguments(self) -> Result<PgArguments, sqlx::Error> {
-                let mut arguments = PgArguments::default();
-                $(arguments.add(self.$at).map_err(sqlx::Error::Encode)?;)*
-                Ok(arguments)
-            }
-        }
-
         impl<$($name),*> Columns for ($($name,)*)
         where
             $($name: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send,)*

@@ -87,32 +87,39 @@ impl Storm {
         let stop = arena.storm.begin(attempts.len()).ok_or(LabError::StormIsRunning)?;
         let running = Running { arena: arena.clone(), _share: share };
         tokio::spawn(async move {
+            let arena = &running.arena;
             let next = Arc::new(AtomicU64::new(0));
             let mut workers = JoinSet::new();
-            for _ in 0..self.concurrency.min(attempts.len() as u32) {
-                let (arena, attempts, next) =
-                    (running.arena.clone(), attempts.clone(), next.clone());
-                workers.spawn(async move {
-                    loop {
-                        let attempt = next.fetch_add(1, Relaxed);
-                        let Some(buyer) = attempts.get(attempt as usize) else {
-                            return;
-                        };
-                        let buyer = Buyer { name: format!("buyer-{buyer}") };
-                        // One node after the other, as a load balancer does: two clicks of one
-                        // buyer reach different nodes.
-                        arena.purchase(&buyer, Some((attempt % 1_024) as u32)).await;
-                    }
-                });
-            }
+            let storm = async {
+                // A server of a real sale runs before the sale opens: starting it is not measured.
+                arena.open_nodes().await;
+                for _ in 0..self.concurrency.min(attempts.len() as u32) {
+                    workers.spawn(buy(arena.clone(), attempts.clone(), next.clone()));
+                }
+                while workers.join_next().await.is_some() {}
+            };
             tokio::select! {
-                () = async { while workers.join_next().await.is_some() {} } => {}
+                () = storm => {}
                 () = stop.cancelled() => {}
             }
             workers.shutdown().await;
             drop(running);
         });
         Ok(())
+    }
+}
+
+/// One after the other, as long as there are attempts.
+async fn buy(arena: Arc<Arena>, attempts: Arc<Vec<u32>>, next: Arc<AtomicU64>) {
+    loop {
+        let attempt = next.fetch_add(1, Relaxed);
+        let Some(buyer) = attempts.get(attempt as usize) else {
+            return;
+        };
+        let buyer = Buyer { name: format!("buyer-{buyer}") };
+        // One node after the other, as a load balancer does: two clicks of one buyer reach
+        // different nodes.
+        arena.purchase(&buyer, Some((attempt % 1_024) as u32)).await;
     }
 }
 

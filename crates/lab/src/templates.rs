@@ -65,7 +65,7 @@ pub struct Axis {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Tick {
-    value: f64,
+    label: String,
     /// From 0 to 1.
     at: f64,
 }
@@ -84,8 +84,17 @@ impl Axis {
         let first = if least.is_finite() { least.log10().floor() as i32 } else { 0 };
         let last = (most.log10().ceil() as i32).max(first + 1);
         let axis = Self { first, last, ticks: Vec::new() };
-        let tick = |value| Tick { value, at: axis.place(value) };
-        let ticks = (first..=last).map(|decade| tick(10_f64.powi(decade))).collect();
+        let tick = |decade: i32| {
+            let value = 10_f64.powi(decade);
+            let label = match decade {
+                ..0 => number(value, decade.unsigned_abs() as usize),
+                0..3 => number(value, 0),
+                3..6 => format!("{}k", value / 1e3),
+                _ => format!("{}M", value / 1e6),
+            };
+            Tick { label, at: axis.place(value) }
+        };
+        let ticks = (first..=last).map(tick).collect();
         Self { ticks, ..axis }
     }
 
@@ -147,6 +156,8 @@ mod tests {
             [1.0, 10.0, 10_000.0, 99_999.0].map(|value| axis.place(value)),
             [0.0, 0.0, 1.0, 1.0]
         );
+        let labels: Vec<String> = axis.ticks.into_iter().map(|tick| tick.label).collect();
+        assert_eq!(labels, ["10", "100", "1k", "10k"]);
         assert_eq!(Axis::around([0.0].into_iter()).ticks.len(), 2);
     }
 }

@@ -7,14 +7,14 @@ use sqlx::{
 };
 
 /// A tuple of values for `$1`, `$2`, …
-pub trait Values {
+pub trait Values: Send {
     fn bind(self) -> Result<PgArguments, BoxDynError>;
 }
 
 macro_rules! tuples {
     ($($name:ident)*) => {
         #[allow(non_snake_case)]
-        impl<$($name: for<'q> Encode<'q, Postgres> + Type<Postgres>),*> Values for ($($name,)*) {
+        impl<$($name: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send),*> Values for ($($name,)*) {
             fn bind(self) -> Result<PgArguments, BoxDynError> {
                 let ($($name,)*) = self;
                 #[allow(unused_mut)]

@@ -13,6 +13,8 @@ async fn it_lists_strategies() {
     for (words, parts) in [
         ("list", ["conditional-update", "holds"]),
         ("list naive --lang zh", ["怎样失败", "SELECT remaining"]),
+        // The marked line, and one of the options that all have.
+        ("list naive", ["//= FLAW two buyers", "work_ms (0 to 2000, 0)"]),
     ] {
         let list = done(&home, words).await;
         assert!(parts.iter().all(|part| list.contains(part)), "{list}");

@@ -7,7 +7,7 @@ use crate::{
     catalogue::{OptionBody, StrategyBody, in_words},
     lessons::terminal::sections,
     lock_comparison,
-    options::{GENERAL, Options},
+    options::{BadOption, GENERAL, Options},
     report,
     storm::Storm,
     strategies,
@@ -168,7 +168,7 @@ fn list(only: Option<&'static Strategy>, output: &Output) -> String {
         let promised = promised(strategy);
         let about = json!({"strategy": of(strategy), "promised": promised, "general":
             general.collect::<Vec<_>>()});
-        return templates::render("strategy.txt", language, &about);
+        return templates::render("strategy.txt", language, &about) + "\n";
     }
     let mut rows = vec![["", "strategy", "one node", "across nodes", "title"].map(str::to_owned)];
     rows.extend(chosen.map(|strategy| {
@@ -181,67 +181,55 @@ fn list(only: Option<&'static Strategy>, output: &Output) -> String {
 
 // ---- lab run ----------------------------------------------------------------------------------
 
-/// One strategy, with options of its own besides those that were asked for.
-#[derive(Clone, Copy)]
+/// One strategy with all options, on the stock that was asked for.
 struct Lane {
     strategy: &'static Strategy,
-    options: &'static [(&'static str, &'static str)],
-}
-
-impl Lane {
-    fn sets(&self, option: &str) -> bool {
-        self.options.iter().any(|(name, _)| *name == option)
-    }
-
-    fn label(&self) -> String {
-        // What is the same in all lanes is not worth a word.
-        let options = self.options.iter().filter(|(name, _)| *name != "interleave");
-        let options = options.map(|(name, value)| format!(" {name}={value}"));
-        format!("{}{}", self.strategy.id, options.collect::<String>())
-    }
+    label: String,
+    trial: Trial,
 }
 
 impl RunArgs {
     fn lanes(&self) -> Vec<Lane> {
         if self.with_and_without_lock {
-            return WHAT_THE_LOCK_BUYS_LANES
-                .iter()
-                .filter_map(|options| {
-                    let strategy = strategies::find(COUNTER_BEHIND_A_LOCK)?;
-                    Some(Lane { strategy, options })
-                })
-                .collect();
+            let strategy = strategies::find(COUNTER_BEHIND_A_LOCK);
+            let each = WHAT_THE_LOCK_BUYS.iter();
+            return each.filter_map(|options| Some(self.lane(strategy?, options))).collect();
         }
         let chosen: Vec<&'static Strategy> =
             if self.all { STRATEGIES.iter().collect() } else { self.strategy.clone() };
-        let lanes = chosen.into_iter().map(|strategy| Lane { strategy, options: &[] });
-        lanes.collect()
+        chosen.into_iter().map(|strategy| self.lane(strategy, &[])).collect()
     }
 
-    fn trial(&self, lane: Lane) -> Trial {
-        let Lane { strategy, .. } = lane;
-        let own = lane.options.iter();
-        let own = own.map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
+    fn lane(&self, strategy: &'static Strategy, own: &[(&str, &str)]) -> Lane {
+        // What is the same in all lanes is not worth a word.
+        let said = own.iter().filter(|(name, _)| *name != "interleave");
+        let said = said.map(|(name, value)| format!(" {name}={value}")).collect::<String>();
+        let own = own.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
         let asked = self.option.iter();
         let asked = asked.map(|(name, value)| (name.clone(), Value::from(value.clone())));
-        Trial {
-            wanted: Wanted {
-                strategy: strategy.id.to_owned(),
-                stock: self.stock,
-                nodes: Some(self.nodes),
-                per_user_limit: Some(self.per_user_limit),
-                work_ms: self.work_ms,
-                options: own.chain(asked).collect(),
-            },
-            storm: self.storm,
-        }
+        let wanted = Wanted {
+            strategy: strategy.id.to_owned(),
+            stock: self.stock,
+            nodes: Some(self.nodes),
+            per_user_limit: Some(self.per_user_limit),
+            work_ms: self.work_ms,
+            options: own.chain(asked).collect(),
+        };
+        let trial = Trial { wanted, storm: self.storm };
+        Lane { strategy, label: format!("{}{said}", strategy.id), trial }
+    }
+}
+
+impl Lane {
+    fn options(&self) -> Result<Options, BadOption> {
+        Options::read(self.strategy, &self.trial.wanted.all_options())
     }
 }
 
 /// The counter decides, whether the lock in front of it is there or not.
 const COUNTER_BEHIND_A_LOCK: &str = "lock-and-hincrby";
 
-const WHAT_THE_LOCK_BUYS_LANES: &[&[(&str, &str)]] = &[
+const WHAT_THE_LOCK_BUYS: &[&[(&str, &str)]] = &[
     &[("lock", "off"), ("interleave", "off")],
     &[("lock", "on"), ("interleave", "off")],
     &[("lock", "on"), ("wait_ms", "0"), ("interleave", "off")],
@@ -269,14 +257,14 @@ async fn storm<S, E: From<CommandError>>(
     let progress = progress(lanes.len());
     let mut rows: Vec<Row> = Vec::new();
     for lane in lanes {
-        progress.set_message(lane.label());
+        progress.set_message(lane.label.clone());
         let watch = |arena: &Arena| {
             let done = arena.tally.counts().attempts;
-            progress.set_message(format!("{} {done}/{}", lane.label(), arena.storm.of()));
+            progress.set_message(format!("{} {done}/{}", lane.label, arena.storm.of()));
         };
         let outcome = match open.lab.lacks(lane.strategy) {
             Some(why) => Err(why.say(language).to_owned()),
-            None => match args.trial(lane).run(&open.lab, language, watch).await {
+            None => match lane.trial.run(&open.lab, language, watch).await {
                 Ok(verdict) => Ok(verdict),
                 Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
                     Err(error.to_string())
@@ -295,7 +283,7 @@ async fn storm<S, E: From<CommandError>>(
     open.close().await;
     print(&shown(&args, &rows));
     if let Some(file) = &args.report {
-        let page = report::render(&runs(&args, &rows), &report::About::here(), language);
+        let page = report::render(&runs(&rows), &report::About::here(), language);
         std::fs::write(file, page).map_err(cannot_write(file))?;
         complain!("{} is written", file.display());
     }
@@ -306,15 +294,16 @@ async fn storm<S, E: From<CommandError>>(
 
 /// Why this cannot be run.
 fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
-    let mut names = args.option.iter().map(|(name, _)| name);
-    if let Some(name) = names.find(|name| lanes.iter().any(|lane| lane.sets(name))) {
+    let mut asked = args.option.iter().map(|(name, _)| name).filter(|_| args.with_and_without_lock);
+    let is_own = |asked: &&String| {
+        WHAT_THE_LOCK_BUYS.iter().flat_map(|own| *own).any(|(name, _)| name == *asked)
+    };
+    if let Some(name) = asked.find(is_own) {
         return Err(format!("--with-and-without-lock sets {name} itself"));
     }
     args.storm.check().map_err(|error| error.to_string())?;
     // What one strategy does not have, others may; what none of the chosen has is a mistake.
-    let refusal =
-        |lane: &Lane| Options::read(lane.strategy, &args.trial(*lane).wanted.all_options()).err();
-    let refusals: Vec<_> = lanes.iter().filter_map(refusal).collect();
+    let refusals: Vec<_> = lanes.iter().filter_map(|lane| lane.options().err()).collect();
     match (&refusals[..], lanes) {
         ([refusal], [_]) => Err(refusal.to_string()),
         ([.., refusal], _) if refusals.len() == lanes.len() => {
@@ -336,13 +325,12 @@ fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> CommandError {
 }
 
 /// What was run, for the report.
-fn runs(args: &RunArgs, rows: &[Row]) -> Vec<report::Run> {
+fn runs(rows: &[Row]) -> Vec<report::Run> {
     let run = |(lane, outcome): &Row| {
-        let trial = args.trial(*lane);
         Some(report::Run {
             verdict: outcome.clone().ok()?,
-            options: Options::read(lane.strategy, &trial.wanted.all_options()).ok()?.to_json(),
-            storm: Some(trial.storm),
+            options: lane.options().ok()?.to_json(),
+            storm: Some(lane.trial.storm),
         })
     };
     rows.iter().filter_map(run).collect()
@@ -366,7 +354,7 @@ fn shown(args: &RunArgs, rows: &[Row]) -> String {
         let all = rows.iter().map(|(lane, row)| match row {
             Ok(verdict) => {
                 let mut row = json!(verdict);
-                row["run"] = Value::from(lane.label());
+                row["run"] = Value::from(lane.label.clone());
                 row
             }
             Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
@@ -375,8 +363,8 @@ fn shown(args: &RunArgs, rows: &[Row]) -> String {
     }
     if args.with_and_without_lock {
         // Costs instead of harms: the counter lets none happen.
-        let costs = compared(rows, language, &[""], COSTS, |lane| vec![lane.label()]);
-        return format!("{costs}\n{}", templates::render("lock_buys", language, &()));
+        let costs = compared(rows, language, &[""], COSTS, |lane| vec![lane.label.clone()]);
+        return format!("{costs}\n{}\n", templates::render("lock_buys", language, &()));
     }
     let nodes = u32::try_from(args.nodes).unwrap_or(1);
     let mut shown = compared(rows, language, &["strategy", "promise"], HARMS, |lane| {
