@@ -14,7 +14,10 @@ pub trait Values: Send {
 macro_rules! tuples {
     ($($name:ident)*) => {
         #[allow(non_snake_case)]
-        impl<$($name: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send),*> Values for ($($name,)*) {
+        impl<$($name),*> Values for ($($name,)*)
+        where
+            $($name: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send,)*
+        {
             fn bind(self) -> Result<PgArguments, BoxDynError> {
                 let ($($name,)*) = self;
                 #[allow(unused_mut)]
