@@ -75,7 +75,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
 
     // Orders that were accepted just before the end are kept.
     let sale = sale_for_loads(&program).await;
-    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 100).await, Manner::Once);
+    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 100).await, Manner::Patient);
     let (early, unanswered) = crowd.leave().await;
     assert_eq!((early.len(), unanswered.len()), (100, 0));
     program.terminate().await;
@@ -107,7 +107,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert!(live >= Some(bought.len() as u64), "{live:?}");
 
     // Buyers without an answer ask again: they buy now, or are told of the order that they have.
-    let again = Crowd::start(&program.base, &sale, unanswered, Manner::Once);
+    let again = Crowd::start(&program.base, &sale, unanswered, Manner::Patient);
     let (more, still_unanswered) = again.leave().await;
     assert_eq!(still_unanswered, Vec::<String>::new());
     bought.extend(more);
@@ -273,7 +273,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let signer = TokenSigner::new(SECRET.as_bytes()).expect("long enough");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = |_| signer.mint(UserId::random(), "tester", tomorrow);
-    let crowd = Crowd::start(&server.base, &sale, (0..50).map(token).collect(), Manner::Once);
+    let crowd = Crowd::start(&server.base, &sale, (0..50).map(token).collect(), Manner::Patient);
     let (bought, unanswered) = crowd.leave().await;
     assert_eq!((bought.len(), unanswered.len()), (50, 0));
 

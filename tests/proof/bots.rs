@@ -47,14 +47,18 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let (app, second) = TestApp::pair().await;
     let other = app.sale(10, json!({"purchase_pass": true})).await;
     let (ada, eve) = (app.shopper(), app.shopper());
-    let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(2);
-    let written = opens_at.format(&Rfc3339).expect("a time");
-    let sale = app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await;
-    let path = of_sale(&sale, "pass");
-    let early = ada.get(&path).await;
+    let sale_in = async |secs: i64| {
+        let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(secs);
+        let written = opens_at.format(&Rfc3339).expect("a time");
+        (opens_at, app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await)
+    };
+    let (_, later) = sale_in(3_600).await;
+    let early = ada.get(&of_sale(&later, "pass")).await;
     early.assert_problem(409, "not_open");
     assert!(!early.header("retry-after").is_empty());
-    ada.refused(&sale, "not_open").await;
+    ada.refused(&later, "not_open").await;
+    let (opens_at, sale) = sale_in(2).await;
+    let path = of_sale(&sale, "pass");
     until_known(&second, &sale).await;
     wait_for!(eve.at(&second).get(&path).await.status == 200);
     assert!(OffsetDateTime::now_utc() >= opens_at);
@@ -187,12 +191,14 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
 
     let storm = app.shopper();
     let before = functions_run(&app).await;
-    let mut refused = 0;
-    for _ in 0..200 {
-        refused += u64::from(storm.post(PAY).await.status == 429);
+    let (mut refused, mut passed) = (0, 0);
+    while refused < 100 {
+        let is_refused = storm.post(PAY).await.status == 429;
+        refused += u64::from(is_refused);
+        passed += u64::from(!is_refused);
+        assert!(passed < 2_000, "{refused} refused");
     }
-    let (asked, passed) = (functions_run(&app).await - before, 200 - refused);
-    assert!(refused >= 50, "{refused} refused");
+    let asked = functions_run(&app).await - before;
     // Two for each that passed, one for a refusal after the last was over, some for the tasks.
     assert!(asked <= 4 * passed + 40, "{asked}, {passed}, {refused}");
 

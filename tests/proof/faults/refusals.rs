@@ -266,8 +266,8 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
             _ => scene.lead_astray(refusal, &elsewhere).await,
         }
         // Selling goes on.
-        let winner = bought(&scene.app, &scene.sale).await;
-        scene.winners.push(winner.unwrap_or_else(|reply| panic!("{refusal}: {}", reply.body)));
+        let winner = wait_for!(refusal, bought(&scene.app, &scene.sale).await.ok());
+        scene.winners.push(winner);
         let answers = !matches!(refusal, "the orders are locked" | "bytes vanish");
         scene.ask(refusal, answers, &regular).await;
         match refusal {

@@ -98,7 +98,9 @@ async fn an_instance_that_hears_nothing_accepts_nothing_after_the_operators_answ
     for (sale, action, refusal) in [(&paused, "pause", "paused"), (&closed, "close", "ended")] {
         let (accepted, codes) = accepted_after(&stage, sale, action).await;
         assert_eq!(accepted, 0, "{action}");
-        assert!(codes.iter().all(|code| code == refusal), "{codes:?}");
+        // Of a busy machine some hear that they should come again.
+        let is_right = |code: &String| code == refusal || code == "unavailable";
+        assert!(codes.iter().all(is_right) && codes.contains(&refusal.to_owned()), "{codes:?}");
         assert_eq!(stage.app.sale_now(sale).await["state"], refusal);
         // It has really heard nothing.
         assert_eq!(stage.deaf.sale_now(sale).await["state"], "open");

@@ -114,7 +114,12 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
         let joined = place.body["joined"].as_u64();
         assert!(joined <= Some(3), "{joined:?}");
     }
-    buy(&bob, &sale, &admission(&bob, &sale).await).await.assert(202);
+    // A busy machine may let his turn pass, too.
+    wait_for!("bob buys", {
+        let place = join(&bob, &sale).await;
+        let token = place.body["admission_token"].as_str()?;
+        buy(&bob, &sale, token).await.is_accepted().then_some(())
+    });
     app.finish().await;
 }
 
