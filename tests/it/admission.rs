@@ -1,17 +1,11 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
-use crate::support::app::{Options, Reply, TestApp, must_accept};
-use crate::support::{Servers, redis_connection};
-use flash_sale::domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale};
-use flash_sale::domain::{SaleId, UserId};
+use crate::support::prelude::*;
+use flash_sale::domain::{AccessPolicy, IdempotencyKey, Sale};
+use flash_sale::error::ServiceError;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Installed, Verdict};
-use flash_sale::{error::ServiceError, redis::Keys};
-use futures_util::{StreamExt, future::join_all};
+use futures_util::StreamExt;
 use proptest::{prelude::*, test_runner::TestRunner};
-use redis::AsyncCommands;
-use serde_json::json;
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use time::macros::datetime;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,17 +1,11 @@
 //! Which process of Redis may be sold from: every way in which one can be another than the sale was
 //! installed in, on real servers; and two versions of the function library side by side.
 
-use crate::support::app::{Options, TestApp};
-use crate::support::{Servers, load::crowd, proxy::free_port, redis_servers::RedisProcess};
+use crate::support::prelude::*;
+use crate::support::redis_servers::RedisProcess;
 use flash_sale::admission::ids;
-use flash_sale::domain::{OrderId, SaleId, UserId};
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Fenced, Verdict};
-use flash_sale::redis::{Keys, library::LIBRARY};
-use redis::aio::MultiplexedConnection;
-use serde_json::json;
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use time::OffsetDateTime;
+use flash_sale::redis::library::LIBRARY;
 
 /// Far from those that the generator leases.
 fn fresh_id() -> OrderId {

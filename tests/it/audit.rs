@@ -1,11 +1,9 @@
 //! The audit: it raises no false alarm, admits what it cannot compare yet, and names every kind of
 //! breakage. Each is planted by hand, in the stores of that test alone.
 
-use crate::support::app::{Options, Shopper, TestApp, assert_has};
-use flash_sale::{audit::Audit, redis::Keys};
-use futures_util::future::join_all;
-use redis::{AsyncCommands, streams::StreamRangeReply};
-use serde_json::json;
+use crate::support::prelude::*;
+use flash_sale::audit::Audit;
+use redis::streams::StreamRangeReply;
 use std::cell::Cell;
 
 fn state_of(app: &TestApp, sale: &str) -> String {

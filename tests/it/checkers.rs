@@ -4,13 +4,12 @@ use crate::support::checkers::{
     Checker, Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot, check,
 };
 use crate::support::history::{Answer, History, Kind, NO_KEY, NO_ORDER, Operation, user_id};
+use crate::support::prelude::*;
 use Answer::{Accepted, AlreadyOrdered, Conflict, Done, NeverSent, Order as Is, OrderNotFound};
 use Answer::{Replayed, SoldOut, Unavailable, Undocumented, Unknown};
 use Checker::*;
 use Kind::{AddStock, Pause, Pry, Read, Resume};
-use flash_sale::domain::OrderStatus::{self, Cancelled, Expired, Paid, PendingPayment, Rejected};
-use serde_json::{Value, json};
-use std::time::Duration;
+use flash_sale::domain::OrderStatus::{Cancelled, Expired, Paid, PendingPayment, Rejected};
 
 const SEED: u64 = 7;
 const SALE: i64 = 11;

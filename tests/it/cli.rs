@@ -2,13 +2,9 @@
 //! a sale after `kill -9`.
 
 pub use crate::support::load::{Crowd, Manner, assert_kept};
+use crate::support::prelude::*;
 pub use crate::support::program::{Home, Program};
-use crate::support::{Servers, app::assert_has, program::SECRET};
-use flash_sale::{auth::TokenSigner, domain::UserId};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::{collections::HashSet, fs, os::unix::fs::PermissionsExt, path::Path};
-use time::OffsetDateTime;
+use std::os::unix::fs::PermissionsExt;
 
 async fn sales(program: &Program) -> Vec<Value> {
     let reply = program.ask("GET", "/api/v1/sales").await.must_be(200);

@@ -1,13 +1,13 @@
 //! The embedded servers: leftovers of others, odd folders, errors and settings. That they keep data
 //! through stops and kills, and share no folder, is in `cli.rs` and `liveness.rs`.
 
-use crate::support::{connect, launch::Folder, redis_connection};
+use crate::support::connect;
+use crate::support::launch::Folder;
+use crate::support::prelude::*;
 use embedded::{Embedded, EmbeddedError, Options, PostgresServer, PostgresTuning, RedisFsync};
 use embedded::{RedisServer, RedisSettings};
 use nix::unistd::{User, geteuid};
-use redis::AsyncCommands;
-use sqlx::{Connection, Executor, PgConnection};
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::os::unix::fs::PermissionsExt;
 use tokio::process::Command;
 
 /// A folder for data folders, removed afterwards together with what they link to.

@@ -1,10 +1,8 @@
 //! Sales that are long over leave Redis, and come back if an operator extends them.
 
 use crate::contract::in_secs;
-use crate::support::app::{Shopper, TestApp};
+use crate::support::prelude::*;
 use flash_sale::catalog::eviction;
-use redis::AsyncCommands;
-use serde_json::json;
 
 const HOUR: i64 = 3_600;
 

@@ -1,15 +1,10 @@
 //! The id generator on a real Redis: many instances, lost counters, other days.
 
-use crate::support::app::{TestApp, all_at_once};
+use crate::support::prelude::*;
 use flash_sale::admission::ids::{IdGenerator, decode};
-use flash_sale::{
-    domain::OrderId,
-    fail_point::FailPoints,
-    redis::{Redis, keys::IdLane},
-};
-use redis::AsyncCommands;
-use std::collections::HashSet;
-use time::OffsetDateTime;
+use flash_sale::fail_point::FailPoints;
+use flash_sale::redis::Redis;
+use flash_sale::redis::keys::IdLane;
 
 /// The generator of another instance; that of the application itself has nothing to do here.
 fn generator(app: &TestApp) -> IdGenerator {

@@ -2,13 +2,7 @@
 //! its unit comes back once and is buyable at once.
 
 use crate::contract::{assert_order, time_of};
-use crate::support::app::{Options, Reply, Shopper, TestApp, assert_has};
-use crate::support::load::crowd;
-use futures_util::future::join_all;
-use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, Executor};
-use std::collections::BTreeMap;
-use time::OffsetDateTime;
+use crate::support::prelude::*;
 
 /// From now on the database notes every change of an order's status and every unit that enters the
 /// outbox, so that a test can count what happened and not only see how it ended.

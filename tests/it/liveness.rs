@@ -3,14 +3,11 @@
 
 use crate::cli::{Crowd, Home, Manner, Program};
 use crate::cli::{assert_kept, assert_sound, sale_for_loads, tokens};
-use crate::support::app::{TestApp, all_at_once};
+use crate::support::prelude::*;
 use flash_sale::tasks::Tasks;
-use nix::sys::signal::{Signal, kill};
-use reqwest::StatusCode;
-use serde_json::json;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::{fs::OpenOptions, process::Stdio, time::Duration};
+use nix::sys::signal::kill;
+use std::fs::OpenOptions;
+use std::process::Stdio;
 
 #[tokio::test]
 async fn nothing_stops_when_nobody_reads_the_log() {

@@ -1,12 +1,11 @@
 //! The plans of the statements that run under load, read out of Postgres' own list of what the
 //! program has prepared. `--nocapture` shows them; docs/indexes/plans.txt records them.
 
-use crate::support::app::TestApp;
+use crate::support::prelude::*;
 use flash_sale::audit::scrubber::Scrubber;
-use flash_sale::domain::{OrderId, UserId};
 use flash_sale::orders::queries::{self, Page};
-use serde_json::json;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, pool::PoolConnection};
+use sqlx::PgPool;
+use sqlx::pool::PoolConnection;
 
 /// A statement that the program has prepared on this connection.
 struct Prepared {

@@ -1,10 +1,8 @@
 //! The fault proxy does what its faults say: each against a server that answers every byte with the
 //! same byte, and counts what it got.
 
-use crate::support::proxy::{Address, Fault, Lost, Proxy};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use crate::support::prelude::*;
+use crate::support::proxy::Lost;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

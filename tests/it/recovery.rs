@@ -1,13 +1,8 @@
 //! Log entries of dead writers, and unknown orders.
 
 use crate::contract::in_secs;
-use crate::support::app::{Options, TestApp, must_accept};
+use crate::support::prelude::*;
 use flash_sale::{admission::ids, orders::log_recovery, services::Services};
-use redis::AsyncCommands;
-use serde_json::json;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
 
 /// The services of a process that says it writes its own orders, and has lost its writer. It has
 /// accepted so many orders of each of these sales.

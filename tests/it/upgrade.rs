@@ -2,14 +2,10 @@
 //! across what cannot be side by side. The rules: docs/operations.md, "Upgrading".
 
 use crate::cli::{Home, Program};
-use crate::support::app::{ADMIN_TOKEN, Options, Reply, Shopper, TestApp};
-use crate::support::{Database, Servers, load::crowd, redis_connection};
-use flash_sale::domain::UserId;
-use redis::{AsyncCommands, InfoDict, streams::StreamRangeReply};
+use crate::support::prelude::*;
+use redis::InfoDict;
+use redis::streams::StreamRangeReply;
 use serde::Deserialize;
-use serde_json::json;
-use sqlx::{Executor, PgConnection};
-use std::{fs, path::Path};
 use uuid::Uuid;
 
 /// Begins a comment of a migration that an older instance cannot live with, and says why. Then all

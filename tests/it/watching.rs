@@ -2,11 +2,7 @@
 //! scrape of a running process.
 
 use crate::cli::{Home, Program};
-use crate::support::Servers;
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use crate::support::prelude::*;
 
 /// The labels that Prometheus adds to every sample.
 const ADDED: [&str; 2] = ["instance", "job"];

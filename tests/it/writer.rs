@@ -1,11 +1,10 @@
 //! Writing accepted orders: whole batches, batches that are partly written, twice, by two at once,
 //! and batches that Postgres refuses.
 
-use crate::support::app::{Options, TestApp, all_at_once, must_accept};
+use crate::support::prelude::*;
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::{Expect, Written};
-use flash_sale::{domain::OrderId, services::Services};
-use serde_json::json;
+use flash_sale::services::Services;
 
 /// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {

@@ -1,14 +1,8 @@
 //! Defence against bots, from outside: passes, proof of work, shared limits, and their headers.
 
 use crate::faults::functions_run;
-use crate::support::Servers;
-use crate::support::app::{Options, Shopper, TestApp, all_at_once};
-use crate::support::processes::signal;
+use crate::support::prelude::*;
 use flash_sale::access::bots::{limits::WhenAway, work};
-use nix::sys::signal::Signal;
-use serde_json::json;
-use std::time::Instant;
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 fn of_sale(sale: &str, rest: &str) -> String {

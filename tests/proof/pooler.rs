@@ -1,14 +1,11 @@
 //! Postgres behind the real PgBouncer in transaction mode, with fewer sessions than connections.
 
 use crate::faults::{assert_nothing_lost, flush, rebuilt_by, rush_with_regulars};
-use crate::support::Servers;
-use crate::support::app::{Options, TestApp};
 use crate::support::pgbouncer::{PgBouncer, SESSIONS};
-use crate::support::program::{Home, settings_of};
+use crate::support::prelude::*;
 use flash_sale::postgres;
-use futures_util::future::join_all;
-use serde_json::json;
-use sqlx::{Executor, Postgres, Row, postgres::PgPoolOptions};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Postgres, Row};
 
 /// The sessions that this database has, but for the one that asks.
 const SESSIONS_OF_OTHERS: &str = "SELECT count(*) FROM pg_stat_activity

@@ -1,16 +1,13 @@
 //! The traces of real processes, as a collector gets them: this test is the collector.
 
 use crate::front::Deployment;
-use crate::support::app::Reply;
-use crate::support::program::Program;
+use crate::support::prelude::*;
 use axum::{Router, body::Bytes, extract::State, routing::post};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_proto::tonic::trace::v1::{Span, span::Link};
 use prost::Message;
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";

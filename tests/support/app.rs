@@ -1,23 +1,18 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
+use super::launch::poll;
 pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, client_of};
-use super::{Database, Servers, launch::poll, proxy::Proxy};
+use crate::support::prelude::*;
 use flash_sale::app::{Front, Role, Running, Stores, serve};
-use flash_sale::auth::{AdminToken, TokenSigner};
+use flash_sale::auth::AdminToken;
 use flash_sale::config::{ProxyTrust, SaleSettings};
-use flash_sale::domain::{OrderId, PurchaseResult, SaleId, UserId};
 use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
 use flash_sale::{fail_point::FailPoints, http::ConnectionLimits};
 use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
 use flash_sale::{services::Services, telemetry::instruments::Metrics};
-use futures_util::{StreamExt, future::join_all, stream};
-use redis::{AsyncCommands, aio::MultiplexedConnection};
-use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection, Executor};
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
-use time::OffsetDateTime;
+use futures_util::{StreamExt, stream};
+use std::convert::Infallible;
+use std::future::Future;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::{net::TcpListener, task::JoinHandle};

@@ -1,15 +1,10 @@
 //! People who keep buying while something is broken or killed, and what they were told.
 
-use super::app::{Entrance, Reply, Shopper, TestApp, ask, client, eventually};
-use super::{locked, program::Program};
-use flash_sale::domain::UserId;
-use futures_util::future::{join_all, ready};
+use super::app::Entrance;
+use super::locked;
+use crate::support::prelude::*;
+use futures_util::future::ready;
 use futures_util::{StreamExt, stream};
-use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 

@@ -20,6 +20,7 @@ pub mod own_redis;
 pub mod people;
 pub mod pgbouncer;
 pub mod plant;
+pub mod prelude;
 pub mod processes;
 pub mod program;
 pub mod proxy;

@@ -1,18 +1,13 @@
 //! The program as a process: started in a folder of its own, with nothing of this process'
 //! settings.
 
-use super::app::{ADMIN_TOKEN, Ask, PATIENCE, ask, client, eventually};
+use super::launch;
 pub use super::launch::remove_data;
-use super::{Database, Servers, launch};
-use nix::sys::signal::{Signal, kill};
+use crate::support::prelude::*;
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use reqwest::StatusCode;
-use serde_json::Value;
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");

@@ -5,12 +5,9 @@ use super::checkers::{Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
 pub use super::driver::{Error, Result};
 use super::driver::{World, admin, shopper::sell_off};
 use super::{history::History, launch::poll, locked};
-use flash_sale::domain::UserId;
+use crate::support::prelude::*;
 use futures_util::TryStreamExt;
-use redis::aio::MultiplexedConnection;
-use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
-use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinHandle;
 
 pub trait Stores {

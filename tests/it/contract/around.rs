@@ -1,14 +1,7 @@
 //! Around the API: methods, rate limits, health, and the answers while a dependency is away.
 
-use super::{retry_after, within_patience};
+use super::*;
 use crate::security::sites::documented;
-use crate::support::app::{Options, TestApp};
-use crate::support::processes::signal;
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 #[tokio::test]
 async fn a_method_that_a_route_does_not_have_is_405_with_allow() {

@@ -1,9 +1,6 @@
 //! Tokens that are none, and those of somebody else: they show nothing and change nothing.
 
-use super::{Route, UNKNOWN, errors::Stage, within_patience};
-use crate::support::app::ADMIN_TOKEN;
-use flash_sale::{auth::TokenSigner, domain::UserId};
-use time::OffsetDateTime;
+use super::{errors::Stage, *};
 
 #[tokio::test]
 async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {

@@ -1,11 +1,9 @@
 //! Bad input, table by table: whatever a client sends, it gets a 4xx with a code, never a 5xx, and
 //! nothing has changed. Bodies that are no JSON at all are in `web::body` and `http::admin`.
 
-use super::{Route, assert_refused, in_secs, within_patience};
-use crate::support::app::{ADMIN_TOKEN, Reply, Shopper, TestApp};
+use super::*;
 use futures_util::stream;
-use reqwest::{Body, StatusCode};
-use serde_json::{Value, json};
+use reqwest::Body;
 use std::io;
 
 const LIMIT: usize = 16 * 1024;

@@ -1,11 +1,8 @@
 //! The two event streams: at once, then on every change; an order's ends with the order, and both
 //! end with the server.
 
-use super::{UNKNOWN, assert_members, assert_order, time_of, within_patience};
-use crate::support::app::{Ask, Shopper, TestApp};
+use super::*;
 use crate::support::events::Events;
-use serde_json::{Value, json};
-use std::time::Instant;
 
 pub async fn open(ask: Ask) -> Events {
     let events = Events::of(ask).await;

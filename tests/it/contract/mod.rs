@@ -9,10 +9,8 @@ mod operating;
 mod pages;
 mod shopping;
 
-use crate::support::app::{Ask, PATIENCE, Reply, TestApp};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use crate::support::prelude::*;
+use time::format_description::well_known::Rfc3339;
 
 const SALE: &str = "id title description image_url currency price_cents original_price_cents stock \
     remaining per_user_limit opens_at closes_at payment_timeout_secs waiting_room purchase_pass \

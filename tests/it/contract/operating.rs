@@ -1,14 +1,6 @@
 //! The admin routes, and what they do to a sale by the time they answer.
 
-use super::{
-    ORDER, Route, UNKNOWN, assert_members, assert_order, assert_refused, assert_sale,
-    assert_time_to_pay, in_secs, time_of,
-};
-use crate::support::app::{ADMIN_TOKEN, Options, Reply, Shopper, TestApp, assert_has};
-use crate::support::load::crowd;
-use flash_sale::domain::UserId;
-use serde_json::{Value, json};
-use time::OffsetDateTime;
+use super::*;
 
 const SALES: &str = "/api/v1/admin/sales";
 

@@ -1,8 +1,6 @@
 //! The pages and their files: guarded and self-contained.
 
-use crate::support::app::{Reply, TestApp};
-use serde_json::json;
-use std::collections::BTreeSet;
+use super::*;
 
 /// The value of an attribute in double quotes.
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {

@@ -1,13 +1,7 @@
 //! Sessions, the catalogue, buying, and who sees an order. The transitions of an order: `life.rs`.
 
 use super::events::{next_order, of_order, open};
-use super::{
-    UNKNOWN, assert_members, assert_order, assert_sale, assert_time_to_pay, in_secs, retry_after,
-    time_of, within_patience,
-};
-use crate::support::app::{Options, Reply, TestApp, assert_has};
-use serde_json::{Value, json};
-use time::OffsetDateTime;
+use super::*;
 
 #[tokio::test]
 async fn every_session_is_another_user_for_a_while() {

@@ -1,9 +1,6 @@
 //! The cost of clients without an order.
 
-use crate::support::app::{TestApp, all_at_once};
-use serde_json::json;
-use sqlx::Executor;
-use std::time::Duration;
+use crate::support::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_that_nobody_knows_take_few_connections_to_postgres() {

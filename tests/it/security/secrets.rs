@@ -1,7 +1,7 @@
 //! Clients cannot forge lines of the log, and no secret is printed.
 
 use crate::cli::{Home, Program};
-use serde_json::{Value, json};
+use crate::support::prelude::*;
 
 const TOKEN_SECRET: &str = "the-token-secret-that-must-not-be-told";
 const ADMIN_TOKEN: &str = "the-admin-token-that-must-not-be-told";

@@ -1,9 +1,7 @@
 //! Requests from pages of other sites, paths, and redirects.
 
-use crate::support::app::{ADMIN_TOKEN, Options, TestApp};
+use crate::support::prelude::*;
 use flash_sale::http;
-use reqwest::Method;
-use serde_json::json;
 
 /// The answer to exactly this request line, which a client library would normalise.
 async fn exactly(app: &TestApp, request_line: &str) -> String {

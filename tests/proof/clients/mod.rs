@@ -4,12 +4,9 @@ mod broken;
 mod many;
 mod slow;
 
-use crate::support::app::{Options, PATIENCE, Shopper, TestApp, all_at_once};
-use crate::support::program::{Home, Program};
+use crate::support::prelude::*;
 use crate::support::{launch, random::Random};
 use flash_sale::http::{ConnectionLimits, server};
-use serde_json::{Value, json};
-use std::{collections::BTreeSet, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 

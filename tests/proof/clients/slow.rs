@@ -1,7 +1,6 @@
 //! A slow client is ended in time and holds nobody up.
 
 use super::*;
-use std::time::Instant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {

@@ -1,8 +1,6 @@
 //! Addresses of the wrong kind are errors, and commands take every kind of address.
 
 use super::*;
-use crate::support::program::Home;
-use crate::support::proxy::free_port;
 use crate::support::redis_servers::{RedisProcess, Watched};
 use flash_sale::redis::Redis;
 

@@ -1,20 +1,14 @@
 //! A crowd of the shared driver, each lane at one instance and in one sale, and the judgement of
 //! what it was told.
 
-use crate::support::app::{PATIENCE, TestApp};
 use crate::support::checkers::{self, Evidence, Snapshot, Violation};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Error, Habits, ORDINARY, Sale, World, shopper::Shopper};
 use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
+use crate::support::prelude::*;
 use crate::support::redis_servers::KeyHolder;
 use crate::support::stores::{Stores, conclude, take_snapshots};
-use flash_sale::domain::OrderStatus;
-use redis::aio::MultiplexedConnection;
-use serde_json::json;
-use sqlx::PgConnection;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
-use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How long an order may be paid: longer than any test takes, since no unit may come back because

@@ -4,11 +4,7 @@
 use super::*;
 use crate::faults::{arm, until_rebuilt};
 use crate::support::plant::{SELL_FROM_ANY_PROCESS, plant};
-use crate::support::processes::signal;
 use crate::support::redis_servers::Watched;
-use flash_sale::domain::{PurchaseResult, SaleId};
-use nix::sys::signal::Signal;
-use reqwest::StatusCode;
 
 /// What becomes of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,9 +19,9 @@ mod redirects;
 mod split;
 
 use crate::faults::epoch;
-use crate::support::app::{Options, TestApp};
+use crate::support::driver::Sale;
+use crate::support::prelude::*;
 use crate::support::redis_servers::{KeyHolder, RedisCluster};
-use crate::support::{Servers, driver::Sale};
 use crowd::{Crowd, sale};
 
 /// Servers of some kind, and two instances that sell from them.

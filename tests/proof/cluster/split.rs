@@ -5,7 +5,6 @@
 use super::*;
 use crate::faults::arm;
 use crate::support::network::{Network, Side};
-use crate::support::proxy::{Address, Fault, Proxy};
 use crate::support::redis_servers::SILENCE_MS;
 
 /// The instances of [`Deployment::apps`].

@@ -6,7 +6,6 @@ use super::*;
 use crate::support::app::services_without_tasks;
 use embedded::RedisFsync;
 use flash_sale::{catalog::changes::NewSale, services::Services};
-use sqlx::Executor;
 use tokio::sync::mpsc;
 
 /// Services whose every step the test makes itself.

@@ -4,7 +4,6 @@
 use super::*;
 use flash_sale::{catalog::eviction, fail_point::POINTS};
 use futures_util::{FutureExt, StreamExt, stream};
-use serde_json::Value;
 use std::panic::AssertUnwindSafe;
 use time::format_description::well_known::Rfc3339;
 

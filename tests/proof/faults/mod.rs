@@ -25,23 +25,14 @@ mod redis_corrupt;
 mod redis_loss;
 mod refusals;
 
-use crate::support::app::{Options, PATIENCE, Reply, Shopper, TestApp, eventually};
-use crate::support::load::{Rush, Told, Winner, assert_shed, crowd};
-use crate::support::program::{Home, Program};
-use crate::support::proxy::{Address, Fault, Proxy};
-use crate::support::{Servers, own_redis::OwnRedis, random::Random};
+use crate::support::load::{Rush, Told};
+use crate::support::own_redis::OwnRedis;
+use crate::support::prelude::*;
+use crate::support::random::Random;
 use embedded::RedisSettings;
 use flash_sale::audit::Audit;
-use flash_sale::domain::{OrderId, PurchaseResult, SaleId, UserId};
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::Expect;
-use flash_sale::redis::Keys;
-use futures_util::future::join_all;
-use reqwest::{Method, StatusCode};
-use serde_json::json;
-use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
 
 /// What a rush buys at least before a fault, and again after it.
 const ENOUGH: usize = 80;

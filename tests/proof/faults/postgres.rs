@@ -5,11 +5,10 @@
 
 use super::*;
 use crate::support::launch::name_in;
-use crate::support::processes::{family, signal};
+use crate::support::processes::family;
 use crate::support::standby::{self, followers, standby_of, until_followed};
-use nix::sys::signal::Signal;
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::{fs, io::Write, path::PathBuf};
 
 /// Every second statement on orders fails, to serialize or as the victim of a deadlock; and each
 /// transaction that adds orders sleeps in its COMMIT, once.

@@ -2,7 +2,6 @@
 
 use super::*;
 use flash_sale::{fail_point::POINTS, redis::functions::record};
-use sqlx::Executor;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behind() {

@@ -2,10 +2,7 @@
 //! come again, never 500; and when it works again so does everything else, without a restart.
 
 use super::*;
-use crate::support::{app::ADMIN_TOKEN, own_redis::say, redis_connection};
-use redis::aio::MultiplexedConnection;
-use sqlx::{AssertSqlSafe, Executor};
-use std::{fs, path::Path};
+use crate::support::own_redis::say;
 
 /// Everything that can be asked, of a sale and of somebody's order in it: by whom, and the body.
 const EVERYTHING: &str = r#"

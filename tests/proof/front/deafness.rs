@@ -3,9 +3,8 @@
 //! has to answer for that, so one that is cut off or dead holds nothing up.
 
 use super::*;
-use crate::support::app::{Options, TestApp};
 use crate::support::plant::{IGNORE_THE_WINDOW, plant};
-use crate::support::proxy::{self, Address, Fault};
+use crate::support::proxy::{self};
 
 /// Two instances that hear each other, and two that will not.
 struct Stage {

@@ -5,21 +5,12 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::app::{ADMIN_TOKEN, Ask, PATIENCE, all_at_once, ask, client, eventually};
-use crate::support::program::{Home, Program, SECRET, settings_of};
-use crate::support::{Database, Servers, events::Events, proxy::free_port};
-use flash_sale::{auth::TokenSigner, domain::UserId};
-use nix::{sys::signal::Signal, unistd::Pid};
+use crate::support::events::Events;
+use crate::support::prelude::*;
+use nix::unistd::Pid;
 use reqwest::Client;
-use serde_json::{Value, json};
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
 
 /// What an instance has after SIGTERM: the longest notice of these tests, and 10 s.
 const GONE_WITHIN: Duration = Duration::from_secs(14);

@@ -3,7 +3,6 @@
 
 use super::*;
 use reqwest::RequestBuilder;
-use std::collections::BTreeMap;
 use tokio::{sync::Mutex, task::JoinSet};
 
 const LANES: usize = 12;

@@ -7,12 +7,10 @@ mod judge;
 mod scripts;
 mod turns;
 
-use crate::support::app::{Options, Reply, Shopper, TestApp, all_at_once, assert_has};
+use crate::support::prelude::*;
 use crate::support::{events::Events, plant::*};
-use flash_sale::domain::{PurchaseResult, UserId};
-use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+use time::Duration;
+use time::format_description::well_known::Rfc3339;
 
 /// When a sale opens whose window is open.
 const SOON: Duration = Duration::seconds(-1);

@@ -1,16 +1,11 @@
 //! The two functions of a room under random calls of many instances: what must hold after each.
 
-use crate::support::{Servers, app::PATIENCE, random::Random, redis_connection};
+use crate::support::prelude::*;
+use crate::support::random::Random;
 use flash_sale::access::waiting_room::functions as room;
 use flash_sale::access::waiting_room::functions::{
     Advanced, Crowd, Generation, Joined, Joining, Steps, Terms,
 };
-use flash_sale::domain::{SaleId, UserId};
-use flash_sale::redis::Keys;
-use redis::aio::MultiplexedConnection;
-use std::collections::HashMap;
-use std::time::Duration;
-use time::OffsetDateTime;
 
 const PERCENT: i64 = 130;
 

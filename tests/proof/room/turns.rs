@@ -1,7 +1,6 @@
 //! Turns begin at the rate and for the stock that there is, on any number of instances.
 
 use super::*;
-use std::time::Instant;
 
 /// How many of them are in this state.
 async fn count(people: &[Shopper], sale: &str, state: &str) -> usize {

@@ -8,11 +8,9 @@ mod stock;
 mod window;
 
 use super::history::{Answer, History, Kind, Micros, Operation, user_id};
-use flash_sale::domain::{OrderStatus, UserId};
+use crate::support::prelude::*;
 use serde::Serialize;
-use serde_json::Value;
-use std::collections::{HashMap, HashSet};
-use std::{fmt, time::Duration};
+use std::fmt;
 
 /// Declares the checkers: the promise that each guards, its name, and the function that looks.
 macro_rules! checkers {

@@ -2,12 +2,9 @@
 
 use super::{ADMIN_TOKEN, World};
 use crate::support::history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation};
+use crate::support::prelude::*;
 use crate::support::{people::client as http_client, random::Random};
-use flash_sale::domain::OrderStatus;
-use futures_util::future::join_all;
-use reqwest::{Method, RequestBuilder, Response};
-use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use reqwest::{RequestBuilder, Response};
 
 /// Longer than any timeout inside the program.
 pub const TIMEOUT: Duration = Duration::from_secs(5);

@@ -6,13 +6,9 @@ pub mod shopper;
 use super::app::{ADMIN_TOKEN, TOKEN_SECRET};
 use super::history::{Answer, Kind, Micros, Operation, user_id};
 use super::{locked, people::client as http_client, random::Random};
-use flash_sale::auth::TokenSigner;
-use serde_json::Value;
+use crate::support::prelude::*;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-use time::OffsetDateTime;
+use std::sync::MutexGuard;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
