@@ -32,11 +32,12 @@ pub mod test_lab;
 
 use app::{Options, TestApp};
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
+use redis::aio::MultiplexedConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{io::Write, net::SocketAddr, sync::Arc};
+use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, OnceCell};
 
 /// A Postgres and a Redis.
@@ -260,9 +261,17 @@ fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {
         .database(database)
 }
 
-pub async fn redis_connection(url: &str) -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(url).expect("redis url");
-    client.get_multiplexed_async_connection().await.expect("redis")
+/// A connection for a test's own questions. The client's own limits, half a second for an answer,
+/// are too short on a busy machine.
+pub async fn connect_redis(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    let limit = Some(Duration::from_secs(15));
+    let config = redis::AsyncConnectionConfig::new();
+    let config = config.set_connection_timeout(limit).set_response_timeout(limit);
+    redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+}
+
+pub async fn redis_connection(url: &str) -> MultiplexedConnection {
+    connect_redis(url).await.expect("redis")
 }
 
 pub async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {

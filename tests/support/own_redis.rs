@@ -1,6 +1,6 @@
 //! A Redis that a test takes away, changes on disk and gives back at the same address.
 
-use super::{driver::Result, stores::connect_redis};
+use super::{connect_redis, driver::Result};
 use embedded::{RedisServer, RedisSettings};
 use redis::aio::MultiplexedConnection;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl OwnRedis {
     }
 
     pub async fn connection(&self) -> Result<MultiplexedConnection> {
-        connect_redis(self.server()?.url()).await
+        Ok(connect_redis(&self.server()?.url()).await?)
     }
 
     /// What it answers to a command, as text.

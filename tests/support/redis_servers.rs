@@ -2,7 +2,7 @@
 //! each, and a primary with two replicas under three Sentinels. On loopback, without a password.
 
 use super::network::{Network, Ports};
-use super::{app::eventually, hire_janitor, locked, proxy::free_port};
+use super::{app::eventually, connect_redis, hire_janitor, locked, proxy::free_port};
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -75,8 +75,7 @@ impl RedisProcess {
     }
 
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        let client = redis::Client::open(format!("redis://{}", self.address()))?;
-        client.get_multiplexed_async_connection().await
+        connect_redis(&format!("redis://{}", self.address())).await
     }
 
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {

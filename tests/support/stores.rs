@@ -36,12 +36,6 @@ pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection> 
     }
 }
 
-pub async fn connect_redis(url: String) -> Result<MultiplexedConnection> {
-    let client = redis::Client::open(url)?;
-    let connected = client.get_multiplexed_async_connection();
-    Ok(tokio::time::timeout(Duration::from_secs(5), connected).await??)
-}
-
 /// How often a snapshot is taken, if it is quick.
 const EVERY: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
