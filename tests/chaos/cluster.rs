@@ -3,16 +3,18 @@
 
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
-use crate::support::app::TOKEN_SECRET;
+use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET, client};
 use crate::support::launch::{Folder, poll, tail};
-use crate::support::prelude::*;
+use crate::support::proxy::{Address, Fault, Proxy, free_port};
 use crate::support::stores::{Error, Result, Stores, connect};
 use crate::support::{own_redis::OwnRedis, standby::options_of};
 use embedded::{PostgresServer, PostgresTuning, RedisFsync, RedisSettings};
-use sqlx::postgres::PgConnectOptions;
-use std::env;
-use std::net::SocketAddr;
-use std::sync::Once;
+use nix::sys::signal::Signal;
+use redis::aio::MultiplexedConnection;
+use sqlx::{PgConnection, postgres::PgConnectOptions};
+use std::sync::{Arc, Mutex, Once};
+use std::time::{Duration, Instant};
+use std::{env, net::SocketAddr, path::PathBuf};
 
 /// How the folders of deployments are called. Short, because the paths of unix sockets are.
 pub const PREFIX: &str = "fs-chaos-";

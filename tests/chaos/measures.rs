@@ -5,10 +5,12 @@ use crate::report::{Measure, median, say};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Habits, ORDINARY, World};
 use crate::support::history::{Answer, Kind, NO_ORDER, Operation};
-use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, settle};
 use crate::{cluster::Cluster, instance::Role, support::launch::poll, trial::create_world};
 use futures_util::FutureExt;
+use sqlx::{AssertSqlSafe, Executor};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// How often each is repeated.

@@ -7,11 +7,14 @@ use crate::support::checkers::{self, Evidence, Violation};
 use crate::support::driver::shopper::{Operator, Shopper};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
-use crate::support::prelude::*;
 use crate::support::stores::{Result, conclude, take_snapshots};
 use crate::support::{launch::tail, random::Random};
 use crate::{cluster::Cluster, instance::Instance};
-use time::format_description::well_known::Rfc3339;
+use serde_json::json;
+use std::path::Path;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::task::JoinSet;
 
 /// How a trial is run.

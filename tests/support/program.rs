@@ -161,7 +161,8 @@ impl Program {
 
     /// The rest of the next line on stdout, which must begin like this.
     pub async fn line_after(&mut self, start: &str) -> String {
-        let line = tokio::time::timeout(PATIENCE, self.lines.recv()).await;
+        // On a busy machine the first start, with a cluster to make, takes its time.
+        let line = tokio::time::timeout(4 * PATIENCE, self.lines.recv()).await;
         let line = line.ok().flatten();
         let line = line.unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()));
         line.strip_prefix(start).unwrap_or_else(|| panic!("not {start:?}: {line}")).to_owned()

@@ -14,16 +14,19 @@ use crate::cluster::Cluster;
 use crate::instance::{Instance, Role, Settings};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::history::{Answer, Kind, NO_ORDER, user_id};
-use crate::support::prelude::*;
-use crate::support::processes::{family, status_of};
-use crate::support::proxy::{Fault as NetFault, Lost};
+use crate::support::processes::{family, signal, status_of};
+use crate::support::proxy::{Address, Fault as NetFault, Lost, Proxy, free_port};
 use crate::support::stores::{Error, Result, Stores};
 use crate::support::{driver::World, locked, random::Random};
 use crate::trial::{Healed, Plan};
-use std::net::SocketAddr;
-use std::ops::Range;
-use std::os::unix::process::ExitStatusExt;
-use std::sync::LazyLock;
+use nix::sys::signal::Signal;
+use sqlx::Executor;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, atomic::Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet, fs, net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt,
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
 /// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
