@@ -1,14 +1,16 @@
 //! All locks side by side, as the page and the command show them: what each promises, with the test
-//! that backs it ([`locks::compare`]), and what it costs on the servers that this lab works on.
+//! that backs it ([`locks::compare`]), and what it costs on the servers that this lab works on. The
+//! words stand in `texts/{en,zh}/locks.md`.
 
 use crate::{
     Lab,
     selling::Trouble,
     servers::Servers,
     strategy::{Language, Need},
+    texts,
 };
 use locks::{
-    compare::{self, Cost, FENCING, PROPERTIES, Property, ROWS, Row, Text},
+    compare::{self, Claim, Cost, claims},
     wire::{Line, Sql},
     zookeeper::Zoo,
 };
@@ -31,6 +33,8 @@ pub struct LocksBody {
     pub properties: Vec<PropertyBody>,
     /// What none of them gives.
     pub note_on_fencing: &'static str,
+    /// How the costs were measured.
+    pub note_on_costs: String,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -82,37 +86,45 @@ pub struct PropertyBody {
     pub explanation: &'static str,
 }
 
-fn say(text: Text, language: Language) -> &'static str {
-    match language {
-        Language::En => text.en,
-        Language::Zh => text.zh,
-    }
+fn say(section: &str, key: &'static str, language: Language) -> &'static str {
+    texts::item("locks", section, key, language)
 }
 
 impl LockBody {
-    fn new(row: &Row, cost: Option<&Cost>, language: Language) -> Self {
-        let claims = PROPERTIES.iter().zip(&row.cells).map(|(property, cell)| {
-            let claim =
-                ClaimBody { holds: cell.holds.id(), why: say(cell.why, language), test: cell.test };
-            (property.id, claim)
-        });
+    fn new(id: &'static str, cost: Option<&Cost>, language: Language) -> Self {
+        let claim = |Claim { property, holds, test, .. }| {
+            (property, ClaimBody { holds, why: say(id, property, language), test })
+        };
+        let trips = |cost: &Cost| TripsBody {
+            acquire: cost.acquire.total(),
+            release: cost.release.total(),
+        };
+        let times = |cost: &Cost| CostBody {
+            p50: micros(cost.p50),
+            p99: micros(cost.p99),
+            samples: cost.samples,
+        };
         Self {
-            id: row.id,
-            title: say(row.title, language),
-            properties: claims.collect(),
-            round_trips: cost.map(|cost| TripsBody {
-                acquire: cost.acquire.total(),
-                release: cost.release.total(),
-            }),
-            cost_us: cost.map(|cost| CostBody {
-                p50: micros(cost.p50),
-                p99: micros(cost.p99),
-                samples: cost.samples,
-            }),
-            use_when: say(row.use_when, language),
-            not_given: say(row.not_given, language),
+            id,
+            title: say("Titles", id, language),
+            properties: claims().filter(|claim| claim.lock == id).map(claim).collect(),
+            round_trips: cost.map(trips),
+            cost_us: cost.map(times),
+            use_when: say(id, "use_when", language),
+            not_given: say(id, "not_given", language),
         }
     }
+}
+
+/// Each once, in the order of the table.
+fn in_order(of: fn(Claim) -> &'static str) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    for one in claims().map(of) {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
 }
 
 fn micros(time: Duration) -> u64 {
@@ -140,19 +152,19 @@ impl Lab {
             }
             Err(Unkept::Trouble(error)) => return Err(error),
         };
-        let locks = ROWS.iter().map(|row| {
-            let cost = costs.iter().find(|cost| cost.id == row.id);
-            LockBody::new(row, cost, language)
-        });
-        let properties = PROPERTIES.iter().map(|property: &Property| PropertyBody {
-            id: property.id,
-            title: say(property.title, language),
-            explanation: say(property.explanation, language),
-        });
+        let lock = |id| LockBody::new(id, costs.iter().find(|cost| cost.id == id), language);
+        let property = |id| PropertyBody {
+            id,
+            title: say("Titles", id, language),
+            explanation: say("Properties", id, language),
+        };
+        let text = |section| texts::of("locks", language).and_then(|text| text.section(section));
+        let samples = costs.iter().map(|cost| cost.samples).min().unwrap_or(0).to_string();
         Ok(LocksBody {
-            locks: locks.collect(),
-            properties: properties.collect(),
-            note_on_fencing: say(FENCING, language),
+            locks: in_order(|claim| claim.lock).into_iter().map(lock).collect(),
+            properties: in_order(|claim| claim.property).into_iter().map(property).collect(),
+            note_on_fencing: text("Fencing").unwrap_or_default(),
+            note_on_costs: text("Costs").unwrap_or_default().replace("{samples}", &samples),
         })
     }
 }
@@ -180,12 +192,12 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
     };
     let zoo = zookeeper.as_ref();
     let zoo = zoo.map(|server| Zoo::new(&server.cluster(), SESSION));
-    let all = compare::Servers {
-        redis: Line::new(&servers.redis_url)?,
-        nodes,
-        sql: Some(Sql::new(servers.postgres.clone())),
-        zoo,
+    // One node and several are measured on servers of the same kind, where there are any.
+    let redis = match nodes.first() {
+        Some(node) => node.another_connection(),
+        None => Line::new(&servers.redis_url)?,
     };
+    let all = compare::Servers { redis, nodes, sql: Some(Sql::new(servers.postgres.clone())), zoo };
     let prefix = servers.prefix_of(MEASUREMENT);
     let costs = compare::measure(&all, &prefix).await;
     if let Some(zoo) = &all.zoo {
@@ -196,7 +208,7 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
         .execute(&servers.postgres)
         .await?;
     servers.sweep(MEASUREMENT).await?;
-    let complete = costs.len() == all.locks();
+    let complete = costs.len() == compare::measurable(&all);
     Ok((costs, complete))
 }
 
@@ -213,7 +225,7 @@ pub fn in_words(body: &LocksBody) -> String {
     for (title, width) in titles.iter().zip(&widths) {
         let _ = write!(head, "{title:<width$}");
     }
-    line(format!("{head}{:>12}{:>10}{:>10}", "round trips", "p50 µs", "p99 µs"));
+    line(format!("{head}{:>12}{:>10}{:>10}{:>8}", "round trips", "p50 µs", "p99 µs", "samples"));
     for lock in &body.locks {
         let mut row = format!("{:<18}", lock.id);
         for (title, width) in titles.iter().zip(&widths) {
@@ -226,7 +238,9 @@ pub fn in_words(body: &LocksBody) -> String {
         let cost = |pick: fn(CostBody) -> u64| {
             lock.cost_us.map_or("-".to_owned(), |cost| pick(cost).to_string())
         };
-        line(format!("{row}{trips:>12}{:>10}{:>10}", cost(|cost| cost.p50), cost(|cost| cost.p99)));
+        let [p50, p99] = [cost(|cost| cost.p50), cost(|cost| cost.p99)];
+        let samples = lock.cost_us.map_or(0, |cost| cost.samples);
+        line(format!("{row}{trips:>12}{p50:>10}{p99:>10}{samples:>8}"));
     }
     for property in &body.properties {
         line(String::new());
@@ -237,6 +251,8 @@ pub fn in_words(body: &LocksBody) -> String {
             }
         }
     }
+    line(String::new());
+    line(body.note_on_costs.clone());
     line(String::new());
     line(body.note_on_fencing.to_owned());
     text

@@ -311,16 +311,14 @@ impl Strategy {
         let sources = std::iter::once(&self.code).chain(self.scripts);
         let mut found: Vec<Excerpt> = sources.copied().flat_map(marks::excerpts).collect();
         translate(&mut found, self.id, "Marks", language);
-        for (id, source) in self.lock_sources() {
-            let mut of_lock = marks::excerpts(source);
+        for id in self.locks {
+            let sources = locks::SOURCES.iter().filter(|source| source.id == *id);
+            let sources = sources.map(|source| Source { file: source.file, text: source.text });
+            let mut of_lock: Vec<Excerpt> = sources.flat_map(marks::excerpts).collect();
             translate(&mut of_lock, "locks", id, language);
             found.extend(of_lock);
         }
         found
-    }
-
-    fn lock_sources(&self) -> Vec<(&'static str, Source)> {
-        Vec::new() // locks::SOURCES
     }
 }
 

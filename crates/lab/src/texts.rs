@@ -64,6 +64,7 @@ macro_rules! files {
 
 files! {
     "options"
+    "locks"
     "naive"
     "process-mutex"
     "mutex-unlock-before-commit"

@@ -1,7 +1,7 @@
-//! Postgres' advisory locks: numbers that a transaction, or a session, can hold.
+//! Postgres' advisory lock of a transaction: a number that ends with it.
 //!
 //! ```text
-//! pg_locks (in Postgres' memory)  hash of NAME → the transaction or session that has it
+//! pg_locks (in Postgres' memory)  hash of NAME → the transaction that has it
 //! ```
 //!
 //! Crashes. Of the holder: its connection ends, its transaction is rolled back, and the lock is
@@ -9,24 +9,17 @@
 //! silence: Postgres keeps lock and transaction until TCP gives up. Of Postgres: all transactions
 //! and locks end; a new primary knows none of them.
 //!
-//! [`AdvisoryLock`] is tied to a transaction, which the guard lends to the work: commit and unlock
-//! are one step. [`SessionAdvisoryLock`] is tied to a session, and behind a pool nobody knows
-//! which: it leaks, as shown.
+//! The guard lends its transaction to the work: commit and unlock are one step.
 
 use super::{
-    Acquired, Guard, Hold, Lock, LockError, Lost, Released, Retry, Why,
-    wire::{Binding, Sql, SqlTransaction},
+    Held, Hold, Watchdog, Why,
+    prelude::*,
+    wire::{Sql, SqlTransaction},
 };
-use sqlx::{FromRow, postgres::PgRow};
-use std::{
-    ops::{Deref, DerefMut},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::ErrorKind, sync::Weak};
 use tokio::{
     sync::{MappedMutexGuard, Mutex, MutexGuard},
-    task::AbortHandle,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 /// The interval and the timeout of the heartbeat on an idle connection.
@@ -48,303 +41,150 @@ pub struct AdvisoryLock {
     sql: Sql,
 }
 
+/// A held [`AdvisoryLock`], and the transaction that has it.
+pub type AdvisoryGuard = Held<AdvisoryLock>;
+
+/// The transaction that has the lock; cancelling the acquire closes its connection.
+type Own = Arc<Mutex<Option<SqlTransaction>>>;
+
 impl AdvisoryLock {
     /// Each holder and each waiter keeps one connection of the pool.
     pub fn new(sql: Sql) -> Self {
         Self { sql }
     }
 
-    /// The transaction, if it has the lock.
-    async fn attempt(
-        &self,
+    /// Whether the transaction has the lock before the deadline: Postgres keeps the queue.
+    async fn waits(
+        transaction: &mut SqlTransaction,
         name: &str,
-        retry: &Retry,
-    ) -> Result<Option<SqlTransaction>, sqlx::Error> {
-        let mut transaction = self.sql.begin().await?;
-        let locked: Option<(bool,)> = transaction.optional(TRY, |query| query.bind(name)).await?;
-        if locked == Some((true,)) {
-            return Ok(Some(transaction));
-        }
-        let left = retry.deadline().saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
+        deadline: Instant,
+    ) -> Result<bool, sqlx::Error> {
+        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         if left < Duration::from_millis(1) {
-            transaction.rollback().await?;
-            return Ok(None);
+            return Ok(false);
         }
         let wait = left.as_millis().to_string();
-        transaction.execute(SET_LOCK_TIMEOUT, move |query| query.bind(wait)).await?;
+        transaction.execute(SET_LOCK_TIMEOUT, |query| query.bind(wait)).await?;
         match transaction.execute(WAIT, |query| query.bind(name)).await {
-            Ok(_) => {
-                // The timeout is not for the work's own row locks.
-                transaction.execute(SET_LOCK_TIMEOUT, |query| query.bind("0")).await?;
-                Ok(Some(transaction))
-            }
             Err(sqlx::Error::Database(error))
                 if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
             {
-                transaction.rollback().await?;
-                Ok(None)
+                Ok(false)
             }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Lock for AdvisoryLock {
-    type Guard = AdvisoryGuard;
-
-    /// Cancelling closes the connection, and with it the lock.
-    async fn acquire(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> Result<Acquired<AdvisoryGuard>, LockError> {
-        let retry = Retry::new(wait, Duration::from_millis(10));
-        loop {
-            let outcome = match self.attempt(name, &retry).await {
-                Ok(Some(transaction)) => Ok(Acquired::Held(AdvisoryGuard::new(transaction))),
-                Ok(None) => Ok(Acquired::Contended { remaining: None }),
-                Err(error) => Err(LockError::from(error)),
-            };
-            if !retry.allows_another(&outcome).await {
-                return outcome;
+            outcome => {
+                outcome?;
+                // The timeout is not for the work's own row locks.
+                transaction.execute(SET_LOCK_TIMEOUT, |query| query.bind("0")).await?;
+                Ok(true)
             }
         }
     }
 }
 
-/// A held [`AdvisoryLock`], and the transaction that has it.
-pub struct AdvisoryGuard {
-    transaction: Arc<Mutex<Option<SqlTransaction>>>,
-    hold: Hold,
-    heartbeat: AbortHandle,
-}
+impl Protocol for AdvisoryLock {
+    type Own = Own;
+    const RELEASES: u32 = 1;
 
-impl AdvisoryGuard {
-    fn new(transaction: SqlTransaction) -> Self {
-        let transaction = Arc::new(Mutex::new(Some(transaction)));
-        let hold = Hold::until(None);
-        let heartbeat = tokio::spawn({
-            let (transaction, hold) = (transaction.clone(), hold.clone());
-            async move {
-                loop {
-                    sleep(HEARTBEAT).await;
-                    // In use: the work sees errors itself.
-                    let Ok(mut transaction) = transaction.try_lock() else {
-                        continue;
-                    };
-                    let Some(connection) = transaction.as_mut() else {
-                        return;
-                    };
-                    let beat = sqlx::query("SELECT 1").execute(connection.unwatched());
-                    if !matches!(timeout(HEARTBEAT_TIMEOUT, beat).await, Ok(Ok(_))) {
-                        hold.lose(Why::SessionGone);
-                        // Closes the connection: the lock must not wait for TCP to give up.
-                        *transaction = None;
-                        return;
-                    }
-                }
-            }
-        });
-        Self { transaction, hold, heartbeat: heartbeat.abort_handle() }
+    fn token(&self) -> String {
+        self.sql.unique_token()
     }
 
-    /// The transaction that has the lock: its writes are committed together with the unlock, or not
-    /// at all.
-    ///
-    /// To be held for statements only. While it is lent there is no heartbeat: [`Guard::lost`]
-    /// learns of its end from a failing statement only, and Postgres ends a transaction that is
-    /// idle for too long (`idle_in_transaction_session_timeout`).
-    pub async fn transaction(&self) -> Result<Lent<'_>, LockError> {
-        let transaction = self.transaction.lock().await;
-        let transaction = MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())?;
-        Ok(Lent { transaction, hold: &self.hold })
+    async fn attempt(&self, claim: &Claim<Own>, deadline: Instant) -> Answer<Attempt> {
+        let mut transaction = self.sql.begin().await?;
+        let name = &*claim.name;
+        //= CURE the lock belongs to the transaction: no lease to outlast, and it dies with its holder
+        let free: Option<(bool,)> = transaction.optional(TRY, |query| query.bind(name)).await?;
+        let ours = free == Some((true,)) || Self::waits(&mut transaction, name, deadline).await?;
+        if ours {
+            *claim.own.lock().await = Some(transaction);
+        } else {
+            transaction.rollback().await?;
+        }
+        Ok(Attempt::ours(ours))
     }
 
-    /// Releases the lock and undoes the work.
-    pub async fn roll_back(self) -> Result<Released, LockError> {
-        let transaction = self.transaction.lock().await.take().ok_or_else(gone)?;
-        let was_held = !self.hold.is_lost();
-        transaction.rollback().await?;
-        Ok(if was_held { Released::Freed } else { Released::NotHeld })
+    /// After an error nobody knows whether the work was committed; the lock is free either way.
+    async fn release(&self, claim: &Claim<Own>, ending: Ending<'_>) -> Answer<Released> {
+        // Under the mutex: waits for a running heartbeat, and prevents another one.
+        let transaction = claim.own.lock().await.take().ok_or_else(gone)?;
+        if ending.hold.is_lost() {
+            // Postgres would answer COMMIT with a rollback, without an error.
+            transaction.rollback().await?;
+            return Ok(Released::NotHeld);
+        }
+        //= CURE commit and unlock are one step: nobody comes in before the work can be seen
+        transaction.commit().await?;
+        Ok(Released::Freed)
+    }
+
+    /// A heartbeat while nobody uses the connection. It ends with the transaction.
+    fn keep(&self, claim: &Claim<Own>, hold: &Hold) -> Option<Watchdog> {
+        if let Some(transaction) = claim.own.try_lock().ok()?.as_mut() {
+            let hold = hold.clone();
+            transaction.told_by(move |error| told(&hold, error));
+        }
+        tokio::spawn(heartbeat(Arc::downgrade(&claim.own), hold.clone()));
+        None
     }
 }
 
-/// The lent transaction of an [`AdvisoryGuard`]. A failing statement marks the lock as lost:
-/// Postgres has freed it, and commits nothing.
-pub struct Lent<'a> {
-    transaction: MappedMutexGuard<'a, SqlTransaction>,
-    hold: &'a Hold,
-}
-
-impl Lent<'_> {
-    /// As [`SqlTransaction::execute`].
-    #[track_caller]
-    pub fn execute<'a>(
-        &'a mut self,
-        sql: &'static str,
-        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send + 'a {
-        let hold = self.hold;
-        let statement = self.transaction.execute(sql, bind);
-        async move { told(hold, statement.await) }
-    }
-
-    /// As [`SqlTransaction::optional`].
-    #[track_caller]
-    pub fn optional<'a, T: for<'r> FromRow<'r, PgRow> + Send + 'a>(
-        &'a mut self,
-        sql: &'static str,
-        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-    ) -> impl Future<Output = Result<Option<T>, sqlx::Error>> + Send + 'a {
-        let hold = self.hold;
-        let statement = self.transaction.optional(sql, bind);
-        async move { told(hold, statement.await) }
-    }
-}
-
-impl Deref for Lent<'_> {
-    type Target = SqlTransaction;
-
-    fn deref(&self) -> &SqlTransaction {
-        &self.transaction
-    }
-}
-
-impl DerefMut for Lent<'_> {
-    fn deref_mut(&mut self) -> &mut SqlTransaction {
-        &mut self.transaction
+async fn heartbeat(transaction: Weak<Mutex<Option<SqlTransaction>>>, hold: Hold) {
+    loop {
+        sleep(HEARTBEAT).await;
+        let Some(transaction) = transaction.upgrade() else {
+            return;
+        };
+        // In use: the work sees errors itself.
+        let Ok(mut transaction) = transaction.try_lock() else {
+            continue;
+        };
+        let Some(connection) = transaction.as_mut() else {
+            return;
+        };
+        let beat = sqlx::query("SELECT 1").execute(connection.unwatched());
+        if !matches!(timeout(HEARTBEAT_TIMEOUT, beat).await, Ok(Ok(_))) {
+            hold.lose(Why::SessionGone);
+            // Closes the connection: the lock must not wait for TCP to give up.
+            *transaction = None;
+            return;
+        }
     }
 }
 
 /// A refused statement aborts the transaction, whose locks Postgres frees at once. (Behind a
 /// savepoint it would not; counting the lock as lost there is the safe answer.)
-fn told<T>(hold: &Hold, outcome: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    match &outcome {
-        Err(error) if ends_session(error) => hold.lose(Why::SessionGone),
-        Err(sqlx::Error::Database(_)) => hold.lose(Why::NotOurs),
-        _ => {}
-    }
-    outcome
-}
-
-fn ends_session(error: &sqlx::Error) -> bool {
-    match error {
+fn told(hold: &Hold, error: &sqlx::Error) {
+    let session_gone = match error {
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
             // Ended or crashed (57P…), idle for too long, a broken connection.
             code.starts_with("57P") || code == "25P03" || code.starts_with("08")
         }),
-        other => {
-            matches!(other, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_))
-        }
-    }
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => true,
+        _ => return,
+    };
+    hold.lose(if session_gone { Why::SessionGone } else { Why::NotOurs });
 }
 
 fn gone() -> LockError {
-    LockError::Postgres(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
+    LockError::Postgres(sqlx::Error::Io(ErrorKind::ConnectionReset.into()))
 }
 
-impl Guard for AdvisoryGuard {
-    /// None: writes in the guard's own transaction need none.
-    fn fencing(&self) -> Option<u64> {
-        None
+impl AdvisoryGuard {
+    /// The transaction that has the lock: its writes are committed together with the unlock, or not
+    /// at all. A failing statement marks the lock as lost.
+    ///
+    /// To be held for statements only. While it is lent there is no heartbeat, and Postgres ends a
+    /// transaction that is idle for too long (`idle_in_transaction_session_timeout`).
+    pub async fn transaction(&self) -> Result<MappedMutexGuard<'_, SqlTransaction>, LockError> {
+        let transaction = self.claim.own.lock().await;
+        MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())
     }
 
-    fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Commits. After an error nobody knows whether the work was committed; the lock is free either
-    /// way. [`Released::NotHeld`]: a refused statement had freed the lock, and nothing is
-    /// committed.
-    async fn release(self) -> Result<Released, LockError> {
-        // Under the mutex: waits for a running heartbeat, and prevents another one.
-        let transaction = self.transaction.lock().await.take().ok_or_else(gone)?;
-        if self.hold.is_lost() {
-            // Postgres would answer COMMIT with a rollback, without an error.
-            transaction.rollback().await?;
-            return Ok(Released::NotHeld);
-        }
-        transaction.commit().await?;
-        Ok(Released::Freed)
-    }
-}
-
-impl Drop for AdvisoryGuard {
-    fn drop(&mut self) {
-        self.heartbeat.abort();
-        self.hold.lose(Why::Released);
-    }
-}
-
-// --- the one that leaks
-
-/// The session-level lock, used as a pool suggests: each statement on any free connection.
-///
-/// THE FLAW: the lock belongs to a *session*. The unlock may reach another one, which answers
-/// `false`; the lock stays with an idle connection of the pool, whose next user can take it again,
-/// because to Postgres that is the same session.
-#[derive(Clone)]
-pub struct SessionAdvisoryLock {
-    sql: Sql,
-}
-
-impl SessionAdvisoryLock {
-    pub fn new(sql: Sql) -> Self {
-        Self { sql }
-    }
-}
-
-impl Lock for SessionAdvisoryLock {
-    type Guard = SessionAdvisoryGuard;
-
-    async fn acquire(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> Result<Acquired<SessionAdvisoryGuard>, LockError> {
-        const TRY: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
-        let retry = Retry::new(wait, Duration::from_millis(10));
-        loop {
-            let locked: Result<Option<(bool,)>, _> =
-                self.sql.optional(TRY, |query| query.bind(name)).await;
-            let outcome = match locked {
-                Ok(Some((true,))) => Ok(Acquired::Held(SessionAdvisoryGuard {
-                    sql: self.sql.clone(),
-                    name: name.to_owned(),
-                })),
-                Ok(_) => Ok(Acquired::Contended { remaining: None }),
-                Err(error) => Err(LockError::from(error)),
-            };
-            if !retry.allows_another(&outcome).await {
-                return outcome;
-            }
-        }
-    }
-}
-
-/// A held [`SessionAdvisoryLock`]; it does not know its session.
-pub struct SessionAdvisoryGuard {
-    sql: Sql,
-    name: String,
-}
-
-impl Guard for SessionAdvisoryGuard {
-    fn fencing(&self) -> Option<u64> {
-        None
-    }
-
-    fn lost(&self) -> Lost {
-        Lost::never()
-    }
-
-    async fn release(self) -> Result<Released, LockError> {
-        const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-        let name = self.name.clone();
-        let unlocked: Option<(bool,)> =
-            self.sql.optional(UNLOCK, move |query| query.bind(name)).await?;
-        Ok(match unlocked {
-            Some((true,)) => Released::Freed,
-            _ => Released::NotHeld,
-        })
+    /// Releases the lock and undoes the work.
+    pub async fn roll_back(self) -> Answer<Released> {
+        let transaction = self.claim.own.lock().await.take().ok_or_else(gone)?;
+        let was_held = !self.hold.is_lost();
+        transaction.rollback().await?;
+        Ok(Released::freed(was_held))
     }
 }

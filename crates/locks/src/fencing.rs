@@ -13,7 +13,7 @@
 //! resource refuses all writers until the numbers have caught up, which is safe for the data.
 
 use super::{
-    LockError,
+    Answer,
     wire::{Line, LuaScript, Sql},
 };
 
@@ -42,10 +42,10 @@ impl RedisResource {
         Self { line }
     }
 
-    pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Result<Write, LockError> {
+    pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
         let call = WRITE.on(&[key]).arg(fencing).arg(value);
-        let answer: Result<(bool, u64), _> = self.line.run(&call).await;
-        let (applied, newest) = answer.map_err(|error| self.line.lock_error(error))?;
+        //= CURE the resource compares the number and writes in one step: an older holder is refused
+        let (applied, newest) = self.line.call(&call).await?;
         Ok(if applied { Write::Applied } else { Write::Refused { newest } })
     }
 }
@@ -62,13 +62,14 @@ impl PostgresResource {
     }
 
     /// One statement: compared and written under the row's own lock.
-    pub async fn write(&self, name: &str, fencing: u64, value: &str) -> Result<Write, LockError> {
+    pub async fn write(&self, name: &str, fencing: u64, value: &str) -> Answer<Write> {
         const WRITE: &str = "
             INSERT INTO lab.fenced AS resource (name, newest, value) VALUES ($1, $2, $3)
             ON CONFLICT (name) DO UPDATE SET newest = $2, value = $3 WHERE resource.newest <= $2";
         const NEWEST: &str = "SELECT newest FROM lab.fenced WHERE name = $1";
         // A bigint holds no newer number.
         let number = i64::try_from(fencing).unwrap_or(i64::MAX);
+        //= CURE the row refuses a number that is older than the one it has seen
         let written =
             self.sql.execute(WRITE, |query| query.bind(name).bind(number).bind(value)).await?;
         if written > 0 {

@@ -1,7 +1,7 @@
 //! The used part of `zookeeper_client`, for builds without the feature `zookeeper`: connecting is
-//! an error.
+//! an error, so nothing else can be called.
 
-use std::{fmt, future, time::Duration};
+use std::{convert::Infallible, fmt, future, time::Duration};
 
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("this program was built without ZooKeeper's client (cargo build --features zookeeper)")]
@@ -27,12 +27,11 @@ pub enum Error {
 pub enum SessionState {
     SyncConnected,
     ConnectedReadOnly,
-    Closed,
 }
 
 impl SessionState {
     pub const fn is_terminated(self) -> bool {
-        matches!(self, Self::Closed)
+        false
     }
 }
 
@@ -52,19 +51,24 @@ pub struct Stat {
 }
 
 pub struct Acls;
-
-impl Acls {
-    pub const fn anyone_all() -> Self {
-        Self
-    }
-}
-
 pub struct CreateOptions;
+pub struct Connector;
+#[derive(Debug, Clone)]
+pub struct Client(Infallible);
+pub struct OneshotWatcher(Infallible);
+pub struct StateWatcher(Infallible);
+pub struct CreateSequence(Infallible);
 
 pub enum CreateMode {
     Persistent,
     Container,
     EphemeralSequential,
+}
+
+impl Acls {
+    pub const fn anyone_all() -> Self {
+        Self
+    }
 }
 
 impl CreateMode {
@@ -73,39 +77,52 @@ impl CreateMode {
     }
 }
 
-pub struct Connector;
-
 impl Connector {
     pub fn with_session_timeout(self, _: Duration) -> Self {
         self
     }
 
-    pub async fn connect(self, _: &str) -> Result<Client, Error> {
-        Err(Error::Custom(NotBuilt))
+    pub fn connect(self, _: &str) -> impl Future<Output = Result<Client, Error>> {
+        future::ready(Err(Error::Custom(NotBuilt)))
     }
 }
-
-#[derive(Debug, Clone)]
-pub struct Client(());
-pub struct OneshotWatcher(());
-pub struct StateWatcher(());
-pub struct CreateSequence(());
 
 impl fmt::Display for CreateSequence {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ok(())
+        match self.0 {}
     }
 }
 
-impl OneshotWatcher {
-    pub async fn changed(self) -> WatchedEvent {
-        future::pending().await
+macro_rules! never {
+    ($($of:ident {
+        $(fn $name:ident -> $answer:ty;)*
+        $(async $request:ident($($with:ty),*) -> $result:ty;)*
+    })*) => {$(
+        impl $of {
+            $(pub fn $name(&self) -> $answer { match self.0 {} })*
+            $(pub async fn $request(&self, $(_: $with),*) -> $result { match self.0 {} })*
+        }
+    )*};
+}
+
+never! {
+    OneshotWatcher { async changed() -> WatchedEvent; }
+    Client {
+        fn state -> SessionState;
+        fn state_watcher -> StateWatcher;
+        fn session_timeout -> Duration;
+        async create(&str, &[u8], &CreateOptions) -> Result<(Stat, CreateSequence), Error>;
+        async delete(&str, Option<i32>) -> Result<(), Error>;
+        async list_children(&str) -> Result<Vec<String>, Error>;
+        async sync(&str) -> Result<(), Error>;
+        async get_data(&str) -> Result<(Vec<u8>, Stat), Error>;
+        async check_and_watch_stat(&str) -> Result<(Option<Stat>, OneshotWatcher), Error>;
     }
 }
 
 impl StateWatcher {
     pub async fn changed(&mut self) -> SessionState {
-        future::pending().await
+        match self.0 {}
     }
 }
 
@@ -116,49 +133,5 @@ impl Client {
 
     pub async fn connect(cluster: &str) -> Result<Self, Error> {
         Self::connector().connect(cluster).await
-    }
-
-    pub fn state(&self) -> SessionState {
-        SessionState::Closed
-    }
-
-    pub fn state_watcher(&self) -> StateWatcher {
-        StateWatcher(())
-    }
-
-    pub fn session_timeout(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    pub async fn create(
-        &self,
-        _: &str,
-        _: &[u8],
-        _: &CreateOptions,
-    ) -> Result<(Stat, CreateSequence), Error> {
-        Err(Error::ClientClosed)
-    }
-
-    pub async fn delete(&self, _: &str, _: Option<i32>) -> Result<(), Error> {
-        Err(Error::ClientClosed)
-    }
-
-    pub async fn list_children(&self, _: &str) -> Result<Vec<String>, Error> {
-        Err(Error::ClientClosed)
-    }
-
-    pub async fn sync(&self, _: &str) -> Result<(), Error> {
-        Err(Error::ClientClosed)
-    }
-
-    pub async fn get_data(&self, _: &str) -> Result<(Vec<u8>, Stat), Error> {
-        Err(Error::ClientClosed)
-    }
-
-    pub async fn check_and_watch_stat(
-        &self,
-        _: &str,
-    ) -> Result<(Option<Stat>, OneshotWatcher), Error> {
-        Err(Error::ClientClosed)
     }
 }

@@ -8,14 +8,7 @@
 //!
 //! Crashes: the lease ends the lock. That much is right.
 
-use super::{
-    Acquired, Guard, Lock, LockError, Lost, Released, Retry,
-    wire::{Line, millis},
-};
-use redis::cmd;
-use std::time::Duration;
-
-const PAUSE: Duration = Duration::from_millis(10);
+use super::prelude::*;
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -30,63 +23,27 @@ impl SetPxNoOwner {
     }
 }
 
-impl Lock for SetPxNoOwner {
-    type Guard = SetPxGuard;
+impl Protocol for SetPxNoOwner {
+    type Own = ();
+    const RELEASES: u32 = 1;
 
-    async fn acquire(&self, name: &str, wait: Duration) -> Result<Acquired<SetPxGuard>, LockError> {
-        let retry = Retry::new(wait, PAUSE);
-        loop {
-            let set: Result<Option<String>, _> = self
-                .line
-                .send(
-                    cmd("SET")
-                        .arg(name)
-                        // THE FLAW begins here: the same value for everybody.
-                        .arg("locked")
-                        .arg("NX")
-                        .arg("PX")
-                        .arg(millis(self.lease)),
-                )
-                .await;
-            let outcome = match set {
-                Ok(Some(_)) => Ok(Acquired::Held(SetPxGuard {
-                    line: self.line.clone(),
-                    name: name.to_owned(),
-                })),
-                Ok(None) => Ok(Acquired::Contended { remaining: None }),
-                Err(error) => Err(self.line.lock_error(error)),
-            };
-            if !retry.allows_another(&outcome).await {
-                return outcome;
-            }
-        }
-    }
-}
-
-/// A held [`SetPxNoOwner`], or what is left of it.
-#[derive(Debug)]
-pub struct SetPxGuard {
-    line: Line,
-    name: String,
-}
-
-impl Guard for SetPxGuard {
-    fn fencing(&self) -> Option<u64> {
-        None
+    /// Stays unused.
+    fn token(&self) -> String {
+        "locked".to_owned()
     }
 
-    fn lost(&self) -> Lost {
-        Lost::never()
+    async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
+        let mut set = cmd("SET");
+        //= FLAW the same value for everybody: nobody can tell whose lock it is
+        set.arg(&*claim.name).arg("locked");
+        //= CURE value and expiry in one command: no crash comes in between
+        let taken = self.line.ask(set.arg("NX").arg("PX").arg(millis(self.lease)));
+        Ok(Attempt::ours(taken.await?))
     }
 
-    async fn release(self) -> Result<Released, LockError> {
-        // THE FLAW: after the end of our lease this deletes the next holder's lock, a third client
-        // comes in, and the release counts as a success.
-        let deleted: Result<u32, _> = self.line.send(cmd("DEL").arg(&self.name)).await;
-        match deleted {
-            Ok(1) => Ok(Released::Freed),
-            Ok(_) => Ok(Released::NotHeld),
-            Err(error) => Err(self.line.lock_error(error)),
-        }
+    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        //= FLAW after the end of our lease this deletes the next holder's lock, and says it worked
+        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
+        Ok(Released::freed(deleted))
     }
 }

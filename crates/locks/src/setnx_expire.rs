@@ -10,15 +10,7 @@
 //! Crashes: between the two commands, the lock stays for ever. The article's repair: a client that
 //! waited in vain and finds no expiry takes the lock over. That is the second flaw.
 
-use super::{
-    Acquired, Guard, Lock, LockError, Lost, Released, Retry,
-    wire::{Line, millis},
-};
-use redis::{RedisError, cmd};
-use std::time::Duration;
-
-/// In the article: 3 ms and a random time.
-const PAUSE: Duration = Duration::from_millis(5);
+use super::prelude::*;
 
 /// What to do about a lock without an expiry, once the waiting time is over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,124 +44,73 @@ impl SetnxExpire {
         self
     }
 
-    async fn setnx(&self, name: &str) -> Result<bool, RedisError> {
-        self.line.send(cmd("SETNX").arg(name).arg("locked")).await
+    async fn setnx(&self, name: &str) -> Answer<bool> {
+        self.line.ask(cmd("SETNX").arg(name).arg("locked")).await
     }
 
-    async fn expire(&self, name: &str) -> Result<(), RedisError> {
-        let mut expire = cmd("PEXPIRE");
-        self.line.send(expire.arg(name).arg(millis(self.lease))).await
+    async fn expire(&self, name: &str) -> Answer<()> {
+        self.line.ask(cmd("PEXPIRE").arg(name).arg(millis(self.lease))).await
     }
 
     /// Whether it is ours.
-    async fn attempt(&self, name: &str) -> Result<bool, RedisError> {
+    async fn take(&self, name: &str) -> Answer<bool> {
         if !self.setnx(name).await? {
             return Ok(false);
         }
-        // THE FLAW: a client that dies here leaves a lock without an end.
+        //= FLAW a client that dies here leaves a lock without an end
         self.expire(name).await?;
         Ok(true)
     }
 
-    /// The waiting time is over. Whether the lock is ours after all.
-    async fn repair(&self, name: &str) -> Result<bool, RedisError> {
-        if self.repair == Repair::Never {
-            return Ok(false);
-        }
-        let ttl: i64 = self.line.send(cmd("PTTL").arg(name)).await?;
-        const NO_EXPIRY: i64 = -1;
-        if ttl != NO_EXPIRY {
-            return Ok(false);
-        }
+    /// Nobody will end this lock. Whether it is ours after all.
+    async fn repair(&self, name: &str) -> Answer<bool> {
         match self.repair {
             Repair::Never => Ok(false),
             Repair::TakeOver => {
-                // THE SECOND FLAW: the answer is ignored. Two repairers both have the lock, as does
-                // a holder that is merely slow.
+                //= FLAW the answer is ignored: two repairers both have the lock, as does a slow holder
                 let _ = self.setnx(name).await?;
                 self.expire(name).await?;
                 Ok(true)
             }
             Repair::DeleteAndTake => {
-                // THE SAME FLAW: this may delete what another repairer has just taken.
-                let _: u32 = self.line.send(cmd("DEL").arg(name)).await?;
-                self.attempt(name).await
+                //= FLAW this may delete what another repairer has just taken
+                let _: u32 = self.line.ask(cmd("DEL").arg(name)).await?;
+                self.take(name).await
             }
             Repair::OnlyExpire => {
+                //= CURE an end for the dead lock, and nothing else: nobody has won anything
                 self.expire(name).await?;
                 Ok(false)
             }
         }
     }
-
-    fn guard(&self, name: &str) -> SetnxExpireGuard {
-        SetnxExpireGuard { line: self.line.clone(), name: name.to_owned() }
-    }
 }
 
-impl Lock for SetnxExpire {
-    type Guard = SetnxExpireGuard;
+impl Protocol for SetnxExpire {
+    type Own = ();
+    /// In the article: 3 ms and a random time.
+    const PAUSE: Duration = Duration::from_millis(5);
+    const RELEASES: u32 = 1;
 
-    async fn acquire(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> Result<Acquired<SetnxExpireGuard>, LockError> {
-        let retry = Retry::new(wait, PAUSE);
-        loop {
-            let outcome = match self.attempt(name).await {
-                Ok(true) => Ok(Acquired::Held(self.guard(name))),
-                Ok(false) => Ok(Acquired::Contended { remaining: None }),
-                Err(error) => Err(self.line.lock_error(error)),
-            };
-            if retry.allows_another(&outcome).await {
-                continue;
-            }
-            return match outcome {
-                Ok(Acquired::Contended { .. }) => match self.repair(name).await {
-                    Ok(true) => Ok(Acquired::Held(self.guard(name))),
-                    Ok(false) => outcome,
-                    Err(error) => Err(self.line.lock_error(error)),
-                },
-                other => other,
-            };
+    /// Stays unused.
+    fn token(&self) -> String {
+        "locked".to_owned()
+    }
+
+    async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
+        const NO_EXPIRY: i64 = -1;
+        let mut ours = self.take(&claim.name).await?;
+        let waited_in_vain = !ours && Instant::now() >= deadline;
+        if waited_in_vain && self.repair != Repair::Never {
+            let ttl: i64 = self.line.ask(cmd("PTTL").arg(&*claim.name)).await?;
+            ours = ttl == NO_EXPIRY && self.repair(&claim.name).await?;
         }
-    }
-}
-
-/// A held [`SetnxExpire`].
-#[derive(Debug)]
-pub struct SetnxExpireGuard {
-    line: Line,
-    name: String,
-}
-
-impl SetnxExpireGuard {
-    /// The article's way for long work: EXPIRE again.
-    pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
-        let mut expire = cmd("PEXPIRE");
-        let extended: Result<(), _> =
-            self.line.send(expire.arg(&self.name).arg(millis(lease))).await;
-        extended.map_err(|error| self.line.lock_error(error))
-    }
-}
-
-impl Guard for SetnxExpireGuard {
-    fn fencing(&self) -> Option<u64> {
-        None
+        Ok(Attempt::ours(ours))
     }
 
-    fn lost(&self) -> Lost {
-        Lost::never()
-    }
-
-    async fn release(self) -> Result<Released, LockError> {
-        // THE THIRD FLAW: the lock may be another client's by now.
-        let deleted: Result<u32, _> = self.line.send(cmd("DEL").arg(&self.name)).await;
-        match deleted {
-            Ok(1) => Ok(Released::Freed),
-            Ok(_) => Ok(Released::NotHeld),
-            Err(error) => Err(self.line.lock_error(error)),
-        }
+    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        //= FLAW the lock may be another client's by now
+        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
+        Ok(Released::freed(deleted))
     }
 }

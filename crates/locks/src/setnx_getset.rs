@@ -12,14 +12,8 @@
 //!
 //! All clocks must agree: a fast one steals a living lock, a slow one keeps a dead one.
 
-use super::{
-    Acquired, Guard, Lock, LockError, Lost, Released, Retry,
-    wire::{Clock, Line, millis},
-};
-use redis::{RedisError, cmd};
-use std::time::Duration;
-
-const PAUSE: Duration = Duration::from_millis(5);
+use super::{prelude::*, wire::Clock};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// How an ended lock is taken over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,97 +44,52 @@ impl SetnxGetset {
         self
     }
 
-    /// Our stamp, if the lock is ours.
-    async fn attempt(&self, name: &str) -> Result<Option<i64>, RedisError> {
+    /// Whether an ended lock is ours now, with this stamp; `seen` is the one that has ended.
+    async fn take_over(&self, name: &str, stamp: i64, seen: Option<i64>) -> Answer<bool> {
+        if self.takeover == Takeover::DeleteAndSetnx {
+            //= FLAW of two that saw the end, the second deletes what the first has just taken
+            let _: u32 = self.line.ask(cmd("DEL").arg(name)).await?;
+            return self.line.ask(cmd("SETNX").arg(name).arg(stamp)).await;
+        }
+        //= FLAW the loser has overwritten the winner's stamp: the key no longer says when it ends
+        let old: Option<i64> = self.line.ask(cmd("GETSET").arg(name).arg(stamp)).await?;
+        //= CURE the lock goes to whoever replaced the stamp that had ended
+        Ok(old.is_none() || old == seen)
+    }
+}
+
+impl Protocol for SetnxGetset {
+    /// Our stamp.
+    type Own = Arc<AtomicI64>;
+    const PAUSE: Duration = Duration::from_millis(5);
+    const RELEASES: u32 = 1;
+
+    /// Stays unused.
+    fn token(&self) -> String {
+        "stamp".to_owned()
+    }
+
+    async fn attempt(&self, claim: &Claim<Self::Own>, _: Instant) -> Answer<Attempt> {
         let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
         let stamp = self.clock.now_ms().saturating_add(lease).saturating_add(1);
-        if self.line.send(cmd("SETNX").arg(name).arg(stamp)).await? {
-            return Ok(Some(stamp));
+        claim.own.store(stamp, Relaxed);
+        if self.line.ask(cmd("SETNX").arg(&*claim.name).arg(stamp)).await? {
+            return Ok(Attempt::ours(true));
         }
-        let seen: Option<i64> = self.line.send(cmd("GET").arg(name)).await?;
+        let seen: Option<i64> = self.line.ask(cmd("GET").arg(&*claim.name)).await?;
+        //= FLAW another client's stamp against our own clock: a fast clock steals a living lock
         if seen.is_some_and(|seen| seen > self.clock.now_ms()) {
-            return Ok(None);
+            return Ok(Attempt::ours(false));
         }
-        if self.takeover == Takeover::DeleteAndSetnx {
-            // THE FLAW that the article warns of: of two clients that saw the end, the second
-            // deletes what the first has just taken.
-            let _: u32 = self.line.send(cmd("DEL").arg(name)).await?;
-            let ours: bool = self.line.send(cmd("SETNX").arg(name).arg(stamp)).await?;
-            return Ok(ours.then_some(stamp));
-        }
-        let old: Option<i64> = self.line.send(cmd("GETSET").arg(name).arg(stamp)).await?;
-        // Ours, if we replaced the stamp that we saw end (or nothing).
-        if old.is_none() || old == seen {
-            return Ok(Some(stamp));
-        }
-        // THE FLAW: another client was faster, and we have overwritten its stamp. "Harmless", says
-        // the article; but the holder's record of its end no longer matches the key.
-        Ok(None)
-    }
-}
-
-impl Lock for SetnxGetset {
-    type Guard = SetnxGetsetGuard;
-
-    async fn acquire(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> Result<Acquired<SetnxGetsetGuard>, LockError> {
-        let retry = Retry::new(wait, PAUSE);
-        loop {
-            let outcome = match self.attempt(name).await {
-                Ok(Some(stamp)) => Ok(Acquired::Held(SetnxGetsetGuard {
-                    line: self.line.clone(),
-                    name: name.to_owned(),
-                    clock: self.clock.clone(),
-                    stamp,
-                })),
-                Ok(None) => Ok(Acquired::Contended { remaining: None }),
-                Err(error) => Err(self.line.lock_error(error)),
-            };
-            if !retry.allows_another(&outcome).await {
-                return outcome;
-            }
-        }
-    }
-}
-
-/// A held [`SetnxGetset`].
-#[derive(Debug)]
-pub struct SetnxGetsetGuard {
-    line: Line,
-    name: String,
-    clock: Clock,
-    stamp: i64,
-}
-
-impl SetnxGetsetGuard {
-    /// The end by the holder's clock, as the holder wrote it.
-    pub fn stamp(&self) -> i64 {
-        self.stamp
-    }
-}
-
-impl Guard for SetnxGetsetGuard {
-    fn fencing(&self) -> Option<u64> {
-        None
+        Ok(Attempt::ours(self.take_over(&claim.name, stamp, seen).await?))
     }
 
-    fn lost(&self) -> Lost {
-        Lost::never()
-    }
-
-    async fn release(self) -> Result<Released, LockError> {
-        if self.clock.now_ms() >= self.stamp {
+    async fn release(&self, claim: &Claim<Self::Own>, _: Ending<'_>) -> Answer<Released> {
+        if self.clock.now_ms() >= claim.own.load(Relaxed) {
             return Ok(Released::NotHeld);
         }
-        // THE FLAW: check, then delete. In between another client may have taken the lock.
-        let deleted: Result<u32, _> = self.line.send(cmd("DEL").arg(&self.name)).await;
-        match deleted {
-            Ok(1) => Ok(Released::Freed),
-            Ok(_) => Ok(Released::NotHeld),
-            Err(error) => Err(self.line.lock_error(error)),
-        }
+        //= FLAW check, then delete: in between another client may have taken the lock
+        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
+        Ok(Released::freed(deleted))
     }
 }

@@ -12,15 +12,7 @@
 //!
 //! Cost: a write and an fsync for taking it and for releasing it, and polling while waiting.
 
-use super::{
-    Acquired, Guard, Hold, Lock, LockError, Lost, Released, Retry, Undo, Why,
-    token::RELEASE_ATTEMPTS,
-    wire::{Sql, millis},
-};
-use std::time::Duration;
-use tokio::time::Instant;
-
-const PAUSE: Duration = Duration::from_millis(15);
+use super::{prelude::*, wire::Sql};
 
 /// `clock_timestamp()`, because `now()` is the start of the transaction: too early after a wait for
 /// the row.
@@ -60,15 +52,7 @@ impl TableLock {
         Self { sql, lease }
     }
 
-    /// The version, if the lock is ours.
-    async fn attempt(&self, name: &str, owner: &str) -> Result<Option<u64>, sqlx::Error> {
-        let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
-        let row: Option<(i64,)> =
-            self.sql.optional(ACQUIRE, |query| query.bind(name).bind(owner).bind(lease)).await?;
-        Ok(row.and_then(|(version,)| u64::try_from(version).ok()))
-    }
-
-    /// The rest of the holder's lease. Asked only before giving up.
+    /// The rest of the holder's lease.
     async fn remaining(&self, name: &str) -> Option<Duration> {
         let row: Result<Option<(i64,)>, _> =
             self.sql.optional(REMAINING, |query| query.bind(name)).await;
@@ -77,105 +61,43 @@ impl TableLock {
     }
 }
 
-impl Lock for TableLock {
-    type Guard = TableGuard;
+impl Protocol for TableLock {
+    type Own = ();
+    const PAUSE: Duration = Duration::from_millis(15);
 
-    async fn acquire(&self, name: &str, wait: Duration) -> Result<Acquired<TableGuard>, LockError> {
-        let owner = self.sql.unique_token();
-        let retry = Retry::new(wait, PAUSE);
-        let mut undo = Undo::with({
-            let (sql, name, owner) = (self.sql.clone(), name.to_owned(), owner.clone());
-            || async move {
-                let _ = sql.execute(RELEASE, move |query| query.bind(name).bind(owner)).await;
-            }
-        });
-        // An attempt without a reply may still take the lock after a later answer.
-        let mut doubt = false;
-        loop {
-            let sent = Instant::now();
-            undo.arm(true);
-            let outcome = match self.attempt(name, &owner).await {
-                Ok(Some(version)) => {
-                    let hold = Hold::lease(sent, self.lease);
-                    if !hold.is_lost() {
-                        undo.arm(false);
-                        return Ok(Acquired::Held(TableGuard {
-                            sql: self.sql.clone(),
-                            name: name.to_owned(),
-                            owner,
-                            version,
-                            hold,
-                        }));
-                    }
-                    Ok(Acquired::Contended { remaining: None })
-                }
-                Ok(None) => {
-                    undo.arm(doubt);
-                    Ok(Acquired::Contended { remaining: None })
-                }
-                Err(error) => {
-                    doubt = true;
-                    Err(LockError::from(error))
-                }
-            };
-            if retry.allows_another(&outcome).await {
-                continue;
-            }
-            return match outcome {
-                Ok(Acquired::Contended { .. }) => {
-                    Ok(Acquired::Contended { remaining: self.remaining(name).await })
-                }
-                other => other,
-            };
+    fn token(&self) -> String {
+        self.sql.unique_token()
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        Some(Lease { time: self.lease, renewed: false })
+    }
+
+    async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
+        let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
+        let (name, owner) = (&*claim.name, &*claim.token);
+        //= CURE one statement decides, by the database's clock: free, expired, or our own attempt
+        let taking = self.sql.optional(ACQUIRE, |query| query.bind(name).bind(owner).bind(lease));
+        if let Some((version,)) = taking.await? {
+            let version: i64 = version;
+            return Ok(Attempt::Ours { fencing: u64::try_from(version).ok(), earlier: false });
         }
-    }
-}
-
-/// A held [`TableLock`].
-pub struct TableGuard {
-    sql: Sql,
-    name: String,
-    owner: String,
-    version: u64,
-    hold: Hold,
-}
-
-impl Guard for TableGuard {
-    fn fencing(&self) -> Option<u64> {
-        Some(self.version)
+        // Asked only before giving up.
+        let is_last = Instant::now() >= deadline;
+        let remaining = if is_last { self.remaining(name).await } else { None };
+        Ok(Attempt::Taken { remaining })
     }
 
-    fn lost(&self) -> Lost {
-        self.hold.lost()
+    async fn release(&self, claim: &Claim, ending: Ending<'_>) -> Answer<Released> {
+        let (name, owner) = (&*claim.name, &*claim.token);
+        //= CURE only the owner's row is freed, and only within its lease
+        let freed = self.sql.execute(RELEASE, |query| query.bind(name).bind(owner)).await?;
+        // Gone before its lease was over: our request with the lost reply did it.
+        Ok(Released::freed(freed > 0 || (ending.again && !ending.hold.is_lost())))
     }
 
-    async fn release(self) -> Result<Released, LockError> {
-        let mut in_doubt = false;
-        for attempts_left in (0..RELEASE_ATTEMPTS).rev() {
-            let (name, owner) = (self.name.clone(), self.owner.clone());
-            let released =
-                self.sql.execute(RELEASE, move |query| query.bind(name).bind(owner)).await;
-            match released {
-                Ok(1..) => return Ok(Released::Freed),
-                // Gone before its lease was over: our attempt with the lost reply did it.
-                Ok(0) if in_doubt && !self.hold.is_lost() => return Ok(Released::Freed),
-                Ok(0) => return Ok(Released::NotHeld),
-                Err(error) => {
-                    let error = LockError::from(error);
-                    if attempts_left == 0 || !error.is_unreachable() {
-                        return Err(error);
-                    }
-                    in_doubt = true;
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-        }
-        Ok(Released::NotHeld)
-    }
-}
-
-impl Drop for TableGuard {
-    fn drop(&mut self) {
-        self.hold.lose(Why::Released);
+    async fn undo(&self, claim: &Claim) {
+        let (name, owner) = (&*claim.name, &*claim.token);
+        let _ = self.sql.execute(RELEASE, |query| query.bind(name).bind(owner)).await;
     }
 }

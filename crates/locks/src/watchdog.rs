@@ -1,9 +1,9 @@
-//! Renews a lease as long as its holder lives.
+//! What runs beside a holder: the watchdog, which renews a lease as long as its holder lives.
 //!
 //! ```text
 //! guard ──owns──▶ Watchdog ──task──▶ every third of the lease: renew ─┬─ yes: it begins anew
-//!                    │                                                ├─ not ours  lost, at once
-//!        drop: abort ┘                                                └─ silence: again
+//!                    │                                              ├─ not ours: lost, at once
+//!        drop: abort ┘                                              └─ silence: again
 //! ```
 //!
 //! Crashes: the task dies with its process, and the lease ends. A paused process renews too late,
@@ -16,76 +16,73 @@
 //! A watchdog also keeps the lock of a holder that hangs: use none if the lock must end at a fixed
 //! time.
 
-use super::{
-    Hold, LockError, Why,
-    wire::{Line, ScriptCall},
-};
-use std::{sync::Arc, time::Duration};
+use super::{Claim, Hold, Protocol, Why};
+use std::time::Duration;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout_at},
 };
 
-/// The task that renews one lease. Dropping it ends it.
+/// A task beside one holder. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watchdog(JoinHandle<()>);
 
 impl Watchdog {
-    /// `renew` answers whether the lock is still ours.
-    pub(super) fn start<F>(
-        hold: Hold,
-        lease: Duration,
-        mut renew: impl FnMut() -> F + Send + 'static,
-    ) -> Self
-    where
-        F: Future<Output = Result<bool, LockError>> + Send,
-    {
-        Self(tokio::spawn(async move {
-            loop {
-                sleep(lease / 3).await;
-                loop {
-                    let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
-                        hold.lose(Why::LeaseOver);
-                        return;
-                    };
-                    let sent = Instant::now();
-                    match timeout_at(end, renew()).await {
-                        Ok(Ok(true)) if hold.renewed(sent, lease) => break,
-                        // Renewed too late: the holder has given up.
-                        Ok(Ok(true)) => return,
-                        Ok(Ok(false)) => {
-                            hold.lose(Why::NotOurs);
-                            return;
-                        }
-                        Ok(Err(error)) => {
-                            tracing::debug!(%error, "a lease was not renewed; trying again");
-                            sleep((lease / 20).max(Duration::from_millis(1))).await;
-                        }
-                        Err(_) => {}
-                    }
-                }
-            }
-        }))
+    pub(crate) fn start(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task))
     }
 
-    /// Renews on one node by this script, which answers 1 for "still ours".
-    pub(super) fn of_one(hold: Hold, lease: Duration, line: Line, call: ScriptCall) -> Self {
-        let renewal = Arc::new((line, call));
-        Self::start(hold, lease, move || {
-            let renewal = renewal.clone();
-            async move {
-                let (line, call) = &*renewal;
-                let renewed: Result<bool, _> = line.run(call).await;
-                renewed.map_err(|error| line.lock_error(error))
+    pub(crate) fn renewing<P: Protocol>(
+        protocol: P,
+        claim: Claim<P::Own>,
+        hold: Hold,
+        lease: Duration,
+    ) -> Self {
+        Self::start(async move {
+            loop {
+                sleep(lease / 3).await;
+                while !renewed(&protocol, &claim, &hold, lease).await {
+                    if hold.is_lost() {
+                        //= CURE the holder is told: by its own clock the lease is over
+                        return hold.lose(Why::LeaseOver);
+                    }
+                }
             }
         })
     }
 
     /// Returns when the task has ended: no renewal follows.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.0.abort();
         // An error is the abort itself.
         let _ = (&mut self.0).await;
+    }
+}
+
+/// One renewal; false: it failed, and `hold` says whether another may help.
+async fn renewed<P: Protocol>(
+    protocol: &P,
+    claim: &Claim<P::Own>,
+    hold: &Hold,
+    lease: Duration,
+) -> bool {
+    let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
+        return false;
+    };
+    let sent = Instant::now();
+    match timeout_at(end, protocol.renew(claim)).await {
+        Ok(Ok(true)) => hold.renewed(sent, lease),
+        Ok(Ok(false)) => {
+            hold.lose(Why::NotOurs);
+            false
+        }
+        //= CURE one failed renewal is tried again, until the lease is over
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a lease was not renewed; trying again");
+            sleep((lease / 20).max(Duration::from_millis(1))).await;
+            false
+        }
+        Err(_) => false,
     }
 }
 

@@ -66,7 +66,7 @@ async fn lessons_are_listed_and_played() {
     assert_eq!(first["line"]["file"], "crates/locks/src/token.rs");
     let source = played.body["code"]["crates/locks/src/token.rs"].as_str().expect("a source");
     let number = first["line"]["line"].as_u64().expect("a number") as usize;
-    assert!(source.lines().nth(number - 1).is_some_and(|line| line.contains(".send(")), "{number}");
+    assert!(source.lines().nth(number - 1).is_some_and(|line| line.contains(".ask(")), "{number}");
 
     let played = play(&app, "b12", Some(json!({"options": {"commit": "at-once"}}))).await;
     assert_eq!(played.body["verdict"]["broken"], false, "{:#}", played.body);

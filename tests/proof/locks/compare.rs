@@ -1,8 +1,9 @@
 //! The comparison: every claim has a test that exists, and the costs are measured.
 
 use crate::support::locks::*;
-use lab::lessons;
-use locks::compare::{self, PROPERTIES, ROWS};
+use lab::{lessons, marks, strategy::Language, texts};
+use locks::SOURCES;
+use locks::compare::{self, Claim, claims};
 use locks::wire::RoundTrips;
 use std::collections::HashSet;
 use std::path::Path;
@@ -24,18 +25,49 @@ fn exists(file: &str, test: &str) -> Option<()> {
 
 #[test]
 fn every_claim_names_a_test_that_exists() {
-    for row in ROWS {
-        for (property, cell) in PROPERTIES.iter().zip(&row.cells) {
-            let claim = format!("{} of {}: {}", property.id, row.id, cell.test);
-            let (file, test) = cell.test.split_once("::").expect(&claim);
-            exists(file, test).expect(&claim);
-            for text in [cell.why, row.use_when, row.not_given, row.title] {
-                assert!(!text.en.is_empty() && !text.zh.is_empty(), "{claim}");
+    let properties = ["mutual_exclusion", "no_deadlock", "node_failure", "only_owner_unlocks"];
+    let all: Vec<Claim> = claims().collect();
+    for of_one in all.chunks(properties.len()) {
+        assert!(of_one.iter().map(|claim| claim.property).eq(properties), "{of_one:?}");
+        for claim in of_one {
+            let said = format!("{claim:?}");
+            assert_eq!(claim.lock, of_one[0].lock, "{said}");
+            assert!(["yes", "no", "partly"].contains(&claim.holds), "{said}");
+            let (file, test) = claim.test.split_once("::").expect(&said);
+            exists(file, test).expect(&said);
+            for language in [Language::En, Language::Zh] {
+                let words = texts::of("locks", language).expect("a text");
+                for key in [claim.property, "use_when", "not_given"] {
+                    assert!(words.item(claim.lock, key).is_some(), "{key} of {said}");
+                }
+                for title in [claim.lock, claim.property] {
+                    assert!(words.item("Titles", title).is_some(), "{title}");
+                }
             }
         }
     }
-    let ids: HashSet<_> = ROWS.iter().map(|row| row.id).collect();
-    assert_eq!(ids.len(), ROWS.len());
+    let locks: HashSet<_> = all.iter().map(|claim| claim.lock).collect();
+    assert_eq!(locks.len() * properties.len(), all.len());
+}
+
+/// The words of a lock's marks are numbered in the order of its sources.
+#[test]
+fn every_mark_of_a_lock_has_its_words() {
+    let ids: HashSet<_> = SOURCES.iter().map(|source| source.id).collect();
+    for id in ids {
+        let of_one = SOURCES.iter().filter(|source| source.id == id);
+        let sources = of_one.map(|one| marks::Source { file: one.file, text: one.text });
+        let excerpts: Vec<_> = sources.flat_map(marks::excerpts).collect();
+        assert!(!excerpts.is_empty(), "{id} has no mark");
+        for excerpt in &excerpts {
+            assert!(excerpt.code.lines().count() <= marks::MOST_LINES, "{excerpt:?}");
+        }
+        for language in [Language::En, Language::Zh] {
+            let words = texts::of("locks", language).expect("a text");
+            let numbers = words.items(id).filter_map(|(key, _)| key.parse::<usize>().ok());
+            assert!(numbers.eq(1..=excerpts.len()), "{id}, {language:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -65,7 +97,9 @@ async fn the_cost_of_every_lock() {
         ("db-lock-table", [0, 1, 0], [0, 1, 0]),
         ("zookeeper-lock", [0, 0, 3], [0, 0, 1]),
     ];
-    assert!(ROWS.iter().map(|row| row.id).eq(expected.map(|(id, ..)| id)));
+    let mut known: Vec<&str> = claims().map(|claim| claim.lock).collect();
+    known.dedup();
+    assert_eq!(known, expected.map(|(id, ..)| id));
     let trips = |of: RoundTrips| [of.redis, of.postgres, of.zookeeper];
     let measured = costs.iter().map(|cost| (cost.id, trips(cost.acquire), trips(cost.release)));
     let known = if servers.zoo.is_some() { &expected[..] } else { &expected[..9] };

@@ -16,6 +16,7 @@ if owner and owner ~= ARGV[1] then return { 0, redis.call('PTTL', KEYS[1]), 0 } 
 if not owner then
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'fencing', redis.call('INCR', KEYS[2]))
 end
+--= CURE a field for each request, not a count: one that comes twice is one holding
 redis.call('HSET', KEYS[1], 'holding:' .. ARGV[2], 1)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return { 1, tonumber(redis.call('HGET', KEYS[1], 'fencing')), redis.call('HLEN', KEYS[1]) - 2 }

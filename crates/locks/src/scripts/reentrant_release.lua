@@ -12,6 +12,7 @@
 
 local left = 0
 local given_back = 0
+--= CURE only the owner's lock, and only this one holding of it
 if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
   given_back = redis.call('HDEL', KEYS[1], 'holding:' .. ARGV[2])
   left = redis.call('HLEN', KEYS[1]) - 2

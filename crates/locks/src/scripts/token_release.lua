@@ -7,6 +7,7 @@
 --
 -- Returns 1 deleted, now or by an earlier request of this same token · 0 gone, or somebody else's.
 
+--= CURE compared and deleted in one step: nobody comes in between
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return redis.call('ZSCORE', KEYS[2], ARGV[1]) and 1 or 0
 end

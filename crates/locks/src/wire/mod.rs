@@ -10,14 +10,18 @@
 //! a hook in it. `#[track_caller]` gives the watcher the calling line. Without a watcher this costs
 //! a counter and a branch.
 
+mod meter;
 mod redis;
+mod script;
 mod sql;
-mod subscribe;
 mod tap;
 mod wakeups;
+mod zoo;
 
-pub use self::redis::{Line, LuaScript, ScriptCall};
-pub use sql::{Binding, Sql, SqlSession, SqlTransaction};
-pub use tap::{Broken, Clock, Meter, Reply, RoundTrips, Sent, Verdict, Watcher, millis};
-pub(super) use tap::{Server, Tap};
+pub use self::redis::Line;
+pub use meter::{Meter, RoundTrips};
+pub use script::{LuaScript, ScriptCall};
+pub use sql::{Binding, Sql, SqlTransaction};
+pub use tap::{Broken, Clock, Reply, Sent, Verdict, Watcher, millis};
 pub use wakeups::{Wake, Wakeups};
+pub use zoo::Zoo;

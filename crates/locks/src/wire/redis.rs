@@ -4,22 +4,24 @@
 //! knows what a silent connection will still deliver.
 
 use super::{
-    tap::{Meter, Server, Tap, Watcher},
-    wakeups::Hub,
+    meter::Server,
+    script::{ScriptCall, words_of},
+    tap::{Tap, tapped},
+    wakeups::{self, Channels, Wakeups},
 };
 use crate::LockError;
 use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, Script,
-    ServerErrorKind, ToRedisArgs, Value, aio::MultiplexedConnection, cmd,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
+    aio::MultiplexedConnection,
 };
 use std::{
+    fmt,
     panic::Location,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One client's connection to one Redis. Clones share it.
 #[derive(Clone)]
@@ -28,27 +30,29 @@ pub struct Line {
     pub(super) tap: Tap,
 }
 
-impl std::fmt::Debug for Line {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+tapped!(Line);
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Line({} to {})", self.tap.client, self.tap.node)
     }
 }
 
 /// The connection itself.
 pub(super) struct Wire {
-    pub client: redis::Client,
+    client: redis::Client,
     connect_timeout: Duration,
     response_timeout: Duration,
     connection: Mutex<Option<MultiplexedConnection>>,
     /// One task connects; the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    pub hub: Hub,
+    channels: Channels,
 }
 
 impl Line {
     /// Connects to nothing yet.
     pub fn new(url: &str) -> Result<Self, RedisError> {
-        Self::with_timeouts(url, CONNECT_TIMEOUT, RESPONSE_TIMEOUT)
+        Self::with_timeouts(url, TIMEOUT, TIMEOUT)
     }
 
     /// A request waits at most `connect` for a connection and `response` for its reply.
@@ -57,23 +61,8 @@ impl Line {
         connect: Duration,
         response: Duration,
     ) -> Result<Self, RedisError> {
-        Ok(Self {
-            wire: Arc::new(Wire {
-                client: redis::Client::open(url)?,
-                connect_timeout: connect,
-                response_timeout: response,
-                connection: Mutex::new(None),
-                connecting: tokio::sync::Mutex::new(()),
-                hub: Hub::default(),
-            }),
-            tap: Tap::new(Server::Redis),
-        })
-    }
-
-    /// Names the client, for watchers and tokens.
-    pub fn of(mut self, client: &str) -> Self {
-        self.tap.client = client.into();
-        self
+        let wire = Wire::new(redis::Client::open(url)?, connect, response);
+        Ok(Self { wire, tap: Tap::new(Server::Redis, "redis") })
     }
 
     /// Names the node; "redis" by default.
@@ -82,39 +71,11 @@ impl Line {
         self
     }
 
-    pub fn watched_by(mut self, watcher: Arc<dyn Watcher>) -> Self {
-        self.tap.watcher = Some(watcher);
-        self
-    }
-
-    pub fn counted_by(mut self, meter: &Meter) -> Self {
-        self.tap.meter = meter.clone();
-        self
-    }
-
-    pub fn meter(&self) -> &Meter {
-        &self.tap.meter
-    }
-
     /// The same with its own connection, like another process.
     pub fn another_connection(&self) -> Self {
-        Self {
-            wire: Arc::new(Wire {
-                client: self.wire.client.clone(),
-                connect_timeout: self.wire.connect_timeout,
-                response_timeout: self.wire.response_timeout,
-                connection: Mutex::new(None),
-                connecting: tokio::sync::Mutex::new(()),
-                hub: Hub::default(),
-            }),
-            tap: self.tap.clone(),
-        }
-    }
-
-    /// A unique value: the client's name and 122 random bits. (Host name and thread id, as one
-    /// article has it, repeat after a restart.)
-    pub fn unique_token(&self) -> String {
-        format!("{}-{}", self.tap.client, uuid::Uuid::new_v4().simple())
+        let Wire { client, connect_timeout, response_timeout, .. } = &*self.wire;
+        let wire = Wire::new(client.clone(), *connect_timeout, *response_timeout);
+        Self { wire, tap: self.tap.clone() }
     }
 
     /// Sends one command.
@@ -124,13 +85,8 @@ impl Line {
         command: &'a Cmd,
     ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
         let at = Location::caller();
-        async move {
-            let value = self
-                .tap
-                .pass(at, || (text_of(command), None), show, self.wire.query(command))
-                .await;
-            self.parse(value)
-        }
+        let text = || (words_of(command).join(" "), None);
+        async move { self.parse(self.tap.pass(at, text, show, self.wire.query(command)).await) }
     }
 
     /// Runs a script by its hash, or its source where Redis does not know it.
@@ -149,42 +105,60 @@ impl Line {
                 other => other,
             }
         };
-        async move {
-            let text = || (call.text(), Some(call.script.name));
-            let value = self.tap.pass(at, text, show, request).await;
-            self.parse(value)
-        }
+        let text = || (call.text(), Some(call.script.name));
+        async move { self.parse(self.tap.pass(at, text, show, request).await) }
+    }
+
+    /// Subscribes, on a connection of its own for each channel.
+    #[track_caller]
+    pub fn subscribe<'a>(
+        &'a self,
+        channel: &'a str,
+    ) -> impl Future<Output = Result<Wakeups, RedisError>> + Send + 'a {
+        let at = Location::caller();
+        let Wire { channels, client, connect_timeout, .. } = &*self.wire;
+        wakeups::subscribe(channels, &self.tap, at, channel, client, *connect_timeout)
+    }
+
+    /// [`Line::send`], with the errors of a lock.
+    #[track_caller]
+    pub(crate) fn ask<'a, T: FromRedisValue + Send>(
+        &'a self,
+        command: &'a Cmd,
+    ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
+        let sending = self.send(command);
+        async move { sending.await.map_err(|error| self.lock_error(error)) }
+    }
+
+    /// [`Line::run`], with the errors of a lock.
+    #[track_caller]
+    pub(crate) fn call<'a, T: FromRedisValue + Send>(
+        &'a self,
+        call: &'a ScriptCall,
+    ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
+        let running = self.run(call);
+        async move { running.await.map_err(|error| self.lock_error(error)) }
     }
 
     fn parse<T: FromRedisValue>(&self, value: Result<Value, RedisError>) -> Result<T, RedisError> {
-        match value {
-            Ok(value) => Ok(redis::from_redis_value::<T>(value)?),
-            Err(error) => {
-                if is_broken(&error) {
-                    self.wire.hang_up();
-                }
-                Err(error)
-            }
+        if value.as_ref().is_err_and(is_broken) {
+            // The next request reconnects; requests on the old connection go on.
+            *self.wire.current() = None;
         }
+        Ok(redis::from_redis_value::<T>(value?)?)
     }
 
     /// Classifies an error for a lock.
     pub fn lock_error(&self, source: RedisError) -> LockError {
+        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, TryAgain};
         let node = self.tap.node.clone();
-        // A Redis that loads or has lost its primary answers later.
-        let not_now = matches!(
-            source.kind(),
-            ErrorKind::Server(
-                ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::TryAgain
-                    | ServerErrorKind::ClusterDown
-            )
-        );
-        if is_broken(&source) || not_now {
-            LockError::Unreachable { node, source }
-        } else {
-            LockError::Refused { node, source }
+        match source.kind() {
+            // A Redis that loads or has lost its primary answers later.
+            ErrorKind::Server(BusyLoading | MasterDown | TryAgain | ClusterDown) => {
+                LockError::Unreachable { node, source }
+            }
+            _ if is_broken(&source) => LockError::Unreachable { node, source },
+            _ => LockError::Refused { node, source },
         }
     }
 }
@@ -194,12 +168,23 @@ fn is_broken(error: &RedisError) -> bool {
 }
 
 impl Wire {
+    fn new(client: redis::Client, connect: Duration, response: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            connect_timeout: connect,
+            response_timeout: response,
+            connection: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            channels: Channels::default(),
+        })
+    }
+
     async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
         let mut connection = self.connected().await?;
         command.query_async(&mut connection).await
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<MultiplexedConnection>> {
+    fn current(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +194,7 @@ impl Wire {
         }
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(connection) = self.current().clone() {
-            return Ok(connection); // somebody else has just connected
+            return Ok(connection); // another task has just connected
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
@@ -218,89 +203,6 @@ impl Wire {
         *self.current() = Some(connection.clone());
         Ok(connection)
     }
-
-    /// The next request reconnects; requests on the old connection go on.
-    fn hang_up(&self) {
-        *self.current() = None;
-    }
-
-    pub fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
-    }
-}
-
-/// A Lua script: a file's name and its text.
-pub struct LuaScript {
-    pub name: &'static str,
-    pub source: &'static str,
-    hash: OnceLock<String>,
-}
-
-impl LuaScript {
-    pub const fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, hash: OnceLock::new() }
-    }
-
-    /// A call with these keys; arguments follow with [`ScriptCall::arg`].
-    pub fn on(&'static self, keys: &[&str]) -> ScriptCall {
-        let hash = self.hash.get_or_init(|| Script::new(self.source).get_hash().to_owned());
-        let mut evalsha = cmd("EVALSHA");
-        evalsha.arg(hash).arg(keys.len()).arg(keys);
-        ScriptCall { script: self, evalsha }
-    }
-}
-
-/// A script with its keys and arguments.
-pub struct ScriptCall {
-    script: &'static LuaScript,
-    evalsha: Cmd,
-}
-
-impl ScriptCall {
-    #[must_use]
-    pub fn arg(mut self, argument: impl ToRedisArgs) -> Self {
-        self.evalsha.arg(argument);
-        self
-    }
-
-    fn eval(&self) -> Cmd {
-        let mut eval = cmd("EVAL");
-        eval.arg(self.script.source);
-        for argument in self.evalsha.args_iter().skip(2) {
-            if let Arg::Simple(bytes) = argument {
-                eval.arg(bytes);
-            }
-        }
-        eval
-    }
-
-    fn text(&self) -> String {
-        let mut words: Vec<String> = words_of(&self.evalsha);
-        if let Some(hash) = words.get_mut(1) {
-            self.script.name.clone_into(hash);
-        }
-        words.join(" ")
-    }
-}
-
-fn words_of(command: &Cmd) -> Vec<String> {
-    const LONGEST: usize = 80;
-    let mut words = Vec::new();
-    for argument in command.args_iter() {
-        if let Arg::Simple(bytes) = argument {
-            let word = String::from_utf8_lossy(bytes);
-            words.push(if word.chars().count() > LONGEST {
-                word.chars().take(LONGEST).chain(['…']).collect()
-            } else {
-                word.into_owned()
-            });
-        }
-    }
-    words
-}
-
-fn text_of(command: &Cmd) -> String {
-    words_of(command).join(" ")
 }
 
 /// As `redis-cli` shows it.

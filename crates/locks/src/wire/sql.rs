@@ -1,13 +1,16 @@
 //! Postgres, counted and watched like a `Line`: each statement is one round trip.
 
-use super::tap::{Meter, Server, Tap, Watcher};
+use super::{
+    meter::Server,
+    tap::{Tap, tapped},
+};
+use futures_util::TryStreamExt;
 use sqlx::{
-    Executor, FromRow, PgConnection, PgPool, Postgres,
-    pool::PoolConnection,
+    Column, Either, Executor, FromRow, PgConnection, PgPool, Postgres, Row,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
-use std::{panic::Location, sync::Arc};
+use std::panic::Location;
 use stores::postgres::Transaction;
 
 /// A query whose parameters are being bound: `|query| query.bind(name)`.
@@ -20,98 +23,22 @@ pub struct Sql {
     tap: Tap,
 }
 
+tapped!(Sql);
+
 impl Sql {
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, tap: Tap::new(Server::Postgres) }
-    }
-
-    /// Names the client, for watchers.
-    pub fn of(mut self, client: &str) -> Self {
-        self.tap.client = client.into();
-        self
-    }
-
-    pub fn watched_by(mut self, watcher: Arc<dyn Watcher>) -> Self {
-        self.tap.watcher = Some(watcher);
-        self
-    }
-
-    pub fn counted_by(mut self, meter: &Meter) -> Self {
-        self.tap.meter = meter.clone();
-        self
-    }
-
-    pub fn meter(&self) -> &Meter {
-        &self.tap.meter
-    }
-
-    pub fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-
-    /// A unique value.
-    pub fn unique_token(&self) -> String {
-        format!("{}-{}", self.tap.client, uuid::Uuid::new_v4().simple())
-    }
-
-    /// A single statement; answers how many rows it touched.
-    #[track_caller]
-    pub fn execute<'a>(
-        &'a self,
-        sql: &'static str,
-        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send + 'a {
-        let at = Location::caller();
-        async move {
-            let mut connection = self.pool.acquire().await?;
-            execute(&self.tap, at, &mut connection, sql, bind).await
-        }
-    }
-
-    /// A single statement; answers its first row. `T` is a tuple, or derives `FromRow`.
-    #[track_caller]
-    pub fn optional<'a, T: for<'r> FromRow<'r, PgRow> + Send>(
-        &'a self,
-        sql: &'static str,
-        bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-    ) -> impl Future<Output = Result<Option<T>, sqlx::Error>> + Send + 'a {
-        let at = Location::caller();
-        async move {
-            let mut connection = self.pool.acquire().await?;
-            optional(&self.tap, at, &mut connection, sql, bind).await
-        }
+        Self { pool, tap: Tap::new(Server::Postgres, "postgres") }
     }
 
     /// A transaction, begun.
     #[track_caller]
     pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, sqlx::Error>> + Send + '_ {
-        self.begin_with("BEGIN")
-    }
-
-    /// A transaction, begun by this statement.
-    #[track_caller]
-    pub fn begin_with(
-        &self,
-        statement: &'static str,
-    ) -> impl Future<Output = Result<SqlTransaction, sqlx::Error>> + Send + '_ {
         let at = Location::caller();
         async move {
-            let transaction = self
-                .tap
-                .pass(
-                    at,
-                    || (statement.to_owned(), None),
-                    |_| statement.to_owned(),
-                    Transaction::begin(&self.pool, statement),
-                )
-                .await?;
-            Ok(SqlTransaction { transaction, tap: self.tap.clone() })
+            let begun = Transaction::begin(&self.pool, "BEGIN");
+            let transaction = self.tap.pass(at, word("BEGIN"), answer("BEGIN"), begun).await?;
+            Ok(SqlTransaction { transaction, tap: self.tap.clone(), hears: None })
         }
-    }
-
-    /// A connection of the pool, kept as a session.
-    pub async fn session(&self) -> Result<SqlSession, sqlx::Error> {
-        Ok(SqlSession { connection: self.pool.acquire().await?, tap: self.tap.clone() })
     }
 }
 
@@ -119,109 +46,127 @@ impl Sql {
 pub struct SqlTransaction {
     transaction: Transaction,
     tap: Tap,
+    hears: Option<Hears>,
 }
 
+/// Told of every statement that fails.
+type Hears = Box<dyn Fn(&sqlx::Error) + Send + Sync>;
+
 impl SqlTransaction {
+    pub(crate) fn told_by(&mut self, hears: impl Fn(&sqlx::Error) + Send + Sync + 'static) {
+        self.hears = Some(Box::new(hears));
+    }
+
+    fn hear(&self, error: &sqlx::Error) {
+        if let Some(hears) = &self.hears {
+            hears(error);
+        }
+    }
+
+    /// The connection itself: its requests are neither counted nor watched.
+    pub fn unwatched(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+
     #[track_caller]
     pub fn commit(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let at = Location::caller();
-        async move { end(&self.tap, at, "COMMIT", self.transaction.commit()).await }
+        let ending = self.transaction.commit();
+        async move { self.tap.pass(at, word("COMMIT"), answer("COMMIT"), ending).await }
     }
 
     #[track_caller]
     pub fn rollback(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let at = Location::caller();
-        async move { end(&self.tap, at, "ROLLBACK", self.transaction.rollback()).await }
+        let ending = self.transaction.rollback();
+        async move { self.tap.pass(at, word("ROLLBACK"), answer("ROLLBACK"), ending).await }
     }
 }
 
-async fn end(
-    tap: &Tap,
-    at: &'static Location<'static>,
-    word: &'static str,
-    ending: impl Future<Output = Result<(), sqlx::Error>> + Send,
-) -> Result<(), sqlx::Error> {
-    tap.pass(at, || (word.to_owned(), None), |()| word.to_owned(), ending).await
+fn word(word: &'static str) -> impl FnOnce() -> (String, Option<&'static str>) + Send {
+    move || (word.to_owned(), None)
 }
 
-/// A connection of the pool, with its session.
-pub struct SqlSession {
-    connection: PoolConnection<Postgres>,
-    tap: Tap,
-}
-
-impl SqlSession {
-    /// Closes the connection, for a session in an unknown state.
-    pub fn close_on_drop(&mut self) {
-        self.connection.close_on_drop();
-    }
+fn answer<T>(word: &'static str) -> impl FnOnce(&T) -> String + Send {
+    move |_| word.to_owned()
 }
 
 macro_rules! statements {
-    ($of:ty, $connection:ident) => {
+    ($of:ty, $self:ident: $receiver:ty, $connection:expr, $told:expr) => {
         impl $of {
-            /// Answers how many rows it touched.
+            /// A single statement; answers how many rows it touched.
             #[track_caller]
             pub fn execute<'a>(
-                &'a mut self,
+                $self: $receiver,
                 sql: &'static str,
                 bind: impl FnOnce(Binding) -> Binding + Send + 'a,
             ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send + 'a {
                 let at = Location::caller();
-                async move { execute(&self.tap, at, &mut self.$connection, sql, bind).await }
+                async move {
+                    let result = statement(&$self.tap, at, $connection, sql, bind).await;
+                    Ok(result.inspect_err($told)?.0)
+                }
             }
 
-            /// Answers the first row. `T` is a tuple, or derives `FromRow`.
+            /// A single statement; answers its first row. `T` is a tuple, or derives `FromRow`.
             #[track_caller]
             pub fn optional<'a, T: for<'r> FromRow<'r, PgRow> + Send>(
-                &'a mut self,
+                $self: $receiver,
                 sql: &'static str,
                 bind: impl FnOnce(Binding) -> Binding + Send + 'a,
             ) -> impl Future<Output = Result<Option<T>, sqlx::Error>> + Send + 'a {
                 let at = Location::caller();
-                async move { optional(&self.tap, at, &mut self.$connection, sql, bind).await }
-            }
-
-            /// The connection itself: its requests are neither counted nor watched.
-            pub fn unwatched(&mut self) -> &mut PgConnection {
-                &mut self.$connection
+                async move {
+                    let result = statement(&$self.tap, at, $connection, sql, bind).await;
+                    let row = result.inspect_err($told)?.1;
+                    row.map(|row| T::from_row(&row)).transpose()
+                }
             }
         }
     };
 }
 
-statements!(SqlTransaction, transaction);
-statements!(SqlSession, connection);
+statements!(Sql, self: &'a Self, &mut *self.pool.acquire().await?, |_| ());
+statements!(SqlTransaction, self: &'a mut Self, &mut self.transaction, |error| self.hear(error));
 
-async fn execute(
+/// How many rows it touched, and the first that it answers.
+async fn statement(
     tap: &Tap,
     at: &'static Location<'static>,
     connection: &mut PgConnection,
     sql: &'static str,
     bind: impl FnOnce(Binding) -> Binding + Send,
-) -> Result<u64, sqlx::Error> {
+) -> Result<(u64, Option<PgRow>), sqlx::Error> {
     let query = bind(sqlx::query(sql));
-    let request = async { Ok(connection.execute(query).await?.rows_affected()) };
-    tap.pass(at, || (on_one_line(sql), None), |rows| format!("{rows} row(s)"), request).await
-}
-
-async fn optional<T: for<'r> FromRow<'r, PgRow>>(
-    tap: &Tap,
-    at: &'static Location<'static>,
-    connection: &mut PgConnection,
-    sql: &'static str,
-    bind: impl FnOnce(Binding) -> Binding + Send,
-) -> Result<Option<T>, sqlx::Error> {
-    let query = bind(sqlx::query(sql));
-    let request = async { connection.fetch_optional(query).await };
-    let show = |row: &Option<PgRow>| match row {
-        Some(_) => "1 row".to_owned(),
-        None => "no row".to_owned(),
+    let request = async {
+        let (mut touched, mut first) = (0, None);
+        let mut results = connection.fetch_many(query);
+        while let Some(result) = results.try_next().await? {
+            match result {
+                Either::Left(done) => touched += done.rows_affected(),
+                Either::Right(row) => drop(first.get_or_insert(row)),
+            }
+        }
+        Ok((touched, first))
     };
-    let row = tap.pass(at, || (on_one_line(sql), None), show, request).await?;
-    row.map(|row| T::from_row(&row)).transpose()
+    let text = || (sql.split_whitespace().collect::<Vec<_>>().join(" "), None);
+    let show = |result: &(u64, Option<PgRow>)| match result {
+        (_, Some(row)) => shown(row),
+        (0, None) => "no row".to_owned(),
+        (touched, None) => format!("{touched} row(s)"),
+    };
+    tap.pass(at, text, show, request).await
 }
 
-fn on_one_line(sql: &str) -> String {
-    sql.split_whitespace().collect::<Vec<_>>().join(" ")
+/// `stock → 1`.
+fn shown(row: &PgRow) -> String {
+    let value = |at: usize| {
+        let number = row.try_get(at).or_else(|_| row.try_get::<i32, _>(at).map(i64::from));
+        let number = number.map(|number: i64| number.to_string());
+        let word = number.or_else(|_| row.try_get::<bool, _>(at).map(|yes| yes.to_string()));
+        word.or_else(|_| row.try_get(at)).unwrap_or_default()
+    };
+    let columns =
+        row.columns().iter().map(|one| format!("{} → {}", one.name(), value(one.ordinal())));
+    columns.collect::<Vec<_>>().join(", ")
 }

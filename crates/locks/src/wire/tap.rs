@@ -1,18 +1,16 @@
-//! Watching and counting requests.
+//! Watching requests.
 
+use super::meter::{Meter, Server};
 use futures_util::future::BoxFuture;
 use std::{
-    collections::HashSet,
-    fmt,
+    fmt, io,
     panic::Location,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-// --- watching
 
 /// A request, as it is about to be sent.
 #[derive(Debug, Clone)]
@@ -78,107 +76,29 @@ pub trait Watcher: Send + Sync + 'static {
 
 /// Errors that a watcher can cause.
 pub trait Broken: fmt::Display {
-    fn broken(what: &'static str) -> Self;
+    fn broken() -> Self;
+}
+
+fn reset() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, "the connection broke")
 }
 
 impl Broken for ::redis::RedisError {
-    fn broken(what: &'static str) -> Self {
-        std::io::Error::new(std::io::ErrorKind::ConnectionReset, what).into()
+    fn broken() -> Self {
+        reset().into()
     }
 }
 
 impl Broken for sqlx::Error {
-    fn broken(what: &'static str) -> Self {
-        Self::Io(std::io::Error::new(std::io::ErrorKind::ConnectionReset, what))
+    fn broken() -> Self {
+        reset().into()
     }
 }
 
 impl Broken for crate::zookeeper_client::Error {
-    fn broken(_: &'static str) -> Self {
+    fn broken() -> Self {
         Self::ConnectionLoss
     }
-}
-
-// --- counting
-
-/// Counts round trips. Clones count together.
-///
-/// A request with its reply is one, a script too. Connecting is not counted, nor preparing a
-/// statement, once a connection.
-#[derive(Debug, Clone, Default)]
-pub struct Meter(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    redis: AtomicU64,
-    postgres: AtomicU64,
-    zookeeper: AtomicU64,
-    /// The lines of source that have sent something.
-    lines: Mutex<HashSet<(&'static str, u32)>>,
-}
-
-/// The counts of a [`Meter`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RoundTrips {
-    pub redis: u64,
-    pub postgres: u64,
-    pub zookeeper: u64,
-}
-
-impl RoundTrips {
-    pub fn total(self) -> u64 {
-        self.redis + self.postgres + self.zookeeper
-    }
-}
-
-impl std::ops::Sub for RoundTrips {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
-        Self {
-            redis: self.redis.saturating_sub(before.redis),
-            postgres: self.postgres.saturating_sub(before.postgres),
-            zookeeper: self.zookeeper.saturating_sub(before.zookeeper),
-        }
-    }
-}
-
-impl Meter {
-    pub fn round_trips(&self) -> RoundTrips {
-        RoundTrips {
-            redis: self.0.redis.load(Relaxed),
-            postgres: self.0.postgres.load(Relaxed),
-            zookeeper: self.0.zookeeper.load(Relaxed),
-        }
-    }
-
-    /// Notes that this line was executed.
-    pub fn passed(&self, at: &'static Location<'static>) {
-        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.insert((at.file(), at.line()));
-    }
-
-    /// File and line of every call that has sent something.
-    pub fn lines(&self) -> HashSet<(&'static str, u32)> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn count(&self, server: Server, at: &'static Location<'static>) {
-        self.passed(at);
-        let counter = match server {
-            Server::Redis => &self.0.redis,
-            Server::Postgres => &self.0.postgres,
-            Server::ZooKeeper => &self.0.zookeeper,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Server {
-    Redis,
-    Postgres,
-    ZooKeeper,
 }
 
 /// Counts and watches the requests of a connection.
@@ -192,19 +112,9 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    pub fn new(server: Server) -> Self {
-        let node = match server {
-            Server::Redis => "redis",
-            Server::Postgres => "postgres",
-            Server::ZooKeeper => "zookeeper",
-        };
-        Self {
-            server,
-            client: "client".into(),
-            node: node.into(),
-            meter: Meter::default(),
-            watcher: None,
-        }
+    pub fn new(server: Server, node: &str) -> Self {
+        let meter = Meter::default();
+        Self { server, client: "client".into(), node: node.into(), meter, watcher: None }
     }
 
     /// Passes a request on. `text` and `show` run only for a watcher.
@@ -233,32 +143,60 @@ impl Tap {
         let verdict = watcher.before(&sent).await;
         if matches!(verdict, Verdict::Fail) {
             watcher.after(&sent, &Reply::NotSent);
-            return Err(E::broken("the connection broke before the request was sent"));
+            return Err(E::broken());
         }
         self.meter.count(self.server, at);
         let result = request.await;
-        let shown = match &result {
-            Ok(answer) => show(answer),
-            Err(error) => error.to_string(),
+        let reply = match &result {
+            Ok(answer) => Reply::Answer(show(answer)),
+            Err(error) => Reply::Error(error.to_string()),
         };
         match verdict {
             Verdict::LoseReply => {
+                let (Reply::Answer(shown) | Reply::Error(shown) | Reply::Lost(shown)) = reply
+                else {
+                    return result;
+                };
                 watcher.after(&sent, &Reply::Lost(shown));
-                return Err(E::broken("the connection broke before the reply came"));
+                return Err(E::broken());
             }
             Verdict::GoThenWait(pause) => pause.await,
             Verdict::Go | Verdict::Fail => {}
         }
-        let reply = match &result {
-            Ok(_) => Reply::Answer(shown),
-            Err(_) => Reply::Error(shown),
-        };
         watcher.after(&sent, &reply);
         result
     }
 }
 
-// --- time
+/// What every connection with a `tap` offers.
+macro_rules! tapped {
+    ($connection:ty) => {
+        impl $connection {
+            /// Names the client, for watchers and tokens.
+            pub fn of(mut self, client: &str) -> Self {
+                self.tap.client = client.into();
+                self
+            }
+
+            pub fn watched_by(mut self, watcher: std::sync::Arc<dyn super::tap::Watcher>) -> Self {
+                self.tap.watcher = Some(watcher);
+                self
+            }
+
+            pub fn counted_by(mut self, meter: &super::meter::Meter) -> Self {
+                self.tap.meter = meter.clone();
+                self
+            }
+
+            /// A unique value: the client's name and 122 random bits. (Host name and thread id, as
+            /// one article has it, repeat after a restart.)
+            pub fn unique_token(&self) -> String {
+                format!("{}-{}", self.tap.client, uuid::Uuid::new_v4().simple())
+            }
+        }
+    };
+}
+pub(crate) use tapped;
 
 /// A client's clock: the real one with an offset, set by tests and lessons. Clones are the same
 /// clock.

@@ -1,7 +1,7 @@
 //! Waiting for messages instead of polling.
 //!
 //! ```text
-//! Hub (one a Line) ── one connection ── channel ─▶ Channel { permit } ◀── any number of waiters
+//! Line ── channel ─▶ Channel { connection, permit } ◀── any number of waiters
 //! ```
 //!
 //! A message wakes one waiter of this line, since a released lock is for one. A waiter that leaves
@@ -10,49 +10,44 @@
 //!
 //! Messages can be lost (pub/sub delivers at most once, and the connection may break), so waiters
 //! rely on them for at most the rest of the lease. When the connection ends, all waiters are woken
-//! and subscribe again.
+//! and subscribe again. It is closed with its last waiter.
 
-use redis::aio::PubSubSink;
+use super::tap::Tap;
+use futures_util::StreamExt;
+use redis::{RedisError, aio::PubSub};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    io,
+    panic::Location,
+    sync::{Arc, Weak},
     time::Duration,
 };
-use tokio::{sync::Notify, task::AbortHandle, time::timeout};
+use tokio::{
+    sync::{Mutex, Notify},
+    task::AbortHandle,
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
-const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The channels of a line that somebody listens to.
+pub(super) type Channels = Mutex<HashMap<String, Weak<Channel>>>;
 
-/// The subscriptions of one `Line`.
-#[derive(Default)]
-pub(super) struct Hub(pub Arc<tokio::sync::Mutex<Option<Subscriber>>>);
-
-pub(super) struct Subscriber {
-    pub sink: PubSubSink,
-    pub channels: Channels,
-    pub ended: CancellationToken,
-    pub reader: AbortHandle,
+/// One connection, subscribed to one channel.
+pub(super) struct Channel {
+    permit: Arc<Notify>,
+    /// The connection has gone.
+    ended: CancellationToken,
+    reader: AbortHandle,
 }
 
-pub(super) type Channels = Arc<Mutex<HashMap<String, Weak<Channel>>>>;
-
-impl Drop for Subscriber {
+impl Drop for Channel {
     fn drop(&mut self) {
         self.reader.abort();
-        self.ended.cancel();
     }
 }
 
-pub(super) struct Channel {
-    pub name: String,
-    pub permit: Notify,
-    /// The connection that would bring messages has gone.
-    pub ended: CancellationToken,
-    pub hub: Arc<tokio::sync::Mutex<Option<Subscriber>>>,
-}
-
 /// One waiter's subscription to one channel.
-pub struct Wakeups(pub(super) Arc<Channel>);
+pub struct Wakeups(Arc<Channel>);
 
 /// A wake-up. Unless [`Wake::used`] is called, dropping it wakes another waiter.
 pub struct Wake(Option<Arc<Channel>>);
@@ -82,35 +77,49 @@ impl Drop for Wake {
     }
 }
 
-/// The last waiter has gone: unsubscribe.
-impl Drop for Channel {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        let (hub, name) = (self.hub.clone(), std::mem::take(&mut self.name));
-        runtime.spawn(async move {
-            let mut hub = hub.lock().await;
-            let Some(subscriber) = hub.as_mut() else {
-                return;
-            };
-            {
-                let mut channels = lock(&subscriber.channels);
-                // Another waiter may have subscribed meanwhile.
-                if channels.get(&name).is_none_or(|channel| channel.strong_count() > 0) {
-                    return;
-                }
-                channels.remove(&name);
-            }
-            // A silent connection is replaced: it must not delay the next subscriber.
-            let unsubscribed = timeout(UNSUBSCRIBE_TIMEOUT, subscriber.sink.unsubscribe(&name));
-            if !matches!(unsubscribed.await, Ok(Ok(()))) {
-                *hub = None;
-            }
-        });
+/// Subscribes, or joins those who have. Redis has confirmed it when this returns: later messages
+/// arrive while the connection lives.
+pub(super) async fn subscribe(
+    channels: &Channels,
+    tap: &Tap,
+    at: &'static Location<'static>,
+    channel: &str,
+    client: &redis::Client,
+    limit: Duration,
+) -> Result<Wakeups, RedisError> {
+    let mut channels = channels.lock().await;
+    let known = channels.get(channel).and_then(Weak::upgrade);
+    if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
+        return Ok(Wakeups(alive));
     }
+    let connecting = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(channel).await?;
+        Ok::<_, RedisError>(connection)
+    };
+    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let request = async { timeout(limit, connecting).await.map_err(timed_out)? };
+    let text = || (format!("SUBSCRIBE {channel}"), None);
+    let subscribed = tap.pass(at, text, |_| "subscribed".to_owned(), request).await?;
+    let new = Arc::new(listening(subscribed, tap.clone()));
+    channels.retain(|_, channel| channel.strong_count() > 0);
+    channels.insert(channel.to_owned(), Arc::downgrade(&new));
+    Ok(Wakeups(new))
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn listening(connection: PubSub, tap: Tap) -> Channel {
+    let (permit, ended) = (Arc::new(Notify::new()), CancellationToken::new());
+    let (wake, end) = (permit.clone(), ended.clone().drop_guard());
+    let reader = tokio::spawn(async move {
+        let _end = end;
+        let mut messages = connection.into_on_message();
+        while let Some(message) = messages.next().await {
+            if let Some(watcher) = &tap.watcher {
+                let text = String::from_utf8_lossy(message.get_payload_bytes());
+                watcher.heard(&tap.client, &tap.node, message.get_channel_name(), &text);
+            }
+            wake.notify_one();
+        }
+    });
+    Channel { permit, ended, reader: reader.abort_handle() }
 }

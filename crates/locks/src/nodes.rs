@@ -1,0 +1,144 @@
+//! One lock on several independent Redis nodes: what [`MultiLock`](super::MultiLock) and
+//! [`Redlock`](super::Redlock) share. How many nodes decide is their [`Rule`].
+//!
+//! ```text
+//! on each node:  NAME  string: the holder's token, expires with the lease
+//!                NAME:freed  sorted set: the tokens given back in the last seconds
+//! ```
+//!
+//! Not given: a fencing token, since numbers of independent nodes cannot be compared.
+
+use super::{
+    prelude::*,
+    token::{release, renew, undo},
+    wire::ScriptCall,
+};
+use futures_util::future::join_all;
+use std::marker::PhantomData;
+
+/// How many of the nodes decide, and how they are asked.
+pub trait Rule: Sized + Send + Sync + 'static {
+    fn needed(nodes: usize) -> usize;
+
+    /// Tries to take the lock on the nodes, and stops when the rest cannot matter.
+    fn take(nodes: &Nodes<Self>, claim: &Claim) -> impl Future<Output = Vec<Answer<bool>>> + Send;
+
+    /// Too few nodes have answered.
+    fn too_few(silent: LockError, got: usize, needed: usize) -> LockError;
+}
+
+/// A lock on these nodes.
+pub struct Nodes<R: Rule> {
+    pub(super) lines: Arc<[Line]>,
+    pub(super) lease: Lease,
+    rule: PhantomData<R>,
+}
+
+impl<R: Rule> Clone for Nodes<R> {
+    fn clone(&self) -> Self {
+        Self { lines: self.lines.clone(), lease: self.lease, rule: PhantomData }
+    }
+}
+
+impl<R: Rule> Nodes<R> {
+    /// Each node must be independent, no replica of another. Their timeouts should be small against
+    /// the lease.
+    pub fn new(nodes: Vec<Line>, lease: Duration) -> Self {
+        let lease = Lease { time: lease, renewed: false };
+        Self { lines: nodes.into(), lease, rule: PhantomData }
+    }
+
+    /// Renews the lease every third of it for as long as the guard lives.
+    pub fn renewed(mut self) -> Self {
+        self.lease.renewed = true;
+        self
+    }
+
+    /// Takes the lock on one node. If the token is there already (a lost reply), its lease is
+    /// renewed, so that this attempt can count on it.
+    pub(super) async fn take(&self, node: &Line, claim: &Claim) -> Answer<bool> {
+        let mut set = cmd("SET");
+        set.arg(&*claim.name).arg(&*claim.token).arg("NX").arg("GET").arg("PX");
+        match node.ask::<Option<String>>(set.arg(millis(self.lease.time))).await? {
+            None => Ok(true),
+            Some(holder) if holder != *claim.token => Ok(false),
+            Some(_) => node.call(&renew(&claim.name, &claim.token, self.lease.time)).await,
+        }
+    }
+
+    /// Whether enough nodes say yes; an error if too few answer.
+    fn decide(&self, answers: Vec<Answer<bool>>) -> Answer<bool> {
+        let needed = R::needed(self.lines.len()).max(1);
+        let (mut yes, mut answered, mut silent) = (0, 0, None);
+        for answer in answers {
+            match answer {
+                Ok(answer) => (yes, answered) = (yes + usize::from(answer), answered + 1),
+                Err(error) => silent = Some(error),
+            }
+        }
+        match silent {
+            _ if yes >= needed => Ok(true),
+            Some(error) if answered < needed => Err(R::too_few(error, answered, needed)),
+            None if self.lines.is_empty() => Err(LockError::NoQuorum { got: 0, needed }),
+            _ => Ok(false),
+        }
+    }
+
+    /// Asks all nodes at once, each as often as a release is asked for.
+    async fn everywhere(&self, call: ScriptCall) -> Vec<Answer<bool>> {
+        let asked = self.lines.iter().map(async |node| {
+            let mut attempt = 1;
+            loop {
+                let answer = node.call(&call).await;
+                if answer.is_ok() || attempt == 3 {
+                    return answer;
+                }
+                attempt += 1;
+            }
+        });
+        join_all(asked).await
+    }
+}
+
+impl<R: Rule> Protocol for Nodes<R> {
+    type Own = ();
+    const PAUSE: Duration = Duration::from_millis(20);
+    /// Each node is asked several times already.
+    const RELEASES: u32 = 1;
+
+    fn token(&self) -> String {
+        self.lines.first().map(Line::unique_token).unwrap_or_default()
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        Some(self.lease)
+    }
+
+    async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
+        Ok(Attempt::ours(self.decide(R::take(self, claim).await)?))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Answer<bool> {
+        let call = renew(&claim.name, &claim.token, self.lease.time);
+        let answers = self.lines.iter().map(|node| node.call(&call));
+        self.decide(join_all(answers).await)
+    }
+
+    /// A silent node keeps the lock until its lease is over.
+    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        //= CURE on every node, compared and deleted there; one that fails does not stop the others
+        let answers = self.everywhere(release(&claim.name, &claim.token)).await;
+        Ok(Released::freed(self.decide(answers)?))
+    }
+
+    async fn undo(&self, claim: &Claim) {
+        let _ = self.everywhere(undo(&claim.name, &claim.token)).await;
+    }
+
+    /// Gives back what some nodes have granted, at once.
+    async fn settle(&self, claim: &Claim, _doubt: bool) -> bool {
+        //= CURE on all nodes, those too that refused or did not answer
+        let answers = self.everywhere(undo(&claim.name, &claim.token)).await;
+        answers.iter().any(Result::is_err)
+    }
+}
