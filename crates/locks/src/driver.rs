@@ -132,6 +132,7 @@ impl<P: Protocol> Lock for P {
                 Ok(Attempt::Ours { fencing, earlier }) => {
                     waiting.used();
                     let since = if earlier { doubt.unwrap_or(sent) } else { sent };
+                    //= CURE the lease counts from before the request, less the clocks' drift
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
                     if !hold.is_lost() {
                         undo.is_armed = false;

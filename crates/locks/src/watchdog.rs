@@ -41,6 +41,7 @@ impl Watchdog {
         Self::start(async move {
             loop {
                 sleep(lease / 3).await;
+                //= CURE every third of the lease, for as long as the holder lives
                 while !renewed(&protocol, &claim, &hold, lease).await {
                     if hold.is_lost() {
                         //= CURE the holder is told: by its own clock the lease is over
