@@ -97,7 +97,7 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, CAROL, client("dave"), REDIS],
     acts: &[
         failure("del-and-setnx", &[mark(SETNX_GETSET, "cmd(\"DEL\").arg(name)")]),
-        cure("getset", &[mark(SETNX_GETSET, "cmd(\"GETSET\")")]),
+        cure("getset", &[mark(SETNX_GETSET, "old == seen")]),
         flaw_of_the_cure("overwritten", &[mark(SETNX_GETSET, "cmd(\"GETSET\")")]),
         flaw_of_the_cure("clock-skew", &[mark(SETNX_GETSET, "self.clock.now_ms()")]),
         cure("server-clock", &[mark("crates/locks/src/token.rs", "\"NX\"")]),

@@ -161,7 +161,7 @@ pub const LESSON: Lesson = Lesson {
     acts: &[
         failure("for-ever", &[mark(HERE, "run::<bool>(&call)")]),
         failure("one-error", &[mark(HERE, "self.renewal()")]),
-        cure("ends-first", &[mark("crates/locks/src/token.rs", "watchdog.take()")]),
+        cure("ends-first", &[mark("crates/locks/src/driver.rs", "watchdog.take()")]),
         cure("tries-again", &[mark(WATCHDOG, "Ok(Err(error))")]),
         cure("is-told", &[mark(WATCHDOG, "hold.lose(Why::LeaseOver)")]),
     ],

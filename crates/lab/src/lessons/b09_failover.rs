@@ -137,6 +137,6 @@ pub const LESSON: Lesson = Lesson {
         ),
         cure("fencing", &[mark("crates/lab/src/lessons/stage/shopping.rs", "sql.optional(NUMBER")]),
         cure("multi-lock", &[mark("crates/locks/src/multi.rs", "take(")]),
-        cure("redlock", &[mark("crates/locks/src/redlock.rs", "quorum()")]),
+        cure("redlock", &[mark("crates/locks/src/redlock.rs", "join_all(")]),
     ],
 };

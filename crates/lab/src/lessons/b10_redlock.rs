@@ -158,8 +158,8 @@ pub const LESSON: Lesson = Lesson {
     acts: &[
         failure("restarts-empty", &[mark(HERE, "stage.happens(\"redis-2\", \"restart\")")]),
         cure("stays-away", &[mark(HERE, "alice.loses(")]),
-        failure("clock-jumps", &[mark(REDLOCK, "Hold::lease")]),
+        failure("clock-jumps", &[mark(REDLOCK, "nodes / 2 + 1")]),
         failure("counts-only", &[mark(HERE, "node.send(&set)")]),
-        cure("checks-validity", &[mark(REDLOCK, "Hold::lease")]),
+        cure("checks-validity", &[mark("crates/locks/src/driver.rs", "Hold::since")]),
     ],
 };

@@ -152,6 +152,6 @@ pub const LESSON: Lesson = Lesson {
         failure("session-over", &[mark(SHOPPING, "sql.execute(SELL")]),
         cure("czxid", &[mark("crates/locks/src/fencing.rs", "newest")]),
         failure("orphan", &[ORPHAN]),
-        cure("guid", &[mark("crates/locks/src/zookeeper.rs", "self.find(place)")]),
+        cure("guid", &[mark("crates/locks/src/zookeeper.rs", "self.find()")]),
     ],
 };
