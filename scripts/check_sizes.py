@@ -20,7 +20,6 @@ FOLDERS = ("benches", "crates", "src", "tests")
 # A folder with its slash, a file, or "file function": the reason.
 EXCEPTIONS = {
     "crates/lab/": "is being shortened",
-    "crates/locks/": "is being shortened",
 }
 
 BEGIN = {

@@ -92,7 +92,7 @@ impl Protocol for AdvisoryLock {
     async fn attempt(&self, claim: &Claim<Own>, deadline: Instant) -> Answer<Attempt> {
         let mut transaction = self.sql.begin().await?;
         let name = &*claim.name;
-        //= CURE the lock belongs to the transaction: no lease to outlast, and it dies with its holder
+        //= CURE it belongs to the transaction: no lease to outlast, and it dies with its holder
         let free: Option<(bool,)> = transaction.optional(TRY, |query| query.bind(name)).await?;
         let ours = free == Some((true,)) || Self::waits(&mut transaction, name, deadline).await?;
         if ours {

@@ -4,7 +4,7 @@
 //! for all of them.
 //!
 //! ```text
-//! acquire ─▶ driver ── one token for all attempts ──▶ Protocol::attempt ─▶ Ours │ Taken │ no answer
+//! acquire ─▶ driver ── one token for all attempts ─▶ Protocol::attempt ─▶ Ours │ Taken │ no answer
 //!              │  waits: jitter, or the message of a release, at most the rest of the lease
 //!              │  doubts: an attempt without a reply may hold the lock, so giving up undoes it
 //!              ▼  counts the lease from before the request, less the clocks' drift

@@ -67,7 +67,7 @@ impl SetnxExpire {
         match self.repair {
             Repair::Never => Ok(false),
             Repair::TakeOver => {
-                //= FLAW the answer is ignored: two repairers both have the lock, as does a slow holder
+                //= FLAW the answer is ignored: two repairers both have it, as does a slow holder
                 let _ = self.setnx(name).await?;
                 self.expire(name).await?;
                 Ok(true)

@@ -141,7 +141,7 @@ impl Protocol for TokenLock {
         if self.in_two_calls {
             return Ok(Released::freed(self.release_in_two_calls(claim).await?));
         }
-        //= CURE one script compares the token and deletes: a late release touches nobody else's lock
+        //= CURE one script compares and deletes: a late release touches nobody else's lock
         let deleted: bool = self.line.call(&release(&claim.name, &claim.token)).await?;
         Ok(Released::freed(deleted))
     }
