@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn an_excerpt_is_the_function_or_a_window_of_it() {
-        let text = "\nimpl A {\n    fn a() {\n        one();\n        //= FLAW it is late\n\n        \
-                    two();\n    }\n}\n";
+        let text = "\nimpl A {\n    fn a() {\n        one();\n        //= FLAW it is late\n\n\
+                    \x20       two();\n    }\n}\n";
         let found = excerpts(Source { file: "a.rs", text });
         let code = "fn a() {\n    one();\n    //= FLAW it is late\n\n    two();\n}";
         let excerpt = Excerpt {

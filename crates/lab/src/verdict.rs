@@ -143,9 +143,9 @@ impl RoundTrips {
     }
 }
 
-/// What the rows say: orders; those beyond what their buyers may have; those that buyers were told of
-/// and that are missing; and what buyers who got an answer may still have and did not get. Buyer by
-/// buyer, so that what one has too many does not pay for what another is missing.
+/// What the rows say: orders; those beyond what their buyers may have; those that buyers were told
+/// of and that are missing; and what buyers who got an answer may still have and did not get. Buyer
+/// by buyer, so that what one has too many does not pay for what another is missing.
 type Rows = (i64, i64, i64, i64);
 
 impl Verdict {
