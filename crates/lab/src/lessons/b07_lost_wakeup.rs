@@ -72,6 +72,6 @@ pub const LESSON: Lesson = Lesson {
             "try-subscribe-wait",
             &[mark("crates/lab/src/lessons/b07_lost_wakeup.rs", "line.subscribe(")],
         ),
-        cure("subscribe-try-wait", &[mark("crates/locks/src/waiting.rs", "subscribe(")]),
+        cure("subscribe-try-wait", &[mark("crates/locks/src/waiting.rs", "line.subscribe(")]),
     ],
 };

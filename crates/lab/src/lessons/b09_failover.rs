@@ -136,7 +136,7 @@ pub const LESSON: Lesson = Lesson {
             &[mark("crates/lab/src/lessons/b09_failover.rs", "stage.happens(\"redis-1\"")],
         ),
         cure("fencing", &[mark("crates/lab/src/lessons/stage/shopping.rs", "sql.optional(NUMBER")]),
-        cure("multi-lock", &[mark("crates/locks/src/multi.rs", "take(")]),
+        cure("multi-lock", &[mark("crates/locks/src/multi.rs", "nodes")]),
         cure("redlock", &[mark("crates/locks/src/redlock.rs", "join_all(")]),
     ],
 };

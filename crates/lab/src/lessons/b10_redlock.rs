@@ -142,7 +142,6 @@ async fn acquire_carelessly(
 }
 
 const HERE: &str = "crates/lab/src/lessons/b10_redlock.rs";
-const REDLOCK: &str = "crates/locks/src/redlock.rs";
 
 pub const LESSON: Lesson = Lesson {
     number: 10,
@@ -158,8 +157,8 @@ pub const LESSON: Lesson = Lesson {
     acts: &[
         failure("restarts-empty", &[mark(HERE, "stage.happens(\"redis-2\", \"restart\")")]),
         cure("stays-away", &[mark(HERE, "alice.loses(")]),
-        failure("clock-jumps", &[mark(REDLOCK, "nodes / 2 + 1")]),
+        failure("clock-jumps", &[mark("crates/locks/src/redlock.rs", "nodes / 2 + 1")]),
         failure("counts-only", &[mark(HERE, "node.send(&set)")]),
-        cure("checks-validity", &[mark("crates/locks/src/driver.rs", "Hold::since")]),
+        cure("checks-validity", &[mark("crates/locks/src/driver.rs", "Hold::since(")]),
     ],
 };

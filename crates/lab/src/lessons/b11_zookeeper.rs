@@ -150,7 +150,7 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, Actor { id: "zookeeper", part: Part::ZooKeeper }, SHOP],
     acts: &[
         failure("session-over", &[mark(SHOPPING, "sql.execute(SELL")]),
-        cure("czxid", &[mark("crates/locks/src/fencing.rs", "newest")]),
+        cure("czxid", &[mark("crates/locks/src/fencing.rs", "let written")]),
         failure("orphan", &[ORPHAN]),
         cure("guid", &[mark("crates/locks/src/zookeeper.rs", "self.find()")]),
     ],
