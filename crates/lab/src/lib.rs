@@ -8,10 +8,12 @@
 //! | [`strategies`] | all of them, one file each, and the registry |
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
-//! | [`stand`], [`sql`], [`meter`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
+//! | [`stand`], [`shorthand`], [`sql`], [`meter`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or a meeting between two commands of a lock |
 //! | [`consumer`] | a queue in Redis and its one consumer |
+//! | [`early_bird`] | how ABA is forced |
+//! | [`message_consumer`] | who writes the orders of messages |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
 //! | [`collision`] | which two purchases met there |
@@ -37,6 +39,7 @@ pub mod collision;
 pub mod command;
 pub mod consumer;
 pub mod definition;
+pub mod early_bird;
 pub mod http;
 pub mod lessons;
 pub mod limits;
@@ -44,6 +47,7 @@ pub mod lock_comparison;
 pub mod losses;
 pub mod marks;
 pub mod meeting;
+pub mod message_consumer;
 pub mod meter;
 pub mod options;
 pub mod order_numbers;
@@ -54,6 +58,7 @@ pub mod report;
 pub mod schema;
 pub mod selling;
 pub mod servers;
+pub mod shorthand;
 pub mod sql;
 pub mod stand;
 pub mod storm;

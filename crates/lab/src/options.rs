@@ -112,6 +112,11 @@ impl Options {
         }
     }
 
+    /// The same, or this if the strategy has no such option.
+    pub fn millis_or(&self, name: &str, otherwise: Duration) -> Duration {
+        if self.0.contains_key(name) { self.millis(name) } else { otherwise }
+    }
+
     /// The choice of this name; empty if the strategy has no such option.
     pub fn choice(&self, name: &str) -> &'static str {
         match self.0.get(name) {

@@ -21,7 +21,8 @@ pub async fn read_check_write(
         return Ok(Outcome::SoldOut);
     }
 
-    stand.meet("the stock is read").await; // does anybody else read the same number?
+    stand.come_by("unlocked, not committed"); // this one reads what the one before has sold
+    stand.meet("the stock is read").await; // somebody else reads the same number
     stand.pause().await;
     stand.work().await;
 

@@ -4,7 +4,8 @@
 use sqlx::{Connection, PgConnection, migrate::MigrateError, postgres::PgConnectOptions};
 use stores::migrations::migrator;
 
-const MIGRATIONS: &[(&str, &str)] = stores::migrations!["0001_arenas", "0002_lessons"];
+const MIGRATIONS: &[(&str, &str)] =
+    stores::migrations!["0001_arenas", "0002_lessons", "0003_units_and_messages"];
 
 /// Brings the schema up to date. Several processes may do it at once: the migrator takes a lock.
 pub async fn migrate(postgres: &PgConnectOptions) -> Result<(), MigrateError> {

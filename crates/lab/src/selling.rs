@@ -55,6 +55,11 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// Whether Postgres said this.
+    pub fn is(&self, sqlstate: &str) -> bool {
+        self.sqlstate().as_deref() == Some(sqlstate)
+    }
+
     /// The five characters by which Postgres says what went wrong.
     pub fn sqlstate(&self) -> Option<String> {
         match self {

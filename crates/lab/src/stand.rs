@@ -6,9 +6,7 @@
 //! once, [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long garbage
 //! collection.
 //!
-//! Wrapping is one line: [`Stand::in_transaction`], [`Stand::under_lock`], [`Stand::retrying`].
-//! Statements go through [`Sql`], which counts them: round trips are what a strategy costs, on any
-//! machine.
+//! Statements, transactions and locks in one line each stand in `shorthand`.
 
 use crate::{
     definition::Definition,
@@ -16,12 +14,10 @@ use crate::{
     meeting::Meetings,
     meter::Meter,
     options::Options,
-    selling::{Buyer, Outcome, Trouble},
+    selling::Trouble,
     servers::{OwnPool, Servers},
-    sql::Sql,
 };
 use locks::{
-    Guard, Lock, Released,
     wire::{self, Line},
     zookeeper::Zoo,
 };
@@ -37,7 +33,6 @@ use std::{
     },
     time::Duration,
 };
-use stores::postgres;
 use tokio_util::sync::CancellationToken;
 
 /// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small
@@ -195,7 +190,7 @@ impl Stand {
         command: &'static str,
         arguments: impl ToRedisArgs,
     ) -> impl Future<Output = Result<T, Trouble>> + Send {
-        self.shared.meter.wires.passed(Location::caller());
+        self.passed(Location::caller());
         let (line, mut sent) = (self.line.clone(), redis::cmd(command));
         sent.arg(arguments);
         async move { Ok(line.send(&sent).await?) }
@@ -269,111 +264,9 @@ impl Stand {
         wire::Sql::new(pool).of(&format!("node-{}", self.node)).counted_by(&self.shared.meter.wires)
     }
 
-    // ---- Postgres -----------------------------------------------------------------------------
-
-    /// A connection, each statement its own transaction.
-    pub async fn sql(&self) -> Result<Sql, Trouble> {
-        self.sql_of(&self.shared.postgres).await
-    }
-
-    /// A connection of this pool.
-    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
-        Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
-    }
-
-    #[track_caller]
-    pub fn begin(&self) -> impl Future<Output = Result<Sql, Trouble>> + Send + '_ {
-        self.begin_with("BEGIN")
-    }
-
-    /// Begins with this statement, a BEGIN of some kind.
-    #[track_caller]
-    pub fn begin_with(
-        &self,
-        statement: &'static str,
-    ) -> impl Future<Output = Result<Sql, Trouble>> + Send + '_ {
-        let (postgres, meter) = (&self.shared.postgres, &self.shared.meter);
-        meter.statement(Location::caller());
-        async move {
-            let transaction = postgres::Transaction::begin(postgres, statement).await?;
-            Ok(Sql::transaction(transaction, meter.clone()))
-        }
-    }
-
-    /// Sells in a transaction: a sale is committed, everything else rolled back.
-    #[track_caller]
-    pub fn in_transaction(
-        &self,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> {
-        self.in_transaction_with("BEGIN", sell)
-    }
-
-    /// The same, begun with this statement.
-    #[track_caller]
-    pub fn in_transaction_with(
-        &self,
-        statement: &'static str,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> {
-        let begun = self.begin_with(statement);
-        async move {
-            let mut transaction = begun.await?;
-            let outcome = sell(&mut transaction).await;
-            transaction.end(outcome).await
-        }
-    }
-
-    /// Tries again, at most so many times more, while others were faster.
-    pub async fn retrying(
-        &self,
-        retries: i64,
-        attempt: impl AsyncFn() -> Result<Outcome, Trouble>,
-    ) -> Result<Outcome, Trouble> {
-        for _ in 0..=retries {
-            let outcome = attempt().await?;
-            if outcome != Outcome::Contended {
-                return Ok(outcome);
-            }
-        }
-        Ok(Outcome::Contended)
-    }
-
     /// The pool itself, for what keeps connections to itself.
     pub fn postgres(&self) -> &PgPool {
         &self.shared.postgres
-    }
-
-    /// Whether the buyer has as many orders as allowed. One round trip.
-    #[track_caller]
-    pub fn has_bought<'a>(
-        &'a self,
-        sql: &'a mut Sql,
-        buyer: &'a Buyer,
-    ) -> impl Future<Output = Result<bool, Trouble>> + Send + 'a {
-        let orders = sql.one::<i64>(
-            "SELECT count(*) FROM lab.orders WHERE arena = $1 AND buyer = $2",
-            (self.arena(), &buyer.name),
-        );
-        async move { Ok(orders.await? >= i64::from(self.per_user_limit())) }
-    }
-
-    /// Writes the order. One round trip.
-    #[track_caller]
-    pub fn write_order<'a>(
-        &'a self,
-        sql: &'a mut Sql,
-        buyer: &'a Buyer,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> + Send + 'a {
-        let order_id = new_order_id();
-        let written = sql.run(
-            "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)",
-            (order_id.clone(), self.arena(), &buyer.name),
-        );
-        async move {
-            written.await?;
-            Ok(Outcome::Sold { order_id })
-        }
     }
 
     // ---- where the lab takes a hand -----------------------------------------------------------
@@ -382,7 +275,7 @@ impl Stand {
     /// node of this process; then both go on. If something keeps the others out, nobody comes.
     #[track_caller]
     pub fn meet(&self, place: &'static str) -> impl Future<Output = ()> + Send + '_ {
-        self.shared.meter.wires.passed(Location::caller());
+        self.passed(Location::caller());
         self.shared.meetings.meet(place)
     }
 
@@ -390,7 +283,7 @@ impl Stand {
     /// at the place only one after the other.
     #[track_caller]
     pub fn come_by(&self, place: &'static str) {
-        self.shared.meter.wires.passed(Location::caller());
+        self.passed(Location::caller());
         self.shared.meetings.come_by(place);
     }
 
@@ -412,7 +305,13 @@ impl Stand {
 
     /// If the node is to crash here, it does: nothing after this line runs, for no purchase on this
     /// node, and its memory is dropped.
-    pub async fn crash_point(&self, point: &'static str) {
+    #[track_caller]
+    pub fn crash_point(&self, point: &'static str) -> impl Future<Output = ()> + Send + '_ {
+        self.passed(Location::caller());
+        self.crash_if_asked(point)
+    }
+
+    async fn crash_if_asked(&self, point: &'static str) {
         let options = self.options();
         if options.choice("crash_at") != point
             || options.whole("crash_node") != i64::from(self.node)
@@ -424,39 +323,6 @@ impl Stand {
             self.note("node crashed");
             self.gone.cancel();
             std::future::pending::<()>().await;
-        }
-    }
-
-    /// Sells under a lock, waiting for it `wait_ms`. Its name is that of a key of the arena.
-    #[track_caller]
-    pub fn under_lock<'a, L: Lock>(
-        &'a self,
-        lock: &'a L,
-        name: &'a str,
-        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, Trouble> + 'a,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> + 'a {
-        self.shared.meter.wires.passed(Location::caller());
-        async move {
-            let acquired = lock.acquire(&self.key(name), self.millis("wait_ms")).await?;
-            let Some(guard) = acquired.held() else {
-                return Ok(Outcome::Contended);
-            };
-            let outcome = sell(&guard).await;
-            self.release(guard).await;
-            outcome
-        }
-    }
-
-    /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold
-    /// under it is sold in any case.
-    pub async fn release(&self, guard: impl Guard) {
-        match guard.release().await {
-            Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),
-            Ok(Released::Freed | Released::StillHeld { .. }) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a lock could not be released");
-                self.note("the lock could not be released");
-            }
         }
     }
 
@@ -481,10 +347,15 @@ impl Stand {
         Ok(())
     }
 
+    /// A line that belongs to the purchase was executed.
+    pub(crate) fn passed(&self, at: &'static Location<'static>) {
+        self.shared.meter.wires.passed(at);
+    }
+
     /// Something worth telling in the verdict, counted.
     #[track_caller]
     pub fn note(&self, what: &'static str) {
-        self.shared.meter.wires.passed(Location::caller());
+        self.passed(Location::caller());
         let notes = self.shared.notes.lock();
         *notes.unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
     }

@@ -37,6 +37,8 @@ pub struct Harms {
 }
 
 impl Harms {
+    /// Anything may happen.
+    pub const ANY: Self = Self { oversells: Possible, undersells: Possible, duplicates: Possible };
     /// At worst some units stay.
     pub const UNSOLD: Self = Self { oversells: Never, undersells: Possible, duplicates: Never };
     pub const NONE: Self = Self { oversells: Never, undersells: Never, duplicates: Never };
@@ -301,7 +303,12 @@ impl Strategy {
         let mut purchase = purchase.trim().to_owned();
         if purchase.contains("read_check_write(") {
             purchase.push_str("\n\n// shared by several strategies\n");
-            purchase.push_str(include_str!("purchase.rs").trim());
+            let shared = include_str!("purchase.rs");
+            purchase.push_str(shared[shared.find("/// Reads").unwrap_or(0)..].trim());
+        }
+        for script in self.scripts {
+            purchase.push_str("\n\n");
+            purchase.push_str(script.text.trim());
         }
         purchase
     }

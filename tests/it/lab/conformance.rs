@@ -5,17 +5,26 @@ use crate::support::test_lab::TestLab;
 use futures_util::{StreamExt, stream};
 use lab::{
     Lab, STRATEGIES, Strategy, Trial,
+    arena::Arena,
+    marks::Excerpt,
     strategy::{Demonstration, Harm, Harms, Language, Likelihood, Promise, Scenario},
     verdict::Verdict,
 };
+use std::{collections::HashSet, sync::Mutex};
 
 /// How many scenarios run at a time: mostly they wait.
 const AT_ONCE: usize = 3;
 
 /// Strategies of which no particular node has to pass the crash point: only one node of a task
-/// queue is the consumer; all buyers of a node may lose to others; a leaked lock stays on one node.
-const MAY_NOT_CRASH: [&str; 5] =
-    ["task-queue", "version-column", "cas-stock", "serializable", "session-advisory-lock"];
+/// queue is the consumer; any node's relay may take a message; all buyers of a node may lose to others; a leaked lock stays on one node.
+const MAY_NOT_CRASH: [&str; 6] = [
+    "task-queue",
+    "version-column",
+    "cas-stock",
+    "serializable",
+    "session-advisory-lock",
+    "transactional-message",
+];
 
 struct Case {
     name: String,
@@ -68,18 +77,44 @@ fn cases(strategy: &'static Strategy) -> Vec<Case> {
 
 /// Contradictions between a strategy and this promise, a line each.
 async fn contradictions(lab: &Lab, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
-    let run = |case: Case| async move {
-        let found = match Trial::of(strategy, &case.scenario).run(lab, Language::En, |_| {}).await {
+    let ran = Mutex::<HashSet<(&str, u32)>>::default();
+    let run = async |case: Case| {
+        let mut shared = None;
+        let watch = |arena: &Arena| shared = Some(arena.shared.clone());
+        let found = match Trial::of(strategy, &case.scenario).run(lab, Language::En, watch).await {
             Ok(verdict) => contradictions_in(promise, &case, &verdict),
             Err(error) => vec![error.to_string()],
         };
+        if let (Some(shared), Some(_)) = (shared, case.shows) {
+            ran.lock().expect("the lines").extend(shared.meter.wires.lines());
+        }
         let at = |what| format!("{}, {}: {what}", strategy.id, case.name);
-        found.into_iter().map(at).collect()
+        found.into_iter().map(at).collect::<Vec<_>>()
     };
     let cases = stream::iter(cases(strategy));
     let found: Vec<Vec<String>> = cases.map(run).buffer_unordered(AT_ONCE).collect().await;
     let missing = missing_demonstrations(strategy, promise).into_iter();
-    missing.chain(found.into_iter().flatten()).collect()
+    let unseen = marks_that_did_not_run(strategy, &ran.lock().expect("the lines"));
+    missing.chain(found.into_iter().flatten()).chain(unseen).collect()
+}
+
+/// Marks on lines that no demonstration has executed: of what is shown from the mark on, some line
+/// must have sent something.
+fn marks_that_did_not_run(strategy: &Strategy, ran: &HashSet<(&str, u32)>) -> Vec<String> {
+    let did_not_run = |mark: &Excerpt| {
+        if let Some((_, script)) = mark.file.rsplit_once("/scripts/") {
+            return !ran.contains(&(script, 0));
+        }
+        let from_the_mark = mark.marked_line..mark.lines().end;
+        !ran.iter()
+            .any(|(file, line)| *file == mark.file && from_the_mark.contains(&(*line as usize)))
+    };
+    // Those of a lock's own code are for the lessons to run.
+    let own = |mark: &Excerpt| mark.file.starts_with("crates/lab/");
+    let marks = strategy.marks(Language::En).into_iter().filter(own).filter(did_not_run);
+    let at =
+        |mark: Excerpt| format!("{}:{}: no demonstration runs it", mark.file, mark.marked_line);
+    marks.map(at).collect()
 }
 
 fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<String> {
@@ -206,10 +241,11 @@ fn the_registry_is_this_list() {
     const LIST: &str = "1 naive, 2 process-mutex, 3 mutex-unlock-before-commit, 4 per-user-mutex, \
         5 row-lock, 6 version-column, 7 cas-stock, 8 conditional-update, 9 unique-order, \
         10 serializable, 11 advisory-lock, 12 session-advisory-lock, 13 db-lock-table, \
-        14 setnx-expire, 15 setnx-getset, 16 set-px-no-owner, 17 token-lock, 18 reentrant-lock, \
-        19 multi-lock, 20 redlock, 21 zookeeper-lock, 22 fenced-lock, 23 hincrby, \
-        24 watch-multi, 25 token-list, 26 lock-and-hincrby, 27 lua-sync, 28 task-queue, \
-        29 in-process-queue, 30 lua-stream, 31 sharded-local, 32 bucketed";
+        14 skip-locked, 15 group-update, 16 setnx-expire, 17 setnx-getset, 18 set-px-no-owner, \
+        19 token-lock, 20 reentrant-lock, 21 multi-lock, 22 redlock, 23 zookeeper-lock, \
+        24 fenced-lock, 25 hincrby, 26 watch-multi, 27 token-list, 28 lock-and-hincrby, \
+        29 lua-sync, 30 task-queue, 31 in-process-queue, 32 transactional-message, \
+        33 lua-stream, 34 sharded-local, 35 bucketed";
     let listed = |strategy: &Strategy| format!("{} {}", strategy.number, strategy.id);
     let registry: Vec<String> = STRATEGIES.iter().map(listed).collect();
     assert_eq!(registry.join(", "), LIST);

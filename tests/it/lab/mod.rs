@@ -3,6 +3,7 @@
 mod command;
 mod conformance;
 pub mod http;
+mod marks;
 mod processes;
 mod texts;
 mod verdicts;

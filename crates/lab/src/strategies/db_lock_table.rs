@@ -1,12 +1,7 @@
 //! `db-lock-table`: a lock as a row, with owner, expiry and version.
 
 use crate::prelude::*;
-use locks::{Acquired, Guard, Lock, TableLock};
-use std::time::Duration;
-
-/// Longer than a purchase may take: who waits that long has no answer, and must not be told that
-/// trying again is all there is to it. "Contended" would be an answer, and nobody undersells here.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(60);
+use locks::{Guard, TableLock};
 
 struct Node {
     stand: Stand,
@@ -20,102 +15,47 @@ pub fn open(stand: Stand) -> Opening {
 
 impl Sell for Node {
     async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let name = self.stand.key("stock");
-        loop {
-            let Acquired::Held(guard) = self.lock.acquire(&name, ACQUIRE_TIMEOUT).await? else {
-                return Ok(Outcome::Contended);
-            };
-            let mut transaction = self.stand.begin().await?;
-            let outcome = self.sell(&mut transaction, buyer, &name, guard.fencing()).await;
-            let outcome = transaction.end(outcome).await;
-            self.stand.crash_point("committed").await;
-            let _freed_or_lost = guard.release().await?;
-            match outcome? {
-                Outcome::Contended => self.stand.note(LOST), // and again
-                outcome => return Ok(outcome),
-            }
-        }
+        self.stand.retrying(100, || self.attempt(buyer)).await
     }
 }
 
 impl Node {
-    async fn sell(
-        &self,
-        transaction: &mut Sql,
-        buyer: &Buyer,
-        lock: &str,
-        version: Option<u64>,
-    ) -> Result<Outcome, Trouble> {
+    async fn attempt(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stand = &self.stand;
-        if stand.has_bought(transaction, buyer).await? {
-            return Ok(Outcome::Duplicate);
-        }
-        let remaining: i32 = sqlx::query_scalar(
-            "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'",
-        )
-        .bind(stand.arena())
-        .fetch_one(transaction.send())
-        .await?;
-        if remaining < 1 {
-            return Ok(Outcome::SoldOut);
-        }
-
-        stand.meet("the stock is read").await; // only the client that took the lock over comes here
-        stand.pause().await;
-        stand.work().await;
-
-        // Still ours? FOR SHARE keeps it so until the commit: nobody can take the row over
-        // meanwhile.
-        let ours = sqlx::query(
-            "SELECT FROM lab.locks WHERE name = $1 AND version = $2 AND expires_at > \
-             clock_timestamp() FOR SHARE",
-        )
-        .bind(lock)
-        .bind(i64::try_from(version.unwrap_or(0)).unwrap_or(i64::MAX))
-        .fetch_optional(transaction.send())
-        .await?;
-        if ours.is_none() {
-            return Ok(Outcome::Contended);
-        }
-        sqlx::query("UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'")
-            .bind(stand.arena())
-            .bind(remaining - 1)
-            .execute(transaction.send())
-            .await?;
-        stand.crash_point("the stock is written").await;
-        stand.write_order(transaction, buyer).await
+        let sale = stand.under_lock(&self.lock, "stock", async |guard| {
+            let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
+            let sale = stand.in_transaction(async |tx| {
+                let outcome = read_check_write(stand, tx, buyer).await?;
+                const STILL_OURS: &str = "
+                    SELECT 1 FROM lab.locks
+                     WHERE name = $1 AND version = $2 AND expires_at > clock_timestamp() FOR SHARE";
+                //= CURE looks again before the commit; FOR SHARE keeps it so until then
+                if tx.maybe::<i32>(STILL_OURS, (stand.key("stock"), version)).await?.is_none() {
+                    stand.note(LOST);
+                    return Ok(Outcome::Contended); // rolled back, and again
+                }
+                Ok(outcome)
+            });
+            let outcome = sale.await;
+            stand.crash_point("committed").await;
+            outcome
+        });
+        sale.await
     }
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "db-lock-table",
     family: Family::Database,
-    promise: Promise::SOUND,
-    options: &[OptionSpec {
-        name: "lease_ms",
-        kind: crate::strategy::OptionKind::Whole { default: 2_000, min: 20, max: 30_000 },
-    }],
+    options: &[whole("lease_ms", (2_000, 20, 30_000))],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        Demonstration {
-            id: "notes",
-            shows: Harm::Notes(LOST),
-            scenario: Scenario {
-                options: &[("lease_ms", "50"), ("pause_ms", "200")],
-                ..Scenario::SMALL
-            },
-        },
-        Demonstration {
-            id: "holds",
-            shows: Harm::Holds,
-            scenario: Scenario {
-                nodes: 3,
-                options: &[("lease_ms", "50"), ("pause_ms", "200")],
-                ..Scenario::SMALL
-            },
-        },
+        demonstration("overslept", Harm::Notes(LOST), Scenario::SMALL.options(OVERSLEPT)),
+        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3).options(OVERSLEPT)),
     ],
+    locks: &["db-lock-table"],
     ..Strategy::PLAIN
 };
 
-const LOST: &str = "the lease was over before the write";
+const LOST: &str = "the lease was over before the commit";
+const OVERSLEPT: &[(&str, &str)] = &[("lease_ms", "50"), ("pause_ms", "200")];

@@ -17,6 +17,7 @@ mod cas_stock;
 mod conditional_update;
 mod db_lock_table;
 mod fenced_lock;
+mod group_update;
 mod hincrby;
 mod in_process_queue;
 mod lock_and_hincrby;
@@ -36,9 +37,11 @@ mod set_px_no_owner;
 mod setnx_expire;
 mod setnx_getset;
 mod sharded_local;
+mod skip_locked;
 mod task_queue;
 mod token_list;
 mod token_lock;
+mod transactional_message;
 mod unique_order;
 mod version_column;
 mod watch_multi;
@@ -97,6 +100,8 @@ strategies![
     advisory_lock,
     session_advisory_lock,
     db_lock_table,
+    skip_locked,
+    group_update,
     setnx_expire,
     setnx_getset,
     set_px_no_owner,
@@ -113,6 +118,7 @@ strategies![
     lua_sync,
     task_queue,
     in_process_queue,
+    transactional_message,
     lua_stream,
     sharded_local,
     bucketed,

@@ -30,11 +30,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "token-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms {
-        oversells: Possible,
-        undersells: Possible,
-        duplicates: Possible,
-    }),
+    promise: Promise::everywhere(Harms::ANY),
     options: &[lease_ms(2_000), wait_ms(5_000)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
@@ -51,7 +47,7 @@ pub const STRATEGY: Strategy = Strategy {
             Scenario::SMALL.buyers(5).options(&[("wait_ms", "0")]),
         ),
     ],
-    locks: &["token"],
+    locks: &["token-lock"],
     ..Strategy::PLAIN
 };
 

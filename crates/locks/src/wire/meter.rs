@@ -70,6 +70,12 @@ impl Meter {
         lines.insert((at.file(), at.line()));
     }
 
+    /// Notes that this script was run: its name, without a line.
+    pub(crate) fn ran(&self, script: &'static str) {
+        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.insert((script, 0));
+    }
+
     /// File and line of every call that has sent something.
     pub fn lines(&self) -> HashSet<(&'static str, u32)> {
         self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()

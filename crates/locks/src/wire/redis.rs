@@ -96,6 +96,7 @@ impl Line {
         call: &'a ScriptCall,
     ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
         let at = Location::caller();
+        self.tap.meter.ran(call.script.name);
         let request = async {
             match self.wire.query(&call.evalsha).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {

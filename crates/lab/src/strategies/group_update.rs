@@ -1,0 +1,96 @@
+//! `group-update`: buyers who come at the same time share one transaction.
+
+use crate::prelude::*;
+use tokio::sync::{mpsc, oneshot};
+
+struct Node {
+    stand: Stand,
+    waiting: mpsc::Sender<Waiting>,
+}
+
+/// The number that the order will have, the buyer, and where the answer goes.
+type Waiting = (String, String, oneshot::Sender<Outcome>);
+
+pub fn open(stand: Stand) -> Opening {
+    let (waiting, buyers) = mpsc::channel(1_024);
+    let (gone, leader) = (stand.gone().clone(), sell_to_groups(stand.clone(), buyers));
+    tokio::spawn(async move { gone.run_until_cancelled(leader).await });
+    ready(Node { stand, waiting })
+}
+
+impl Sell for Node {
+    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = (new_order_id(), buyer.name.clone(), answer);
+        self.waiting.send(waiting).await.map_err(|_| Trouble::NodeIsDown)?;
+        let answer = answered.await.map_err(|_| Trouble::Other("the group failed".to_owned()));
+        answer.inspect(|_| self.stand.come_by("the answers are out"))
+    }
+}
+
+async fn sell_to_groups(stand: Stand, mut buyers: mpsc::Receiver<Waiting>) {
+    let mut group = Vec::new();
+    while buyers.recv_many(&mut group, 64).await > 0 {
+        let sold = sell_to(&stand, std::mem::take(&mut group)).await;
+        sold.unwrap_or_else(|trouble| tracing::debug!(%trouble, "a group failed"));
+    }
+}
+
+async fn sell_to(stand: &Stand, group: Vec<Waiting>) -> Result<(), Trouble> {
+    (group.len() > 1).then(|| stand.note(GROUPED));
+    let (ids, buyers): (Vec<&String>, Vec<&String>) =
+        group.iter().map(|(id, buyer, _)| (id, buyer)).unzip();
+    let mut tx = stand.begin().await?;
+    const LOCK: &str =
+        "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE";
+    let remaining: i32 = tx.one(LOCK, (stand.arena(),)).await?;
+    stand.pause().await;
+    stand.work().await;
+
+    let binds = (stand.arena(), ids, buyers, i64::from(stand.per_user_limit()), remaining.max(0));
+    let (sold, twice): (Vec<String>, Vec<String>) = tx.one(WRITE_ORDERS.text, binds).await?;
+    const TAKE: &str =
+        "UPDATE lab.stock SET remaining = remaining - $2 WHERE arena = $1 AND item = 'thing'";
+    //= CURE the hot row is written once for the whole group, and synced to disk once
+    tx.run(TAKE, (stand.arena(), i32::try_from(sold.len()).unwrap_or(i32::MAX))).await?;
+
+    let answer = |(order_id, _, answer): Waiting| {
+        let _ = answer.send(match () {
+            () if sold.contains(&order_id) => Outcome::Sold { order_id },
+            () if twice.contains(&order_id) => Outcome::Duplicate,
+            () => Outcome::SoldOut,
+        });
+    };
+    if stand.choice("answer") == "before-commit" {
+        group.into_iter().for_each(answer);
+        //= FLAW "sold" is said before it is true: a crash takes the orders back
+        stand.meet("the answers are out").await;
+        stand.crash_point("group written").await;
+        return tx.commit().await;
+    }
+    stand.crash_point("group written").await;
+    tx.commit().await?;
+    group.into_iter().for_each(answer);
+    Ok(())
+}
+
+const WRITE_ORDERS: Source = script!("group_orders.sql");
+
+pub const STRATEGY: Strategy = Strategy {
+    id: "group-update",
+    family: Family::Database,
+    promise: Promise::everywhere(Harms::UNSOLD),
+    scripts: &[WRITE_ORDERS],
+    options: &[choice("answer", &["after-commit", "before-commit"])],
+    crash_points: &["group written"],
+    demonstrations: &[
+        demonstration("grouped", Harm::Notes(GROUPED), Scenario::SMALL),
+        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3)),
+        demonstration("answered-too-early", Harm::Loses, Scenario::SMALL.options(EARLY)),
+        demonstration("units-left", Harm::Undersells, Scenario::SMALL.options(EARLY)),
+    ],
+    ..Strategy::PLAIN
+};
+
+const GROUPED: &str = "several buyers in one transaction";
+const EARLY: &[(&str, &str)] = &[("answer", "before-commit"), ("crash_at", "group written")];

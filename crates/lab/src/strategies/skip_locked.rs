@@ -1,0 +1,82 @@
+//! `skip-locked`: a row for each unit; buyers pass by the rows that others have locked.
+
+use crate::prelude::*;
+use std::time::Duration;
+use tokio::time::sleep;
+
+struct Node {
+    stand: Stand,
+}
+
+pub fn open(stand: Stand) -> Opening {
+    opening(async {
+        const FILL: &str = "INSERT INTO lab.units (arena, number)
+                            SELECT $1, generate_series(1, $2) ON CONFLICT DO NOTHING";
+        stand.sql().await?.run(FILL, (stand.arena(), stand.stock())).await?;
+        Ok(Node { stand })
+    })
+}
+
+impl Sell for Node {
+    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let stand = &self.stand;
+        let sale = stand.in_transaction(async |tx| {
+            let Outcome::Sold { order_id } = stand.write_unique_order(tx, buyer).await? else {
+                return Ok(Outcome::Duplicate);
+            };
+            let Some(unit) = lock_a_unit(stand, tx).await? else {
+                return Ok(Outcome::SoldOut); // rolled back, and the order with it
+            };
+            stand.meet("a unit is locked").await; // others lock other units
+            stand.pause().await;
+            stand.work().await;
+            stand.crash_point("a unit is locked").await;
+
+            const SELL: &str =
+                "UPDATE lab.units SET order_id = $3 WHERE arena = $1 AND number = $2";
+            tx.run(SELL, (stand.arena(), unit, &order_id)).await?;
+            Ok(Outcome::Sold { order_id })
+        });
+        sale.await
+    }
+}
+
+async fn lock_a_unit(stand: &Stand, tx: &mut Sql) -> Result<Option<i32>, Trouble> {
+    loop {
+        const LOCK: &str = "SELECT number FROM lab.units WHERE arena = $1 AND order_id IS NULL
+                            ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED";
+        //= CURE locks a free row of its own: nobody waits for another buyer, nobody gets it twice
+        if let Some(unit) = tx.maybe(LOCK, (stand.arena(),)).await? {
+            return Ok(Some(unit));
+        }
+        if stand.choice("sold_out") == "none-unlocked" {
+            //= FLAW a locked unit is not sold yet: its buyer may still die or turn back
+            stand.note("told sold out, and nobody looked for locked units");
+            return Ok(None);
+        }
+        const FREE: &str =
+            "SELECT EXISTS (SELECT FROM lab.units WHERE arena = $1 AND order_id IS NULL)";
+        //= CURE sold out is when no unit is free, locked or not
+        if !tx.one::<bool>(FREE, (stand.arena(),)).await? {
+            return Ok(None);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub const STRATEGY: Strategy = Strategy {
+    id: "skip-locked",
+    family: Family::Database,
+    promise: Promise::everywhere(Harms::UNSOLD),
+    options: &[choice("sold_out", &["none-free", "none-unlocked"])],
+    crash_points: &["a unit is locked"],
+    demonstrations: &[
+        demonstration("turned-away-too-early", Harm::Undersells, CRASH.options(TOO_EARLY)),
+        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3)),
+    ],
+    ..Strategy::PLAIN
+};
+
+const CRASH: Scenario = Scenario::SMALL.stock(1).buyers(2);
+const TOO_EARLY: &[(&str, &str)] =
+    &[("sold_out", "none-unlocked"), ("crash_at", "a unit is locked")];

@@ -1,0 +1,102 @@
+//! Marks and shape: every strategy marks its lines, shows little around them, and differs from its
+//! neighbours in the lines that matter. That marked lines run is part of the conformance suite.
+
+use lab::{
+    STRATEGIES, Strategy,
+    marks::{Excerpt, Kind, MOST_LINES, Source},
+    strategy::{
+        Language::{En, Zh},
+        Likelihood::Never,
+    },
+};
+
+/// How many lines may differ between two neighbours, on either side.
+const MOST_DIFFERENCES: usize = 25;
+
+/// Compared with nobody: a design of their own, and why.
+const OWN_DESIGN: &[(&str, &str)] = &[
+    ("row-lock", "two rows, so that a deadlock can be shown"),
+    ("skip-locked", "a row for each unit"),
+    ("group-update", "a leader of its own sells to groups"),
+    ("fenced-lock", "the stock checks a token at reading and at writing"),
+    ("watch-multi", "a connection for each attempt"),
+    ("in-process-queue", "a queue in memory and its writer"),
+    ("transactional-message", "a relay of its own"),
+    ("lua-stream", "a whole shop"),
+    ("sharded-local", "the stock in memory, dealt at the start"),
+    ("bucketed", "many keys, and a loan between them"),
+];
+
+#[test]
+fn every_strategy_marks_its_lines() {
+    for strategy in STRATEGIES {
+        let (id, marks) = (strategy.id, strategy.marks(En));
+        assert!(!marks.is_empty(), "{id} has no marks");
+        let is_sound = strategy.promise.across_nodes.each().iter().all(|(_, how)| *how == Never);
+        let has = |kind| marks.iter().any(|mark: &Excerpt| mark.kind == kind);
+        // The flaw of a lock may stand in the lock's own code.
+        let marked = has(if is_sound { Kind::Cure } else { Kind::Flaw });
+        assert!(marked || !strategy.locks.is_empty(), "{id}: it does not mark what it promises");
+        for (mark, chinese) in marks.iter().zip(strategy.marks(Zh)) {
+            let at = format!("{}:{}", mark.file, mark.marked_line);
+            assert!(mark.code.lines().count() <= MOST_LINES, "{at}: a long excerpt");
+            assert!(mark.lines().contains(&mark.marked_line), "{at}: the mark is not shown");
+            assert_ne!(mark.words, chinese.words, "{at}: not in Chinese");
+        }
+    }
+}
+
+/// The purchase without comments, and without what it shares with others.
+fn purchase(strategy: &Strategy) -> Vec<String> {
+    let code = strategy.purchase_code();
+    let own = code.split("// shared by several strategies").next().unwrap_or("");
+    let without = |own: String, script: &Source| own.replace(script.text.trim(), "");
+    let own = strategy.scripts.iter().fold(own.to_owned(), without);
+    let lines = own.lines().map(|line| line.split("//").next().unwrap_or("").trim());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// How many lines the two have in common, in order.
+fn in_common(one: &[String], other: &[String]) -> usize {
+    let mut row = vec![0; other.len() + 1];
+    for line in one {
+        let mut diagonal = 0;
+        for (at, another) in other.iter().enumerate() {
+            let above = row[at + 1];
+            row[at + 1] = if line == another { diagonal + 1 } else { above.max(row[at]) };
+            diagonal = above;
+        }
+    }
+    row[other.len()]
+}
+
+/// A strategy's neighbour is the one most like it among those that are taught before it: that is
+/// the one to read it beside.
+#[test]
+fn neighbours_differ_in_the_lines_that_matter() {
+    let mut long = Vec::new();
+    for (at, strategy) in STRATEGIES.iter().enumerate().skip(1) {
+        let differences = |earlier: &Strategy| {
+            let (one, other) = (purchase(earlier), purchase(strategy));
+            let common = in_common(&one, &other);
+            (one.len().max(other.len()) - common, earlier.id)
+        };
+        let Some((lines, neighbour)) = STRATEGIES[..at].iter().map(differences).min() else {
+            continue;
+        };
+        println!("{} differs from {neighbour} in {lines} lines", strategy.id);
+        let excepted = OWN_DESIGN.iter().any(|(id, _)| *id == strategy.id);
+        if (lines > MOST_DIFFERENCES) != excepted {
+            long.push((strategy.id, neighbour, lines));
+        }
+    }
+    assert_eq!(long, [], "more than {MOST_DIFFERENCES} lines, or an exception without need");
+}
+
+#[test]
+fn what_two_have_in_common_is_counted_in_order() {
+    let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    for (one, other, common) in [("a b c", "a c", 2), ("a b", "b a", 1), ("a", "b", 0)] {
+        assert_eq!(in_common(&lines(one), &lines(other)), common, "{one} and {other}");
+    }
+}
