@@ -8,7 +8,8 @@
 //! | [`strategies`] | all of them, one file each, and the registry |
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
-//! | [`stand`], [`shorthand`], [`sql`], [`meter`] | what a strategy works with; [`meeting`] is how an interleaving is forced |
+//! | [`stand`], [`shorthand`], [`sql`], [`meter`] | what a strategy works with |
+//! | [`meeting`] | how an interleaving is forced |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or a meeting between two commands of a lock |
 //! | [`consumer`] | a queue in Redis and its one consumer |

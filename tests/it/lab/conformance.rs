@@ -16,7 +16,8 @@ use std::{collections::HashSet, sync::Mutex};
 const AT_ONCE: usize = 3;
 
 /// Strategies of which no particular node has to pass the crash point: only one node of a task
-/// queue is the consumer; any node's relay may take a message; all buyers of a node may lose to others; a leaked lock stays on one node.
+/// queue is the consumer; any node's relay may take a message; all buyers of a node may lose to
+/// others; a leaked lock stays on one node.
 const MAY_NOT_CRASH: [&str; 6] = [
     "task-queue",
     "version-column",
