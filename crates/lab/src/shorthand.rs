@@ -181,29 +181,6 @@ impl Stand {
         }
     }
 
-    /// The order, written on a connection of its own.
-    #[track_caller]
-    pub fn order<'a>(
-        &'a self,
-        buyer: &'a Buyer,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> + Send + 'a {
-        self.passed(Location::caller());
-        async move { self.write_order(&mut self.sql().await?, buyer).await }
-    }
-
-    /// The point at which a unit is taken and nothing written: a node may crash here, others may
-    /// come in, and whoever works stands here.
-    #[track_caller]
-    pub fn at_risk(&self, point: &'static str) -> impl Future<Output = ()> + Send + '_ {
-        self.passed(Location::caller());
-        async move {
-            self.crash_point(point).await;
-            self.meet(point).await;
-            self.pause().await;
-            self.work().await;
-        }
-    }
-
     /// Sells under a lock that has the name of a key of the arena. Waits for it `wait_ms`, or, if
     /// the strategy has no such option, for as long as a purchase may take.
     #[track_caller]
