@@ -28,6 +28,9 @@ fn assert_lost(timeline: &Timeline, acts: &[&str]) {
     assert!(!timeline.verdict(Language::En).held, "{id}");
 }
 
+/// A lesson, and the cures that the bug breaks.
+type Planted = (&'static str, &'static [&'static str]);
+
 /// Long leases: a busy machine is not to be taken for the bug.
 fn calm(id: &str) -> Value {
     match id {
@@ -39,7 +42,7 @@ fn calm(id: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cure_without_its_check_is_broken() {
-    let cases: [(Bug, &[(&str, &[&str])]); 3] = [
+    let cases: [(Bug, &[Planted]); 3] = [
         (
             take_from_anybody,
             &[("b02", &["server-clock"]), ("b04", &["watchdog"]), ("b06", &["tries-again"])],
