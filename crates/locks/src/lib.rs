@@ -1,4 +1,4 @@
-//! Locks: every known way to let one client in at a time, sound or famous for its failures.
+//! Locks: ways to let one client in at a time, sound or famous for its failures.
 //!
 //! A lock is a [`Protocol`]: how it is asked for, renewed and released. One driver does the rest
 //! for all of them.

@@ -44,6 +44,13 @@ impl Case {
     }
 }
 
+/// Nobody gives up waiting for a lock before the crashing node had it, however busy the machine is;
+/// but a lock that has lost its end is only repaired by those who gave up.
+fn waits(strategy: &Strategy, point: &str) -> &'static [(&'static str, &'static str)] {
+    let is_asked = strategy.options.iter().any(|option| option.name == "wait_ms");
+    if is_asked && point != "between SETNX and EXPIRE" { &[("wait_ms", "20000")] } else { &[] }
+}
+
 /// The scenarios that every strategy has to go through, and its own demonstrations.
 fn cases(strategy: &'static Strategy) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -63,7 +70,7 @@ fn cases(strategy: &'static Strategy) -> Vec<Case> {
             nodes: 3,
             // Enough for everybody: each node sells, and so passes the point.
             stock: 25,
-            options: [&crash[..], &[("crash_at", *point)]].concat().leak(),
+            options: [&crash[..], &[("crash_at", *point)], waits(strategy, point)].concat().leak(),
             ..Scenario::SMALL
         };
         let crashes = !MAY_NOT_CRASH.contains(&strategy.id);
