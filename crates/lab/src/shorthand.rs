@@ -11,7 +11,7 @@ use sqlx::PgPool;
 use std::{panic::Location, sync::Arc, time::Duration};
 use stores::postgres;
 use tokio::{
-    sync::Notify,
+    sync::{Mutex, Notify},
     time::{Instant, sleep, timeout},
 };
 
@@ -205,21 +205,24 @@ impl Stand {
 
     /// Does this again and again until this incarnation of the node ends. After a step that found
     /// nothing to do, or failed, it goes on when it is woken up, or a moment later.
-    pub fn keep_doing<F>(&self, step: impl Fn(Self) -> F + Send + 'static) -> Arc<Notify>
+    pub fn keep_doing<F>(&self, step: impl Fn(Self) -> F + Send + 'static) -> Arc<Steps>
     where
         F: Future<Output = Result<bool, Trouble>> + Send,
     {
-        let (stand, wakeup) = (self.clone(), Arc::new(Notify::new()));
-        let (gone, woken) = (self.gone().clone(), wakeup.clone());
-        let steps = async move {
+        let steps: Arc<Steps> = Arc::default();
+        let (stand, gone, done) = (self.clone(), self.gone().clone(), Arc::clone(&steps));
+        let doing = async move {
             loop {
-                if !matches!(step(stand.clone()).await, Ok(true)) {
-                    let _ = timeout(Duration::from_millis(250), woken.notified()).await;
+                let under_way = done.under_way.lock().await;
+                let went_on = step(stand.clone()).await;
+                drop(under_way);
+                if !matches!(went_on, Ok(true)) {
+                    let _ = timeout(Duration::from_millis(250), done.wakeup.notified()).await;
                 }
             }
         };
-        tokio::spawn(async move { gone.run_until_cancelled(steps).await });
-        wakeup
+        tokio::spawn(async move { gone.run_until_cancelled(doing).await });
+        steps
     }
 
     /// Asks every few milliseconds until this is true; false if it is not for so long.
@@ -258,5 +261,19 @@ impl Stand {
                 self.note("the lock could not be released");
             }
         }
+    }
+}
+
+/// What [`Stand::keep_doing`] does.
+#[derive(Default)]
+pub struct Steps {
+    pub wakeup: Notify,
+    under_way: Mutex<()>,
+}
+
+impl Steps {
+    /// Waits until the step that is under way is over.
+    pub async fn one_is_over(&self) {
+        drop(self.under_way.lock().await);
     }
 }
