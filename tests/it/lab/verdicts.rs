@@ -1,7 +1,13 @@
 //! The counts of a verdict, on rows written by the test; and the effects of a crash.
 
 use crate::support::test_lab::TestLab;
-use lab::{Wanted, arena::Arena, selling::Buyer, strategy::Language, verdict::Verdict};
+use lab::{
+    STRATEGIES, Trial, Wanted,
+    arena::Arena,
+    selling::Buyer,
+    strategy::{Harm, Language, Scenario},
+    verdict::Verdict,
+};
 use serde_json::{Map, Value};
 use sqlx::AssertSqlSafe;
 use std::{sync::Arc, time::Duration};
@@ -146,5 +152,22 @@ async fn a_verdict_that_nobody_waits_for_loses_nothing() {
     let kept = sqlx::query_as(AssertSqlSafe(query)).fetch_one(&lab.servers.postgres);
     let kept: (i64, i64) = kept.await.expect("counts");
     assert_eq!((kept, verdict.sold), ((3, 3), 3), "{verdict:?}");
+    lab.finish().await;
+}
+
+/// "Sold" is said before it is true, and nothing crashes.
+#[tokio::test]
+async fn a_verdict_waits_until_what_buyers_were_told_is_true() {
+    let lab = TestLab::start("early:").await;
+    let early: [(&str, &[_]); 2] = [
+        ("group-update", &[("answer", "before-commit")]),
+        ("transactional-message", &[("relay", "mark-first")]),
+    ];
+    for (id, options) in early {
+        let strategy = STRATEGIES.iter().find(|strategy| strategy.id == id).expect(id);
+        let trial = Trial::of(strategy, &Scenario::SMALL.buyers(5).options(options));
+        let verdict = trial.run(&lab, Language::En, |_| {}).await.expect("a verdict");
+        assert!(verdict.shows(Harm::Holds), "{id}: {verdict:?}");
+    }
     lab.finish().await;
 }
