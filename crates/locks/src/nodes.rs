@@ -120,8 +120,14 @@ impl<R: Rule> Protocol for Nodes<R> {
 
     async fn renew(&self, claim: &Claim) -> Answer<bool> {
         let call = renew(&claim.name, &claim.token, self.lease.time);
-        let answers = self.lines.iter().map(|node| node.call(&call));
-        self.decide(join_all(answers).await)
+        let answers = join_all(self.lines.iter().map(|node| node.call(&call))).await;
+        let refused = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
+        let (left, needed) = (self.lines.len() - refused, R::needed(self.lines.len()));
+        match self.decide(answers) {
+            // The silent nodes may have it still: the watchdog asks again until the lease is over.
+            Ok(false) if left >= needed => Err(LockError::NoQuorum { got: left, needed }),
+            answer => answer,
+        }
     }
 
     /// A silent node keeps the lock until its lease is over.
