@@ -204,7 +204,13 @@ impl Lab {
             options: Options::read(strategy, &wanted.all_options())?,
             expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
         };
-        if let Some(why) = self.lacks(strategy) {
+        let private_redis = strategy::Need::RedisNodes(1);
+        let lacks = self.lacks(strategy).or_else(|| {
+            (definition.options.whole("redis_node_loss") > 0)
+                .then(|| self.servers.lacks(private_redis))
+                .flatten()
+        });
+        if let Some(why) = lacks {
             return Err(LabError::StrategyUnavailable(why));
         }
         let share = self.arenas.take(by);
