@@ -28,7 +28,7 @@ pub struct Excerpt {
     pub file: &'static str,
     /// The line of the file with which `code` begins.
     pub first_line: usize,
-    /// The line with the mark; the next one is what it marks.
+    /// The line above the one that is marked.
     pub marked_line: usize,
     pub code: String,
 }
@@ -54,12 +54,14 @@ pub fn excerpts(source: Source) -> Vec<Excerpt> {
     let marked = lines.iter().enumerate().filter_map(|(at, line)| Some((at, mark_of(line)?)));
     let excerpt = |(at, (kind, words)): (usize, (Kind, &str))| {
         let shown = around(&lines, at);
+        // Where two marks stand above one line, both mark that line.
+        let next = (at + 1..lines.len()).find(|next| mark_of(lines[*next]).is_none());
         Excerpt {
             kind,
             words: words.to_owned(),
             file: source.file,
             first_line: shown.start + 1,
-            marked_line: at + 1,
+            marked_line: next.unwrap_or(at + 1),
             code: without_indent(&lines[shown]),
         }
     };
@@ -119,6 +121,10 @@ mod tests {
             code: code.to_owned(),
         };
         assert_eq!((found[0].lines(), &found[..]), (3..9, &[excerpt][..]));
+
+        let text = "fn a() {\n    //= CURE one\n    //= FLAW two\n    b();\n}\n";
+        let found = excerpts(Source { file: "a.rs", text });
+        assert_eq!([found[0].marked_line, found[1].marked_line], [3, 3]);
 
         let many = "x\n".repeat(40);
         let text: &'static str = format!("{many}--= CURE in one step\n{many}").leak();

@@ -82,7 +82,6 @@ pub const STRATEGY: Strategy = Strategy {
         demonstration("redis-forgets", Harm::Holds, Scenario::SMALL.options(FORGOTTEN)),
         demonstration("impatient", Harm::Undersells, Scenario::IMPATIENT),
     ],
-    locks: &["fenced-lock"],
     ..Strategy::PLAIN
 };
 
