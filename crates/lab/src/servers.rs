@@ -277,13 +277,13 @@ impl Servers {
     }
 }
 
-/// Looked for once: nobody installs it while a program runs that could do without.
 /// Why nothing that needs ZooKeeper can run.
 pub const NO_CLIENT: Words = Words::new(
     "This program was built without ZooKeeper's client: cargo build --features zookeeper.",
     "这个程序编译时没有包含 ZooKeeper 客户端：cargo build --features zookeeper。",
 );
 
+/// Looked for once: nobody installs it while a program runs that could do without.
 fn zookeeper_is_installed() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(ZooKeeperServer::is_installed)

@@ -37,8 +37,6 @@ pub struct Harms {
 }
 
 impl Harms {
-    /// Anything may happen.
-    pub const ANY: Self = Self { oversells: Possible, undersells: Possible, duplicates: Possible };
     /// At worst some units stay.
     pub const UNSOLD: Self = Self { oversells: Never, undersells: Possible, duplicates: Never };
     pub const NONE: Self = Self { oversells: Never, undersells: Never, duplicates: Never };

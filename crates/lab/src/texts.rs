@@ -15,8 +15,9 @@
 //!
 //! A strategy has the sections Idea, Source, How it fails, Break it, Instead, Demonstrations
 //! (keys: their ids), Options and Marks (keys: 1, 2, … in the order of the source). A lesson has
-//! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings. What several share
-//! stands in `options.md` and, under the name of the lock, in `locks.md`.
+//! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings, Marks, and Cast where a
+//! name is its own. What several share stands in `options.md` and, under the name of the lock, in
+//! `locks.md`.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};

@@ -58,7 +58,7 @@ impl Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "cas-stock",
     family: Family::Database,
-    promise: Promise::everywhere(Harms { oversells: Never, ..Harms::ANY }),
+    promise: Promise::everywhere(Harms { oversells: Never, ..Harms::POSSIBLE }),
     options: &[retries(10_000), choice("aba", &["off", "on"])],
     crash_points: &["the stock is written"],
     demonstrations: &[

@@ -39,7 +39,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "naive",
     family: Family::Nothing,
-    promise: Promise::everywhere(Harms { oversells: Expected, ..Harms::ANY }),
+    promise: Promise::everywhere(Harms { oversells: Expected, ..Harms::POSSIBLE }),
     crash_points: &["the stock is written"],
     demonstrations: &[
         demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK),

@@ -61,8 +61,8 @@ pub const STRATEGY: Strategy = Strategy {
     id: "session-advisory-lock",
     family: Family::Database,
     promise: Promise {
-        one_node: Harms { undersells: Never, ..Harms::ANY },
-        across_nodes: Harms::ANY,
+        one_node: Harms { undersells: Never, ..Harms::POSSIBLE },
+        across_nodes: Harms::POSSIBLE,
     },
     crash_points: &["the stock is written"],
     demonstrations: &[

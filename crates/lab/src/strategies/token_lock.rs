@@ -30,7 +30,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "token-lock",
     family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::ANY),
+    promise: Promise::everywhere(Harms::POSSIBLE),
     options: &[lease_ms(2_000), wait_ms(5_000)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[

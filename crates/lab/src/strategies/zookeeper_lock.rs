@@ -23,7 +23,7 @@ impl Sell for Node {
             stand.lose_session(guard.path()).await?;
             let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
             let outcome = sale.await;
-            stand.crash_point("committed").await; // the lock stays until its lease is over
+            stand.crash_point("committed").await; // the guard is dropped, its node removed
             outcome
         });
         sale.await
