@@ -113,7 +113,13 @@ fn marks_that_did_not_run(strategy: &Strategy, ran: &HashSet<(&str, u32)>) -> Ve
         if let Some((_, script)) = mark.file.rsplit_once("/scripts/") {
             return !ran.contains(&(script, 0));
         }
-        let from_the_mark = mark.marked_line..mark.lines().end;
+        // From the marked line to the end of its block.
+        let code: Vec<&str> =
+            mark.code.lines().skip(mark.marked_line + 1 - mark.first_line).collect();
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let is_inside = |line: &&&str| line.is_empty() || indent(line) >= indent(code[0]);
+        let block = code.iter().take_while(is_inside).count();
+        let from_the_mark = mark.marked_line..=mark.marked_line + block;
         !ran.iter()
             .any(|(file, line)| *file == mark.file && from_the_mark.contains(&(*line as usize)))
     };

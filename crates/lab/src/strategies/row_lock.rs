@@ -18,12 +18,12 @@ impl Sell for Node {
         let odd = self.buyers.fetch_add(1, Relaxed) % 2 == 1;
         let rows: &[&str] = match stand.choice("lock_order") {
             "one-row" => &["thing"],
-            //= FLAW two buyers who lock two rows in opposite order wait for each other
             "opposite" if odd => &["gift", "thing"],
             _ => &["thing", "gift"],
         };
         for _ in 0..stand.whole("retries") {
             match stand.in_transaction(async |tx| sell(stand, tx, buyer, rows).await).await {
+                //= FLAW two buyers who lock two rows in opposite order wait for each other
                 Err(trouble) if trouble.is("40P01") => stand.note(DEADLOCK), // and again
                 outcome => return outcome,
             }
