@@ -1,13 +1,13 @@
 //! What there is, in words: every strategy as the API, the command and the report tell it.
 
 use crate::{
-    STRATEGIES, Strategy, Trial,
+    STRATEGIES, Strategy,
     marks::Excerpt,
     options::GENERAL,
     strategy::{Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Words},
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 #[derive(Serialize, ToSchema)]
@@ -87,8 +87,14 @@ pub struct OptionBody {
 pub struct DemonstrationBody {
     id: &'static str,
     teaches: &'static str,
-    #[serde(flatten)]
-    trial: Trial,
+    strategy: &'static str,
+    stock: u32,
+    nodes: u32,
+    per_user_limit: u32,
+    options: Map<String, Value>,
+    buyers: u32,
+    concurrency: u32,
+    duplicate_share: f64,
 }
 
 impl Strategies {
@@ -124,7 +130,14 @@ impl StrategyBody {
         let demonstrations = strategy.demonstrations.iter().map(|shown| DemonstrationBody {
             id: shown.id,
             teaches: strategy.teaches(shown, language),
-            trial: Trial::of(strategy, &shown.scenario),
+            strategy: strategy.id,
+            stock: shown.scenario.stock,
+            nodes: shown.scenario.nodes,
+            per_user_limit: shown.scenario.per_user_limit,
+            options: shown.scenario.option_values(),
+            buyers: shown.scenario.buyers,
+            concurrency: shown.scenario.concurrency,
+            duplicate_share: shown.scenario.duplicate_share(),
         });
         Self {
             id: strategy.id,

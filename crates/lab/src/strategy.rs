@@ -5,6 +5,7 @@ use crate::{
     texts::{self, Text},
 };
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 pub use crate::texts::{Language, Words};
@@ -199,6 +200,15 @@ impl Scenario {
 
     pub const fn options(self, options: &'static [(&'static str, &'static str)]) -> Self {
         Self { options, ..self }
+    }
+
+    pub fn option_values(&self) -> Map<String, Value> {
+        let options = self.options.iter();
+        options.map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect()
+    }
+
+    pub fn duplicate_share(&self) -> f64 {
+        f64::from(self.duplicates_percent) / 100.0
     }
 
     /// Two people want one thing.

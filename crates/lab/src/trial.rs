@@ -8,25 +8,17 @@ use super::{
     strategy::{Language, Scenario, Strategy},
     verdict::Verdict,
 };
-use serde::Serialize;
-use serde_json::{Map, Value};
 use std::{sync::Arc, time::Duration};
-use utoipa::ToSchema;
 
 /// What a trial asks for: a scenario whose numbers are not constants.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone)]
 pub struct Trial {
-    #[serde(flatten)]
     pub wanted: Wanted,
-    #[serde(flatten)]
     pub storm: Storm,
 }
 
 impl Trial {
     pub fn of(strategy: &Strategy, scenario: &Scenario) -> Self {
-        let options = scenario.options.iter();
-        let options: Map<String, Value> =
-            options.map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect();
         Self {
             wanted: Wanted {
                 strategy: strategy.id.to_owned(),
@@ -34,12 +26,12 @@ impl Trial {
                 nodes: Some(i64::from(scenario.nodes)),
                 per_user_limit: Some(i64::from(scenario.per_user_limit)),
                 work_ms: None,
-                options,
+                options: scenario.option_values(),
             },
             storm: Storm {
                 buyers: scenario.buyers,
                 concurrency: scenario.concurrency,
-                duplicate_share: Some(f64::from(scenario.duplicates_percent) / 100.0),
+                duplicate_share: Some(scenario.duplicate_share()),
             },
         }
     }

@@ -51,7 +51,6 @@ mod words;
 mod zoo;
 
 use super::{
-    marks::Excerpt,
     options::BadOption,
     order_numbers::IdsBody,
     servers::{IDLE_LIMIT, Servers},
@@ -297,14 +296,13 @@ pub struct LessonBody {
     pub available: LessonAvailableBody,
 }
 
-/// An act, and the marked lines that decide it.
+/// An act; the lines that decide it come with a play.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LessonAct)]
 pub struct LessonActBody {
     pub id: &'static str,
     pub title: &'static str,
     pub kind: Kind,
-    pub marks: Vec<Excerpt>,
 }
 
 /// A whole number has `min` and `max`, a choice has `values`.
@@ -350,7 +348,6 @@ fn body(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> Le
         id: act.id,
         title: act.words(lesson, language).0,
         kind: act.kind,
-        marks: act.excerpts(lesson, language),
     };
     LessonBody {
         id: lesson.id,
