@@ -108,7 +108,7 @@ function play(id, say, options, more) {
     [214, 0, 'b', 'redis', 'acquire', { command: set, reply: 'OK' }, say('B takes the lock. Now two believe that they hold it.', 'B 拿到锁。现在两个人都以为自己持有它。'), 4, held('b'), ['a', 'b'], true],
     [240, 0, 'a', 'redis', 'release', { command: 'DEL lock:phone', reply: '1' }, say('A wakes up and deletes the lock, which is B’s.', 'A 醒来，删掉了锁，而那是 B 的。'), 10, gone, ['b']],
     [244, 0, 'a', 'stock', 'write', { command: 'UPDATE stock SET units = 9', reply: 'UPDATE 1' }, say('A writes what it had calculated long ago.', 'A 写下了它很久以前算好的数。'), null, gone, ['b']],
-    [300, 1, 'a', 'redis', 'acquire', { command: 'SET lock:phone 7f3a NX PX 200', reply: 'OK' }, say('Again, with a token of its own.', '再来一次，这回有自己的令牌。'), 4, held('a'), ['a']],
+    [300, 1, 'a', 'redis', 'acquire', { command: 'SET lock:phone 7f3a NX PX 200', reply: '(reply lost: OK)' }, say('Again, with a token of its own.', '再来一次，这回有自己的令牌。'), 4, held('a'), ['a']],
     [520, 1, 'b', 'redis', 'acquire', { command: 'SET lock:phone 91bc NX PX 200', reply: 'OK' }, say('The lease of A is over; B takes the lock.', 'A 的租期到了，B 拿到锁。'), 4, held('b'), ['b']],
     [530, 1, 'a', 'redis', 'release', { command: 'EVALSHA release.lua lock:phone 7f3a', reply: '0' }, say('A’s token is not there any more: nothing is deleted, and A is told.', 'A 的令牌已不在：什么也没删，A 也知道了。'), 10, held('b'), ['b']],
   ].map(([t_ms, act, actor, to, step, detail, words, line, key_state, believers, overlap = false]) => ({ t_ms, act, actor, ...(to && { to }), ...(step === 'expired' && { staged: true }), step, detail, say: words, ...(line && { line: at(line) }), key_state, believers, overlap }));

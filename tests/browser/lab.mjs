@@ -543,6 +543,7 @@ export function lab(stage) {
       assert.match(await rows.nth(3).locator('.violation').textContent(), /Two hold the lock: Client A and Client B/);
       assert.match(await rows.nth(3).locator('.meaning').textContent(), /free: Client B has it/);
       assert.equal(await page.locator('.diagram .violation').count(), 1, 'at the moment when it happens');
+      assert.equal(await rows.nth(6).locator('.meaning').textContent(), '(reply lost: OK)', 'nobody was told that the lock is free');
       assert.equal(await page.textContent('#lease-words'), 'Client B’s lease: 200 ms left');
       await page.keyboard.press('ArrowLeft');
       assert.ok(await page.isVisible('#staged'), 'what was arranged says so');
