@@ -441,6 +441,14 @@ export function lab(stage) {
       await page.getByRole('button', { name: 'Run again' }).click();
       await page.waitForSelector('#main[data-scene="again"] #go[aria-disabled="false"]');
       assert.equal(await page.textContent('#left .count strong'), '10');
+      for (let n = 0; n < 7; n++) await page.keyboard.press('ArrowLeft');
+      await page.waitForSelector('#main[data-scene="raced"]');
+      assert.equal(await page.textContent('#h-left'), 'Read, then write');
+      await page.locator('#left .count').getByText('14', { exact: true }).waitFor();
+      assert.equal(await page.locator('#left .excess').count(), 4, 'back at the broken one, it is broken');
+      for (let n = 0; n < 7; n++) await page.keyboard.press('ArrowRight');
+      await page.waitForSelector('#main[data-scene="again"] #go[aria-disabled="false"]');
+      assert.equal(await page.textContent('#left .count strong'), '10');
       await page.keyboard.press('ArrowRight');
       assert.equal(await page.locator('#doors a:visible').count(), 3);
       await page.locator('#doors a').first().click(); // and the first one races at once
@@ -472,6 +480,46 @@ export function lab(stage) {
       assert.equal(await page.textContent('#right .count strong'), '10');
       await page.keyboard.press('s');
       await page.waitForSelector('#lines[open]');
+      await page.leave();
+    });
+
+    it('plays the recorded run, from its beginning, where the server goes in the middle of the race, and has its lines then too', async () => {
+      const page = await visit({ expected: ['ERR_'] }, { unfinished: true });
+      await page.addInitScript(() => {
+        AbortSignal.timeout = () => { const late = new AbortController(); globalThis.tooLate = () => late.abort(); return late.signal; };
+      });
+      await page.goto('/lab/why', { waitUntil: 'networkidle' });
+      await page.click('#go');
+      await page.waitForSelector('#left .excess');
+      await page.context().setOffline(true);
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+      await page.evaluate(() => globalThis.tooLate()); // instead of its half a minute
+      await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
+      assert.match(await page.textContent('#recorded'), /A recorded run of November \d+, 20\d\d/);
+      assert.ok(Number(await page.textContent('#left .count strong')) > 14, 'what was recorded');
+      assert.equal(await page.textContent('#right .count strong'), '10');
+      await page.keyboard.press('s');
+      await page.locator('#lines .marked.flaw').first().waitFor();
+      await page.keyboard.press('Escape');
+      await page.leave();
+    });
+
+    it('is back where it was, with a button that works, if not even the recorded run is there', async () => {
+      const page = await visit({ expected: ['ERR_FAILED', 'status of'] }, { refuse: () => ({ status: 503, code: 'unavailable' }) });
+      await page.route('**/lab/recorded.js', (route) => route.abort());
+      await page.route('**/lab/marked.js', (route) => route.abort());
+      await page.goto('/lab/why');
+      await page.waitForSelector('#crowd i');
+      await page.click('#go');
+      await page.waitForSelector('#toast.bad');
+      await page.waitForSelector('#main[data-scene="start"] #go[aria-disabled="false"]');
+      assert.equal(await page.textContent('#go'), 'Open the sale');
+      await page.keyboard.press('s');
+      await page.locator('#lines').getByText('The source is on the lab’s page.').waitFor();
+      await page.keyboard.press('Escape');
+      await page.unroute('**/lab/recorded.js');
+      await page.click('#go');
+      await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
       await page.leave();
     });
 
