@@ -62,7 +62,7 @@ export function lab(stage) {
       assert.equal(await sound.locator('.excess i').count(), 0);
       assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body), Array(2).fill({ buyers: 500, concurrency: 64, duplicate_share: 0.1 }));
       assert.equal(await page.locator('#table tr').count(), 2);
-      assert.match(await page.textContent('#say'), /Naive: 137 sold, 37 oversold/);
+      assert.match(await page.textContent('#say'), /Naive: 137 sold\. Oversold by 37\. Conditional update: 100 sold\. Sold exactly\./);
       await page.leave();
     });
 
@@ -77,6 +77,28 @@ export function lab(stage) {
       await page.getByText('Stopped before it was over.').waitFor();
       await page.getByRole('button', { name: 'Run', exact: true }).waitFor();
       await eventually(() => page.asked.some(({ method }) => method === 'DELETE'), 'the stopped arena goes');
+      await page.leave();
+    });
+
+    it('of two presets that are clicked while a race is on, the last one runs', async () => {
+      const how = { unfinished: true }, page = await visit({}, how);
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('.lane.bad');
+      how.unfinished = false;
+      await page.evaluate(() => { const [first, nodes] = document.querySelectorAll('#presets button'); first.click(); nodes.click(); });
+      await page.locator('#lanes .lane', { hasText: 'Process mutex' }).getByText('Oversold by', { exact: false }).first().waitFor();
+      assert.match(page.url(), /s=process-mutex&/);
+      await reads(page);
+      assert.deepEqual(page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.strategy), ['naive', 'process-mutex']);
+      how.unfinished = true;
+      await page.click('#start');
+      await page.getByRole('button', { name: 'Stop' }).waitFor();
+      how.unfinished = false;
+      await page.selectOption('#read-which', 'naive');
+      await page.getByRole('button', { name: 'Run it: Two buyers' }).click(); // a demonstration does so too
+      await page.locator('#lanes .lane.bad', { hasText: 'Naive' }).waitFor();
       await page.leave();
     });
 
@@ -218,6 +240,9 @@ export function lab(stage) {
       const posted = (what) => page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith(what)).length;
       assert.deepEqual([posted('/arenas'), posted('/storm'), page.asked.filter(({ method }) => method === 'DELETE').length], [2, 2, 0]);
       await page.locator('.lane.bad').getByText('超卖 37 件').waitFor();
+      await page.click('#start');
+      await page.waitForSelector('#table tr:nth-child(4)');
+      assert.match(await page.locator('#table tr').nth(3).textContent(), /第 2 次/, 'the next race has the next number');
       await page.getByRole('button', { name: 'English' }).click(); // and results keep their report
       await page.waitForSelector('html[lang="en"]');
       await page.waitForSelector('#table tr:nth-child(2)');
