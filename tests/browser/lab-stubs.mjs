@@ -21,12 +21,12 @@ const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock =
         if taken == 0 { return Ok(Outcome::SoldOut); }`);
 
 /** An excerpt as the server cuts it: the mark's own line is `marked_line`, the next one is what it marks. */
-const mark = (kind, words, code, file = 'crates/lab/src/strategies/s01_naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
+const mark = (kind, words, code, file = 'crates/lab/src/strategies/naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
 const FLAWED = (say) => [
   mark('flaw', say('Nothing keeps the next buyer from reading the same number.', '没有什么能阻止下一个买家读到同一个数。'), 'async fn buy() {\n    let mut tx = begin().await?;\n    // look\n    //= FLAW\n    let stock = tx.read("SELECT stock").await?;\n    if stock < 1 { return Ok(SoldOut); }\n    work().await;\n    // write\n}\n'),
   mark('flaw', say('It writes what it read before the others wrote.', '写回的是别人写之前读到的数。'), 'a();\nb();\nc();\n//= FLAW\ntx.write("UPDATE lab.stock SET stock = $2", stock - 1).await?;\n'),
 ];
-const CURED = (say) => [mark('cure', say('Check and write in one step.', '判断与扣减一步完成。'), 'x();\ny();\nz();\n--= CURE\nUPDATE lab.stock SET stock = stock - 1 WHERE stock > 0\n', 'crates/lab/src/strategies/s08.sql')];
+const CURED = (say) => [mark('cure', say('Check and write in one step.', '判断与扣减一步完成。'), 'x();\ny();\nz();\n--= CURE\nUPDATE lab.stock SET stock = stock - 1 WHERE stock > 0\n', 'crates/lab/src/strategies/conditional_update.rs')];
 
 const NEVER = { oversells: 'never', undersells: 'never', duplicates: 'never' };
 const BROKEN = { oversells: 'expected', undersells: 'never', duplicates: 'possible' };

@@ -191,7 +191,7 @@ export function lab(stage) {
       assert.equal(await lane.locator('.marked.flaw').count(), 2);
       const [first] = await lane.locator('.marked.flaw .line.marked').allTextContents();
       assert.match(first, /SELECT stock/);
-      assert.match(await lane.locator('.marked.flaw').first().locator('.where-from').textContent(), /s01_naive\.rs:44/);
+      assert.match(await lane.locator('.marked.flaw').first().locator('.where-from').textContent(), /\/naive\.rs:44/);
       await lane.locator('.marked.flaw').first().getByRole('button', { name: 'More lines' }).click();
       assert.equal(await lane.locator('.marked.flaw').first().locator('.line').count(), 9);
       const sound = page.locator('.lane.good');
@@ -229,6 +229,13 @@ export function lab(stage) {
     it('a race goes on in the other language, in the same arenas', async () => {
       const how = { unfinished: true };
       const page = await visit({}, how);
+      await page.addInitScript(() => { // what a page sends as it leaves is not seen from here
+        const { fetch } = globalThis;
+        globalThis.fetch = (path, how) => {
+          if (how?.method === 'DELETE') sessionStorage.setItem('deleted', path);
+          return fetch(path, how);
+        };
+      });
       await page.goto('/lab?s=naive,conditional-update');
       await loaded(page);
       await page.click('#start');
@@ -238,15 +245,17 @@ export function lab(stage) {
       await page.waitForSelector('html[lang="zh-Hans"]');
       await page.waitForSelector('#table tr:nth-child(2)');
       const posted = (what) => page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith(what)).length;
-      assert.deepEqual([posted('/arenas'), posted('/storm'), page.asked.filter(({ method }) => method === 'DELETE').length], [2, 2, 0]);
+      const deleted = () => page.evaluate(() => sessionStorage.getItem('deleted'));
+      assert.deepEqual([posted('/arenas'), posted('/storm'), await deleted()], [2, 2, null]);
       await page.locator('.lane.bad').getByText('超卖 37 件').waitFor();
       await page.click('#start');
       await page.waitForSelector('#table tr:nth-child(4)');
       assert.match(await page.locator('#table tr').nth(3).textContent(), /第 2 次/, 'the next race has the next number');
       await page.getByRole('button', { name: 'English' }).click(); // and results keep their report
       await page.waitForSelector('html[lang="en"]');
-      await page.waitForSelector('#table tr:nth-child(2)');
+      await page.waitForSelector('#table tr:nth-child(4)');
       assert.ok(await page.isVisible('#report'));
+      assert.equal(await deleted(), null, 'the arenas stay');
       await page.leave();
     });
 
@@ -344,7 +353,7 @@ export function lab(stage) {
       await page.goto('/lab');
       await loaded(page);
       await page.locator('main button').first().click();
-      await page.locator('.lane.bad .why').click({ timeout: 10_000 });
+      await page.locator('.lane.bad .why').click({ timeout: 60_000 });
       await page.locator('.lane.bad .marked.flaw .line.marked').first().waitFor();
       assert.match(await page.locator('.lane.bad .collision figcaption').textContent({ timeout: 60_000 }), /buyer-\d+ and buyer-\d+ of this race/);
       await page.leave();
