@@ -21,12 +21,12 @@ const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock =
         if taken == 0 { return Ok(Outcome::SoldOut); }`);
 
 /** An excerpt as the server cuts it: the mark's own line is `marked_line`, the next one is what it marks. */
-const mark = (kind, words, code, file = 'crates/lab/src/strategies/s01_naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
+const mark = (kind, words, code, file = 'crates/lab/src/strategies/naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
 const FLAWED = (say) => [
   mark('flaw', say('Nothing keeps the next buyer from reading the same number.', '没有什么能阻止下一个买家读到同一个数。'), 'async fn buy() {\n    let mut tx = begin().await?;\n    // look\n    //= FLAW\n    let stock = tx.read("SELECT stock").await?;\n    if stock < 1 { return Ok(SoldOut); }\n    work().await;\n    // write\n}\n'),
   mark('flaw', say('It writes what it read before the others wrote.', '写回的是别人写之前读到的数。'), 'a();\nb();\nc();\n//= FLAW\ntx.write("UPDATE lab.stock SET stock = $2", stock - 1).await?;\n'),
 ];
-const CURED = (say) => [mark('cure', say('Check and write in one step.', '判断与扣减一步完成。'), 'x();\ny();\nz();\n--= CURE\nUPDATE lab.stock SET stock = stock - 1 WHERE stock > 0\n', 'crates/lab/src/strategies/s08.sql')];
+const CURED = (say) => [mark('cure', say('Check and write in one step.', '判断与扣减一步完成。'), 'x();\ny();\nz();\n--= CURE\nUPDATE lab.stock SET stock = stock - 1 WHERE stock > 0\n', 'crates/lab/src/strategies/conditional_update.rs')];
 
 const NEVER = { oversells: 'never', undersells: 'never', duplicates: 'never' };
 const BROKEN = { oversells: 'expected', undersells: 'never', duplicates: 'possible' };
@@ -108,7 +108,7 @@ function play(id, say, options, more) {
     [214, 0, 'b', 'redis', 'acquire', { command: set, reply: 'OK' }, say('B takes the lock. Now two believe that they hold it.', 'B 拿到锁。现在两个人都以为自己持有它。'), 4, held('b'), ['a', 'b'], true],
     [240, 0, 'a', 'redis', 'release', { command: 'DEL lock:phone', reply: '1' }, say('A wakes up and deletes the lock, which is B’s.', 'A 醒来，删掉了锁，而那是 B 的。'), 10, gone, ['b']],
     [244, 0, 'a', 'stock', 'write', { command: 'UPDATE stock SET units = 9', reply: 'UPDATE 1' }, say('A writes what it had calculated long ago.', 'A 写下了它很久以前算好的数。'), null, gone, ['b']],
-    [300, 1, 'a', 'redis', 'acquire', { command: 'SET lock:phone 7f3a NX PX 200', reply: 'OK' }, say('Again, with a token of its own.', '再来一次，这回有自己的令牌。'), 4, held('a'), ['a']],
+    [300, 1, 'a', 'redis', 'acquire', { command: 'SET lock:phone 7f3a NX PX 200', reply: '(reply lost: OK)' }, say('Again, with a token of its own.', '再来一次，这回有自己的令牌。'), 4, held('a'), ['a']],
     [520, 1, 'b', 'redis', 'acquire', { command: 'SET lock:phone 91bc NX PX 200', reply: 'OK' }, say('The lease of A is over; B takes the lock.', 'A 的租期到了，B 拿到锁。'), 4, held('b'), ['b']],
     [530, 1, 'a', 'redis', 'release', { command: 'EVALSHA release.lua lock:phone 7f3a', reply: '0' }, say('A’s token is not there any more: nothing is deleted, and A is told.', 'A 的令牌已不在：什么也没删，A 也知道了。'), 10, held('b'), ['b']],
   ].map(([t_ms, act, actor, to, step, detail, words, line, key_state, believers, overlap = false]) => ({ t_ms, act, actor, ...(to && { to }), ...(step === 'expired' && { staged: true }), step, detail, say: words, ...(line && { line: at(line) }), key_state, believers, overlap }));

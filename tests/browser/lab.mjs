@@ -62,7 +62,7 @@ export function lab(stage) {
       assert.equal(await sound.locator('.excess i').count(), 0);
       assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body), Array(2).fill({ buyers: 500, concurrency: 64, duplicate_share: 0.1 }));
       assert.equal(await page.locator('#table tr').count(), 2);
-      assert.match(await page.textContent('#say'), /Naive: 137 sold, 37 oversold/);
+      assert.match(await page.textContent('#say'), /Naive: 137 sold\. Oversold by 37\. Conditional update: 100 sold\. Sold exactly\./);
       await page.leave();
     });
 
@@ -77,6 +77,28 @@ export function lab(stage) {
       await page.getByText('Stopped before it was over.').waitFor();
       await page.getByRole('button', { name: 'Run', exact: true }).waitFor();
       await eventually(() => page.asked.some(({ method }) => method === 'DELETE'), 'the stopped arena goes');
+      await page.leave();
+    });
+
+    it('of two presets that are clicked while a race is on, the last one runs', async () => {
+      const how = { unfinished: true }, page = await visit({}, how);
+      await page.goto('/lab?s=naive');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('.lane.bad');
+      how.unfinished = false;
+      await page.evaluate(() => { const [first, nodes] = document.querySelectorAll('#presets button'); first.click(); nodes.click(); });
+      await page.locator('#lanes .lane', { hasText: 'Process mutex' }).getByText('Oversold by', { exact: false }).first().waitFor();
+      assert.match(page.url(), /s=process-mutex&/);
+      await reads(page);
+      assert.deepEqual(page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.strategy), ['naive', 'process-mutex']);
+      how.unfinished = true;
+      await page.click('#start');
+      await page.getByRole('button', { name: 'Stop' }).waitFor();
+      how.unfinished = false;
+      await page.selectOption('#read-which', 'naive');
+      await page.getByRole('button', { name: 'Run it: Two buyers' }).click(); // a demonstration does so too
+      await page.locator('#lanes .lane.bad', { hasText: 'Naive' }).waitFor();
       await page.leave();
     });
 
@@ -169,7 +191,7 @@ export function lab(stage) {
       assert.equal(await lane.locator('.marked.flaw').count(), 2);
       const [first] = await lane.locator('.marked.flaw .line.marked').allTextContents();
       assert.match(first, /SELECT stock/);
-      assert.match(await lane.locator('.marked.flaw').first().locator('.where-from').textContent(), /s01_naive\.rs:44/);
+      assert.match(await lane.locator('.marked.flaw').first().locator('.where-from').textContent(), /\/naive\.rs:44/);
       await lane.locator('.marked.flaw').first().getByRole('button', { name: 'More lines' }).click();
       assert.equal(await lane.locator('.marked.flaw').first().locator('.line').count(), 9);
       const sound = page.locator('.lane.good');
@@ -207,6 +229,13 @@ export function lab(stage) {
     it('a race goes on in the other language, in the same arenas', async () => {
       const how = { unfinished: true };
       const page = await visit({}, how);
+      await page.addInitScript(() => { // what a page sends as it leaves is not seen from here
+        const { fetch } = globalThis;
+        globalThis.fetch = (path, how) => {
+          if (how?.method === 'DELETE') sessionStorage.setItem('deleted', path);
+          return fetch(path, how);
+        };
+      });
       await page.goto('/lab?s=naive,conditional-update');
       await loaded(page);
       await page.click('#start');
@@ -216,12 +245,17 @@ export function lab(stage) {
       await page.waitForSelector('html[lang="zh-Hans"]');
       await page.waitForSelector('#table tr:nth-child(2)');
       const posted = (what) => page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith(what)).length;
-      assert.deepEqual([posted('/arenas'), posted('/storm'), page.asked.filter(({ method }) => method === 'DELETE').length], [2, 2, 0]);
+      const deleted = () => page.evaluate(() => sessionStorage.getItem('deleted'));
+      assert.deepEqual([posted('/arenas'), posted('/storm'), await deleted()], [2, 2, null]);
       await page.locator('.lane.bad').getByText('超卖 37 件').waitFor();
+      await page.click('#start');
+      await page.waitForSelector('#table tr:nth-child(4)');
+      assert.match(await page.locator('#table tr').nth(3).textContent(), /第 2 次/, 'the next race has the next number');
       await page.getByRole('button', { name: 'English' }).click(); // and results keep their report
       await page.waitForSelector('html[lang="en"]');
-      await page.waitForSelector('#table tr:nth-child(2)');
+      await page.waitForSelector('#table tr:nth-child(4)');
       assert.ok(await page.isVisible('#report'));
+      assert.equal(await deleted(), null, 'the arenas stay');
       await page.leave();
     });
 
@@ -319,7 +353,7 @@ export function lab(stage) {
       await page.goto('/lab');
       await loaded(page);
       await page.locator('main button').first().click();
-      await page.locator('.lane.bad .why').click({ timeout: 10_000 });
+      await page.locator('.lane.bad .why').click({ timeout: 60_000 });
       await page.locator('.lane.bad .marked.flaw .line.marked').first().waitFor();
       assert.match(await page.locator('.lane.bad .collision figcaption').textContent({ timeout: 60_000 }), /buyer-\d+ and buyer-\d+ of this race/);
       await page.leave();
@@ -441,6 +475,14 @@ export function lab(stage) {
       await page.getByRole('button', { name: 'Run again' }).click();
       await page.waitForSelector('#main[data-scene="again"] #go[aria-disabled="false"]');
       assert.equal(await page.textContent('#left .count strong'), '10');
+      for (let n = 0; n < 7; n++) await page.keyboard.press('ArrowLeft');
+      await page.waitForSelector('#main[data-scene="raced"]');
+      assert.equal(await page.textContent('#h-left'), 'Read, then write');
+      await page.locator('#left .count').getByText('14', { exact: true }).waitFor();
+      assert.equal(await page.locator('#left .excess').count(), 4, 'back at the broken one, it is broken');
+      for (let n = 0; n < 7; n++) await page.keyboard.press('ArrowRight');
+      await page.waitForSelector('#main[data-scene="again"] #go[aria-disabled="false"]');
+      assert.equal(await page.textContent('#left .count strong'), '10');
       await page.keyboard.press('ArrowRight');
       assert.equal(await page.locator('#doors a:visible').count(), 3);
       await page.locator('#doors a').first().click(); // and the first one races at once
@@ -472,6 +514,46 @@ export function lab(stage) {
       assert.equal(await page.textContent('#right .count strong'), '10');
       await page.keyboard.press('s');
       await page.waitForSelector('#lines[open]');
+      await page.leave();
+    });
+
+    it('plays the recorded run, from its beginning, where the server goes in the middle of the race, and has its lines then too', async () => {
+      const page = await visit({ expected: ['ERR_'] }, { unfinished: true });
+      await page.addInitScript(() => {
+        AbortSignal.timeout = () => { const late = new AbortController(); globalThis.tooLate = () => late.abort(); return late.signal; };
+      });
+      await page.goto('/lab/why', { waitUntil: 'networkidle' });
+      await page.click('#go');
+      await page.waitForSelector('#left .excess');
+      await page.context().setOffline(true);
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+      await page.evaluate(() => globalThis.tooLate()); // instead of its half a minute
+      await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
+      assert.match(await page.textContent('#recorded'), /A recorded run of November \d+, 20\d\d/);
+      assert.ok(Number(await page.textContent('#left .count strong')) > 14, 'what was recorded');
+      assert.equal(await page.textContent('#right .count strong'), '10');
+      await page.keyboard.press('s');
+      await page.locator('#lines .marked.flaw').first().waitFor();
+      await page.keyboard.press('Escape');
+      await page.leave();
+    });
+
+    it('is back where it was, with a button that works, if not even the recorded run is there', async () => {
+      const page = await visit({ expected: ['ERR_FAILED', 'status of'] }, { refuse: () => ({ status: 503, code: 'unavailable' }) });
+      await page.route('**/lab/recorded.js', (route) => route.abort());
+      await page.route('**/lab/marked.js', (route) => route.abort());
+      await page.goto('/lab/why');
+      await page.waitForSelector('#crowd i');
+      await page.click('#go');
+      await page.waitForSelector('#toast.bad');
+      await page.waitForSelector('#main[data-scene="start"] #go[aria-disabled="false"]');
+      assert.equal(await page.textContent('#go'), 'Open the sale');
+      await page.keyboard.press('s');
+      await page.locator('#lines').getByText('The source is on the lab’s page.').waitFor();
+      await page.keyboard.press('Escape');
+      await page.unroute('**/lab/recorded.js');
+      await page.click('#go');
+      await page.waitForSelector('#main[data-scene="raced"] #go[aria-disabled="false"]', { timeout: 60_000 });
       await page.leave();
     });
 
@@ -543,6 +625,7 @@ export function lab(stage) {
       assert.match(await rows.nth(3).locator('.violation').textContent(), /Two hold the lock: Client A and Client B/);
       assert.match(await rows.nth(3).locator('.meaning').textContent(), /free: Client B has it/);
       assert.equal(await page.locator('.diagram .violation').count(), 1, 'at the moment when it happens');
+      assert.equal(await rows.nth(6).locator('.meaning').textContent(), '(reply lost: OK)', 'nobody was told that the lock is free');
       assert.equal(await page.textContent('#lease-words'), 'Client B’s lease: 200 ms left');
       await page.keyboard.press('ArrowLeft');
       assert.ok(await page.isVisible('#staged'), 'what was arranged says so');
@@ -583,8 +666,10 @@ export function lab(stage) {
         .filter((element) => parseFloat(getComputedStyle(element).fontSize) < 24).map((element) => element.outerHTML));
       assert.deepEqual(small, []);
       await page.emulateMedia({ media: 'print' });
-      assert.equal(await page.locator('.diagram .row.later').first().evaluate((row) => getComputedStyle(row).visibility), 'visible');
-      assert.equal(await page.locator('.lease-left').first().evaluate((bar) => getComputedStyle(bar).printColorAdjust), 'exact');
+      // Paper has another width, at which the stage is laid anew.
+      const styled = (what, property) => page.locator(what).first().evaluate((element, name) => getComputedStyle(element)[name], property);
+      await eventually(async () => await styled('.diagram .row.later', 'visibility') === 'visible', 'all steps are printed');
+      await eventually(async () => await styled('.lease-left', 'printColorAdjust') === 'exact', 'the bar is printed');
       await page.emulateMedia({ media: 'screen' });
       await page.setViewportSize({ width: 390, height: 780 });
       await page.evaluate(axe);

@@ -252,6 +252,8 @@ describe('a lesson', () => {
     assert.equal(told('SET lock a-1 NX GET PX 9', '"b-1"', { 'redis lock': { value: 'b-1', owner: 'b' } }), 'lesson.means.taken B');
     assert.deepEqual(['(integer) 1', '0'].map((reply) => told('DEL lock', reply)), ['lesson.means.deleted', 'lesson.means.not_deleted']);
     assert.equal(told('PTTL lock', '(integer) -1'), '(integer) -1');
+    const unheard = event('a', { to: 'redis', detail: { command: 'SET lock a-1 NX PX 9', reply: '(reply lost: OK)', heard: false }, key_state: { lock: { value: 'a-1', owner: 'a' } } });
+    assert.equal(meaning(unheard, (id) => id, (key) => key), '(reply lost: OK)', 'nobody was told that it is free');
     assert.equal(told('PTTL lock'), null);
   });
 

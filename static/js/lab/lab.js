@@ -98,11 +98,19 @@ function choose(id, chosen) {
   changed();
 }
 
+let wish = 0; // which click is the last that wants something else to run
+/** Stops what runs. Resolves to whether nobody has wished for something else meanwhile. */
+async function cleared() {
+  const mine = ++wish;
+  running?.abort();
+  await underway;
+  return mine === wish;
+}
+
 /** Sets everything, and off it goes: nobody has to find another button. */
 async function preset(name) {
   const { strategies: wanted, ...fields } = PRESETS[name];
-  running?.abort();
-  await underway;
+  if (!await cleared()) return;
   Object.assign(setup, defaults(), structuredClone(fields), { strategies: able(wanted) });
   fill();
   if (setup.strategies.length) readThese(...setup.strategies.slice(0, 2).map((key) => laneParts(key)[0]));
@@ -110,8 +118,8 @@ async function preset(name) {
 }
 
 /** The strategy alone, under what makes it show its weakness, and off it goes. */
-function demonstrate(strategy, show) {
-  if (running) return;
+async function demonstrate(strategy, show) {
+  if (!await cleared()) return;
   Object.assign(setup, fromDemonstration(strategy, show));
   fill();
   start();
@@ -171,7 +179,7 @@ function optionFields() {
 // ---- the race ----------------------------------------------------------------------------------------------------
 
 function start() {
-  if (running) return running.abort();
+  if (running) { wish += 1; return running.abort(); }
   const lanes = setup.strategies.filter(named).map((key) => laneOf(key, setup));
   if (!lanes.length) return toast(t('lab.choose'));
   begin({ lanes, together: setup.together, run: ++runs, at: 0, states: [] });
@@ -201,7 +209,7 @@ function howWords(lanes, size) {
 
 async function race(heat, signal) {
   const { lanes, together, run } = heat;
-  const [{ laneView }, { lane, scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
+  const [{ laneView, outcomeWords }, { lane, scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
   runner ??= await import('./run.js');
   const all = heats(lanes, together), latest = new Map();
   for (const one of lanes) one.fair = isFair(one.setup, all[0].length);
@@ -239,7 +247,7 @@ async function race(heat, signal) {
     await results();
   }
   text($('#race-state'), t(signal.aborted ? 'lab.stopped' : 'lab.race_over'));
-  text($('#say'), [...latest.values()].filter(({ verdict }) => verdict).map(({ id, sold, oversold }) => t(oversold ? 'lab.say.bad' : 'lab.say.good', { title: named(id).title, sold: number(sold), over: number(oversold) })).join(' ')
+  text($('#say'), [...latest.values()].filter(({ verdict }) => verdict).map(({ id, sold, oversold, duplicates, verdict }) => t('lab.say.over', { title: named(id).title, sold: number(sold), outcome: outcomeWords({ ...verdict, oversold, duplicates }) })).join(' ')
     || t('lab.stopped'));
 }
 
@@ -260,6 +268,7 @@ async function takeUp() {
   runner.adopt(kept.arenas);
   kept.given.forEach((arena, index) => { if (rows[index] && arena) rows[index].arena = arena; });
   if (!kept.heat) return false;
+  runs = Math.max(runs, kept.heat.run);
   const lanes = kept.heat.lanes.filter(({ key }) => named(key)).map((one) => ({ ...laneOf(one.key, one.setup), ...one }));
   begin({ ...kept.heat, lanes });
   return true;

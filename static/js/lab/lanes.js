@@ -81,7 +81,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
       text(said, lane.verdict ? predicted(lane.verdict.kept_promise) : '');
       said.classList.toggle('against', lane.verdict?.kept_promise === false);
       text(count, number(lane.sold));
-      text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold), many: lane.oversold }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
+      text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold) }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
       why.hidden = !(lane.oversold || lane.duplicates || lane.verdict);
       track.show(lane, to);
       text(scaleNote, to.per > 1 ? t('lab.per_square', { n: number(to.per) }) : '');

@@ -168,15 +168,16 @@ function key(event) {
 
 // ---- the play ----------------------------------------------------------------------------------------------------
 
-/** What a server said, as it said it; only what the play adds about its way is in words. */
+/** What a server said, as it said it; only what the play adds about its way is in words, and that it was not heard. */
 function replied(reply) {
   const [, lost] = /^\(reply lost: (.*)\)$/s.exec(reply) ?? [], [, played] = /^(.*) \(played as lost\)$/s.exec(reply) ?? [];
-  if (reply === '(not sent)') return t('lesson.not_sent');
-  return lost != null ? t('lesson.reply_lost', { reply: lost }) : played != null ? t('lesson.played_lost', { reply: played }) : reply;
+  if (reply === '(not sent)') return { reply: t('lesson.not_sent'), heard: false };
+  if (lost != null) return { reply: t('lesson.reply_lost', { reply: lost }), heard: false };
+  return played != null ? { reply: t('lesson.played_lost', { reply: played }), heard: false } : { reply };
 }
 
 function perform(play) {
-  for (const { detail } of play.events ?? []) if (typeof detail?.reply === 'string') detail.reply = replied(detail.reply);
+  for (const { detail } of play.events ?? []) if (typeof detail?.reply === 'string') Object.assign(detail, replied(detail.reply));
   line = timeline(play);
   if (line.last < 0) return failed({ code: 'empty', detail: t('lesson.empty') }, run);
   sources.clear();

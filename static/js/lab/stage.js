@@ -21,6 +21,8 @@ export function colours(actors) {
   return (id) => (clients.includes(id) ? `who-${clients.indexOf(id) % PALETTE}` : 'who-server');
 }
 
+let watching = null; // the width of the stage
+
 /** Answers a function that shows a step. */
 export function stage(root, line, onSeek, { nameOf, listed }) {
   const paint = colours(line.actors);
@@ -110,7 +112,9 @@ export function stage(root, line, onSeek, { nameOf, listed }) {
   }
 
   let laid = root.clientWidth;
-  new ResizeObserver(() => { if (root.clientWidth !== laid) { laid = root.clientWidth; lay(); } }).observe(root);
+  watching?.disconnect(); // of the play before
+  watching = new ResizeObserver(() => { if (root.clientWidth !== laid) { laid = root.clientWidth; lay(); } });
+  watching.observe(root);
   lay();
   return show;
 }

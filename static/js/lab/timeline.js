@@ -78,8 +78,9 @@ export function lease(line, step, server) {
 
 /** A reply as a reader wants it: what it says about the lock or the stock; null where it speaks for itself. `t` has the words. */
 export function meaning(event, nameOf, t) {
-  const { command = '', reply } = event.detail ?? {};
+  const { command = '', reply, heard } = event.detail ?? {};
   if (reply == null) return null;
+  if (heard === false) return reply; // whatever it says, nobody was told
   const state = event.key_state ?? {}, stock = state['phones in stock']?.value, orders = state.orders?.value;
   if (/^SELECT stock/i.test(command) && stock != null && /row/.test(reply)) return t('lesson.means.stock', { n: stock });
   if (/^(?:WITH|UPDATE|INSERT)\b/i.test(command)) {

@@ -2,16 +2,18 @@
 
 import { call } from '../api.js';
 import { number } from '../format.js';
-import { $, h, text } from '../ui.js';
+import { $, h, text, toast } from '../ui.js';
 import { frame } from './frame.js';
-import { leave, race, STOCK } from './why-race.js';
+import { leave, race, recording, STOCK } from './why-race.js';
 import { crowd, shop } from './why-stage.js';
 import { buyerNumber, GAP, LINES, MOMENTS, walk } from './why-steps.js';
 import { inWords, language, t } from './why-words.js';
 
 const BROKEN = 'naive', CURED = 'conditional-update';
 const people = crowd($('#crowd')), left = shop($('#left'), STOCK, people), right = shop($('#right'), STOCK, people);
-let at = { scene: 'start', moment: 0 }, racing = false, met = null;
+let at = { scene: 'start', moment: 0 }, racing = false, met = null, broke = 0; // what the broken one sold
+const marking = import('./marked.js'); // with the page: S may be pressed where there is no server any more
+marking.catch(() => {});
 
 const GO = { start: 'why.open', raced: 'why.why', stopped: 'why.fix', fixed: 'why.again', again: 'why.doors_go', doors: 'why.over' };
 
@@ -46,56 +48,81 @@ function stopped(moment) {
   $('#scrub').setAttribute('aria-valuetext', t(`why.gap.${moment}`, values));
 }
 
-async function sell(shops) {
-  racing = true;
+function clear(...places) {
   people.back();
-  for (const [, place] of shops) place.reset();
-  show();
-  const verdicts = await race([...new Set(shops.map(([id]) => id))], (id, sold) => shops.forEach(([own, place]) => { if (own === id) place.sold(sold); }));
-  for (const [id, place] of shops) place.sold(verdicts[id].sold); // counted from the rows
-  await Promise.all(shops.map(([, place]) => place.settled()));
-  racing = false;
-  $('#recorded').hidden = !verdicts.recorded;
-  if (verdicts.recorded) text($('#recorded'), t('why.recorded', { day: new Intl.DateTimeFormat(language, { dateStyle: 'long' }).format(new Date(verdicts.recorded)) }));
-  return verdicts;
+  for (const place of places) place.reset();
+}
+
+/** The broken one as it ended, where the cured one has been in its place. */
+function brokenAgain() {
+  clear(left);
+  left.sold(broke);
+}
+
+async function sell(shops) {
+  const anew = () => clear(...shops.map(([, place]) => place));
+  racing = true;
+  try {
+    anew();
+    show();
+    const verdicts = await race([...new Set(shops.map(([id]) => id))], (id, sold) => shops.forEach(([own, place]) => { if (own === id) place.sold(sold); }), anew);
+    for (const [id, place] of shops) place.sold(verdicts[id].sold); // counted from the rows
+    await Promise.all(shops.map(([, place]) => place.settled()));
+    $('#recorded').hidden = !verdicts.recorded;
+    if (verdicts.recorded) text($('#recorded'), t('why.recorded', { day: new Intl.DateTimeFormat(language, { dateStyle: 'long', timeZone: 'UTC' }).format(new Date(verdicts.recorded)) }));
+    return verdicts;
+  } finally {
+    racing = false;
+  }
 }
 
 async function go(by = 1) {
   if (racing) return;
-  const { scene } = at;
+  const before = at, { scene } = before;
   if (scene === 'doors' && by > 0) return reset();
   at = walk(at, by);
-  if (scene === 'start' && at.scene === 'raced') {
-    const verdicts = await sell([[BROKEN, left], [CURED, right]]);
-    met = verdicts[BROKEN].collision ?? null;
-    text($('#say'), t('why.said', { left: number(left.shown), right: number(right.shown) }));
-  }
-  if (scene === 'fixed' && at.scene === 'again') {
-    await sell([[CURED, left]]);
-    text($('#say'), t('why.said_fixed', { left: number(left.shown) }));
+  try {
+    if (scene === 'start' && at.scene === 'raced') {
+      const verdicts = await sell([[BROKEN, left], [CURED, right]]);
+      met = verdicts[BROKEN].collision ?? null;
+      broke = left.shown;
+      text($('#say'), t('why.said', { left: number(left.shown), right: number(right.shown) }));
+    }
+    if (scene === 'fixed' && at.scene === 'again') {
+      await sell([[CURED, left]]);
+      text($('#say'), t('why.said_fixed', { left: number(left.shown) }));
+    }
+    if (scene === 'again' && at.scene === 'fixed') brokenAgain();
+  } catch { // not even the recorded run could be fetched
+    at = before;
+    if (scene === 'start') clear(left, right);
+    else brokenAgain();
+    toast(t('error.timeout'), 'bad');
   }
   show(true);
 }
 
 function reset() {
   at = { scene: 'start', moment: 0 };
-  people.back();
-  left.reset();
-  right.reset();
+  clear(left, right);
   show(true);
 }
 
-/** The real source, with its marks; of a recorded run, the excerpts of that day. */
+/** The real lines, with their marks; of a recorded run, the excerpts of that day. */
+async function lines() {
+  const { marked, byInterest } = await marking;
+  const found = await call('GET', inWords('/api/v1/lab/strategies')).then(({ strategies }) => strategies, async () => {
+    const run = await recording();
+    return [BROKEN, CURED].map((id) => ({ id, marks: run[id].marks }));
+  });
+  return [BROKEN, CURED].flatMap((id) => byInterest(found.find((one) => one.id === id)?.marks, id === BROKEN).slice(0, 2)).map((mark, index) => marked(mark, String(index + 1)));
+}
+
 async function source() {
   const dialog = $('#lines');
   if (dialog.open) return dialog.close();
-  const { marked, byInterest } = await import('./marked.js');
-  const found = await call('GET', inWords('/api/v1/lab/strategies')).then(({ strategies }) => strategies, async () => {
-    const { RUN } = await import('./recorded.js');
-    return [BROKEN, CURED].map((id) => ({ id, marks: RUN[id].marks }));
-  });
-  const both = [BROKEN, CURED].flatMap((id) => byInterest(found.find((one) => one.id === id)?.marks, id === BROKEN).slice(0, 2));
-  $('#lines-body').replaceChildren(...(both.length ? both.map((mark, index) => marked(mark, String(index + 1))) : [h('p', {}, t('why.no_lines'))]));
+  const both = await lines().catch(() => []);
+  $('#lines-body').replaceChildren(...(both.length ? both : [h('p', {}, t('why.no_lines'))]));
   if (!dialog.open) dialog.showModal();
 }
 

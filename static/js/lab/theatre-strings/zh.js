@@ -53,7 +53,7 @@ export default {
   'lesson.keyed.phone': '手机',
   'lesson.keyed.phones in stock': '手机库存',
   'lesson.not_sent': '（没有发出）',
-  'lesson.reply_lost': '（回复丢失：{reply}）',
+  'lesson.reply_lost': '（应答丢失：{reply}）',
   'lesson.played_lost': '{reply}（当作丢失）',
   'lesson.for_ever': '永远',
   'lesson.code': '正在运行的这一行',
