@@ -120,6 +120,22 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
     assert!(matches!(why, Why::NotOurs | Why::LeaseOver), "{why:?}");
 }
 
+/// One node has forgotten the lock, and another is silent for a moment: with that one it is still a
+/// majority.
+#[tokio::test]
+async fn a_silent_node_is_asked_again_before_a_majority_is_given_up() {
+    let nodes = nodes(3).await;
+    let name = name("silent");
+    let (all, interceptor) = watched("a", &nodes).await;
+    let guard = held(&Redlock::new(all, 3 * SHORT).renewed(), &name).await;
+    forget(&nodes[0]).await;
+    interceptor.fail("redis-2*token_renew", 2);
+    let before = interceptor.answered("token_renew");
+    // Four rounds: that node answers in two of them.
+    wait_for!(guard.lost().is_lost() || interceptor.answered("token_renew") >= before + 10);
+    assert!(!guard.lost().is_lost());
+}
+
 #[tokio::test]
 async fn a_late_release_of_several_nodes_touches_nobody_elses() {
     let all = lines("a", three().await).await;
