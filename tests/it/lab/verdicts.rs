@@ -155,19 +155,22 @@ async fn a_verdict_that_nobody_waits_for_loses_nothing() {
     lab.finish().await;
 }
 
-/// "Sold" is said before it is true, and nothing crashes.
+/// "Sold" is said before the commit, which takes a while; nothing crashes.
 #[tokio::test]
 async fn a_verdict_waits_until_what_buyers_were_told_is_true() {
     let lab = TestLab::start("early:").await;
-    let early: [(&str, &[_]); 2] = [
-        ("group-update", &[("answer", "before-commit")]),
-        ("transactional-message", &[("relay", "mark-first")]),
-    ];
-    for (id, options) in early {
-        let strategy = STRATEGIES.iter().find(|strategy| strategy.id == id).expect(id);
-        let trial = Trial::of(strategy, &Scenario::SMALL.buyers(5).options(options));
-        let verdict = trial.run(&lab, Language::En, |_| {}).await.expect("a verdict");
-        assert!(verdict.shows(Harm::Holds), "{id}: {verdict:?}");
+    for statement in [
+        "CREATE FUNCTION lab.slowly() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END'",
+        "CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON lab.orders
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION lab.slowly()",
+    ] {
+        lab.execute(statement.to_owned()).await;
     }
+    let strategy = STRATEGIES.iter().find(|strategy| strategy.id == "group-update").expect("it");
+    let scenario = Scenario::SMALL.buyers(5).options(&[("answer", "before-commit")]);
+    let verdict = Trial::of(strategy, &scenario).run(&lab, Language::En, |_| {}).await;
+    let verdict = verdict.expect("a verdict");
+    assert!(verdict.shows(Harm::Holds), "{verdict:?}");
     lab.finish().await;
 }
