@@ -174,14 +174,15 @@ impl Case {
 /// Runs everything once, so that the program prepares its statements.
 async fn run_everything(app: &TestApp) {
     let (catalog, orders) = (&app.services.catalog, &app.services.orders);
-    let sale = app.sale(100, json!({"payment_timeout_secs": 1})).await;
+    let sale = app.sale(100, json!({})).await;
+    let hasty = app.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (app.shopper(), app.shopper(), app.shopper());
     let paid = payer.order_to_pay(&sale).await;
     payer.pay(&paid).await.assert(200);
     payer.cancel(&paid).await.assert(409);
     let cancelled = canceller.order_to_pay(&sale).await;
     canceller.cancel(&cancelled).await.assert(200);
-    let expired = idler.must_buy(&sale).await;
+    let expired = idler.must_buy(&hasty).await;
     idler.until(&expired, "expired").await;
     payer.get("/api/v1/orders").await.assert(200);
     let page = Page { limit: 50, after: None };
