@@ -7,9 +7,10 @@ import { t } from './words.js';
 export function frame() {
   shell();
   for (const link of document.querySelectorAll('.rooms a')) {
-    const here = link.dataset.room === document.body.dataset.room;
-    if (here) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    link.removeAttribute('aria-current');
+    if (link.dataset.room !== document.body.dataset.room) continue;
+    link.setAttribute('aria-current', 'page');
+    link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft; // on a phone they do not all fit
   }
 }
 

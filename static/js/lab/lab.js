@@ -30,6 +30,7 @@ let reading = null, toRead = [];
 /** The lines and words of a strategy, below the races: fetched when somebody comes near. */
 function readThese(...ids) {
   toRead = ids;
+  text($('#h-reader'), named(ids[0])?.title ?? ''); // a heading is never empty, also while its words are still to come
   if (reading) readNow();
 }
 function readNow() {
@@ -40,7 +41,7 @@ function readNow() {
   });
   return reading.then((read) => read.open(...toRead), () => { reading = null; });
 }
-const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '300px' });
+const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '100px' });
 const named = (key) => strategies.find(({ id }) => id === laneParts(key)[0]);
 const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false);
 async function readIn(id) {

@@ -79,7 +79,7 @@ function showHolders({ believers, overlap }) {
   box.className = overlap ? 'holders overlap' : 'holders';
   text($('#holders-title'), overlap ? t('lesson.two', { names: listed(believers) }) : believers.length ? t('lesson.believes') : t('lesson.nobody'));
   $('#holders-list').replaceChildren(...(overlap ? [] : believers.map((id) => h('li', { class: paint(id) }, nameOf(id)))));
-  $('#which-line').hidden = !overlap || $('#marks-box').hidden;
+  $('#which-line').hidden = $('#marks-box').hidden;
 }
 
 function showKeys({ keys }) {
@@ -191,7 +191,8 @@ function perform(play) {
   text($('#repeats'), play.repeats ? t('lesson.repeats', { n: play.repeats }) : '');
   $('#prices').replaceChildren(...prices(line).map(({ act, sent, ms }) => h('tr', {},
     h('th', { scope: 'row' }, act.title), h('td', { class: act.verdict?.broken ? 'bad' : '' }, t(act.verdict?.broken ? 'lesson.mark_broken' : 'lesson.mark_held')),
-    h('td', {}, [...sent.map(([to, n]) => t('lesson.sent', { n, to: nameOf(to) })), t('ms', { n: number(ms) })].join(' · ')))));
+    h('td', {}, [...sent.map(([to, n]) => t('lesson.sent', { n, to: nameOf(to) })), t('ms', { n: number(ms) })].join(' · ')), h('td', {}, '–'))));
+  text($('#measured-how'), '');
   $('#acts').replaceChildren(...line.acts.map((act, index) => {
     const meeting = firstOverlap(line, index);
     return h('li', {}, h('button', { type: 'button', class: `act ${act.kind}`, onclick: () => seek(act.first) },
@@ -200,7 +201,7 @@ function perform(play) {
       meeting === null ? null : h('button', { type: 'button', class: 'button small quiet', onclick: () => seek(meeting) }, t('lesson.to_overlap')));
   }));
   $('#rows').replaceChildren(...line.events.map((event, index) => h('tr', { class: event.overlap ? 'overlap' : '', 'data-step': index },
-    h('td', {}, h('button', { type: 'button', class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), onclick: () => seek(index) }, String(index + 1))),
+    h('td', {}, h('a', { class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), href: `${location.search}#${index + 1}` }, String(index + 1))),
     h('td', {}, event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor)),
     h('td', {}, h('code', {}, event.detail?.command ?? '–'), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
     h('td', { class: 'says' }, event.say ?? '', event.staged ? h('span', { class: 'staged-mark' }, t('lesson.staged')) : null),
@@ -279,6 +280,7 @@ async function load() {
 
 frame();
 $('#recording').addEventListener('click', () => { $('#unplayed').hidden = true; run(); });
+$('#measure').addEventListener('click', () => import('./lesson-price.js').then(({ measure }) => measure(line), () => {}));
 $('#which-line').addEventListener('click', () => { $('#marks-box').scrollIntoView(); $('#h-marks').focus({ preventScroll: true }); });
 $('#first').addEventListener('click', () => seek(0));
 $('#back').addEventListener('click', () => seek(step - 1));

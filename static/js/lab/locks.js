@@ -34,11 +34,10 @@ const reasons = (one, properties) => h('div', { class: 'reasons' },
 /** A row of signs, and below it, when it is opened, the reasons. */
 function lock(one, properties) {
   const id = `why-${one.id}`, cost = one.cost_us;
-  const more = h('tr', { class: 'more', id, hidden: true }, h('td', { colspan: String(properties.length + 3) }));
+  const more = h('tr', { class: 'more', id, hidden: true }, h('td', { colspan: String(properties.length + 3) }, reasons(one, properties)));
   const open = h('button', { type: 'button', class: 'open', 'aria-expanded': 'false', 'aria-controls': id, onclick() {
     more.hidden = !more.hidden;
     open.setAttribute('aria-expanded', String(!more.hidden));
-    if (!more.firstChild.hasChildNodes()) more.firstChild.append(reasons(one, properties));
   } }, one.title);
   return [h('tr', { class: 'lock' }, h('th', { scope: 'row' }, open), ...properties.map((property) => answer(property, one.properties?.[property.id])),
     h('td', { class: 'num' }, t('locks.trips', { acquire: trips(one.round_trips?.acquire), release: trips(one.round_trips?.release) })),
@@ -55,12 +54,13 @@ async function load() {
     $('#loading').hidden = true;
   }
   workedAgain();
-  const { locks, properties, note_on_fencing: note } = answered;
+  const { locks, properties, note_on_fencing: note, note_on_costs: costs } = answered;
   $('#page').hidden = false;
   $('#properties').replaceChildren(...properties.map((one) => h('div', {}, h('dt', {}, one.title), h('dd', {}, one.explanation))));
   $('#columns').replaceChildren(h('th', { scope: 'col' }, t('locks.lock')), ...properties.map((one) => h('th', { scope: 'col', class: 'property' }, one.title)),
     h('th', { scope: 'col', class: 'num' }, t('locks.trips_col')), h('th', { scope: 'col', class: 'num' }, t('locks.cost')));
   $('#rows').replaceChildren(...locks.flatMap((one) => lock(one, properties)));
+  text($('#costs'), costs ?? '');
   text($('#fencing'), note ?? '');
   $('#fencing-box').hidden = !note;
 }
