@@ -12,6 +12,7 @@ pub mod extract;
 pub mod health;
 pub mod layers;
 pub mod limits;
+pub mod link_preview;
 pub mod openapi;
 pub mod orders;
 pub mod pages;

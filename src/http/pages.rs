@@ -4,6 +4,7 @@
 //! Unchanged files are answered with 304.
 
 use super::error::{NOT_FOUND, Problem};
+use super::link_preview;
 use super::state::App;
 use axum::Router;
 use axum::body::Body;
@@ -12,7 +13,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
     VARY,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get};
 use rust_embed::Embed;
@@ -93,15 +94,30 @@ fn page(name: &'static str) -> MethodRouter<App> {
 
 /// A page of the lab; 404 with an explanation where the lab is off.
 fn lab_page(name: &'static str) -> MethodRouter<App> {
-    get(async move |State(app): State<App>, headers: HeaderMap| {
+    get(async move |State(app): State<App>, uri: Uri, headers: HeaderMap| {
         if app.lab.lab.is_some() {
-            return file(name, &headers);
+            return match link_preview::tags(uri.path(), &app, &headers) {
+                Some(tags) => with_tags(name, &tags, &headers),
+                None => file(name, &headers),
+            };
         }
         // No conditional headers: a 404 has a body.
         let mut off = html("lab-off.html", false, &HeaderMap::new());
         *off.status_mut() = StatusCode::NOT_FOUND;
         off
     })
+}
+
+/// A page with these tags in its head, which are in the caller's language.
+fn with_tags(name: &str, tags: &str, headers: &HeaderMap) -> Response {
+    let Some(found) = find(name) else {
+        return Problem::new(&NOT_FOUND).into_response();
+    };
+    let page = String::from_utf8_lossy(&found.data);
+    let page = page.replacen("</head>", &format!("{tags}</head>"), 1);
+    let mut response = send(found.rewritten(page), headers);
+    response.headers_mut().append(VARY, HeaderValue::from_static("accept-language"));
+    response
 }
 
 /// A page; without a lab its links to it, each on a line of its own, are removed.
@@ -115,13 +131,8 @@ fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
     let whole = String::from_utf8_lossy(&found.data);
     let is_kept = |line: &&str| !line.contains(r#"href="/lab""#);
     let lines = whole.lines().filter(is_kept);
-    let data = lines.flat_map(|line| [line, "\n"]).collect::<String>();
-    let found = Found {
-        hash: Sha256::digest(&data).into(),
-        data: Cow::Owned(data.into_bytes()),
-        content_type: found.content_type,
-    };
-    send(found, headers)
+    let page = lines.flat_map(|line| [line, "\n"]).collect();
+    send(found.rewritten(page), headers)
 }
 
 fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
@@ -176,11 +187,21 @@ fn send(found: Found, headers: &HeaderMap) -> Response {
     response
 }
 
-/// A file; all are text (pictures are SVG).
+/// A file: text, or a picture.
 struct Found {
     data: Cow<'static, [u8]>,
     hash: [u8; 32],
     content_type: String,
+}
+
+impl Found {
+    fn rewritten(&self, page: String) -> Self {
+        Self {
+            hash: Sha256::digest(&page).into(),
+            data: Cow::Owned(page.into_bytes()),
+            content_type: self.content_type.clone(),
+        }
+    }
 }
 
 fn find(path: &str) -> Option<Found> {

@@ -93,13 +93,17 @@ pub async fn open(
 
     let opened = OpenedSession { user_id, name: &name, token: &token, expires_at };
     let mut response = body::json(StatusCode::CREATED, &opened)?;
-    let proto = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
-    let over_tls =
-        app.trust_proxy.is_on() && proto.is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"));
-    if let Ok(cookie) = HeaderValue::try_from(session_cookie(&token, over_tls)) {
+    let cookie = session_cookie(&token, is_over_tls(&app, &headers));
+    if let Ok(cookie) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }
     Ok(response)
+}
+
+/// Whether the caller came by TLS, as a trusted proxy says.
+pub fn is_over_tls(app: &App, headers: &HeaderMap) -> bool {
+    let proto = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+    app.trust_proxy.is_on() && proto.is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"))
 }
 
 /// Whose session this is.

@@ -3,6 +3,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { animated } from './animation.mjs';
+import { shareImages } from './share-images.mjs';
 import { eventually, inMs, launch, ROOT, Server, visitor } from './support.mjs';
 
 const FOLDER = resolve(process.argv[2] ?? join(ROOT, 'docs/img'));
@@ -199,6 +200,7 @@ try {
   await settled(theatre);
   await keep('lesson', theatre);
   await theatre.leave();
+  await shareImages(browser, join(ROOT, 'static/img'));
 } finally {
   await browser.close();
   await server.close();

@@ -17,7 +17,7 @@
 //! (keys: their ids), Options and Marks (keys: 1, 2, … in the order of the source). A lesson has
 //! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings, Marks, and Cast where a
 //! name is its own. What several share stands in `options.md` and, under the name of the lock, in
-//! `locks.md`.
+//! `locks.md`; `why.md` is what a link to /lab/why shows where it is shared.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
@@ -66,6 +66,7 @@ macro_rules! files {
 files! {
     "options"
     "locks"
+    "why"
     "naive"
     "process-mutex"
     "mutex-unlock-before-commit"

@@ -13,6 +13,7 @@ mod state;
 mod strategies;
 
 pub use error::ALL as ALL_KINDS;
+pub use extract::accepted;
 pub use state::LabState;
 
 use tower_http::compression::CompressionLayer;

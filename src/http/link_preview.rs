@@ -1,0 +1,44 @@
+//! What a link to a page of the lab shows where it is shared (Open Graph). Who asks for it runs no
+//! scripts and wants absolute addresses.
+
+use super::session;
+use super::state::App;
+use axum::http::HeaderMap;
+use axum::http::header::HOST;
+use lab::{http::accepted, lessons::LESSONS, texts};
+
+/// The tags for the head of a page; `None` for a page without a preview.
+pub fn tags(path: &str, app: &App, headers: &HeaderMap) -> Option<String> {
+    let (id, picture) = match path.strip_prefix("/lab/lessons/") {
+        Some(id) => (LESSONS.iter().find(|lesson| lesson.id == id)?.id, "share-lesson.png"),
+        None => (path == "/lab/why").then_some(("why", "share-why.png"))?,
+    };
+    let text = texts::of(id, accepted(headers))?;
+    let origin = origin(app, headers)?;
+    let address = format!("{origin}{path}");
+    let picture = format!("{origin}/static/img/{picture}");
+    let tags = [
+        ("og:type", "article"),
+        ("og:title", text.title()),
+        ("og:description", text.lead()),
+        ("og:url", address.as_str()),
+        ("og:image", picture.as_str()),
+        ("twitter:card", "summary_large_image"),
+    ];
+    let tags = tags.map(|(name, content)| {
+        format!("  <meta property=\"{name}\" content=\"{}\">\n", escaped(content))
+    });
+    Some(tags.concat())
+}
+
+/// The site as the caller addresses it, if that could be an address.
+fn origin(app: &App, headers: &HeaderMap) -> Option<String> {
+    let host = headers.get(HOST)?.to_str().ok()?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+    let scheme = if session::is_over_tls(app, headers) { "https" } else { "http" };
+    host.bytes().all(is_plain).then(|| format!("{scheme}://{host}"))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+}
