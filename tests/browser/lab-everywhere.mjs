@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { it } from 'node:test';
-import { axe, loaded, raced, reads, staged, visitorOf } from './lab-support.mjs';
+import { axe, escaped, loaded, raced, reads, staged, tooSmall, visitorOf } from './lab-support.mjs';
 
 const HEAVIEST = 60_000; // bytes over the wire on a first visit
 
@@ -101,6 +101,84 @@ export function everywhere(stage) {
       await page.leave();
     });
   }
+
+  it('above 1600 pixels nothing on the lab’s pages is written too small for the last row of a room', async () => {
+    const page = await visit({ width: 1920, height: 1080, reducedMotion: 'reduce' });
+    for (const [name, path, ready] of EVERY) {
+      await page.goto('about:blank');
+      await page.goto(path);
+      await ready(page);
+      assert.deepEqual(await tooSmall(page, 'main *, .top *, footer *'), [], name);
+    }
+    await page.leave();
+  });
+
+  it('on a phone the place where one is in the lab is in sight', async () => {
+    const page = await visit({ width: 390, height: 780 });
+    await page.goto('/lab/ids');
+    await page.waitForSelector('.idea');
+    const { left, right } = await page.locator('.rooms [aria-current]').evaluate((link) => { const { left: from, right: to } = link.getBoundingClientRect(); return { left: from, right: to }; });
+    assert.ok(left >= 0 && right <= 390, `${left} to ${right}`);
+    await page.leave();
+  });
+
+  it('red means only that something is wrong, in both themes', async () => {
+    const page = await visit({ reducedMotion: 'reduce' });
+    for (const [name, path, ready] of EVERY) {
+      await page.goto('about:blank');
+      await page.goto(path);
+      await ready(page);
+      for (const colorScheme of ['light', 'dark']) {
+        await page.emulateMedia({ colorScheme });
+        const red = await page.evaluate(() => {
+          const wrong = '.bad, .flaw, .no, .reason.no, .error, .overlap, .collision, .over, .excess, .acts .quiet, .violation, .wrong';
+          const isRed = (colour) => { const [r, g, b, a = 1] = (colour.match(/[\d.]+/g) ?? []).map(Number); return a > 0 && r > 140 && r - g > 90 && r - b > 90 && Math.abs(g - b) < 60; };
+          return [...document.querySelectorAll('main *, .top a, .top button')].filter((element) => element.checkVisibility() && !element.closest(wrong))
+            .filter((element) => { const { color, backgroundColor, borderLeftColor, borderLeftWidth, fill } = getComputedStyle(element); return [color, backgroundColor, parseFloat(borderLeftWidth) ? borderLeftColor : '', element.closest('svg') ? fill : ''].some(isRed); })
+            .map((element) => element.outerHTML.slice(0, 160));
+        });
+        assert.deepEqual(red, [], `${name}, ${colorScheme}`);
+      }
+    }
+    await page.leave();
+  });
+
+  it('headings and numerals have a face of their own, with Chinese ones behind it, and none is fetched', async () => {
+    const page = await visit();
+    const fetched = [];
+    page.on('request', (request) => { if (request.resourceType() === 'font') fetched.push(request.url()); });
+    for (const [name, path, ready] of EVERY.filter(([one]) => one !== 'lab-off')) {
+      await page.goto('about:blank');
+      await page.goto(path);
+      await ready(page);
+      const faces = await page.evaluate(() => ['body', ...['h1', 'h2', '.score strong', '.count strong'].filter((one) => document.querySelector(`main ${one}`))].map((one) => getComputedStyle(document.querySelector(one === 'body' ? one : `main ${one}`)).fontFamily));
+      const [body, ...display] = faces;
+      for (const face of display) assert.ok(face !== body && /PingFang SC.*Noto Sans CJK SC/.test(face), `${name}: ${face}`);
+    }
+    assert.deepEqual(fetched, []);
+    await page.leave();
+  });
+
+  it('a link to /lab/why or to a lesson shows a title and a picture where it is shared', async () => {
+    const { url } = stage.server;
+    const shown = async (path, headers = {}) => {
+      const html = await (await fetch(url + path, { headers })).text();
+      return Object.fromEntries([...html.matchAll(/<meta property="([\w:]+)" content="([^"]*)">/g)].map(([, name, content]) => [name, content]));
+    };
+    const why = await shown('/lab/why'), { lessons } = await stage.server.call('GET', '/api/v1/lab/lessons?lang=en'), b03 = lessons.find(({ id }) => id === 'b03');
+    assert.match(why['og:title'], /^\d+ sold\. 10 existed\.$/);
+    assert.equal(why['og:url'], `${url}/lab/why`);
+    const lesson = await shown('/lab/lessons/b03');
+    assert.deepEqual([escaped(b03.title), escaped(b03.lead)], [lesson['og:title'], lesson['og:description']].map((one) => one.replaceAll('&quot;', '"')));
+    const chinese = await shown('/lab/lessons/b03', { 'accept-language': 'zh-CN' });
+    assert.match(chinese['og:title'], /[\u4e00-\u9fff]/);
+    for (const picture of [why['og:image'], lesson['og:image']]) {
+      const answer = await fetch(picture), bytes = Buffer.from(await answer.arrayBuffer());
+      assert.deepEqual([answer.status, answer.headers.get('content-type'), bytes.readUInt32BE(16), bytes.readUInt32BE(20)], [200, 'image/png', 1200, 630], picture);
+      assert.ok(bytes.length < 60_000, `${bytes.length} bytes`);
+    }
+    assert.deepEqual(await shown('/lab/lessons/nonsense'), {}, 'of what there is not, nothing');
+  });
 
   it('a first visit to the lab costs less than 60 KB without what the server tells, and less than 110 KB with it', async () => {
     for (const path of ['/lab', '/lab/lessons/b03', '/lab/why']) {

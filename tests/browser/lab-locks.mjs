@@ -27,15 +27,27 @@ export function locks(stage) {
     await page.leave();
   });
 
+  it('how the costs were measured is said as the server says it, and on paper every row is open', async () => {
+    const page = await visit();
+    await page.goto('/lab/locks');
+    await loaded(page);
+    await page.getByText('Median of 500 rounds, the locks in turns.').waitFor();
+    await page.emulateMedia({ media: 'print' });
+    assert.equal(await page.locator('#rows .reason:visible').count(), 12);
+    await page.leave();
+  });
+
   it('locks are compared in four properties each, and order numbers explained', async () => {
     const page = await stage.visit();
     await page.goto('/lab/locks');
     await page.waitForSelector('#page:not([hidden])', { timeout: 60_000 });
     const locks = await page.locator('#rows .lock').count();
     assert.ok(locks >= 10, `${locks} locks`);
-    await page.setViewportSize({ width: 1280, height: 800 });
-    const bottom = await page.locator('#rows .lock').last().evaluate((row) => row.getBoundingClientRect().bottom);
-    assert.ok(bottom <= 800, `the last lock ends at ${bottom}`);
+    for (const [width, height] of [[1280, 800], [1920, 1080]]) {
+      await page.setViewportSize({ width, height });
+      const bottom = await page.locator('#rows .lock').last().evaluate((row) => row.getBoundingClientRect().bottom);
+      assert.ok(bottom <= height, `the last lock ends at ${bottom} of ${height}`);
+    }
     assert.equal(await page.locator('#rows .answer:is(.yes, .no, .partly)').count(), locks * 4);
     await page.goto('/lab/ids');
     await page.waitForSelector('.idea', { timeout: 60_000 });

@@ -3,11 +3,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
-import { loaded, reads, visitorOf } from './lab-support.mjs';
+import { escaped, loaded, reads, visitorOf } from './lab-support.mjs';
 import { eventually } from './support.mjs';
-
-/** As a text stands in HTML. */
-const escaped = (words) => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 
 export function races(stage) {
   const visit = visitorOf(stage);
@@ -209,9 +206,9 @@ export function races(stage) {
       await loaded(page);
       await page.click('#start');
       await page.waitForSelector('.lane.bad');
-      how.unfinished = false; // the server goes on while the page is loaded again
       await page.getByRole('button', { name: '中文' }).click();
       await page.waitForSelector('html[lang="zh-Hans"]');
+      how.unfinished = false; // not before: it must not end in the page that is left
       await page.waitForSelector('#table tr:nth-child(2)');
       const posted = (what) => page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith(what)).length;
       const deleted = () => page.evaluate(() => sessionStorage.getItem('deleted'));

@@ -5,6 +5,7 @@ const CODE = (body) => `// --- the purchase
 impl Purchase for Lesson {
     /// One attempt: \`<b>\` is no markup here.
     async fn buy(&self, stand: &Stand, user: &str) -> Result<Outcome, Failure> {
+        debug!(user, "one attempt");
         let mut tx = stand.sql.begin().await?;
 ${body}
         sqlx::query("INSERT INTO lab.orders (arena, user_id) VALUES ($1, $2)").bind(user).execute(&mut *tx).await?;
@@ -132,6 +133,7 @@ function locks(say) {
         node_failure: cell(id === 'redlock' ? 'partly' : 'no', 'One Redis is one Redis.', '一个 Redis 就是一个 Redis。'), only_owner_unlocks: cell(owner, 'The value says who took it.', '值说明是谁拿的。') },
       round_trips: { acquire: 1, release: 1 }, cost_us: id === 'redlock' ? null : { p50: 84.2, p99: 412, samples: 500 }, use_when: say('The counter behind it decides anyway.', '后面的计数器本来就会决定。'), not_given: say('Fencing.', '栅栏令牌。'),
     })),
+    note_on_costs: say('Median of 500 rounds, the locks in turns.', '各种锁轮流测 500 轮的中位数。'),
     note_on_fencing: say('A lock is a belief. The resource has to refuse whoever comes with an older number.', '锁只是一种信念。资源必须拒绝带着旧号码来的人。'),
   };
 }

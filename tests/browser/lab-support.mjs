@@ -16,6 +16,9 @@ export const visitorOf = (stage) => async (options = {}, how = {}) => {
   return page;
 };
 
+/** As a text stands in HTML. */
+export const escaped = (words) => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
+
 /** /lab/why after its race, which is shown square by square. */
 export async function raced(page) {
   await page.waitForSelector('#crowd i');

@@ -74,6 +74,28 @@ export function theatre(stage) {
       await page.leave();
     });
 
+    it('the marked lines of every act are one click away, also where nothing goes wrong', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03#7');
+      await staged(page);
+      await page.locator('#marks .marked.cure').waitFor({ state: 'attached' });
+      assert.ok(await page.locator('#holders.overlap').count() === 0, 'only one holds the lock');
+      await page.getByRole('button', { name: 'Which line?' }).click();
+      await eventually(() => page.locator('#marks .marked.cure .line.marked').evaluate((line) => { const { top } = line.getBoundingClientRect(); return top > 0 && top < innerHeight; }), 'the line is in sight');
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'h-marks');
+      await page.leave();
+    });
+
+    it('ends with what the locks of each act cost, measured where somebody asks for it', async () => {
+      const page = await visit();
+      await page.goto('/lab/lessons/b03');
+      await staged(page);
+      await page.getByRole('button', { name: 'Measure these locks' }).click();
+      await page.locator('#prices tr').first().getByText('SET NX PX, plain DEL: 84 µs, n = 500').waitFor();
+      await page.getByText('Median of 500 rounds, the locks in turns.').waitFor();
+      await page.leave();
+    });
+
     it('where a server is missing, it says what installs it and offers the recorded play', async () => {
       const page = await visit({}, { lesson: { available: { ok: false, why: 'no ZooKeeper runs here; apt install zookeeper', recorded: true } }, play: { recorded: true } });
       await page.goto('/lab/lessons/b03');
@@ -118,15 +140,17 @@ export function theatre(stage) {
       await page.leave();
     });
 
-    it('is also a table, whose buttons go to their steps', async () => {
+    it('is also a table, with a link to each step', async () => {
       const page = await visit();
       await page.goto('/lab/lessons/b03');
       await staged(page);
       await page.getByText('All steps as a table').click();
       assert.equal(await page.locator('#rows tr').count(), 9);
       assert.match(await page.locator('#rows tr').nth(3).textContent(), /Client A and Client B two at once/);
-      await page.getByRole('button', { name: 'Go to step 5' }).click();
-      assert.equal(await page.textContent('#where'), 'Step 5 of 9');
+      const link = page.getByRole('link', { name: 'Go to step 5' });
+      assert.equal(new URL(await link.evaluate(({ href }) => href)).hash, '#5', 'a link that can be copied');
+      await link.click();
+      await eventually(async () => await page.textContent('#where') === 'Step 5 of 9', 'step 5');
       await page.leave();
     });
 

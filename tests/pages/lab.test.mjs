@@ -1,11 +1,14 @@
 // The lab's pure modules: what is raced, how a race stands, what is taken along from it, and how a lesson is walked through.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { changed } from '../../static/js/lab/diff.js';
 import { lines, tokens } from '../../static/js/lab/highlight.js';
+import { locksOf } from '../../static/js/lab/locks-of.js';
 import { badges } from '../../static/js/lab/promise.js';
 import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
+import { RUN } from '../../static/js/lab/recorded.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
 import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
@@ -270,6 +273,13 @@ describe('a lesson', () => {
     assert.deepEqual(prices(sent).map(({ sent: to, ms }) => [to, ms]), [[[['redis', 2]], 20], [[['a', 1]], 10]]);
   });
 
+  it('knows which locks an act runs, by the files of its code', () => {
+    const ran = (file) => event('a', { line: { file, line: 1 } });
+    const run = timeline({ actors: [], events: [ran('crates/locks/src/set_px_no_owner.rs'), ran('crates/locks/src/token.rs'), ran('crates/lab/src/lessons/shop.rs')], acts: [{ id: 'x', first: 0, last: 0 }, { id: 'y', first: 1, last: 2, marks: [{ file: 'crates/locks/src/redlock.rs' }] }] });
+    const locks = ['set-px-no-owner', 'token-lock', 'redlock', 'reentrant-lock'].map((id) => ({ id }));
+    assert.deepEqual(run.acts.map((act) => locksOf(run, act, locks).map(({ id }) => id)), [['set-px-no-owner'], ['token-lock', 'redlock']]);
+  });
+
   it('cuts words to their room', () => assert.deepEqual([shortened('abcdef', 6), shortened('abcdefg', 6), shortened('两个人都', 6)], ['abcdef', 'abcde…', '两个…']));
 
   it('arrows go between two lanes that there are', () => assert.deepEqual([0, 1, 3, 4].map((step) => arrow(line, line.events[step])), [[0, 2], null, null, null]));
@@ -299,4 +309,12 @@ it('the page for the projector is one story, forwards and backwards, and both lo
   assert.deepEqual(MOMENTS[GAP].map((line) => LINES[line]), ['read', 'read']);
   assert.ok(MOMENTS.every(([a, b], index) => index === 0 || (a >= MOMENTS[index - 1][0] && b >= MOMENTS[index - 1][1])), 'nobody runs back');
   assert.equal(buyerNumber('buyer-12'), '12');
+});
+
+it('what a shared link to /lab/why says is what the recorded race sold', () => {
+  for (const language of ['en', 'zh']) {
+    const [title] = readFileSync(new URL(`../../crates/lab/texts/${language}/why.md`, import.meta.url), 'utf8').split('\n');
+    const { sold, oversold } = RUN.naive.verdict;
+    assert.deepEqual(title.match(/\d+/g).map(Number), [sold, sold - oversold], title);
+  }
 });
