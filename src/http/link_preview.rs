@@ -42,3 +42,23 @@ fn origin(app: &App, headers: &HeaderMap) -> Option<String> {
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[tokio::test]
+    async fn a_host_is_repeated_only_if_it_could_be_one() {
+        let app = crate::http::testing::app();
+        let asked_at = |host: &'static str| {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+            tags("/lab/why", &app, &headers)
+        };
+        let found = asked_at("[::1]:8080").expect("tags");
+        assert!(found.contains("\"http://[::1]:8080/lab/why\""), "{found}");
+        for host in ["a\"><script>", "a/b", "a b"] {
+            assert_eq!(asked_at(host), None, "{host}");
+        }
+    }
+}
