@@ -11,7 +11,8 @@ use crate::{
     definition::Definition,
     limits::Share,
     options::Options,
-    selling::{Buyer, Outcome, Seller, Trouble},
+    seller::Seller,
+    selling::{Buyer, Outcome, Trouble},
     servers::Servers,
     stand::{Shared, Stand},
     storm_state::StormState,
@@ -77,18 +78,14 @@ pub struct Arena {
     pub storm: StormState,
     /// This process, among those that serve the arena.
     process: Uuid,
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<Mutex<Slot>>>,
     turn: AtomicU64,
     saved: Mutex<()>,
     closed: AtomicBool,
     _share: Option<Share>,
 }
 
-#[derive(Default)]
-struct Node {
-    slot: Mutex<Slot>,
-}
-
+/// A node.
 #[derive(Default)]
 struct Slot {
     up: Option<Up>,
@@ -99,7 +96,7 @@ struct Slot {
 impl Slot {
     /// Drops an incarnation that has crashed; the node stays down for a while.
     fn bury_if_crashed(&mut self, restart: Duration) {
-        if self.up.as_ref().is_some_and(|up| up.gone.is_cancelled()) {
+        if self.up.as_ref().is_some_and(Up::is_gone) {
             self.up = None;
             self.down_until = Some(Instant::now() + restart);
         }
@@ -110,7 +107,13 @@ impl Slot {
 #[derive(Clone)]
 struct Up {
     seller: Arc<dyn Seller>,
-    gone: CancellationToken,
+    stand: Stand,
+}
+
+impl Up {
+    fn is_gone(&self) -> bool {
+        self.stand.gone().is_cancelled()
+    }
 }
 
 impl Arena {
@@ -155,13 +158,13 @@ impl Arena {
 
     async fn try_purchase(&self, buyer: &Buyer, node: Option<u32>) -> Result<Outcome, Trouble> {
         if self.closed.load(Relaxed) {
-            return Err(Trouble::Other("the arena is gone".to_owned()));
+            return Err(Trouble::from("the arena is gone"));
         }
         if self.tally.in_flight() > MOST_IN_FLIGHT {
-            return Err(Trouble::Other("too many purchases at once".to_owned()));
+            return Err(Trouble::from("too many purchases at once"));
         }
         if self.tally.attempts() > MOST_ATTEMPTS {
-            return Err(Trouble::Other("the arena has had its purchases".to_owned()));
+            return Err(Trouble::from("the arena has had its purchases"));
         }
         let bought = async {
             // A node that has to be opened first is part of the wait.
@@ -169,13 +172,13 @@ impl Arena {
             let collisions = &self.shared.meetings.collisions;
             let purchase = collisions.begin(&buyer.name, node);
             let up = self.node_up(node).await?;
-            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(buyer));
+            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(&up.stand, buyer));
             // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
             let bought = tokio::select! {
                 biased;
-                () = up.gone.cancelled() => Err(Trouble::NodeIsDown),
-                bought = AssertUnwindSafe(buying).catch_unwind() => bought
-                    .unwrap_or_else(|_| Err(Trouble::Other("the purchase panicked".to_owned()))),
+                () = up.stand.gone().cancelled() => Err(Trouble::NodeIsDown),
+                bought = AssertUnwindSafe(buying).catch_unwind() =>
+                    bought.unwrap_or_else(|_| Err(Trouble::from("the purchase panicked"))),
             };
             if let Ok(Outcome::Sold { order_id }) = &bought {
                 collisions.sold(&purchase, order_id);
@@ -201,11 +204,8 @@ impl Arena {
 
     /// The node's living incarnation; a new one if the last has crashed and its time is over.
     async fn node_up(&self, number: u32) -> Result<Up, Trouble> {
-        let node = self
-            .nodes
-            .get(number as usize)
-            .ok_or_else(|| Trouble::Other("no such node".to_owned()))?;
-        let mut slot = node.slot.lock().await;
+        let node = self.nodes.get(number as usize).ok_or_else(|| Trouble::from("no such node"))?;
+        let mut slot = node.lock().await;
         let restart = self.definition().options.millis("restart_ms");
         slot.bury_if_crashed(restart);
         if let Some(up) = &slot.up {
@@ -214,19 +214,18 @@ impl Arena {
         if slot.down_until.is_some_and(|until| Instant::now() < until) {
             return Err(Trouble::NodeIsDown);
         }
-        let gone = CancellationToken::new();
-        let stand = Stand::new(self.shared.clone(), number, gone.clone())?;
-        let seller = strategies::open(self.definition().strategy, stand).await?;
-        let up = Up { seller, gone };
+        let stand = Stand::new(self.shared.clone(), number, CancellationToken::new())?;
+        let seller = strategies::open(self.definition().strategy, &stand).await?;
+        let up = Up { seller, stand };
         slot.up = Some(up.clone());
         slot.down_until = None;
         // What a crashed node kept in memory, its loops too, must end now and not when the next
         // purchase comes by: others are to find what it has left.
-        let (node, gone) = (Arc::downgrade(node), up.gone.clone());
+        let (node, gone) = (Arc::downgrade(node), up.stand.gone().clone());
         tokio::spawn(async move {
             gone.cancelled().await;
             if let Some(node) = node.upgrade() {
-                node.slot.lock().await.bury_if_crashed(restart);
+                node.lock().await.bury_if_crashed(restart);
             }
         });
         Ok(up)
@@ -241,8 +240,8 @@ impl Arena {
     async fn living(&self) -> Vec<Up> {
         let mut living = Vec::new();
         for node in &self.nodes {
-            let slot = node.slot.lock().await;
-            living.extend(slot.up.clone().filter(|up| !up.gone.is_cancelled()));
+            let slot = node.lock().await;
+            living.extend(slot.up.clone().filter(|up| !up.is_gone()));
         }
         living
     }
@@ -258,8 +257,8 @@ impl Arena {
         }
         for up in self.living().await {
             tokio::select! {
-                () = up.seller.settle() => {}
-                () = up.gone.cancelled() => {}
+                () = up.seller.settle(&up.stand) => {}
+                () = up.stand.gone().cancelled() => {}
             }
         }
     }
@@ -327,12 +326,13 @@ impl Arena {
         self.storm.cancel();
         let living = self.living().await;
         let ends = living.into_iter().map(|up| async move {
-            let _ = tokio::time::timeout(Duration::from_secs(2), up.seller.close()).await;
-            up.gone.cancel();
+            let closed = up.seller.close(&up.stand);
+            let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
+            up.stand.gone().cancel();
         });
         futures_util::future::join_all(ends).await;
         for node in &self.nodes {
-            node.slot.lock().await.up = None;
+            node.lock().await.up = None;
         }
     }
 

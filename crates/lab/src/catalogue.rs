@@ -4,7 +4,7 @@ use crate::{
     STRATEGIES, Strategy,
     marks::Excerpt,
     options::GENERAL,
-    strategy::{Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Words},
+    strategy::{Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Words},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ pub struct StrategyBody {
     fails: &'static str,
     break_it: &'static str,
     instead: &'static str,
-    promise: PromiseBody,
+    promise: Promise,
     /// What has to be there besides Postgres and one Redis.
     needs: Vec<String>,
     available: Availability,
@@ -47,15 +47,6 @@ pub struct StrategyBody {
     code: String,
     /// The lines that sell wrong, and those that prevent it; of its locks, too.
     marks: Vec<Excerpt>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[schema(as = Promise)]
-pub struct PromiseBody {
-    /// On one node.
-    #[serde(flatten)]
-    one_node: Harms,
-    across_nodes: Harms,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -115,13 +106,12 @@ impl Strategies {
 
 impl OptionBody {
     pub fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
-        let (default, min, max, values) = match option.kind {
-            OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-            OptionKind::Choice(values) => {
-                (values.first().copied().into(), None, None, Some(values))
-            }
+        let (min, max, values) = match option.kind {
+            OptionKind::Whole { min, max, .. } => (Some(min), Some(max), None),
+            OptionKind::Choice(values) => (None, None, Some(values)),
         };
-        Self { name: option.name, teaches: option.teaches(id, language), default, min, max, values }
+        let (default, teaches) = (option.kind.default(), option.teaches(id, language));
+        Self { name: option.name, teaches, default, min, max, values }
     }
 }
 
@@ -150,10 +140,7 @@ impl StrategyBody {
             fails: strategy.says("How it fails", language),
             break_it: strategy.says("Break it", language),
             instead: strategy.says("Instead", language),
-            promise: PromiseBody {
-                one_node: strategy.promise.one_node,
-                across_nodes: strategy.promise.across_nodes,
-            },
+            promise: strategy.promise,
             needs: strategy.needs.iter().map(|need| need.name()).collect(),
             available: Availability {
                 ok: lacking.is_none(),

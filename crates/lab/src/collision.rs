@@ -1,5 +1,6 @@
 //! Which two purchases of a race met at the dangerous point: what "Why?" shows of it.
 
+use crate::tally::millis;
 use serde::Serialize;
 use std::{
     sync::{
@@ -18,15 +19,6 @@ tokio::task_local! {
     pub static PURCHASE: Purchase;
 }
 
-/// A purchase under way.
-#[derive(Debug, Clone)]
-pub struct Purchase {
-    number: u64,
-    buyer: String,
-    node: u32,
-    began: Instant,
-}
-
 /// Two purchases that stood at one place at the same moment. Both were sold a unit.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Collision {
@@ -34,13 +26,16 @@ pub struct Collision {
     /// Milliseconds since the first purchase of the arena, as all times here.
     at_ms: f64,
     buyers: [String; 2],
-    a: Side,
-    b: Side,
+    a: Purchase,
+    b: Purchase,
 }
 
+/// A purchase, under way until it has an order.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = CollisionSide)]
-pub struct Side {
+pub struct Purchase {
+    #[serde(skip)]
+    number: u64,
     buyer: String,
     node: u32,
     began_ms: f64,
@@ -49,78 +44,61 @@ pub struct Side {
     order_id: String,
 }
 
-struct Meeting {
-    place: &'static str,
-    at: Instant,
-    /// Each with its order, once it has one.
-    sides: [(Purchase, Option<(Instant, String)>); 2],
-}
-
 /// The meetings of an arena in this process.
 #[derive(Default)]
 pub struct Collisions {
     since: OnceLock<Instant>,
     purchases: AtomicU64,
-    meetings: Mutex<Vec<Meeting>>,
+    meetings: Mutex<Vec<Collision>>,
 }
 
 impl Collisions {
-    fn meetings(&self) -> MutexGuard<'_, Vec<Meeting>> {
+    fn meetings(&self) -> MutexGuard<'_, Vec<Collision>> {
         self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> f64 {
+        millis(self.since.get_or_init(Instant::now).elapsed())
     }
 
     /// A purchase begins.
     pub fn begin(&self, buyer: &str, node: u32) -> Purchase {
-        let began = Instant::now();
-        self.since.get_or_init(|| began);
-        let number = self.purchases.fetch_add(1, Relaxed);
-        Purchase { number, buyer: buyer.to_owned(), node, began }
+        Purchase {
+            number: self.purchases.fetch_add(1, Relaxed),
+            buyer: buyer.to_owned(),
+            node,
+            began_ms: self.now_ms(),
+            sold_ms: 0.0,
+            order_id: String::new(),
+        }
     }
 
     /// These two stand here together.
-    pub fn met(&self, place: &'static str, first: Purchase, second: Purchase) {
+    pub fn met(&self, place: &'static str, a: Purchase, b: Purchase) {
         let mut meetings = self.meetings();
         if meetings.len() < MOST_MEETINGS {
-            let sides = [(first, None), (second, None)];
-            meetings.push(Meeting { place, at: Instant::now(), sides });
+            let buyers = [a.buyer.clone(), b.buyer.clone()];
+            meetings.push(Collision { place, at_ms: self.now_ms(), buyers, a, b });
         }
     }
 
     /// This purchase came to an order.
     pub fn sold(&self, purchase: &Purchase, order_id: &str) {
         let mut meetings = self.meetings();
-        let sides = meetings.iter_mut().flat_map(|meeting| &mut meeting.sides);
-        for (_, sold) in sides.filter(|(other, _)| other.number == purchase.number) {
-            *sold = Some((Instant::now(), order_id.to_owned()));
+        let sides = meetings.iter_mut().flat_map(|meeting| [&mut meeting.a, &mut meeting.b]);
+        for side in sides.filter(|side| side.number == purchase.number) {
+            (side.sold_ms, side.order_id) = (self.now_ms(), order_id.to_owned());
         }
     }
 
     /// The first meeting of which both came to an order: of one buyer, or of two. Nobody had
     /// written anything before the very first: both had read the same.
     pub fn first(&self, of_one_buyer: bool) -> Option<Collision> {
-        let since = *self.since.get()?;
-        self.meetings().iter().find_map(|Meeting { place, at, sides }| {
-            let [(a, Some(sold_a)), (b, Some(sold_b))] = sides else { return None };
-            if (a.buyer == b.buyer) != of_one_buyer {
-                return None;
-            }
-            let ms = |at: Instant| ((at - since).as_secs_f64() * 100_000.0).round() / 100.0;
-            let buyers = [a.buyer.clone(), b.buyer.clone()];
-            let side = |purchase: &Purchase, (sold, order_id): &(Instant, String)| Side {
-                buyer: purchase.buyer.clone(),
-                node: purchase.node,
-                began_ms: ms(purchase.began),
-                sold_ms: ms(*sold),
-                order_id: order_id.clone(),
-            };
-            Some(Collision {
-                place,
-                at_ms: ms(*at),
-                buyers,
-                a: side(a, sold_a),
-                b: side(b, sold_b),
-            })
-        })
+        let has_sold = |side: &Purchase| !side.order_id.is_empty();
+        let is_wanted = |Collision { a, b, .. }: &&Collision| {
+            has_sold(a) && has_sold(b) && (a.buyer == b.buyer) == of_one_buyer
+        };
+        self.meetings().iter().find(is_wanted).cloned()
     }
 }
 

@@ -16,33 +16,32 @@ use crate::{
     stand::{Stand, new_order_id},
 };
 use dashmap::DashMap;
-use locks::wire::{Line, Meter};
+use locks::wire::Meter;
 use redis::cmd;
-use std::{ops::Deref, sync::Arc, time::Duration};
-use tokio::{
-    sync::oneshot,
-    time::{sleep, timeout},
-};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::oneshot, time::timeout};
 
 /// How long a buyer waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// It may come again after a crash.
+pub struct Request {
+    /// Also of the order.
+    pub id: String,
+    pub buyer: Buyer,
+}
+
 /// Serves requests. Each call is a transaction of its own.
-pub trait Consumer: Send + Sync + 'static {
-    /// `id`: the request's, and the order's; a request may come again after a crash.
+pub trait Consumer: 'static {
     fn serve(
-        &self,
+        stand: &Stand,
         sql: &mut Sql,
-        id: &str,
-        buyer: &Buyer,
+        request: &Request,
     ) -> impl Future<Output = Result<Outcome, Trouble>> + Send;
 }
 
 /// One node's end of the queue.
-pub struct TaskQueue(Arc<Inner>);
-
-pub struct Inner {
-    redis: Line,
+pub struct TaskQueue {
     queue: String,
     in_hand: String,
     /// What this incarnation of the node is called.
@@ -53,17 +52,10 @@ pub struct Inner {
     stand: Stand,
 }
 
-#[derive(Clone, Copy)]
-enum Task {
-    HearAnswers,
-    BeTheConsumer,
-}
-
 impl TaskQueue {
     /// Starts to hear answers, and to be the consumer whenever nobody else is.
-    pub fn open(stand: Stand, consumer: impl Consumer) -> Result<Self, Trouble> {
-        let inner = Arc::new(Inner {
-            redis: stand.line().clone(),
+    pub fn open<C: Consumer>(stand: &Stand) -> Result<Arc<Self>, Trouble> {
+        let queue = Arc::new(Self {
             queue: stand.key("queue"),
             in_hand: stand.key("in hand"),
             name: new_order_id(),
@@ -71,31 +63,16 @@ impl TaskQueue {
             session: stand.own_pool(1)?,
             stand: stand.clone(),
         });
-        let consumer = Arc::new(consumer);
-        for task in [Task::HearAnswers, Task::BeTheConsumer] {
-            let (inner, consumer) = (inner.clone(), consumer.clone());
-            let gone = stand.gone().clone();
-            tokio::spawn(async move {
-                gone.run_until_cancelled(inner.again_and_again(task, &*consumer)).await;
-            });
-        }
-        Ok(Self(inner))
+        let (hears, serves) = (queue.clone(), queue.clone());
+        stand.keep_doing(move |_| hears.clone().hear_answers());
+        stand.keep_doing(move |_| serves.clone().be_the_consumer::<C>());
+        Ok(queue)
     }
-}
 
-impl Deref for TaskQueue {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.0
-    }
-}
-
-impl Inner {
     pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
         self.waiting.insert(id.clone(), answer);
-        let pushed = self.push(&self.queue, &format!("{} {id} {}", self.name, buyer.name)).await;
+        let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name)).await;
         let answer = match pushed {
             Ok(()) => timeout(ANSWER_TIMEOUT, answered).await.ok().and_then(Result::ok),
             Err(_) => None,
@@ -106,39 +83,24 @@ impl Inner {
             Some("sold") => Ok(Outcome::Sold { order_id: id }),
             Some("sold out") => Ok(Outcome::SoldOut),
             Some("duplicate") => Ok(Outcome::Duplicate),
-            _ => Err(Trouble::Other("no answer from the consumer".to_owned())),
+            _ => Err(Trouble::from("no answer from the consumer")),
         }
     }
 
     /// Waits until every request is served, also those whose buyers have hung up.
     pub async fn settle(&self) {
         // It is the lab that asks: not counted.
-        let redis = self.redis.clone().counted_by(&Meter::default());
+        let redis = &self.stand.line().clone().counted_by(&Meter::default());
         // In this order: a request goes from the queue into the hand and never back.
         for list in [&self.queue, &self.in_hand] {
-            while !matches!(redis.send(cmd("LLEN").arg(list)).await, Ok(0)) {
-                sleep(Duration::from_millis(10)).await;
-            }
+            let is_empty = || async { Ok(redis.send::<i64>(cmd("LLEN").arg(list)).await? == 0) };
+            self.stand.until(is_empty).await;
         }
     }
 
-    /// For ever; after an error, or while somebody else is the consumer, with a pause.
-    async fn again_and_again(&self, task: Task, consumer: &impl Consumer) {
-        // Waiting in Redis blocks a connection, so each task has its own.
-        let redis = self.redis.another_connection();
-        loop {
-            let ended = match task {
-                Task::HearAnswers => self.hear_answers(&redis).await,
-                Task::BeTheConsumer => self.be_the_consumer(&redis, consumer).await,
-            };
-            if let Err(trouble) = ended {
-                tracing::debug!(%trouble, "the task queue tries again");
-            }
-            sleep(Duration::from_millis(200)).await;
-        }
-    }
-
-    async fn hear_answers(&self, redis: &Line) -> Result<(), Trouble> {
+    async fn hear_answers(self: Arc<Self>) -> Result<bool, Trouble> {
+        // Waiting in Redis blocks a connection.
+        let redis = self.stand.line().another_connection();
         let mut next = cmd("BLPOP");
         next.arg(self.stand.key(&self.name)).arg(1);
         loop {
@@ -151,50 +113,48 @@ impl Inner {
         }
     }
 
-    async fn be_the_consumer(&self, redis: &Line, serve: &impl Consumer) -> Result<(), Trouble> {
+    /// Until an error; not at all while another node is.
+    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool, Trouble> {
         let mut sql = self.stand.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use
         const ALONE: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
         if !sql.one(ALONE, (&self.queue,)).await? {
-            return Ok(());
+            return Ok(false);
         }
-        let (mut left_behind, mut next) = (cmd("LINDEX"), cmd("BLMOVE"));
-        left_behind.arg(&self.in_hand).arg(0);
+        let redis = self.stand.line().another_connection();
+        let mut next = cmd("BLMOVE");
         next.arg(&self.queue).arg(&self.in_hand).arg("LEFT").arg("RIGHT").arg(1);
-        let mut request: Option<String> = redis.send(&left_behind).await?;
+        let left_behind = redis.send(cmd("LINDEX").arg(&self.in_hand).arg(0)).await?;
+        let mut request: Option<String> = left_behind;
         loop {
             if let Some(request) = &request {
-                self.serve(&mut sql, request, serve).await?;
+                self.serve::<C>(&mut sql, request).await?;
             }
             request = redis.send(&next).await?;
         }
     }
 
-    async fn serve(
-        &self,
-        sql: &mut Sql,
-        request: &str,
-        consumer: &impl Consumer,
-    ) -> Result<(), Trouble> {
+    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result<(), Trouble> {
         let mut parts = request.splitn(3, ' ');
         if let (Some(node), Some(id), Some(buyer)) = (parts.next(), parts.next(), parts.next()) {
-            let buyer = Buyer { name: buyer.to_owned() };
-            sqlx::query("BEGIN").execute(sql.send()).await?;
-            let outcome = consumer.serve(sql, id, &buyer).await?; // an error ends this session
-            sqlx::query("COMMIT").execute(sql.send()).await?;
+            let asked = Request { id: id.to_owned(), buyer: Buyer { name: buyer.to_owned() } };
+            sql.run("BEGIN", ()).await?;
+            // An error ends this session.
+            let outcome = C::serve(&self.stand, sql, &asked).await?;
+            sql.run("COMMIT", ()).await?;
             let answer = match outcome {
                 Outcome::Sold { .. } => "sold",
                 Outcome::Duplicate => "duplicate",
                 Outcome::SoldOut | Outcome::Contended => "sold out",
             };
-            self.push(&self.stand.key(node), &format!("{id} {answer}")).await?;
+            self.push(&self.stand.key(node), format!("{id} {answer}")).await?;
         }
-        let _: i64 = self.redis.send(cmd("LREM").arg(&self.in_hand).arg(1).arg(request)).await?;
+        self.stand.redis::<i64>("LREM", (&self.in_hand, 1, request)).await?;
         Ok(())
     }
 
-    async fn push(&self, list: &str, text: &str) -> Result<(), Trouble> {
-        let _: i64 = self.redis.send(cmd("RPUSH").arg(list).arg(text)).await?;
+    async fn push(&self, list: &str, text: String) -> Result<(), Trouble> {
+        self.stand.redis::<i64>("RPUSH", (list, text)).await?;
         Ok(())
     }
 }

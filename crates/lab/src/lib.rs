@@ -8,7 +8,8 @@
 //! | [`strategies`] | all of them, one file each, and the registry |
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
-//! | [`stand`], [`shorthand`], [`sql`], [`meter`] | what a strategy works with |
+//! | [`seller`] | what a node of a strategy does |
+//! | [`stand`], [`shorthand`], [`under_lock`], [`sql`], [`meter`] | what a strategy works with |
 //! | [`meeting`] | how an interleaving is forced |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or a meeting between two commands of a lock |
@@ -57,6 +58,7 @@ pub mod purchase;
 pub mod real_shop;
 pub mod report;
 pub mod schema;
+pub mod seller;
 pub mod selling;
 pub mod servers;
 pub mod shorthand;
@@ -71,6 +73,7 @@ pub mod templates;
 pub mod terminal;
 pub mod texts;
 pub mod trial;
+pub mod under_lock;
 pub mod verdict;
 
 use arena::Arena;
@@ -371,10 +374,14 @@ impl Lab {
         Ok(())
     }
 
+    /// The arenas that this process serves.
+    fn served(&self) -> Vec<Arc<Arena>> {
+        self.open.iter().map(|entry| entry.clone()).collect()
+    }
+
     /// Writes what arenas have counted, so that it does not pile up in memory.
     async fn save_tallies(&self) -> Result<(), LabError> {
-        let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
-        for arena in arenas {
+        for arena in self.served() {
             // Not in the middle of a storm, which is being measured and has its own bound.
             if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
                 arena.save(None).await?;
@@ -398,13 +405,11 @@ impl Lab {
             real_shop::drop_schema(upkeep, &id).await?;
         }
         // Those that another process has deleted.
-        let mine: Vec<String> = self.open.iter().map(|entry| entry.key().clone()).collect();
-        let there = "SELECT id FROM lab.arenas WHERE id = ANY($1)";
-        let there: Vec<(String,)> = rows(upkeep, there, (&mine,)).await?;
-        for id in mine.iter().filter(|id| !there.iter().any(|(other,)| other == *id)) {
-            let Some(arena) = self.open.get(id).map(|arena| arena.clone()) else {
+        for arena in self.served() {
+            let id = &arena.definition().id;
+            if run(upkeep, "SELECT FROM lab.arenas WHERE id = $1", (id,)).await? > 0 {
                 continue;
-            };
+            }
             arena.close().await;
             // The nodes here went on for a moment after the other process had cleaned up, and may
             // have written again. Forgotten only after that: what fails is tried again in the next
@@ -417,7 +422,7 @@ impl Lab {
 
     /// Ends every node of this process. The arenas stay: another process may serve them.
     pub async fn close(&self) {
-        let arenas: Vec<Arc<Arena>> = self.open.iter().map(|entry| entry.clone()).collect();
+        let arenas = self.served();
         self.open.clear();
         let ended = arenas.into_iter().map(|arena| async move {
             arena.close().await;

@@ -2,8 +2,8 @@
 
 use super::strategy::{OptionKind, OptionSpec, Strategy};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use serde_json::{Map, Value};
+use std::time::Duration;
 
 /// The knobs that every strategy has. `crash_at` is one of the strategy's crash points, or never.
 pub const GENERAL: &[OptionSpec] = &[
@@ -16,26 +16,16 @@ pub const GENERAL: &[OptionSpec] = &[
     whole("restart_ms", (50, 0, 10_000)),
 ];
 
-/// The option of this name, a strategy's own or one that all have.
-pub fn option_of(strategy: &Strategy, name: &str) -> Option<&'static OptionSpec> {
-    let mut all = strategy.options.iter().chain(GENERAL);
-    all.find(|option| option.name == name)
-}
-
 /// The knob of the strategies that try again when somebody else was faster.
 pub const fn retries(default: i64) -> OptionSpec {
     whole("retries", (default, 0, 10_000))
 }
 
 /// The knob of the strategies with a lock that ends by itself.
-pub const fn lease_ms(default: i64) -> OptionSpec {
-    whole("lease_ms", (default, 10, 60_000))
-}
+pub const LEASE_MS: OptionSpec = whole("lease_ms", (2_000, 10, 60_000));
 
 /// The knob of the strategies that wait for a lock.
-pub const fn wait_ms(default: i64) -> OptionSpec {
-    whole("wait_ms", (default, 0, 20_000))
-}
+pub const WAIT_MS: OptionSpec = whole("wait_ms", (5_000, 0, 20_000));
 
 /// A knob of one strategy only. `range`: default, least, most.
 pub const fn whole(name: &'static str, range: (i64, i64, i64)) -> OptionSpec {
@@ -66,109 +56,83 @@ pub struct BadOption {
     pub why: String,
 }
 
-/// The options of one arena: every knob of its strategy has a value.
+/// The options of one arena or play: every knob has a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Options(BTreeMap<&'static str, Setting>);
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-enum Setting {
-    Whole(i64),
-    Choice(&'static str),
-}
+pub struct Options(pub Map<String, Value>);
 
 impl Options {
-    /// Reads what was asked for: numbers, or texts as a command line has them. Unknown names and
-    /// values out of range are refused.
-    pub fn read(
-        strategy: &'static Strategy,
+    /// What was asked of an arena.
+    pub fn read(strategy: &Strategy, asked: &Map<String, Value>) -> Result<Self, BadOption> {
+        let known = strategy.options.iter().chain(GENERAL);
+        Self::among(strategy.id, known, strategy.crash_points, asked)
+    }
+
+    /// Numbers, or texts as a command line has them. Unknown names and values out of range are
+    /// refused.
+    pub fn among<'a>(
+        owner: &str,
+        known: impl Iterator<Item = &'a OptionSpec> + Clone,
+        crash_points: &[&str],
         asked: &Map<String, Value>,
     ) -> Result<Self, BadOption> {
-        let own = strategy.options.iter();
-        let mut settings: BTreeMap<_, _> =
-            own.chain(GENERAL).map(|option| (option.name, default_of(option))).collect();
+        let default = |knob: &OptionSpec| (knob.name.to_owned(), knob.kind.default());
+        let mut options: Map<_, _> = known.clone().map(default).collect();
         for (name, value) in asked {
             let bad = |why: String| BadOption { name: name.chars().take(40).collect(), why };
-            let option = option_of(strategy, name)
-                .ok_or_else(|| bad(format!("{} has no such option", strategy.id)))?;
-            let setting = if option.name == "crash_at" {
-                read_choice(value, ["never"].iter().chain(strategy.crash_points))
-            } else {
-                match option.kind {
-                    OptionKind::Whole { min, max, .. } => read_whole(value, min, max),
-                    OptionKind::Choice(values) => read_choice(value, values.iter()),
+            let read = match known.clone().find(|knob| knob.name == name).map(|knob| knob.kind) {
+                None => Err(format!("{owner} has no such option")),
+                Some(OptionKind::Whole { min, max, .. }) => read_whole(value, min, max),
+                Some(OptionKind::Choice(values)) if name == "crash_at" => {
+                    read_choice(value, &[values, crash_points].concat())
                 }
+                Some(OptionKind::Choice(values)) => read_choice(value, values),
             };
-            settings.insert(option.name, setting.map_err(bad)?);
+            options.insert(name.clone(), read.map_err(bad)?);
         }
-        Ok(Self(settings))
+        Ok(Self(options))
     }
 
-    /// The whole number of this name; 0 if the strategy has no such option.
+    /// The whole number of this name; 0 if there is no such option.
     pub fn whole(&self, name: &str) -> i64 {
-        match self.0.get(name) {
-            Some(Setting::Whole(value)) => *value,
-            _ => 0,
-        }
+        self.0.get(name).and_then(Value::as_i64).unwrap_or(0)
     }
 
-    /// The same, or this if the strategy has no such option.
-    pub fn millis_or(&self, name: &str, otherwise: Duration) -> Duration {
-        if self.0.contains_key(name) { self.millis(name) } else { otherwise }
+    /// The choice of this name; empty if there is no such option.
+    pub fn choice(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Value::as_str).unwrap_or("")
     }
 
-    /// The choice of this name; empty if the strategy has no such option.
-    pub fn choice(&self, name: &str) -> &'static str {
-        match self.0.get(name) {
-            Some(Setting::Choice(value)) => value,
-            _ => "",
-        }
+    pub fn is(&self, name: &str, value: &str) -> bool {
+        self.choice(name) == value
     }
 
     pub fn millis(&self, name: &str) -> Duration {
         Duration::from_millis(u64::try_from(self.whole(name)).unwrap_or(0))
     }
 
-    pub fn to_json(&self) -> Map<String, Value> {
-        match json!(self) {
-            Value::Object(options) => options,
-            _ => Map::new(),
-        }
+    /// The same, or this if there is no such option.
+    pub fn millis_or(&self, name: &str, otherwise: Duration) -> Duration {
+        if self.0.contains_key(name) { self.millis(name) } else { otherwise }
     }
 }
 
-fn default_of(option: &OptionSpec) -> Setting {
-    match option.kind {
-        OptionKind::Whole { default, .. } => Setting::Whole(default),
-        OptionKind::Choice(values) => Setting::Choice(values.first().copied().unwrap_or("")),
-    }
-}
-
-fn read_whole(value: &Value, min: i64, max: i64) -> Result<Setting, String> {
+fn read_whole(value: &Value, min: i64, max: i64) -> Result<Value, String> {
     let number = match value {
-        Value::Number(number) => number.as_i64(),
         Value::String(text) => text.parse().ok(),
-        _ => None,
+        value => value.as_i64(),
     };
-    number
-        .filter(|number| (min..=max).contains(number))
-        .map(Setting::Whole)
-        .ok_or_else(|| format!("must be a whole number from {min} to {max}"))
+    let number = number.filter(|number| (min..=max).contains(number));
+    number.map(Value::from).ok_or_else(|| format!("must be a whole number from {min} to {max}"))
 }
 
-fn read_choice<'a>(
-    value: &Value,
-    values: impl Iterator<Item = &'a &'static str> + Clone,
-) -> Result<Setting, String> {
-    let wanted = match value {
-        Value::String(text) => text.as_str(),
+fn read_choice(value: &Value, values: &[&str]) -> Result<Value, String> {
+    let chosen = match value {
         Value::Bool(true) => "on",
         Value::Bool(false) => "off",
-        _ => "",
+        value => value.as_str().unwrap_or(""),
     };
-    let found = values.clone().find(|value| **value == wanted);
-    found.map(|value| Setting::Choice(value)).ok_or_else(|| {
-        let all: Vec<&str> = values.copied().collect();
-        format!("must be one of: {}", all.join(", "))
-    })
+    if !values.contains(&chosen) {
+        return Err(format!("must be one of: {}", values.join(", ")));
+    }
+    Ok(chosen.into())
 }

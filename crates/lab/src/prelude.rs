@@ -2,14 +2,32 @@
 
 pub use crate::{
     marks::Source,
-    options::{choice, lease_ms, redis_node_loss, redis_nodes_down, retries, wait_ms, whole},
-    purchase::read_check_write,
-    selling::{Buyer, Opening, Outcome, Sell, Trouble, opening, ready},
+    options::{LEASE_MS, WAIT_MS, choice, redis_node_loss, redis_nodes_down, retries, whole},
+    purchase::{naive_sale, read_check_write},
+    seller::Sell,
+    selling::{Buyer, Outcome, Trouble},
     sql::Sql,
     stand::{Stand, new_order_id},
     strategy::{
-        Demonstration, Expected, Family, Harm, Harms, Need, Never, OptionSpec, Possible, Promise,
-        Scenario, Strategy, demonstration,
+        Demonstration, Expected, Family, Harm::*, Harms, Need, Never, Possible, Promise, Scenario,
+        Strategy, show,
     },
 };
 pub use locks::wire::LuaScript;
+
+pub const SMALL: Scenario = Scenario::SMALL;
+pub const ONE_UNIT: Scenario = Scenario::ONE_UNIT;
+pub const IMPATIENT: Scenario = Scenario::IMPATIENT;
+pub const DOUBLE_CLICK: Scenario = Scenario::DOUBLE_CLICK;
+
+/// The first holder of a lock pauses until its lease is over.
+pub const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];
+
+/// What the locks that all nodes share have in common.
+pub const LOCK_STRATEGY: Strategy = Strategy {
+    family: Family::DistributedLock,
+    promise: Promise::everywhere(Harms::POSSIBLE),
+    options: &[LEASE_MS, WAIT_MS],
+    crash_points: &["the stock is written", "committed"],
+    ..Strategy::PLAIN
+};

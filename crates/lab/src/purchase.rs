@@ -1,7 +1,7 @@
 //! The purchase that most locks protect.
 
 use crate::{
-    selling::{Buyer, Outcome, Trouble},
+    selling::{Buyer, Outcome, Trouble, Trying},
     sql::Sql,
     stand::Stand,
 };
@@ -22,12 +22,16 @@ pub async fn read_check_write(
     }
 
     stand.come_by("unlocked, not committed"); // this one reads what the one before has sold
-    stand.meet("the stock is read").await; // somebody else reads the same number
-    stand.pause().await;
-    stand.work().await;
+    stand.interleave("the stock is read").await; // somebody else reads the same number
 
     const WRITE: &str = "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
     tx.run(WRITE, (stand.arena(), remaining - 1)).await?;
     stand.crash_point("the stock is written").await;
     stand.write_order(tx, buyer).await
+}
+
+/// The same in a transaction of its own.
+#[track_caller]
+pub fn naive_sale(stand: &Stand, buyer: &Buyer) -> impl Trying<Outcome> {
+    stand.in_transaction(async move |tx| read_check_write(stand, tx, buyer).await)
 }

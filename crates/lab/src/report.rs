@@ -73,7 +73,7 @@ pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<
         let arena = lab.arena(id).await?;
         Ok::<_, LabError>(Run {
             verdict: lab.verdict(id, language).await?,
-            options: arena.definition().options.to_json(),
+            options: arena.definition().options.0.clone(),
             storm: None,
         })
     });
@@ -128,7 +128,7 @@ impl<'a> RunBody<'a> {
         let strategy = strategies::find(verdict.strategy);
         let promise = strategy.map(|strategy| strategy.promise.on(verdict.all_nodes()).each());
         let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
-        let defaults = defaults.map(|options| options.to_json()).unwrap_or_default();
+        let defaults = defaults.map(|options| options.0).unwrap_or_default();
         let turned = run.options.iter().filter(|(name, value)| defaults.get(*name) != Some(value));
         Self {
             verdict,

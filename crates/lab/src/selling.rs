@@ -1,12 +1,7 @@
-//! Selling: who buys, how a purchase ends, and what a node of a strategy does.
+//! Who buys, and how a purchase ends.
 
-use futures_util::future::BoxFuture;
 use locks::LockError;
-use std::{
-    future::Future,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Who buys.
 #[derive(Debug, Clone)]
@@ -36,6 +31,11 @@ pub enum Outcome {
     Contended,
 }
 
+/// A future that may end in [`Trouble`].
+pub trait Trying<T>: Future<Output = Result<T, Trouble>> {}
+
+impl<T, F: Future<Output = Result<T, Trouble>>> Trying<T> for F {}
+
 /// Why a purchase came to no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
@@ -55,70 +55,20 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Whether Postgres said this.
+    /// Whether Postgres said this, by the five characters that it has for it.
     pub fn is(&self, sqlstate: &str) -> bool {
-        self.sqlstate().as_deref() == Some(sqlstate)
-    }
-
-    /// The five characters by which Postgres says what went wrong.
-    pub fn sqlstate(&self) -> Option<String> {
         match self {
-            Self::Postgres(sqlx::Error::Database(error))
-            | Self::Lock(LockError::Postgres(sqlx::Error::Database(error))) => {
-                error.code().map(|code| code.into_owned())
+            Self::Postgres(error) | Self::Lock(LockError::Postgres(error)) => {
+                error.as_database_error().and_then(|error| error.code()).as_deref()
+                    == Some(sqlstate)
             }
-            _ => None,
+            _ => false,
         }
     }
 }
 
-/// One node of an arena, selling one way.
-pub trait Sell: Send + Sync + 'static {
-    /// One purchase. The future may be dropped anywhere: that is how a node crashes.
-    fn buy(&self, buyer: &Buyer) -> impl Future<Output = Result<Outcome, Trouble>> + Send;
-
-    /// Waits until everything that was answered has been written. The caller bounds it.
-    fn settle(&self) -> impl Future<Output = ()> + Send {
-        async {}
+impl From<&str> for Trouble {
+    fn from(why: &str) -> Self {
+        Self::Other(why.to_owned())
     }
-
-    /// Ends the node in order. A crash does not call it.
-    fn close(&self) -> impl Future<Output = ()> + Send {
-        async {}
-    }
-}
-
-/// [`Sell`] as the registry holds it.
-pub trait Seller: Send + Sync + 'static {
-    fn buy<'a>(&'a self, buyer: &'a Buyer) -> BoxFuture<'a, Result<Outcome, Trouble>>;
-    fn settle(&self) -> BoxFuture<'_, ()>;
-    fn close(&self) -> BoxFuture<'_, ()>;
-}
-
-impl<T: Sell> Seller for T {
-    fn buy<'a>(&'a self, buyer: &'a Buyer) -> BoxFuture<'a, Result<Outcome, Trouble>> {
-        Box::pin(Sell::buy(self, buyer))
-    }
-
-    fn settle(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Sell::settle(self))
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Sell::close(self))
-    }
-}
-
-pub type Opening = BoxFuture<'static, Result<Arc<dyn Seller>, Trouble>>;
-
-/// A node that is open as soon as it exists.
-pub fn ready(node: impl Sell) -> Opening {
-    Box::pin(async move { Ok(Arc::new(node) as Arc<dyn Seller>) })
-}
-
-/// A node that has something to prepare.
-pub fn opening<T: Sell>(
-    node: impl Future<Output = Result<T, Trouble>> + Send + 'static,
-) -> Opening {
-    Box::pin(async move { Ok(Arc::new(node.await?) as Arc<dyn Seller>) })
 }

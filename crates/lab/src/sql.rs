@@ -3,18 +3,27 @@
 //! ```text
 //! tx.run("UPDATE lab.stock SET remaining = $2 WHERE arena = $1", (arena, 3)).await?    rows
 //! tx.one::<i32>("SELECT remaining FROM lab.stock WHERE arena = $1", (arena,)).await?   a value
-//! tx.maybe::<(i32, i64)>("SELECT remaining, version …", (arena,)).await?               or None
+//! tx.maybe::<i32>("SELECT remaining FROM …", (arena,)).await?                          or None
+//! tx.row::<(i32, i64)>("SELECT remaining, version FROM …", (arena,)).await?            values
 //! ```
 //!
 //! Each is counted, and the line that sent it is noted.
 
 use crate::{
     meter::Meter,
-    selling::{Outcome, Trouble},
+    selling::{Outcome, Trouble, Trying},
 };
-use sqlx::{Decode, PgConnection, Postgres, Row, Type, pool::PoolConnection, postgres::PgRow};
+use sqlx::{FromRow, PgConnection, Postgres, pool::PoolConnection, postgres::PgRow};
 use std::{panic::Location, sync::Arc};
-use stores::{postgres, sql::Values};
+use stores::{
+    postgres,
+    sql::{self, Values},
+};
+
+/// A row that can be read as `T`.
+pub trait Row: for<'r> FromRow<'r, PgRow> + Send + Unpin {}
+
+impl<T: for<'r> FromRow<'r, PgRow> + Send + Unpin> Row for T {}
 
 /// A connection, with or without an open transaction.
 pub struct Sql {
@@ -39,7 +48,7 @@ impl Sql {
 
     /// The connection, for one statement.
     #[track_caller]
-    pub fn send(&mut self) -> &mut PgConnection {
+    fn send(&mut self) -> &mut PgConnection {
         self.meter.statement(Location::caller());
         match &mut self.connection {
             Connection::Session(session) => session,
@@ -49,41 +58,42 @@ impl Sql {
 
     /// Answers how many rows it touched.
     #[track_caller]
-    pub fn run<'a>(
-        &'a mut self,
-        sql: &'static str,
-        binds: impl Values + 'a,
-    ) -> impl Future<Output = Result<u64, Trouble>> + Send + 'a {
+    pub fn run(&mut self, sql: &'static str, values: impl Values) -> impl Trying<u64> + Send {
         let connection = self.send();
-        async move {
-            let query = sqlx::query_with(sql, binds.bind().map_err(sqlx::Error::Encode)?);
-            Ok(query.execute(connection).await?.rows_affected())
-        }
+        async move { Ok(sql::run(connection, sql, values).await?) }
+    }
+
+    /// Answers the first value of the first row, which must be there.
+    #[track_caller]
+    pub fn one<T>(&mut self, sql: &'static str, values: impl Values) -> impl Trying<T> + Send
+    where
+        (T,): Row,
+    {
+        let row = self.row::<(T,)>(sql, values);
+        async move { Ok(row.await?.0) }
+    }
+
+    /// Answers the first value of the first row, if there is one.
+    #[track_caller]
+    pub fn maybe<T>(
+        &mut self,
+        sql: &'static str,
+        values: impl Values,
+    ) -> impl Trying<Option<T>> + Send
+    where
+        (T,): Row,
+    {
+        let connection = self.send();
+        async move { Ok(sql::row(connection, sql, values).await?.map(|(value,)| value)) }
     }
 
     /// Answers the first row, which must be there.
     #[track_caller]
-    pub fn one<'a, T: Columns>(
-        &'a mut self,
-        sql: &'static str,
-        binds: impl Values + 'a,
-    ) -> impl Future<Output = Result<T, Trouble>> + Send + 'a {
-        let row = self.maybe(sql, binds);
-        async move { Ok(row.await?.ok_or(sqlx::Error::RowNotFound)?) }
-    }
-
-    /// Answers the first row, if there is one.
-    #[track_caller]
-    pub fn maybe<'a, T: Columns>(
-        &'a mut self,
-        sql: &'static str,
-        binds: impl Values + 'a,
-    ) -> impl Future<Output = Result<Option<T>, Trouble>> + Send + 'a {
+    pub fn row<T: Row>(&mut self, sql: &'static str, values: impl Values) -> impl Trying<T> + Send {
         let connection = self.send();
         async move {
-            let query = sqlx::query_with(sql, binds.bind().map_err(sqlx::Error::Encode)?);
-            let row = query.fetch_optional(connection).await?;
-            Ok(row.map(|row| T::read(&row)).transpose()?)
+            let row = sql::row(connection, sql, values).await?;
+            Ok(row.ok_or(sqlx::Error::RowNotFound)?)
         }
     }
 
@@ -106,62 +116,24 @@ impl Sql {
     }
 
     #[track_caller]
-    pub fn commit(self) -> impl Future<Output = Result<(), Trouble>> + Send {
-        self.meter.statement(Location::caller());
-        async move {
-            match self.connection {
-                Connection::Session(_) => Ok(()),
-                Connection::Transaction(transaction) => Ok(transaction.commit().await?),
-            }
-        }
+    pub fn commit(self) -> impl Trying<()> + Send {
+        self.finish(true)
     }
 
     #[track_caller]
-    pub fn rollback(self) -> impl Future<Output = Result<(), Trouble>> + Send {
+    pub fn rollback(self) -> impl Trying<()> + Send {
+        self.finish(false)
+    }
+
+    #[track_caller]
+    fn finish(self, commit: bool) -> impl Trying<()> + Send {
         self.meter.statement(Location::caller());
         async move {
             match self.connection {
                 Connection::Session(_) => Ok(()),
+                Connection::Transaction(transaction) if commit => Ok(transaction.commit().await?),
                 Connection::Transaction(transaction) => Ok(transaction.rollback().await?),
             }
         }
     }
 }
-
-/// What a row is read as: a value, or a tuple of values.
-pub trait Columns: Sized + Send {
-    fn read(row: &PgRow) -> Result<Self, sqlx::Error>;
-}
-
-macro_rules! tuples {
-    ($(($($name:ident $at:tt),*))*) => {$(
-        impl<$($name),*> Columns for ($($name,)*)
-        where
-            $($name: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send,)*
-        {
-            fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-                Ok(($(row.try_get($at)?,)*))
-            }
-        }
-    )*};
-}
-
-tuples! {
-    (A 0)
-    (A 0, B 1)
-    (A 0, B 1, C 2)
-    (A 0, B 1, C 2, D 3)
-    (A 0, B 1, C 2, D 3, E 4)
-}
-
-macro_rules! values {
-    ($($value:ty)*) => {$(
-        impl Columns for $value {
-            fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-                row.try_get(0)
-            }
-        }
-    )*};
-}
-
-values!(bool i32 i64 String);

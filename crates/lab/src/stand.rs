@@ -14,7 +14,7 @@ use crate::{
     meeting::Meetings,
     meter::Meter,
     options::Options,
-    selling::Trouble,
+    selling::{Trouble, Trying},
     servers::{OwnPool, Servers},
 };
 use locks::{
@@ -29,7 +29,7 @@ use std::{
     panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::AcqRel},
+        atomic::{AtomicBool, AtomicI64, Ordering::AcqRel},
     },
     time::Duration,
 };
@@ -57,7 +57,7 @@ pub struct Shared {
     paused: AtomicBool,
     losses: Losses,
     /// How often the crash point has been passed on the node that is to crash.
-    passed: AtomicU64,
+    passed: AtomicI64,
     notes: Mutex<BTreeMap<&'static str, u64>>,
     /// Extra servers, which run for as long as an arena uses them.
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
@@ -74,7 +74,7 @@ impl Shared {
             meter: Arc::default(),
             paused: AtomicBool::new(false),
             losses: Losses::default(),
-            passed: AtomicU64::new(0),
+            passed: AtomicI64::new(0),
             notes: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -149,7 +149,7 @@ impl Stand {
         self.options().whole(option)
     }
 
-    pub fn choice(&self, option: &str) -> &'static str {
+    pub fn choice(&self, option: &str) -> &str {
         self.options().choice(option)
     }
 
@@ -189,7 +189,7 @@ impl Stand {
         &self,
         command: &'static str,
         arguments: impl ToRedisArgs,
-    ) -> impl Future<Output = Result<T, Trouble>> + Send {
+    ) -> impl Trying<T> + Send {
         self.passed(Location::caller());
         let (line, mut sent) = (self.line.clone(), redis::cmd(command));
         sent.arg(arguments);
@@ -231,7 +231,7 @@ impl Stand {
             return Ok(self.line.clone());
         }
         let own = self.lines(1).await?.pop();
-        own.ok_or_else(|| Trouble::Other("no Redis for the lock".to_owned()))
+        own.ok_or_else(|| Trouble::from("no Redis for the lock"))
     }
 
     /// This node's session with ZooKeeper.
@@ -250,18 +250,14 @@ impl Stand {
 
     /// The lab's pool, as locks take it.
     pub fn wire_to_postgres(&self) -> wire::Sql {
-        self.wire_to(self.shared.postgres.clone())
+        let wire = wire::Sql::new(self.shared.postgres.clone());
+        wire.of(&format!("node-{}", self.node)).counted_by(&self.shared.meter.wires)
     }
 
     /// A pool of this node alone, with so many connections; refused if the nodes of this process
     /// have as many as they may.
     pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
         self.shared.servers.own_pool(connections)
-    }
-
-    /// A pool, as locks take it.
-    pub fn wire_to(&self, pool: PgPool) -> wire::Sql {
-        wire::Sql::new(pool).of(&format!("node-{}", self.node)).counted_by(&self.shared.meter.wires)
     }
 
     /// The pool itself, for what keeps connections to itself.
@@ -274,7 +270,7 @@ impl Stand {
     /// The place where another buyer may come in: waits a moment for one to stand here too, on any
     /// node of this process; then both go on. If something keeps the others out, nobody comes.
     #[track_caller]
-    pub fn meet(&self, place: &'static str) -> impl Future<Output = ()> + Send + '_ {
+    pub fn meet(&self, place: &'static str) -> impl Future<Output = ()> + Send {
         self.passed(Location::caller());
         self.shared.meetings.meet(place)
     }
@@ -285,6 +281,18 @@ impl Stand {
     pub fn come_by(&self, place: &'static str) {
         self.passed(Location::caller());
         self.shared.meetings.come_by(place);
+    }
+
+    /// The moment between looking and writing: another buyer may come in, this one may stop, and
+    /// the work takes its time.
+    #[track_caller]
+    pub fn interleave(&self, place: &'static str) -> impl Future<Output = ()> + Send {
+        let met = self.meet(place);
+        async move {
+            met.await;
+            self.pause().await;
+            self.work().await;
+        }
     }
 
     /// The work between looking and writing.
@@ -306,23 +314,16 @@ impl Stand {
     /// If the node is to crash here, it does: nothing after this line runs, for no purchase on this
     /// node, and its memory is dropped.
     #[track_caller]
-    pub fn crash_point(&self, point: &'static str) -> impl Future<Output = ()> + Send + '_ {
+    pub fn crash_point(&self, point: &'static str) -> impl Future<Output = ()> + Send {
         self.passed(Location::caller());
-        self.crash_if_asked(point)
-    }
-
-    async fn crash_if_asked(&self, point: &'static str) {
-        let options = self.options();
-        if options.choice("crash_at") != point
-            || options.whole("crash_node") != i64::from(self.node)
-        {
-            return;
-        }
-        let passed = self.shared.passed.fetch_add(1, AcqRel) + 1;
-        if i64::try_from(passed).is_ok_and(|passed| passed == options.whole("crash_after")) {
-            self.note("node crashed");
-            self.gone.cancel();
-            std::future::pending::<()>().await;
+        async move {
+            let is_here = self.options().is("crash_at", point)
+                && self.whole("crash_node") == i64::from(self.node);
+            if is_here && self.shared.passed.fetch_add(1, AcqRel) + 1 == self.whole("crash_after") {
+                self.note("node crashed");
+                self.gone.cancel();
+                std::future::pending::<()>().await;
+            }
         }
     }
 

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 #[derive(Default)]
 pub struct StormState {
     running: AtomicBool,
-    ended: AtomicBool,
     of: AtomicU64,
     stop: CancellationToken,
 }
@@ -22,7 +21,7 @@ impl StormState {
 
     /// Whether a storm was here and is over.
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Acquire) && !self.is_running()
+        self.of() > 0 && !self.is_running()
     }
 
     /// How many attempts the storms of this arena make in all.
@@ -45,7 +44,6 @@ impl StormState {
     }
 
     pub fn end(&self) {
-        self.ended.store(true, Relaxed);
         self.running.store(false, Release);
     }
 }

@@ -55,8 +55,10 @@ impl Harms {
 }
 
 /// What a strategy promises, on one node and on several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Promise {
+    /// On one node.
+    #[serde(flatten)]
     pub one_node: Harms,
     pub across_nodes: Harms,
 }
@@ -137,6 +139,15 @@ pub enum OptionKind {
     Choice(&'static [&'static str]),
 }
 
+impl OptionKind {
+    pub fn default(&self) -> Value {
+        match self {
+            Self::Whole { default, .. } => (*default).into(),
+            Self::Choice(values) => values.first().copied().into(),
+        }
+    }
+}
+
 /// What may be said, and what it is if nothing is.
 impl std::fmt::Display for OptionKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -194,10 +205,6 @@ impl Scenario {
         Self { duplicates_percent, ..self }
     }
 
-    pub const fn per_user_limit(self, per_user_limit: u32) -> Self {
-        Self { per_user_limit, ..self }
-    }
-
     pub const fn options(self, options: &'static [(&'static str, &'static str)]) -> Self {
         Self { options, ..self }
     }
@@ -231,7 +238,7 @@ pub struct Demonstration {
     pub scenario: Scenario,
 }
 
-pub const fn demonstration(id: &'static str, shows: Harm, scenario: Scenario) -> Demonstration {
+pub const fn show(id: &'static str, shows: Harm, scenario: Scenario) -> Demonstration {
     Demonstration { id, shows, scenario }
 }
 
@@ -301,24 +308,22 @@ impl Strategy {
 
     /// The part of the file that sells; what it shares with others stands below.
     pub fn purchase_code(&self) -> String {
-        let code = self.code.text;
-        let mut purchase =
-            code[..code.find("\npub const STRATEGY").unwrap_or(code.len())].to_owned();
-        if let Some(imports) = purchase.rfind("\nuse ") {
-            let end = purchase[imports..].find(";\n").map_or(imports, |end| imports + end + 2);
-            purchase.drain(..end);
+        let own = self.code.text.split("\npub const STRATEGY").next().unwrap_or("");
+        let mut parts = vec![without_imports(own)];
+        let shared = [
+            (&["under_lock("][..], include_str!("under_lock.rs")),
+            (&["read_check_write(", "naive_sale("], include_str!("purchase.rs")),
+        ];
+        for (calls, code) in shared {
+            if calls.iter().any(|call| own.contains(call)) {
+                if parts.len() == 1 {
+                    parts.push("// shared by several strategies");
+                }
+                parts.push(without_imports(code));
+            }
         }
-        let mut purchase = purchase.trim().to_owned();
-        if purchase.contains("read_check_write(") {
-            purchase.push_str("\n\n// shared by several strategies\n");
-            let shared = include_str!("purchase.rs");
-            purchase.push_str(shared[shared.find("/// Reads").unwrap_or(0)..].trim());
-        }
-        for script in self.scripts {
-            purchase.push_str("\n\n");
-            purchase.push_str(script.text.trim());
-        }
-        purchase
+        parts.extend(self.scripts.iter().map(|script| script.text.trim()));
+        parts.join("\n\n")
     }
 
     /// The marked lines: of its file, its scripts and its locks.
@@ -335,6 +340,12 @@ impl Strategy {
         }
         found
     }
+}
+
+/// What stands behind the last import.
+fn without_imports(code: &str) -> &str {
+    let imports = code.rfind("\nuse ").unwrap_or(0);
+    code[imports..].split_once(";\n").map_or(code, |(_, behind)| behind).trim()
 }
 
 /// The marks' words in this language, where its text has them.

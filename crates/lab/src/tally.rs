@@ -122,20 +122,20 @@ impl Latencies {
         for (bucket, count) in &self.buckets {
             seen += count;
             if seen >= wanted {
-                return millis(upper_bound(*bucket).min(self.max_us));
+                return millis(Duration::from_micros(upper_bound(*bucket).min(self.max_us)));
             }
         }
         0.0
     }
 
     pub fn max_ms(&self) -> f64 {
-        millis(self.max_us)
+        millis(Duration::from_micros(self.max_us))
     }
 }
 
-/// Microseconds as milliseconds with two digits after the point.
-fn millis(us: u64) -> f64 {
-    (us as f64 / 10.0).round() / 100.0
+/// Milliseconds with two digits after the point.
+pub fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
 fn bucket_of(us: u64) -> u16 {

@@ -8,7 +8,7 @@ use super::{
     strategy::{Language, Scenario, Strategy},
     verdict::Verdict,
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// What a trial asks for: a scenario whose numbers are not constants.
 #[derive(Debug, Clone)]
@@ -44,26 +44,18 @@ impl Trial {
         mut watch: impl FnMut(&Arena),
     ) -> Result<Verdict, LabError> {
         let arena = lab.create(self.wanted.clone()).await?;
-        let id = arena.definition().id.clone();
-        let judged = self.storm_and_judge(lab, &arena, language, &mut watch).await;
-        let deleted = lab.delete(&id).await;
+        let id = &arena.definition().id;
+        let storm_and_judge = async {
+            self.storm.start(&arena, None)?;
+            while arena.storm.is_running() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                watch(&arena);
+            }
+            lab.verdict(id, language).await
+        };
+        let judged = storm_and_judge.await;
+        let deleted = lab.delete(id).await;
         let verdict = judged?;
-        deleted?;
-        Ok(verdict)
-    }
-
-    async fn storm_and_judge(
-        &self,
-        lab: &Lab,
-        arena: &Arc<Arena>,
-        language: Language,
-        watch: &mut impl FnMut(&Arena),
-    ) -> Result<Verdict, LabError> {
-        self.storm.start(arena, None)?;
-        while arena.storm.is_running() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            watch(arena);
-        }
-        lab.verdict(&arena.definition().id, language).await
+        deleted.map(|()| verdict)
     }
 }

@@ -44,9 +44,9 @@ export const RUN = {
         "kind": "flaw",
         "words": "two buyers read the same number here, before either writes",
         "file": "crates/lab/src/strategies/naive.rs",
-        "first_line": 14,
-        "marked_line": 21,
-        "code": "async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {\n    let stand = &self.stand;\n    let mut sql = stand.sql().await?;\n    if stand.has_bought(&mut sql, buyer).await? {\n        return Ok(Outcome::Duplicate);\n    }\n    const READ: &str = \"SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'\";\n    //= FLAW two buyers read the same number here, before either writes\n    let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;\n    if remaining < 1 {\n        return Ok(Outcome::SoldOut);\n    }\n\n    stand.meet(\"the stock is read\").await; // somebody else reads the same number\n    stand.pause().await;\n    stand.work().await;\n\n    const WRITE: &str =\n        \"UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'\";\n    sql.run(WRITE, (stand.arena(), remaining - 1)).await?;\n    stand.crash_point(\"the stock is written\").await;\n    stand.write_order(&mut sql, buyer).await\n}"
+        "first_line": 12,
+        "marked_line": 18,
+        "code": "async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {\n    let mut sql = stand.sql().await?;\n    if stand.has_bought(&mut sql, buyer).await? {\n        return Ok(Outcome::Duplicate);\n    }\n    const READ: &str = \"SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'\";\n    //= FLAW two buyers read the same number here, before either writes\n    let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;\n    if remaining < 1 {\n        return Ok(Outcome::SoldOut);\n    }\n\n    stand.interleave(\"the stock is read\").await; // somebody else reads the same number\n\n    const WRITE: &str =\n        \"UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'\";\n    sql.run(WRITE, (stand.arena(), remaining - 1)).await?;\n    stand.crash_point(\"the stock is written\").await;\n    stand.write_order(&mut sql, buyer).await\n}"
       }
     ]
   },
@@ -72,9 +72,9 @@ export const RUN = {
         "kind": "cure",
         "words": "checks and writes in one step: nobody can come in between",
         "file": "crates/lab/src/strategies/conditional_update.rs",
-        "first_line": 14,
-        "marked_line": 19,
-        "code": "async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {\n    let stand = &self.stand;\n    let sale = stand.in_transaction(async |tx| {\n        const TAKE: &str = \"UPDATE lab.stock SET remaining = remaining - 1\n                             WHERE arena = $1 AND item = 'thing' AND remaining > 0\";\n        //= CURE checks and writes in one step: nobody can come in between\n        if tx.run(TAKE, (stand.arena(),)).await? == 0 {\n            return Ok(Outcome::SoldOut);\n        }\n        stand.crash_point(\"the stock is written\").await;\n\n        stand.meet(\"the stock is taken\").await; // nobody else can take one before the commit\n        stand.pause().await;\n        stand.work().await;\n\n        // After the update: the row is ours until the commit, so nobody is buying meanwhile.\n        if stand.has_bought(tx, buyer).await? {\n            return Ok(Outcome::Duplicate); // rolled back, and the unit with it\n        }\n        stand.write_order(tx, buyer).await\n    });\n    let outcome = sale.await;\n    stand.crash_point(\"committed\").await;\n    outcome\n}"
+        "first_line": 12,
+        "marked_line": 16,
+        "code": "async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {\n    let sale = stand.in_transaction(async |tx| {\n        const TAKE: &str = \"UPDATE lab.stock SET remaining = remaining - 1\n                             WHERE arena = $1 AND item = 'thing' AND remaining > 0\";\n        //= CURE checks and writes in one step: nobody can come in between\n        if tx.run(TAKE, (stand.arena(),)).await? == 0 {\n            return Ok(Outcome::SoldOut);\n        }\n        stand.crash_point(\"the stock is written\").await;\n\n        stand.interleave(\"the stock is taken\").await; // nobody else takes one before the commit\n\n        // After the update: the row is ours until the commit, so nobody is buying meanwhile.\n        if stand.has_bought(tx, buyer).await? {\n            return Ok(Outcome::Duplicate); // rolled back, and the unit with it\n        }\n        stand.write_order(tx, buyer).await\n    });\n    let outcome = sale.await;\n    stand.crash_point(\"committed\").await;\n    outcome\n}"
       }
     ]
   }

@@ -262,19 +262,15 @@ async fn storm<S, E: From<CommandError>>(
             let done = arena.tally.counts().attempts;
             progress.set_message(format!("{} {done}/{}", lane.label, arena.storm.of()));
         };
-        let outcome = match open.lab.lacks(lane.strategy) {
-            Some(why) => Err(why.say(language).to_owned()),
-            None => match lane.trial.run(&open.lab, language, watch).await {
-                Ok(verdict) => Ok(verdict),
-                Err(error @ (LabError::BadOption(_) | LabError::StrategyUnavailable(_))) => {
-                    Err(error.to_string())
-                }
-                Err(error) => {
-                    progress.finish_and_clear();
-                    open.close().await;
-                    return Err(CommandError::from(error).into());
-                }
-            },
+        let outcome = match lane.trial.run(&open.lab, language, watch).await {
+            Ok(verdict) => Ok(verdict),
+            Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
+            Err(error @ LabError::BadOption(_)) => Err(error.to_string()),
+            Err(error) => {
+                progress.finish_and_clear();
+                open.close().await;
+                return Err(CommandError::from(error).into());
+            }
         };
         progress.inc(1);
         rows.push((lane, outcome));
@@ -329,7 +325,7 @@ fn runs(rows: &[Row]) -> Vec<report::Run> {
     let run = |(lane, outcome): &Row| {
         Some(report::Run {
             verdict: outcome.clone().ok()?,
-            options: lane.options().ok()?.to_json(),
+            options: lane.options().ok()?.0,
             storm: Some(lane.trial.storm),
         })
     };

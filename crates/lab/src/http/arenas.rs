@@ -14,6 +14,7 @@ use crate::{
     selling::{Buyer, Outcome},
     storm::Storm,
     strategy::Language,
+    tally::millis,
     verdict::{self, Percentiles, Verdict},
 };
 use axum::{
@@ -174,12 +175,8 @@ pub async fn purchase(
         Ok(Outcome::Contended) => (OutcomeName::Contended, None, None),
         Err(why) => (OutcomeName::Failed, None, Some(why)),
     };
-    let body = AnswerBody { outcome, order_id, waited_ms: in_ms(answer.waited), why };
+    let body = AnswerBody { outcome, order_id, waited_ms: millis(answer.waited), why };
     body::json(StatusCode::OK, &body)
-}
-
-fn in_ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
 #[derive(Serialize, ToSchema)]

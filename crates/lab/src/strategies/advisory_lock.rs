@@ -2,17 +2,14 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let sale = stand.in_transaction(async |tx| {
             const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
             //= CURE belongs to the transaction: the commit ends both in one step
@@ -27,12 +24,10 @@ pub const STRATEGY: Strategy = Strategy {
     id: "advisory-lock",
     family: Family::Database,
     crash_points: &["the stock is written"],
-    demonstrations: &[demonstration(
+    demonstrations: &[show(
         "crash",
-        Harm::Holds,
-        Scenario::SMALL
-            .nodes(3)
-            .options(&[("crash_at", "the stock is written"), ("crash_node", "1")]),
+        Holds,
+        SMALL.nodes(3).options(&[("crash_at", "the stock is written"), ("crash_node", "1")]),
     )],
     ..Strategy::PLAIN
 };

@@ -6,29 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static RESERVE: LuaScript = LuaScript::new("reserve.lua", include_str!("scripts/reserve.lua"));
 static BORROW: LuaScript = LuaScript::new("borrow.lua", include_str!("scripts/borrow.lua"));
 
-struct Node {
+pub struct Node {
     /// The key of each bucket, and whether it was seen empty: units never come back.
     buckets: Vec<(String, AtomicBool)>,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (count, stock) = (stand.whole("buckets").max(1), i64::from(stand.stock()));
-        let mut buckets = Vec::new();
-        for number in 0..count {
-            let units = stand.key(&format!("bucket:{number}"));
-            let share = stock / count + i64::from(number < stock % count);
-            let _: bool = stand.redis("SETNX", (&units, share)).await?;
-            buckets.push((units, AtomicBool::new(false)));
-        }
-        Ok(Node { buckets, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (count, stock) = (stand.whole("buckets").max(1), i64::from(stand.stock()));
+    let mut buckets = Vec::new();
+    for number in 0..count {
+        let units = stand.key(&format!("bucket:{number}"));
+        let share = stock / count + i64::from(number < stock % count);
+        let _: bool = stand.redis("SETNX", (&units, share)).await?;
+        buckets.push((units, AtomicBool::new(false)));
+    }
+    Ok(Node { buckets })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let (stand, buckets) = (&self.stand, &self.buckets);
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let buckets = &self.buckets;
         if buckets.iter().all(|(_, empty)| empty.load(Relaxed)) {
             return Ok(Outcome::SoldOut); // nobody has to be asked
         }
@@ -40,14 +37,12 @@ impl Sell for Node {
             return Ok(Outcome::Duplicate);
         }
         // The buyer stays noted at home meanwhile: a second click must not borrow as well.
-        if reserved == 0 && !self.borrow(home).await? {
+        if reserved == 0 && !self.borrow(stand, home).await? {
             let _: i64 = stand.redis("HINCRBY", (buyers, &buyer.name, -1)).await?;
             return Ok(Outcome::SoldOut);
         }
         stand.crash_point("the unit is taken").await;
-        stand.meet("the unit is taken").await;
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the unit is taken").await;
 
         stand.write_order(&mut stand.sql().await?, buyer).await
     }
@@ -55,8 +50,8 @@ impl Sell for Node {
 
 impl Node {
     /// The home bucket is empty: takes a unit from another one.
-    async fn borrow(&self, home: usize) -> Result<bool, Trouble> {
-        let (stand, buckets) = (&self.stand, &self.buckets);
+    async fn borrow(&self, stand: &Stand, home: usize) -> Result<bool, Trouble> {
+        let buckets = &self.buckets;
         buckets[home].1.store(true, Relaxed);
         //= FLAW without borrowing this is "sold out", whatever the other buckets have
         stand.meet("the home bucket is empty").await;
@@ -82,13 +77,13 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[whole("buckets", (8, 1, 64)), choice("borrow", &["on", "off"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("no-borrowing", Harm::Undersells, EIGHT.options(&[("borrow", "off")])),
-        demonstration("borrowing", Harm::Holds, EIGHT),
-        demonstration("crash", Harm::Undersells, Scenario::SMALL.concurrency(1).options(CRASH)),
+        show("no-borrowing", Undersells, EIGHT.options(&[("borrow", "off")])),
+        show("borrowing", Holds, EIGHT),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
     ],
     scripts: &[script!("reserve.lua"), script!("borrow.lua")],
     ..Strategy::PLAIN
 };
 
-const EIGHT: Scenario = Scenario::SMALL.stock(8).buyers(8);
+const EIGHT: Scenario = SMALL.stock(8).buyers(8);
 const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

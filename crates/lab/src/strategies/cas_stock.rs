@@ -2,26 +2,23 @@
 
 use crate::{early_bird::EarlyBird, prelude::*};
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     /// With `aba=on`: bought before everybody else, and cancels after the first sale.
     early_bird: Option<EarlyBird>,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async { Ok(Node { early_bird: EarlyBird::of(&stand).await?, stand }) })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { early_bird: EarlyBird::of(stand).await? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
-        stand.retrying(stand.whole("retries"), || self.attempt(buyer)).await
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        stand.retrying(stand.whole("retries"), || self.attempt(stand, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let mut sql = stand.sql().await?;
         const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
         let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;
@@ -33,9 +30,7 @@ impl Node {
         }
         drop(sql);
 
-        stand.meet("the stock is read").await; // somebody else reads the same number
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the stock is read").await; // somebody else reads the same number
         EarlyBird::lets_the_first_go(&self.early_bird).await;
 
         let sale = stand.in_transaction(async |tx| {
@@ -62,13 +57,9 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[retries(10_000), choice("aba", &["off", "on"])],
     crash_points: &["the stock is written"],
     demonstrations: &[
-        demonstration("aba", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(&[("aba", "on")])),
-        demonstration("without-aba", Harm::Holds, Scenario::DOUBLE_CLICK),
-        demonstration(
-            "no-retries",
-            Harm::Undersells,
-            Scenario::SMALL.buyers(6).options(&[("retries", "0")]),
-        ),
+        show("aba", Duplicates, DOUBLE_CLICK.options(&[("aba", "on")])),
+        show("without-aba", Holds, DOUBLE_CLICK),
+        show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])),
     ],
     ..Strategy::PLAIN
 };

@@ -2,17 +2,14 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let sale = stand.in_transaction(async |tx| {
             const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                                  WHERE arena = $1 AND item = 'thing' AND remaining > 0";
@@ -22,9 +19,7 @@ impl Sell for Node {
             }
             stand.crash_point("the stock is written").await;
 
-            stand.meet("the stock is taken").await; // nobody else can take one before the commit
-            stand.pause().await;
-            stand.work().await;
+            stand.interleave("the stock is taken").await; // nobody else takes one before the commit
 
             // After the update: the row is ours until the commit, so nobody is buying meanwhile.
             if stand.has_bought(tx, buyer).await? {
@@ -43,8 +38,8 @@ pub const STRATEGY: Strategy = Strategy {
     family: Family::Database,
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3)),
-        demonstration("double-click", Harm::Holds, Scenario::DOUBLE_CLICK.nodes(2)),
+        show("three-servers", Holds, SMALL.nodes(3)),
+        show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
     ],
     ..Strategy::PLAIN
 };

@@ -3,26 +3,23 @@
 use crate::prelude::*;
 use locks::{Guard, TableLock};
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     lock: TableLock,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    let lock = TableLock::new(stand.wire_to_postgres(), stand.millis("lease_ms"));
-    ready(Node { stand, lock })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { lock: TableLock::new(stand.wire_to_postgres(), stand.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        self.stand.retrying(100, || self.attempt(buyer)).await
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        stand.retrying(100, || self.attempt(stand, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
-        let sale = stand.under_lock(&self.lock, "stock", async |guard| {
+    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let sale = stand.under_lock(&self.lock, async |guard| {
             let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
             let sale = stand.in_transaction(async |tx| {
                 let outcome = read_check_write(stand, tx, buyer).await?;
@@ -30,15 +27,13 @@ impl Node {
                     SELECT 1 FROM lab.locks
                      WHERE name = $1 AND version = $2 AND expires_at > clock_timestamp() FOR SHARE";
                 //= CURE looks again before the commit; FOR SHARE keeps it so until then
-                if tx.maybe::<i32>(STILL_OURS, (stand.key("stock"), version)).await?.is_none() {
+                if tx.maybe::<i32>(STILL_OURS, (stand.key("lock"), version)).await?.is_none() {
                     stand.note(LOST);
                     return Ok(Outcome::Contended); // rolled back, and again
                 }
                 Ok(outcome)
             });
-            let outcome = sale.await;
-            stand.crash_point("committed").await;
-            outcome
+            sale.await
         });
         sale.await
     }
@@ -50,8 +45,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[whole("lease_ms", (2_000, 20, 30_000))],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        demonstration("overslept", Harm::Notes(LOST), Scenario::SMALL.options(OVERSLEPT)),
-        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3).options(OVERSLEPT)),
+        show("overslept", Notes(LOST), SMALL.options(OVERSLEPT)),
+        show("three-servers", Holds, SMALL.nodes(3).options(OVERSLEPT)),
     ],
     locks: &["db-lock-table"],
     ..Strategy::PLAIN

@@ -3,34 +3,32 @@
 use crate::prelude::*;
 use tokio::sync::{mpsc, oneshot};
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     waiting: mpsc::Sender<Waiting>,
 }
 
 /// The number that the order will have, the buyer, and where the answer goes.
 type Waiting = (String, String, oneshot::Sender<Outcome>);
 
-pub fn open(stand: Stand) -> Opening {
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let (waiting, buyers) = mpsc::channel(1_024);
-    let (gone, leader) = (stand.gone().clone(), sell_to_groups(stand.clone(), buyers));
-    tokio::spawn(async move { gone.run_until_cancelled(leader).await });
-    ready(Node { stand, waiting })
+    stand.spawn(sell_to_groups(stand.clone(), buyers));
+    Ok(Node { waiting })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let (answer, answered) = oneshot::channel();
         let waiting = (new_order_id(), buyer.name.clone(), answer);
         self.waiting.send(waiting).await.map_err(|_| Trouble::NodeIsDown)?;
-        let answer = answered.await.map_err(|_| Trouble::Other("the group failed".to_owned()));
-        answer.inspect(|_| self.stand.come_by("the answers are out"))
+        let answer = answered.await.map_err(|_| Trouble::from("the group failed"));
+        answer.inspect(|_| stand.come_by("the answers are out"))
     }
 
-    async fn settle(&self) {
-        let Ok(mut sql) = self.stand.sql().await else { return };
+    async fn settle(&self, stand: &Stand) {
+        let Ok(mut sql) = stand.sql().await else { return };
         // The row is free once the last group's transaction has ended.
-        let _: Result<i32, Trouble> = sql.one(LOCK, (self.stand.arena(),)).await;
+        let _: Result<i32, Trouble> = sql.one(LOCK, (stand.arena(),)).await;
     }
 }
 
@@ -53,7 +51,7 @@ async fn sell_to(stand: &Stand, mut group: Vec<Waiting>) -> Result<(), Trouble> 
     stand.work().await;
 
     let binds = (stand.arena(), ids, buyers, i64::from(stand.per_user_limit()), remaining.max(0));
-    let (sold, twice): (Vec<String>, Vec<String>) = tx.one(WRITE_ORDERS.text, binds).await?;
+    let (sold, twice): (Vec<String>, Vec<String>) = tx.row(WRITE_ORDERS.text, binds).await?;
     const TAKE: &str =
         "UPDATE lab.stock SET remaining = remaining - $2 WHERE arena = $1 AND item = 'thing'";
     //= CURE the hot row is written once for the whole group, and synced to disk once
@@ -87,10 +85,10 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("answer", &["after-commit", "before-commit"])],
     crash_points: &["group written"],
     demonstrations: &[
-        demonstration("grouped", Harm::Notes(GROUPED), Scenario::SMALL),
-        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3)),
-        demonstration("answered-too-early", Harm::Loses, Scenario::SMALL.options(EARLY)),
-        demonstration("units-left", Harm::Undersells, Scenario::SMALL.options(EARLY)),
+        show("grouped", Notes(GROUPED), SMALL),
+        show("three-servers", Holds, SMALL.nodes(3)),
+        show("answered-too-early", Loses, SMALL.options(EARLY)),
+        show("units-left", Undersells, SMALL.options(EARLY)),
     ],
     ..Strategy::PLAIN
 };

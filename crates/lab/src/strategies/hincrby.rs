@@ -3,23 +3,19 @@
 use crate::prelude::*;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-struct Node {
+pub struct Node {
     sale: String,
     failing: AtomicI64,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (sale, failing) = (stand.key("sale"), AtomicI64::new(stand.whole("failing_orders")));
-        let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
-        Ok(Node { sale, failing, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (sale, failing) = (stand.key("sale"), AtomicI64::new(stand.whole("failing_orders")));
+    let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
+    Ok(Node { sale, failing })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         //= CURE subtract and look at the result, in one step: every buyer sees another number
         let left: i64 = stand.redis("HINCRBY", (&self.sale, "stock", -1)).await?;
         if left < 0 {
@@ -32,7 +28,7 @@ impl Sell for Node {
         if self.failing.fetch_sub(1, Relaxed) > 0 {
             stand.pause().await; // the payment takes its time
             let _: i64 = stand.redis("HINCRBY", (&self.sale, "stock", 1)).await?;
-            return Err(Trouble::Other("this order was to fail".to_owned()));
+            return Err(Trouble::from("this order was to fail"));
         }
         //= FLAW the counter knows numbers, not people: a second click is a second order
         stand.meet("the unit is taken").await;
@@ -53,9 +49,9 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[whole("failing_orders", (0, 0, 100))],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("below-zero", Harm::Notes("the counter went below zero"), Scenario::SMALL),
-        demonstration("refund", Harm::Undersells, Scenario::SMALL.options(REFUND)),
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK),
+        show("below-zero", Notes("the counter went below zero"), SMALL),
+        show("refund", Undersells, SMALL.options(REFUND)),
+        show("double-click", Duplicates, DOUBLE_CLICK),
     ],
     ..Strategy::PLAIN
 };

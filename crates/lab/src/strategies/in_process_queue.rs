@@ -6,30 +6,25 @@ use tokio::sync::{mpsc, watch};
 
 static DECIDE: LuaScript = LuaScript::new("decide.lua", include_str!("scripts/decide.lua"));
 
-struct Node {
+pub struct Node {
     stock: String,
     buyers: String,
     /// Order ids and buyers, at most as many as there are units.
     queue: mpsc::UnboundedSender<(String, String)>,
     /// How many are not written yet.
     pending: watch::Sender<u64>,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-        let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
-        let ((queue, orders), pending) = (mpsc::unbounded_channel(), watch::Sender::new(0));
-        let writer = write_orders(stand.clone(), orders, pending.clone());
-        tokio::spawn(stand.gone().clone().run_until_cancelled_owned(writer));
-        Ok(Node { stock, buyers, queue, pending, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
+    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+    let ((queue, orders), pending) = (mpsc::unbounded_channel(), watch::Sender::new(0));
+    stand.spawn(write_orders(stand.clone(), orders, pending.clone()));
+    Ok(Node { stock, buyers, queue, pending })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         match stand.line().run(&decide.arg(stand.per_user_limit())).await? {
             1 => {}
@@ -47,13 +42,13 @@ impl Sell for Node {
         queued.map(|()| Outcome::Sold { order_id }).map_err(|_| Trouble::NodeIsDown)
     }
 
-    async fn settle(&self) {
+    async fn settle(&self, _: &Stand) {
         let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
 
     /// An orderly end writes what was promised. A crash does not come by here.
-    async fn close(&self) {
-        self.settle().await;
+    async fn close(&self, stand: &Stand) {
+        self.settle(stand).await;
     }
 }
 
@@ -62,12 +57,10 @@ type Orders = mpsc::UnboundedReceiver<(String, String)>;
 async fn write_orders(stand: Stand, mut orders: Orders, pending: watch::Sender<u64>) {
     while let Some((id, buyer)) = orders.recv().await {
         stand.work().await; // the database is slow
-        let write = async || {
-            // Written before, if only the answer was lost: the id says so.
-            const WRITE: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)
-                ON CONFLICT DO NOTHING";
-            stand.sql().await?.run(WRITE, (&id, stand.arena(), &buyer)).await
-        };
+        // Written before, if only the answer was lost: the id says so.
+        const WRITE: &str =
+            "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+        let write = async || stand.sql().await?.run(WRITE, (&id, stand.arena(), &buyer)).await;
         while write().await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -81,14 +74,14 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     crash_points: &["the promise is in memory"],
     demonstrations: &[
-        demonstration("crash", Harm::Loses, ONE_BY_ONE.options(CRASH)),
-        demonstration("undersold", Harm::Undersells, ONE_BY_ONE.options(CRASH)),
+        show("crash", Loses, ONE_BY_ONE.options(CRASH)),
+        show("undersold", Undersells, ONE_BY_ONE.options(CRASH)),
     ],
     scripts: &[script!("decide.lua")],
     ..Strategy::PLAIN
 };
 
-const ONE_BY_ONE: Scenario = Scenario::SMALL.concurrency(1);
+const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: &[(&str, &str)] = &[
     ("crash_at", "the promise is in memory"),
     ("crash_after", "3"),

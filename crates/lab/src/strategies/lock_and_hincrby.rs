@@ -3,29 +3,25 @@
 use crate::prelude::*;
 use locks::TokenLock;
 
-struct Node {
+pub struct Node {
     lock: TokenLock,
     sale: String,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let lock = TokenLock::new(stand.line().clone(), stand.millis("lease_ms"));
-        let sale = stand.key("sale");
-        let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
-        Ok(Node { lock, sale, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let lock = TokenLock::new(stand.line().clone(), stand.millis("lease_ms"));
+    let sale = stand.key("sale");
+    let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
+    Ok(Node { lock, sale })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let sell = || self.sell(stand, buyer);
         if stand.choice("lock") == "off" {
-            return self.sell(buyer).await;
+            return sell().await;
         }
-        let sale = stand.under_lock(&self.lock, "lock", async |_| self.sell(buyer).await);
-        let outcome = sale.await?;
+        let outcome = stand.under_lock(&self.lock, async |_| sell().await).await?;
         if outcome == Outcome::Contended {
             stand.note("turned away by the lock");
         }
@@ -34,10 +30,9 @@ impl Sell for Node {
 }
 
 impl Node {
-    async fn sell(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let (stand, sale) = (&self.stand, &self.sale);
+    async fn sell(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         stand.note("let through to the counter");
-        let bought = format!("bought by {}", buyer.name);
+        let (sale, bought) = (&self.sale, format!("bought by {}", buyer.name));
         //= CURE each buyer has a counter: a second click is seen, whether the lock held or not
         if stand.redis::<i32>("HINCRBY", (sale, &bought, 1)).await? > stand.per_user_limit() {
             let _: i32 = stand.redis("HINCRBY", (sale, &bought, -1)).await?;
@@ -50,10 +45,7 @@ impl Node {
         }
         //= FLAW the unit is taken and the order is not written: a crash here loses the unit
         stand.crash_point("the unit is taken").await;
-
-        stand.meet("the unit is taken").await; // only if the lock lets two in
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the unit is taken").await; // only if the lock lets two in
 
         stand.write_order(&mut stand.sql().await?, buyer).await
     }
@@ -63,13 +55,13 @@ pub const STRATEGY: Strategy = Strategy {
     id: "lock-and-hincrby",
     family: Family::RedisCounter,
     promise: Promise::everywhere(Harms::UNSOLD),
-    options: &[lease_ms(2_000), wait_ms(5_000), choice("lock", &["on", "off"])],
+    options: &[LEASE_MS, WAIT_MS, choice("lock", &["on", "off"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("with-lock", Harm::Contends, Scenario::SMALL.options(&[("wait_ms", "0")])),
-        demonstration("without-lock", Harm::Holds, Scenario::SMALL.options(&[OFF])),
-        demonstration("lock-fails", Harm::Holds, Scenario::SMALL.buyers(12).options(OUTLIVED)),
-        demonstration("crash", Harm::Undersells, Scenario::SMALL.concurrency(1).options(CRASH)),
+        show("with-lock", Contends, SMALL.options(&[("wait_ms", "0")])),
+        show("without-lock", Holds, SMALL.options(&[OFF])),
+        show("lock-fails", Holds, SMALL.buyers(12).options(OUTLIVED)),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
     ],
     locks: &["token-lock"],
     ..Strategy::PLAIN

@@ -4,23 +4,19 @@ use crate::prelude::*;
 
 static DECIDE: LuaScript = LuaScript::new("decide.lua", include_str!("scripts/decide.lua"));
 
-struct Node {
+pub struct Node {
     stock: String,
     buyers: String,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-        let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
-        Ok(Node { stock, buyers, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
+    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+    Ok(Node { stock, buyers })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
         match stand.line().run(&decide.arg(stand.per_user_limit())).await? {
@@ -30,9 +26,7 @@ impl Sell for Node {
         }
         //= FLAW the unit is taken and the order is not written: a crash here loses the unit
         stand.crash_point("the script has decided").await;
-        stand.meet("the script has decided").await;
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the script has decided").await;
 
         stand.write_order(&mut stand.sql().await?, buyer).await
     }
@@ -44,8 +38,8 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     crash_points: &["the script has decided"],
     demonstrations: &[
-        demonstration("three-nodes", Harm::Holds, Scenario::SMALL.nodes(3).duplicates_percent(100)),
-        demonstration("crash", Harm::Undersells, Scenario::SMALL.concurrency(1).options(CRASH)),
+        show("three-nodes", Holds, SMALL.nodes(3).duplicates_percent(100)),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
     ],
     scripts: &[script!("decide.lua")],
     ..Strategy::PLAIN

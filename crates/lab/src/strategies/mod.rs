@@ -47,12 +47,8 @@ mod version_column;
 mod watch_multi;
 mod zookeeper_lock;
 
-use super::{
-    marks::Source,
-    selling::{Opening, Trouble},
-    stand::Stand,
-    strategy::Strategy,
-};
+use super::{marks::Source, seller::Seller, selling::Trouble, stand::Stand, strategy::Strategy};
+use std::sync::Arc;
 
 /// The registry: a strategy's number is its place.
 macro_rules! strategies {
@@ -67,12 +63,11 @@ macro_rules! strategies {
         }),*]);
 
         /// Opens a node: what one process keeps in memory to sell this way.
-        pub fn open(strategy: &Strategy, stand: Stand) -> Opening {
+        pub async fn open(strategy: &Strategy, stand: &Stand) -> Result<Arc<dyn Seller>, Trouble> {
             $(if strategy.id == $file::STRATEGY.id {
-                return $file::open(stand);
+                return Ok(Arc::new($file::open(stand).await?));
             })*
-            let id = strategy.id;
-            Box::pin(async move { Err(Trouble::Other(format!("no strategy is called {id}"))) })
+            Err(Trouble::Other(format!("no strategy is called {}", strategy.id)))
         }
     };
 }

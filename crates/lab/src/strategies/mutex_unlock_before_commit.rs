@@ -3,18 +3,16 @@
 use crate::prelude::*;
 use tokio::sync::Mutex;
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     mutex: Mutex<()>,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand, mutex: Mutex::new(()) })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { mutex: Mutex::new(()) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let sale = stand.in_transaction(async |tx| {
             let one_at_a_time = self.mutex.lock().await;
             let outcome = read_check_write(stand, tx, buyer).await;
@@ -40,8 +38,8 @@ pub const STRATEGY: Strategy = Strategy {
     }),
     crash_points: &["the stock is written", "unlocked"],
     demonstrations: &[
-        demonstration("one-server", Harm::Oversells, Scenario::SMALL),
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK),
+        show("one-server", Oversells, SMALL),
+        show("double-click", Duplicates, DOUBLE_CLICK),
     ],
     ..Strategy::PLAIN
 };

@@ -2,17 +2,14 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let mut sql = stand.sql().await?;
         if stand.has_bought(&mut sql, buyer).await? {
             return Ok(Outcome::Duplicate);
@@ -24,9 +21,7 @@ impl Sell for Node {
             return Ok(Outcome::SoldOut);
         }
 
-        stand.meet("the stock is read").await; // somebody else reads the same number
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the stock is read").await; // somebody else reads the same number
 
         const WRITE: &str =
             "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
@@ -42,12 +37,12 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms { oversells: Expected, ..Harms::POSSIBLE }),
     crash_points: &["the stock is written"],
     demonstrations: &[
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK),
+        show("double-click", Duplicates, DOUBLE_CLICK),
         // One at a time, so that nothing hides the missing unit.
-        demonstration(
+        show(
             "crash",
-            Harm::Undersells,
-            Scenario::SMALL
+            Undersells,
+            SMALL
                 .concurrency(1)
                 .options(&[("crash_at", "the stock is written"), ("restart_ms", "0")]),
         ),

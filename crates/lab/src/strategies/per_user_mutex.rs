@@ -5,18 +5,16 @@ use dashmap::DashMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     mutexes: DashMap<String, Arc<Mutex<()>>>,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand, mutexes: DashMap::new() })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { mutexes: DashMap::new() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let mutex = self.mutexes.entry(buyer.name.clone()).or_default().clone();
         //= FLAW every server process has mutexes of its own: the second click may reach another
         let one_click_at_a_time = mutex.lock().await;
@@ -35,9 +33,8 @@ async fn sell(stand: &Stand, tx: &mut Sql, buyer: &Buyer) -> Result<Outcome, Tro
         return Ok(Outcome::Duplicate);
     }
 
-    stand.meet("there is no order yet").await; // the same buyer comes here only by another node
-    stand.pause().await;
-    stand.work().await;
+    // The same buyer comes here only by another node.
+    stand.interleave("there is no order yet").await;
 
     const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                          WHERE arena = $1 AND item = 'thing' AND remaining > 0";
@@ -58,8 +55,8 @@ pub const STRATEGY: Strategy = Strategy {
     },
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        demonstration("one-server", Harm::Holds, Scenario::DOUBLE_CLICK),
-        demonstration("two-servers", Harm::Duplicates, Scenario::DOUBLE_CLICK.nodes(2)),
+        show("one-server", Holds, DOUBLE_CLICK),
+        show("two-servers", Duplicates, DOUBLE_CLICK.nodes(2)),
     ],
     ..Strategy::PLAIN
 };

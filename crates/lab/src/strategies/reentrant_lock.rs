@@ -3,31 +3,23 @@
 use crate::prelude::*;
 use locks::ReentrantLock;
 
-struct Node {
+pub struct Node {
     lock: ReentrantLock,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let redis = stand.lock_line().await?;
-        let lock = ReentrantLock::new(redis, stand.millis("lease_ms")).renewed();
-        Ok(Node { lock, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let redis = stand.lock_line().await?;
+    Ok(Node { lock: ReentrantLock::new(redis, stand.millis("lease_ms")).renewed() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let lock = self.lock.another_owner(); // each purchase, as each thread in Redisson
 
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in
-        let sale = stand.under_lock(&lock, "lock", async |_| {
+        let sale = stand.under_lock(&lock, async |_| {
             stand.lose_redis().await?;
-            let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
-            let outcome = sale.await;
-            stand.crash_point("committed").await; // the lock stays until its lease is over
-            outcome
+            naive_sale(stand, buyer).await
         });
         sale.await
     }
@@ -35,25 +27,19 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "reentrant-lock",
-    family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::POSSIBLE),
-    options: &[lease_ms(2_000), wait_ms(5_000), redis_node_loss(1)],
-    crash_points: &["the stock is written", "committed"],
+    options: &[LEASE_MS, WAIT_MS, redis_node_loss(1)],
     demonstrations: &[
-        demonstration(
+        show(
             "watchdog",
-            Harm::Holds,
-            Scenario::SMALL
-                .stock(2)
-                .buyers(4)
-                .options(&[("lease_ms", "800"), ("pause_ms", "2000")]),
+            Holds,
+            SMALL.stock(2).buyers(4).options(&[("lease_ms", "800"), ("pause_ms", "2000")]),
         ),
-        demonstration("redis-forgets", Harm::Oversells, Scenario::ONE_UNIT.options(FORGOTTEN)),
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(FORGOTTEN)),
-        demonstration("impatient", Harm::Undersells, Scenario::IMPATIENT),
+        show("redis-forgets", Oversells, ONE_UNIT.options(FORGOTTEN)),
+        show("double-click", Duplicates, DOUBLE_CLICK.options(FORGOTTEN)),
+        show("impatient", Undersells, IMPATIENT),
     ],
     locks: &["reentrant-lock"],
-    ..Strategy::PLAIN
+    ..LOCK_STRATEGY
 };
 
 const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("lease_ms", "800")];

@@ -2,17 +2,14 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         //= FLAW without retries buyers are turned away for nothing
         stand.retrying(stand.whole("retries"), || attempt(stand, buyer)).await
     }
@@ -38,13 +35,9 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[retries(10_000)],
     crash_points: &["the stock is written"],
     demonstrations: &[
-        demonstration(
-            "no-retries",
-            Harm::Undersells,
-            Scenario::SMALL.buyers(6).options(&[("retries", "0")]),
-        ),
-        demonstration("ended", Harm::Notes(NOT_SERIALIZABLE), Scenario::SMALL),
-        demonstration("double-click", Harm::Holds, Scenario::DOUBLE_CLICK.nodes(2)),
+        show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])),
+        show("ended", Notes(NOT_SERIALIZABLE), SMALL),
+        show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
     ],
     ..Strategy::PLAIN
 };

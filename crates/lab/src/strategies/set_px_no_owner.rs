@@ -3,48 +3,29 @@
 use crate::prelude::*;
 use locks::SetPxNoOwner;
 
-struct Node {
+pub struct Node {
     lock: SetPxNoOwner,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    let lock = SetPxNoOwner::new(stand.line().clone(), stand.millis("lease_ms"));
-    ready(Node { lock, stand })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { lock: SetPxNoOwner::new(stand.line().clone(), stand.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         //= FLAW at its end this deletes the lock, even if it is the next holder's by then
-        let sale = stand.under_lock(&self.lock, "lock", async |_| {
-            let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
-            let outcome = sale.await;
-            stand.crash_point("committed").await; // the lock stays until its lease is over
-            outcome
-        });
-        sale.await
+        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
     }
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "set-px-no-owner",
-    family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::POSSIBLE),
-    options: &[lease_ms(2_000), wait_ms(5_000)],
-    crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        demonstration("paused", Harm::Oversells, Scenario::ONE_UNIT.options(PAUSED)),
-        demonstration(
-            "slow-work",
-            Harm::Oversells,
-            Scenario::SMALL.options(&[("lease_ms", "50"), ("work_ms", "120")]),
-        ),
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(PAUSED)),
-        demonstration("impatient", Harm::Undersells, Scenario::IMPATIENT),
+        show("paused", Oversells, ONE_UNIT.options(PAUSED)),
+        show("slow-work", Oversells, SMALL.options(&[("lease_ms", "50"), ("work_ms", "120")])),
+        show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
+        show("impatient", Undersells, IMPATIENT),
     ],
     locks: &["set-px-no-owner"],
-    ..Strategy::PLAIN
+    ..LOCK_STRATEGY
 };
-
-const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];

@@ -4,9 +4,8 @@ use crate::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-struct Node {
+pub struct Node {
     memory: Mutex<Memory>,
-    stand: Stand,
 }
 
 /// What a crash forgets.
@@ -16,22 +15,19 @@ struct Memory {
     bought: HashMap<String, i32>,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        // The share leaves Postgres for good, so that nobody is dealt it again.
-        const DEAL: &str = "WITH before AS (
-                SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE)
-            UPDATE lab.stock SET remaining = greatest(before.remaining - $2, 0) FROM before
-            WHERE arena = $1 AND item = 'thing' RETURNING least(before.remaining, $2)";
-        //= FLAW nobody else can sell this share, and a crash loses what is left of it
-        let units = stand.sql().await?.one(DEAL, (stand.arena(), share(&stand))).await?;
-        Ok(Node { memory: Mutex::new(Memory { units, bought: HashMap::new() }), stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    // The share leaves Postgres for good, so that nobody is dealt it again.
+    const DEAL: &str = "WITH before AS (
+            SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE)
+        UPDATE lab.stock SET remaining = greatest(before.remaining - $2, 0) FROM before
+        WHERE arena = $1 AND item = 'thing' RETURNING least(before.remaining, $2)";
+    //= FLAW nobody else can sell this share, and a crash loses what is left of it
+    let units = stand.sql().await?.one(DEAL, (stand.arena(), share(stand))).await?;
+    Ok(Node { memory: Mutex::new(Memory { units, bought: HashMap::new() }) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let nth = {
             let mut memory = memory();
@@ -47,9 +43,7 @@ impl Sell for Node {
             bought + 1
         };
         stand.crash_point("the unit is taken").await;
-        stand.meet("the unit is taken").await;
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the unit is taken").await;
 
         const WRITE: &str = "INSERT INTO lab.unique_orders (id, arena, buyer, nth)
             VALUES ($1, $2, $3, $4) ON CONFLICT (arena, buyer, nth) DO NOTHING";
@@ -83,8 +77,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("shares", &["even", "uneven"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("crash", Harm::Undersells, Scenario::SMALL.concurrency(1).options(CRASH)),
-        demonstration("uneven", Harm::Undersells, UNEVEN),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
+        show("uneven", Undersells, UNEVEN),
     ],
     routes_by_buyer: true,
     ..Strategy::PLAIN
@@ -93,4 +87,4 @@ pub const STRATEGY: Strategy = Strategy {
 const CRASH: &[(&str, &str)] =
     &[("crash_at", "the unit is taken"), ("crash_after", "2"), ("restart_ms", "0")];
 const UNEVEN: Scenario =
-    Scenario::SMALL.stock(20).buyers(24).concurrency(25).nodes(3).options(&[("shares", "uneven")]);
+    SMALL.stock(20).buyers(24).concurrency(25).nodes(3).options(&[("shares", "uneven")]);

@@ -4,22 +4,17 @@ use crate::prelude::*;
 use std::time::Duration;
 use tokio::time::sleep;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async {
-        const FILL: &str = "INSERT INTO lab.units (arena, number)
-                            SELECT $1, generate_series(1, $2) ON CONFLICT DO NOTHING";
-        stand.sql().await?.run(FILL, (stand.arena(), stand.stock())).await?;
-        Ok(Node { stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    const FILL: &str = "INSERT INTO lab.units (arena, number)
+                        SELECT $1, generate_series(1, $2) ON CONFLICT DO NOTHING";
+    stand.sql().await?.run(FILL, (stand.arena(), stand.stock())).await?;
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let sale = stand.in_transaction(async |tx| {
             let Outcome::Sold { order_id } = stand.write_unique_order(tx, buyer).await? else {
                 return Ok(Outcome::Duplicate);
@@ -27,9 +22,7 @@ impl Sell for Node {
             let Some(unit) = lock_a_unit(stand, tx).await? else {
                 return Ok(Outcome::SoldOut); // rolled back, and the order with it
             };
-            stand.meet("a unit is locked").await; // others lock other units
-            stand.pause().await;
-            stand.work().await;
+            stand.interleave("a unit is locked").await; // others lock other units
             stand.crash_point("a unit is locked").await;
 
             const SELL: &str =
@@ -71,12 +64,12 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("sold_out", &["none-free", "none-unlocked"])],
     crash_points: &["a unit is locked"],
     demonstrations: &[
-        demonstration("turned-away-too-early", Harm::Undersells, CRASH.options(TOO_EARLY)),
-        demonstration("three-servers", Harm::Holds, Scenario::SMALL.nodes(3)),
+        show("turned-away-too-early", Undersells, CRASH.options(TOO_EARLY)),
+        show("three-servers", Holds, SMALL.nodes(3)),
     ],
     ..Strategy::PLAIN
 };
 
-const CRASH: Scenario = Scenario::SMALL.stock(1).buyers(2);
+const CRASH: Scenario = SMALL.stock(1).buyers(2);
 const TOO_EARLY: &[(&str, &str)] =
     &[("sold_out", "none-unlocked"), ("crash_at", "a unit is locked")];

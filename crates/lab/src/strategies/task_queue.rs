@@ -1,36 +1,35 @@
 //! `task-queue`: requests stand in a Redis list, and one consumer serves them in turn.
 
 use crate::{
-    consumer::{Consumer, TaskQueue},
+    consumer::{Consumer, Request, TaskQueue},
     prelude::*,
 };
+use std::sync::Arc;
 
-struct Node {
-    queue: TaskQueue,
+pub struct Node {
+    queue: Arc<TaskQueue>,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move { Ok(Node { queue: TaskQueue::open(stand.clone(), Till { stand })? }) })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { queue: TaskQueue::open::<Till>(stand)? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, _: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         self.queue.ask(buyer).await
     }
 
-    async fn settle(&self) {
+    async fn settle(&self, _: &Stand) {
         self.queue.settle().await;
     }
 }
 
 /// At which buyers are served one after the other.
-struct Till {
-    stand: Stand,
-}
+struct Till;
 
 impl Consumer for Till {
-    async fn serve(&self, sql: &mut Sql, id: &str, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let (stand, order_id) = (&self.stand, id.to_owned());
+    async fn serve(stand: &Stand, sql: &mut Sql, asked: &Request) -> Result<Outcome, Trouble> {
+        let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
         stand.crash_point("a request is in hand").await;
         const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";
         if sql.one(SERVED, (id,)).await? {
@@ -46,9 +45,7 @@ impl Consumer for Till {
             return Ok(Outcome::SoldOut);
         }
 
-        stand.meet("the stock is read").await; // nobody else comes here
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the stock is read").await; // nobody else comes here
 
         const WRITE: &str =
             "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
@@ -64,8 +61,8 @@ pub const STRATEGY: Strategy = Strategy {
     family: Family::Queue,
     crash_points: &["a request is in hand"],
     demonstrations: &[
-        demonstration("crash", Harm::Fails, Scenario::SMALL.concurrency(8).options(CRASH)),
-        demonstration("three-nodes", Harm::Holds, Scenario::SMALL.nodes(3).duplicates_percent(100)),
+        show("crash", Fails, SMALL.concurrency(8).options(CRASH)),
+        show("three-nodes", Holds, SMALL.nodes(3).duplicates_percent(100)),
     ],
     ..Strategy::PLAIN
 };

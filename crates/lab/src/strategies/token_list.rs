@@ -4,24 +4,21 @@ use crate::prelude::*;
 
 static FILL: LuaScript = LuaScript::new("fill.lua", include_str!("scripts/fill.lua"));
 
-struct Node {
+pub struct Node {
     tokens: String,
     buyers: String,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (tokens, buyers) = (stand.key("tokens"), stand.key("buyers"));
-        let fill = FILL.on(&[&tokens, &stand.key("filled")]).arg(stand.stock());
-        let _: u32 = stand.line().run(&fill).await?;
-        Ok(Node { tokens, buyers, stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (tokens, buyers) = (stand.key("tokens"), stand.key("buyers"));
+    let fill = FILL.on(&[&tokens, &stand.key("filled")]).arg(stand.stock());
+    let _: u32 = stand.line().run(&fill).await?;
+    Ok(Node { tokens, buyers })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let (stand, entry) = (&self.stand, (&self.buyers, &buyer.name));
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let entry = (&self.buyers, &buyer.name);
         if stand.choice("first") == "token" {
             let token: Option<u32> = stand.redis("LPOP", &self.tokens).await?;
             if token.is_none() {
@@ -43,9 +40,7 @@ impl Sell for Node {
             }
         }
         stand.crash_point("the unit is taken").await;
-        stand.meet("the unit is taken").await;
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the unit is taken").await;
 
         stand.write_order(&mut stand.sql().await?, buyer).await
     }
@@ -58,14 +53,14 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("first", &["buyer", "token"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("token-first", Harm::Undersells, CLICKS.options(&[("first", "token")])),
-        demonstration("buyer-first", Harm::Holds, CLICKS),
-        demonstration("crash", Harm::Undersells, ONE_BY_ONE.options(CRASH)),
+        show("token-first", Undersells, CLICKS.options(&[("first", "token")])),
+        show("buyer-first", Holds, CLICKS),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
     ],
     scripts: &[script!("fill.lua")],
     ..Strategy::PLAIN
 };
 
-const CLICKS: Scenario = Scenario::SMALL.stock(4).buyers(4).concurrency(1).duplicates_percent(100);
-const ONE_BY_ONE: Scenario = Scenario::SMALL.concurrency(1);
+const CLICKS: Scenario = SMALL.stock(4).buyers(4).concurrency(1).duplicates_percent(100);
+const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

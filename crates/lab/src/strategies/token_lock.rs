@@ -3,53 +3,33 @@
 use crate::prelude::*;
 use locks::TokenLock;
 
-struct Node {
+pub struct Node {
     lock: TokenLock,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    let lock = TokenLock::new(stand.line().clone(), stand.millis("lease_ms"));
-    ready(Node { lock, stand })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    Ok(Node { lock: TokenLock::new(stand.line().clone(), stand.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         //= FLAW nothing tells the holder when the lease is over: it writes beside the next one
-        let sale = stand.under_lock(&self.lock, "lock", async |_| {
-            let sale = stand.in_transaction(async |tx| read_check_write(stand, tx, buyer).await);
-            let outcome = sale.await;
-            stand.crash_point("committed").await; // the lock stays until its lease is over
-            outcome
-        });
-        sale.await
+        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
     }
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "token-lock",
-    family: Family::DistributedLock,
-    promise: Promise::everywhere(Harms::POSSIBLE),
-    options: &[lease_ms(2_000), wait_ms(5_000)],
-    crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        demonstration("paused", Harm::Oversells, ONE_UNIT.options(PAUSED)),
-        demonstration(
+        show("paused", Oversells, ONE_UNIT.options(PAUSED)),
+        show(
             "told-too-late",
-            Harm::Notes("the lock was gone before it was released"),
+            Notes("the lock was gone before it was released"),
             ONE_UNIT.options(PAUSED),
         ),
-        demonstration("double-click", Harm::Duplicates, Scenario::DOUBLE_CLICK.options(PAUSED)),
-        demonstration(
-            "impatient",
-            Harm::Undersells,
-            Scenario::SMALL.buyers(5).options(&[("wait_ms", "0")]),
-        ),
+        show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
+        show("impatient", Undersells, IMPATIENT),
     ],
     locks: &["token-lock"],
-    ..Strategy::PLAIN
+    ..LOCK_STRATEGY
 };
-
-const ONE_UNIT: Scenario = Scenario::SMALL.stock(1).buyers(2);
-const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];

@@ -3,21 +3,19 @@
 use crate::{message_consumer as consumer, prelude::*, shorthand::Steps};
 use std::sync::Arc;
 
-struct Node {
-    stand: Stand,
+pub struct Node {
     steps: Arc<Steps>,
 }
 
-pub fn open(stand: Stand) -> Opening {
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let steps = stand.keep_doing(|stand| async move {
         Ok(relay(&stand).await? | consumer::consume(&stand).await?)
     });
-    ready(Node { stand, steps })
+    Ok(Node { steps })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let sale = stand.in_transaction(async |tx| {
             if !stand.take_one(tx).await? {
                 return Ok(Outcome::SoldOut);
@@ -33,10 +31,10 @@ impl Sell for Node {
         Ok(outcome)
     }
 
-    async fn settle(&self) {
-        self.stand.until(|| consumer::is_done(&self.stand)).await;
+    async fn settle(&self, stand: &Stand) {
+        stand.until(|| consumer::is_done(stand)).await;
         self.steps.one_is_over().await; // it may have marked a message and not yet published it
-        self.stand.until(|| consumer::is_done(&self.stand)).await;
+        stand.until(|| consumer::is_done(stand)).await;
     }
 }
 
@@ -46,10 +44,11 @@ async fn relay(stand: &Stand) -> Result<bool, Trouble> {
     const MARK_NEXT: &str = "
         UPDATE lab.messages SET published = true WHERE id = (
             SELECT id FROM lab.messages WHERE arena = $1 AND NOT published
-             LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, buyer";
-    let next: Option<(String, String)> = tx.maybe(MARK_NEXT, (stand.arena(),)).await?;
-    let Some((id, buyer)) = next else { return tx.rollback().await.map(|()| false) };
-    let publish = stand.redis::<i64>("RPUSH", (stand.key("queue"), format!("{id} {buyer}")));
+             LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id || ' ' || buyer";
+    let Some(message) = tx.maybe::<String>(MARK_NEXT, (stand.arena(),)).await? else {
+        return tx.rollback().await.map(|()| false);
+    };
+    let publish = stand.redis::<i64>("RPUSH", (stand.key("queue"), message));
     if stand.choice("relay") == "mark-first" {
         //= FLAW marked, not published: a crash here, and nobody publishes it any more
         tx.commit().await?;
@@ -77,16 +76,16 @@ pub const STRATEGY: Strategy = Strategy {
     scripts: &[consumer::SOURCE],
     crash_points: &["between publishing and marking"],
     demonstrations: &[
-        demonstration("delivered-again", Harm::Holds, ONE_BY_ONE.options(&[CRASH, RESTART])),
-        demonstration("doubled", Harm::Duplicates, ONE_BY_ONE.options(NAIVE)),
-        demonstration("oversold", Harm::Oversells, ONE_BY_ONE.options(NAIVE)),
-        demonstration("lost", Harm::Loses, ONE_BY_ONE.options(MARK_FIRST)),
-        demonstration("unit-gone", Harm::Undersells, ONE_BY_ONE.options(MARK_FIRST)),
+        show("delivered-again", Holds, ONE_BY_ONE.options(&[CRASH, RESTART])),
+        show("doubled", Duplicates, ONE_BY_ONE.options(NAIVE)),
+        show("oversold", Oversells, ONE_BY_ONE.options(NAIVE)),
+        show("lost", Loses, ONE_BY_ONE.options(MARK_FIRST)),
+        show("unit-gone", Undersells, ONE_BY_ONE.options(MARK_FIRST)),
     ],
     ..Strategy::PLAIN
 };
 
-const ONE_BY_ONE: Scenario = Scenario::SMALL.concurrency(1);
+const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: (&str, &str) = ("crash_at", "between publishing and marking");
 const RESTART: (&str, &str) = ("restart_ms", "0");
 const NAIVE: &[(&str, &str)] = &[("consumer", "naive"), CRASH, RESTART];

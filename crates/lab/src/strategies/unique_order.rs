@@ -2,24 +2,18 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
-
-const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
-                     WHERE arena = $1 AND item = 'thing' AND remaining > 0";
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let stock_first = stand.choice("order") == "stock-first";
         if stock_first {
             //= FLAW a transaction of its own: a duplicate does not give the unit back
-            if stand.sql().await?.run(TAKE, (stand.arena(),)).await? == 0 {
+            if !stand.take_one(&mut stand.sql().await?).await? {
                 return Ok(Outcome::SoldOut);
             }
         }
@@ -28,12 +22,10 @@ impl Sell for Node {
             let outcome = stand.write_unique_order(tx, buyer).await?;
             stand.crash_point("the order is written").await;
 
-            stand.meet("the order is written").await; // a second click waits at the index
-            stand.pause().await;
-            stand.work().await;
+            stand.interleave("the order is written").await; // a second click waits at the index
 
             let sold = matches!(outcome, Outcome::Sold { .. });
-            if sold && !stock_first && tx.run(TAKE, (stand.arena(),)).await? == 0 {
+            if sold && !stock_first && !stand.take_one(tx).await? {
                 return Ok(Outcome::SoldOut); // rolled back, and the order with it
             }
             Ok(outcome)
@@ -51,14 +43,14 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("order", &["order-first", "stock-first"])],
     crash_points: &["the order is written", "committed"],
     demonstrations: &[
-        demonstration(
+        show(
             "stock-first",
-            Harm::Undersells,
+            Undersells,
             CLICK_TWICE.concurrency(1).options(&[("order", "stock-first")]),
         ),
-        demonstration("order-first", Harm::Holds, CLICK_TWICE.concurrency(10).nodes(3)),
+        show("order-first", Holds, CLICK_TWICE.concurrency(10).nodes(3)),
     ],
     ..Strategy::PLAIN
 };
 
-const CLICK_TWICE: Scenario = Scenario::SMALL.buyers(5).duplicates_percent(100);
+const CLICK_TWICE: Scenario = SMALL.buyers(5).duplicates_percent(100);

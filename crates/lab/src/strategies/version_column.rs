@@ -2,17 +2,14 @@
 
 use crate::prelude::*;
 
-struct Node {
-    stand: Stand,
-}
+pub struct Node;
 
-pub fn open(stand: Stand) -> Opening {
-    ready(Node { stand })
+pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+    Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         //= FLAW without retries a buyer who was overtaken is turned away, and the unit stays
         stand.retrying(stand.whole("retries"), || attempt(stand, buyer)).await
     }
@@ -22,7 +19,7 @@ async fn attempt(stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
     let mut sql = stand.sql().await?;
     const READ: &str =
         "SELECT remaining, version FROM lab.stock WHERE arena = $1 AND item = 'thing'";
-    let (remaining, version): (i32, i64) = sql.one(READ, (stand.arena(),)).await?;
+    let (remaining, version): (i32, i64) = sql.row(READ, (stand.arena(),)).await?;
     if remaining < 1 {
         return Ok(Outcome::SoldOut);
     }
@@ -32,9 +29,7 @@ async fn attempt(stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
     }
     drop(sql);
 
-    stand.meet("the stock is read").await; // somebody else reads the same version
-    stand.pause().await;
-    stand.work().await;
+    stand.interleave("the stock is read").await; // somebody else reads the same version
 
     let sale = stand.in_transaction(async |tx| {
         const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1, version = version + 1
@@ -56,11 +51,11 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[retries(10_000)],
     crash_points: &["the stock is written"],
     demonstrations: &[
-        demonstration("no-retries", Harm::Undersells, SIX_BUYERS.options(&[("retries", "0")])),
-        demonstration("turned-away", Harm::Contends, Scenario::SMALL.options(&[("retries", "0")])),
-        demonstration("with-retries", Harm::Holds, SIX_BUYERS),
+        show("no-retries", Undersells, SIX_BUYERS.options(&[("retries", "0")])),
+        show("turned-away", Contends, SMALL.options(&[("retries", "0")])),
+        show("with-retries", Holds, SIX_BUYERS),
     ],
     ..Strategy::PLAIN
 };
 
-const SIX_BUYERS: Scenario = Scenario::SMALL.buyers(6);
+const SIX_BUYERS: Scenario = SMALL.buyers(6);

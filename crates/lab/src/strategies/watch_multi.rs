@@ -3,59 +3,48 @@
 use crate::prelude::*;
 use locks::wire::Line;
 use redis::cmd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-struct Node {
+pub struct Node {
     stock: String,
     buyers: String,
     /// WATCH belongs to a connection, so no two attempts share one.
     idle: Mutex<Vec<Line>>,
-    stand: Stand,
 }
 
-pub fn open(stand: Stand) -> Opening {
-    opening(async move {
-        let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-        let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
-        Ok(Node { stock, buyers, idle: Mutex::default(), stand })
-    })
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
+    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+    Ok(Node { stock, buyers, idle: Mutex::default() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        for _ in 0..=self.stand.whole("retries") {
-            let outcome = self.attempt(buyer).await?;
-            if outcome != Outcome::Contended {
-                return Ok(outcome);
-            }
-        }
-        Ok(Outcome::Contended)
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        stand.retrying(stand.whole("retries"), || self.attempt(stand, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stand = &self.stand;
+    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // An error drops the connection, and its WATCH with it.
-        let redis = self.idle().pop().unwrap_or_else(|| stand.line().another_connection());
+        let redis = idle().pop().unwrap_or_else(|| stand.line().another_connection());
         let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
         let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
         let known: bool = redis.send(cmd("SISMEMBER").arg(&self.buyers).arg(&buyer.name)).await?;
         if known || left < 1 {
             let _: () = redis.send(&cmd("UNWATCH")).await?;
-            self.idle().push(redis);
+            idle().push(redis);
             return Ok(if known { Outcome::Duplicate } else { Outcome::SoldOut });
         }
-        stand.meet("the stock is read").await; // somebody else reads the same
-        stand.pause().await;
-        stand.work().await;
+        stand.interleave("the stock is read").await; // somebody else reads the same
 
         let _: () = redis.send(&cmd("MULTI")).await?;
         let _: () = redis.send(cmd("DECR").arg(&self.stock)).await?;
         let _: () = redis.send(cmd("SADD").arg(&self.buyers).arg(&buyer.name)).await?;
         //= CURE if stock or buyers have changed since WATCH, nothing is written
         let written: Option<(i32, i32)> = redis.send(&cmd("EXEC")).await?;
-        self.idle().push(redis);
+        idle().push(redis);
         if written.is_none() {
             //= FLAW this attempt was for nothing, and without retries the buyer leaves
             stand.note("somebody else was faster");
@@ -63,10 +52,6 @@ impl Node {
         }
         stand.crash_point("the unit is taken").await;
         stand.write_order(&mut stand.sql().await?, buyer).await
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Line>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,13 +62,13 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[retries(10_000)],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        demonstration("without-retries", Harm::Undersells, SIX.options(&[("retries", "0")])),
-        demonstration("with-retries", Harm::Holds, SIX),
-        demonstration("crash", Harm::Undersells, ONE_BY_ONE.options(CRASH)),
+        show("without-retries", Undersells, SIX.options(&[("retries", "0")])),
+        show("with-retries", Holds, SIX),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
     ],
     ..Strategy::PLAIN
 };
 
-const SIX: Scenario = Scenario::SMALL.buyers(6);
-const ONE_BY_ONE: Scenario = Scenario::SMALL.concurrency(1);
+const SIX: Scenario = SMALL.buyers(6);
+const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

@@ -1,0 +1,47 @@
+//! A sale under a lock.
+
+use crate::{
+    selling::{Outcome, Trouble, Trying},
+    stand::Stand,
+};
+use locks::{Guard, Lock, Released};
+use std::{panic::Location, time::Duration};
+
+/// Longer than a purchase may take: nobody is told "contended" who was only impatient.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+impl Stand {
+    /// Sells under a lock. Waits for it `wait_ms`, or, if the strategy has no such option, for as
+    /// long as a purchase may take.
+    #[track_caller]
+    pub fn under_lock<L: Lock>(
+        &self,
+        lock: &L,
+        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, Trouble>,
+    ) -> impl Trying<Outcome> {
+        self.passed(Location::caller());
+        let wait = self.options().millis_or("wait_ms", LONGEST_WAIT);
+        async move {
+            let Some(guard) = lock.acquire(&self.key("lock"), wait).await?.held() else {
+                return Ok(Outcome::Contended);
+            };
+            let outcome = sell(&guard).await;
+            self.crash_point("committed").await; // the lock stays until its lease is over
+            self.release(guard).await;
+            outcome
+        }
+    }
+
+    /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold
+    /// under it is sold in any case.
+    async fn release(&self, guard: impl Guard) {
+        match guard.release().await {
+            Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),
+            Ok(Released::Freed | Released::StillHeld { .. }) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a lock could not be released");
+                self.note("the lock could not be released");
+            }
+        }
+    }
+}
