@@ -1,12 +1,14 @@
 //! Losses that really happen: a Redis that comes back without its data, a ZooKeeper session that
 //! lapses. On servers and connections of one arena, so that no other arena notices.
 
-use crate::{lessons::proxy::Proxy, selling::Trouble, servers::Servers};
-use embedded::RedisServer;
+use crate::{
+    lessons::proxy::Proxy,
+    selling::Trouble,
+    servers::{OwnRedis, Servers},
+};
 use locks::{LockError, zookeeper_client::Client};
 use std::{
     collections::HashMap,
-    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::AcqRel},
@@ -23,19 +25,15 @@ pub struct Losses {
     wires: Mutex<HashMap<u32, Proxy>>,
 }
 
-/// A Redis of one arena, which keeps nothing on disk.
-struct OwnRedis {
-    server: RedisServer,
-    _folder: Folder,
+/// A node that does not reach ZooKeeper, until this is dropped.
+struct Silence<'a> {
+    losses: &'a Losses,
+    node: u32,
 }
 
-/// Removed after the server that uses it.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
+impl Drop for Silence<'_> {
     fn drop(&mut self) {
-        // Should it fail, a log file is left.
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.losses.on_wire(self.node, Proxy::mend);
     }
 }
 
@@ -55,8 +53,7 @@ impl Losses {
         let mut redis = self.redis.lock().await;
         while redis.len() <= number {
             let name = format!("{arena}-{}", redis.len() + 1);
-            let (server, folder) = servers.own_redis(&name).await?;
-            redis.push(Arc::new(OwnRedis { server, _folder: Folder(folder) }));
+            redis.push(Arc::new(servers.own_redis(&name).await?));
         }
         Ok(redis[number].server.url())
     }
@@ -84,17 +81,17 @@ impl Losses {
         Ok(address)
     }
 
+    fn on_wire(&self, node: u32, change: fn(&Proxy)) {
+        let wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        wires.get(&node).map(change);
+    }
+
     /// Nothing of this node gets through to ZooKeeper until the session that made the znode at
-    /// `path` has ended there.
+    /// `path` has ended there, or nobody waits for that any more.
     pub async fn end_session(&self, node: u32, cluster: &str, path: &str) -> Result<(), Trouble> {
-        let wire = |cut: fn(&Proxy)| {
-            let wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
-            wires.get(&node).map(cut);
-        };
-        wire(Proxy::falls_silent);
-        let gone = until_gone(cluster, path).await;
-        wire(Proxy::mend);
-        Ok(gone.map_err(LockError::from)?)
+        self.on_wire(node, Proxy::falls_silent);
+        let _until_the_end = Silence { losses: self, node };
+        Ok(until_gone(cluster, path).await.map_err(LockError::from)?)
     }
 }
 

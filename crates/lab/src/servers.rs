@@ -9,7 +9,7 @@ use sqlx::{
 };
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -79,6 +79,22 @@ impl<T> Spare<T> {
     }
 }
 
+/// A Redis that keeps nothing over a restart, and the folder of its files.
+pub struct OwnRedis {
+    pub server: RedisServer,
+    _folder: Folder,
+}
+
+/// Removed after the server that uses it, or that did not start.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Should it fail, a log file is left.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// A pool of one node. Its connections count against a bound of the process until this is dropped.
 pub struct OwnPool {
     pub pool: PgPool,
@@ -135,23 +151,18 @@ impl Servers {
     pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
         let free = self.production.clone().try_acquire_owned();
         free.map_err(|_| {
-            Trouble::Other(
-                "this process runs as many nodes of lua-stream as it may; delete another arena of \
-                 it"
-                .to_owned(),
-            )
+            let why = "this process runs as many nodes of lua-stream as it may; delete another \
+                       arena of it";
+            why.into()
         })
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
     pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
         let places = self.own.clone().try_acquire_many_owned(connections);
-        let places = places.map_err(|_| {
-            Trouble::Other(
-                "the nodes of this process keep as many connections to themselves as they may"
-                    .to_owned(),
-            )
-        })?;
+        let places = places.map_err(
+            |_| "the nodes of this process keep as many connections to themselves as they may",
+        )?;
         Ok(OwnPool { pool: pool(&self.postgres.connect_options(), connections), _places: places })
     }
 
@@ -162,21 +173,27 @@ impl Servers {
         if let Some(spare) = nodes.get(&number) {
             return Ok(spare.server.clone());
         }
-        let (server, _) = self.own_redis(&format!("redis-{}", number + 1)).await?;
+        let folder = self.folder(&format!("redis-{}", number + 1))?;
+        let server = on_one_thread(async move || start_redis(&folder).await).await?;
         let server = Arc::new(server);
         nodes.insert(number, Spare::new(&server));
         Ok(server)
     }
 
-    /// A Redis that belongs to the caller, and the folder of its files. It keeps nothing over a
-    /// restart.
-    pub async fn own_redis(&self, name: &str) -> Result<(RedisServer, PathBuf), Trouble> {
-        let folder = self.data_dir.as_ref().map(|folder| folder.join(name));
-        let folder = folder
-            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
-        let (files, settings) = (folder.clone(), RedisSettings::without_persistence());
-        let start = async move || RedisServer::start(&files, settings).await;
-        Ok((on_one_thread(start).await?, folder))
+    /// A Redis that belongs to the caller, under a name that nobody else uses.
+    pub async fn own_redis(&self, name: &str) -> Result<OwnRedis, Trouble> {
+        let folder = Folder(self.folder(name)?);
+        let start = async move || {
+            let server = start_redis(&folder.0).await?;
+            Ok(OwnRedis { server, _folder: folder })
+        };
+        on_one_thread(start).await
+    }
+
+    /// Where the files of a server of this name stand.
+    fn folder(&self, name: &str) -> Result<PathBuf, Trouble> {
+        let root = self.data_dir.as_ref();
+        root.map(|root| root.join(name)).ok_or("there is no place for more servers".into())
     }
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
@@ -185,10 +202,7 @@ impl Servers {
         if let Some(spare) = &*zookeeper {
             return Ok(spare.server.clone());
         }
-        let data_dir = self.data_dir.as_ref();
-        let folder = data_dir.map(|folder| folder.join("zookeeper"));
-        let folder = folder
-            .ok_or_else(|| Trouble::Other("there is no place for more servers".to_owned()))?;
+        let folder = self.folder("zookeeper")?;
         let start =
             async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
         let server = Arc::new(on_one_thread(start).await?);
@@ -287,6 +301,10 @@ pub const NO_CLIENT: Words = Words::new(
 fn zookeeper_is_installed() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(ZooKeeperServer::is_installed)
+}
+
+async fn start_redis(folder: &Path) -> Result<RedisServer, EmbeddedError> {
+    RedisServer::start(folder, RedisSettings::without_persistence()).await
 }
 
 /// Runs what starts a server: that is not `Send`, because of an async closure in it.
