@@ -3,6 +3,7 @@
 mod command;
 mod conformance;
 pub mod http;
+mod losses;
 mod marks;
 mod processes;
 mod texts;

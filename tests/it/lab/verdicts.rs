@@ -174,3 +174,17 @@ async fn a_verdict_waits_until_what_buyers_were_told_is_true() {
     assert!(verdict.shows(Harm::Holds), "{verdict:?}");
     lab.finish().await;
 }
+
+/// The relay has marked the message and is slow to publish it; nothing crashes.
+#[tokio::test]
+async fn a_verdict_waits_for_a_message_that_is_on_its_way() {
+    let lab = TestLab::start("on-its-way:").await;
+    let arena = lab.arena("transactional-message", 1, &[("relay", "mark-first")]).await;
+    // Nobody meets the relay: it stands between marking and publishing until it gives up.
+    let answer = arena.purchase(&buyer("ann"), None).await;
+    assert!(answer.outcome.is_ok(), "{answer:?}");
+    let verdict = lab.verdict_on(&arena).await;
+    assert_eq!((verdict.sold, verdict.lost, verdict.undersold), (1, 0, 0), "{verdict:?}");
+    assert!(verdict.quiet, "{verdict:?}");
+    lab.finish().await;
+}
