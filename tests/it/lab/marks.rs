@@ -18,8 +18,6 @@ const OWN_DESIGN: &[(&str, &str)] = &[
     ("row-lock", "two rows, so that a deadlock can be shown"),
     ("skip-locked", "a row for each unit"),
     ("group-update", "a leader of its own sells to groups"),
-    ("fenced-lock", "the stock checks a token at reading and at writing"),
-    ("watch-multi", "a connection for each attempt"),
     ("in-process-queue", "a queue in memory and its writer"),
     ("transactional-message", "a relay of its own"),
     ("lua-stream", "a whole shop"),
