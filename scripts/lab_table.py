@@ -5,8 +5,9 @@
     lab_table.py --write    writes it
 
 The records are what `flash-sale lab run --all --json …` printed, for one node and for three, with
-forced interleavings and without. What a strategy does wrong is counted where the interleaving is
-forced; what it costs is measured on one node where nothing is forced.
+forced interleavings and without. Each has to name exactly the registered strategies, in their order.
+What a strategy does wrong is counted where the interleaving is forced; what it costs is measured on
+one node where nothing is forced.
 """
 
 import json
@@ -17,11 +18,27 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HARMS = ("oversold", "undersold", "duplicates", "lost")
 COLUMNS = ("strategy", "one node", "three nodes", "attempts/s", "p99 ms", "Redis/Postgres")
+RECORDS = ("nodes-1-forced", "nodes-1-free", "nodes-3-forced", "nodes-3-free")
+REGISTRY = re.compile(r"^strategies!\[\n(.*?)^\];", re.M | re.S)
 TABLE = re.compile(r"(?<=^```text\n)strategy .*?(?=^```$)", re.M | re.S)
 
 
 def load(name):
     return json.loads((ROOT / "docs" / "lab" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def registered():
+    source = (ROOT / "crates/lab/src/strategies/mod.rs").read_text(encoding="utf-8")
+    return [name.replace("_", "-") for name in re.findall(r"\w+", REGISTRY.search(source)[1])]
+
+
+def check_records():
+    for record in RECORDS:
+        recorded, known = [row["strategy"] for row in load(record)], registered()
+        if recorded != known:
+            missing, unknown = set(known) - set(recorded), set(recorded) - set(known)
+            why = f"without {sorted(missing)}, with unknown {sorted(unknown)}, or out of order"
+            sys.exit(f"docs/lab/{record}.json does not name the registered strategies: {why}")
 
 
 def outcome(row):
@@ -59,6 +76,7 @@ def table():
 def main(arguments):
     if arguments not in ([], ["--write"]):
         sys.exit(__doc__)
+    check_records()
     page = ROOT / "docs" / "lab.md"
     text = page.read_text(encoding="utf-8")
     right = "".join(f"{line}\n" for line in table())
