@@ -13,6 +13,7 @@ use crate::config::StoreSettings;
 use crate::domain::SaleId;
 use crate::{http, postgres};
 use clap::{Parser, Subcommand};
+use judge::command::JudgeArgs;
 use lab::command;
 use lab::command::lab::LabCommand;
 use lab::command::lesson::LessonCommand;
@@ -65,6 +66,9 @@ pub enum Command {
         #[command(subcommand)]
         command: LessonCommand<StoreSettings>,
     },
+    /// Storm anybody's flash sale over HTTP and prove what it did wrong. Exits 0 if it held, 1 if
+    /// it is broken, 2 if it could not be judged
+    Judge(Box<JudgeArgs>),
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
@@ -88,6 +92,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Rebuild { sale, store } => rebuild(sale, &store).await,
         Command::Lab { command } => command::lab::run(command, open::lab).await,
         Command::Lesson { command } => command::lesson::run(command, open::lab).await,
+        Command::Judge(args) => return judge::command::judge(*args).await,
         Command::Openapi => print_openapi().map(done),
         Command::Health { url } => return health::health(&url),
     };

@@ -1,0 +1,326 @@
+//! How a server is spoken to: its routes, its bodies, and what its answers mean. Described in
+//! docs/judge.md.
+
+use crate::history::Meaning;
+use crate::template::{Part, Variables, parts};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapter {
+    #[serde(default)]
+    pub about: String,
+    /// How many orders one buyer may have.
+    #[serde(default = "one")]
+    pub per_user: usize,
+    /// Before the storm, once.
+    #[serde(default)]
+    pub setup: Vec<Call>,
+    /// Before the storm, for each buyer.
+    #[serde(default)]
+    pub buyer: Vec<Call>,
+    pub order: Order,
+    pub orders: Option<Listing>,
+    pub remaining: Option<Remaining>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    #[serde(default = "get")]
+    pub method: String,
+    pub path: String,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// A text is sent as it is, anything else as JSON.
+    pub body: Option<Value>,
+    /// New variables: where in the answer each stands.
+    #[serde(default)]
+    pub capture: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    pub request: Call,
+    /// The first that fits counts.
+    pub answers: Vec<Answer>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    pub status: OneOrMore<u16>,
+    pub at: Option<String>,
+    pub is: Option<OneOrMore<Value>>,
+    pub means: Meaning,
+    pub order_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listing {
+    pub request: Call,
+    /// The path of every page but the first; `{last}` is the last order id so far.
+    pub next_page: Option<String>,
+    pub rows: String,
+    pub order_id: String,
+    pub user: String,
+    pub skip: Option<Skip>,
+}
+
+/// Rows that are no orders.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skip {
+    pub at: String,
+    pub is: OneOrMore<Value>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remaining {
+    pub request: Call,
+    pub at: String,
+    /// A 404 is no fault.
+    #[serde(default)]
+    pub optional: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+impl<T: PartialEq> OneOrMore<T> {
+    pub fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(item) => std::slice::from_ref(item),
+            Self::More(items) => items,
+        }
+    }
+
+    pub fn has(&self, item: &T) -> bool {
+        self.as_slice().contains(item)
+    }
+}
+
+fn one() -> usize {
+    1
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+/// What is wrong with an adapter, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("adapter: {member}: {why}")]
+pub struct BadAdapter {
+    pub member: String,
+    pub why: String,
+}
+
+impl Adapter {
+    /// The contract of the blackboard.
+    pub fn contract() -> Result<Self, BadAdapter> {
+        Self::parse(include_str!("../adapters/contract.json"))
+    }
+
+    pub fn parse(json: &str) -> Result<Self, BadAdapter> {
+        let mut json = serde_json::Deserializer::from_str(json);
+        let adapter: Self = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let why = error.inner().to_string();
+            BadAdapter { member: error.path().to_string(), why }
+        })?;
+        let end = json.end();
+        end.map_err(|error| bad("the end of the file", error.to_string()))?;
+        Checked::default().adapter(&adapter)?;
+        Ok(adapter)
+    }
+
+    /// The variables that the environment gives.
+    pub fn environment(&self) -> Result<Variables, BadAdapter> {
+        let mut checked = Checked::default();
+        checked.adapter(self)?;
+        let variable = |(name, member): (String, String)| {
+            let value = std::env::var(name.trim_start_matches(ENVIRONMENT));
+            let value =
+                value.map_err(|_| bad(member, format!("the environment has no {{{name}}}")))?;
+            Ok((name, Value::String(value)))
+        };
+        checked.environment.into_iter().map(variable).collect()
+    }
+}
+
+impl Order {
+    /// What this answer means, and the id of the order.
+    pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>) {
+        let fits = |answer: &&Answer| {
+            let value = answer.at.as_ref().and_then(|at| body.pointer(at));
+            let is_there = answer.at.is_none() || value.is_some();
+            let is_right = answer.is.as_ref().is_none_or(|is| value.is_some_and(|v| is.has(v)));
+            answer.status.has(&status) && is_there && is_right
+        };
+        let Some(answer) = self.answers.iter().find(fits) else {
+            return (Meaning::Unexpected, None);
+        };
+        match &answer.order_id {
+            None => (answer.means, None),
+            Some(at) => match body.pointer(at).and_then(crate::template::scalar) {
+                Some(id) => (answer.means, Some(id)),
+                None => (Meaning::Unexpected, None),
+            },
+        }
+    }
+}
+
+const ENVIRONMENT: &str = "env:";
+
+fn bad(member: impl Into<String>, why: impl Into<String>) -> BadAdapter {
+    BadAdapter { member: member.into(), why: why.into() }
+}
+
+/// What is known on the way through an adapter.
+#[derive(Default)]
+struct Checked {
+    names: BTreeSet<String>,
+    /// The variables of the environment, and who needs them.
+    environment: BTreeMap<String, String>,
+}
+
+impl Checked {
+    fn adapter(&mut self, adapter: &Adapter) -> Result<(), BadAdapter> {
+        if adapter.per_user == 0 {
+            return Err(bad("per_user", "must be at least 1"));
+        }
+        self.know(["stock"]);
+        self.calls("setup", &adapter.setup)?;
+        let of_setup = self.names.clone();
+        self.know(["user", "number"]);
+        self.calls("buyer", &adapter.buyer)?;
+        self.know(["key"]);
+        self.call("order.request", &adapter.order.request)?;
+        self.answers(&adapter.order.answers)?;
+        self.names = of_setup;
+        if let Some(orders) = &adapter.orders {
+            self.listing(orders)?;
+        }
+        if let Some(remaining) = &adapter.remaining {
+            self.call("remaining.request", &remaining.request)?;
+            pointer("remaining.at", &remaining.at)?;
+        }
+        Ok(())
+    }
+
+    fn know<const N: usize>(&mut self, names: [&str; N]) {
+        self.names.extend(names.map(str::to_owned));
+    }
+
+    fn calls(&mut self, member: &str, calls: &[Call]) -> Result<(), BadAdapter> {
+        for (index, call) in calls.iter().enumerate() {
+            self.call(&format!("{member}[{index}]"), call)?;
+            self.names.extend(call.capture.keys().cloned());
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, member: &str, call: &Call) -> Result<(), BadAdapter> {
+        let of = |name: &str| format!("{member}.{name}");
+        if hyper::Method::from_bytes(call.method.as_bytes()).is_err() {
+            return Err(bad(of("method"), format!("{:?} is no method", call.method)));
+        }
+        self.path(&of("path"), &call.path)?;
+        for (name, value) in &call.headers {
+            let at = of(&format!("headers.{name}"));
+            if hyper::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+                return Err(bad(at, "is no name of a header"));
+            }
+            self.template(&at, value)?;
+        }
+        self.body(&of("body"), call.body.as_ref().unwrap_or(&Value::Null))?;
+        call.capture.iter().try_for_each(|(name, at)| pointer(&of(&format!("capture.{name}")), at))
+    }
+
+    fn path(&mut self, member: &str, path: &str) -> Result<(), BadAdapter> {
+        if !path.starts_with('/') || path.contains(char::is_whitespace) {
+            return Err(bad(member, format!("{path:?} does not begin with / or has a blank")));
+        }
+        self.template(member, path)
+    }
+
+    fn body(&mut self, member: &str, body: &Value) -> Result<(), BadAdapter> {
+        match body {
+            Value::String(text) => self.template(member, text),
+            Value::Array(items) => (items.iter().enumerate())
+                .try_for_each(|(index, item)| self.body(&format!("{member}[{index}]"), item)),
+            Value::Object(members) => (members.iter())
+                .try_for_each(|(name, value)| self.body(&format!("{member}.{name}"), value)),
+            _ => Ok(()),
+        }
+    }
+
+    fn template(&mut self, member: &str, template: &str) -> Result<(), BadAdapter> {
+        for part in parts(template) {
+            let Part::Name(name) = part else { continue };
+            if name.starts_with(ENVIRONMENT) {
+                self.environment.insert(name.to_owned(), member.to_owned());
+            } else if !self.names.contains(name) {
+                let known = self.names.iter().cloned().collect::<Vec<_>>().join(", ");
+                let why = format!("there is no variable {{{name}}} here, only {known}");
+                return Err(bad(member, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn answers(&self, answers: &[Answer]) -> Result<(), BadAdapter> {
+        for (index, answer) in answers.iter().enumerate() {
+            let of = |name: &str| format!("order.answers[{index}].{name}");
+            let is_status = |status: &u16| (100..600).contains(status);
+            if !answer.status.as_slice().iter().all(is_status) {
+                return Err(bad(of("status"), "must be from 100 to 599"));
+            }
+            if !answer.means.is_an_answer() {
+                return Err(bad(
+                    of("means"),
+                    "must be sold, sold_out, already_ordered or come_again",
+                ));
+            }
+            if answer.is.is_some() && answer.at.is_none() {
+                return Err(bad(of("is"), "needs `at`, the place of what is compared"));
+            }
+            answer.at.iter().try_for_each(|at| pointer(&of("at"), at))?;
+            answer.order_id.iter().try_for_each(|at| pointer(&of("order_id"), at))?;
+        }
+        match answers.iter().any(|answer| answer.means == Meaning::Sold) {
+            true => Ok(()),
+            false => Err(bad("order.answers", "none means sold")),
+        }
+    }
+
+    fn listing(&mut self, orders: &Listing) -> Result<(), BadAdapter> {
+        self.call("orders.request", &orders.request)?;
+        pointer("orders.rows", &orders.rows)?;
+        pointer("orders.order_id", &orders.order_id)?;
+        pointer("orders.user", &orders.user)?;
+        orders.skip.iter().try_for_each(|skip| pointer("orders.skip.at", &skip.at))?;
+        if let Some(path) = &orders.next_page {
+            self.know(["last"]);
+            self.path("orders.next_page", path)?;
+            self.names.remove("last");
+        }
+        Ok(())
+    }
+}
+
+fn pointer(member: &str, at: &str) -> Result<(), BadAdapter> {
+    match at.is_empty() || at.starts_with('/') {
+        true => Ok(()),
+        false => Err(bad(member, format!("{at:?} is no JSON pointer: it begins with /"))),
+    }
+}

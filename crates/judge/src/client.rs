@@ -1,0 +1,207 @@
+//! One connection to the server. Whether a request was sent is known for each: what was not sent
+//! has not been done.
+
+use crate::adapter::Call;
+use crate::template::Scope;
+use crate::trickle::Trickle;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Request, Response, Uri, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Larger answers are cut off: a listing of half a million orders is smaller.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Where the server is. Resolved once, so that a name cannot lead elsewhere later.
+#[derive(Clone, Debug)]
+pub struct Target {
+    authority: String,
+    path: String,
+    addresses: Arc<[SocketAddr]>,
+}
+
+impl Target {
+    pub async fn find(url: &str, allow_remote: bool) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|_| format!("{url} is no URL"))?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+        let authority = authority.ok_or_else(|| format!("{url} is no http:// URL"))?;
+        if uri.query().is_some() || authority.as_str().contains('@') {
+            return Err(format!("{url} must have neither a query nor a user"));
+        }
+        let host = authority.host().trim_matches(['[', ']']);
+        let found = lookup_host((host, authority.port_u16().unwrap_or(80))).await;
+        let addresses: Arc<[SocketAddr]> =
+            found.map_err(|error| format!("{host}: {error}"))?.collect();
+        if !allow_remote && !addresses.iter().all(|address| address.ip().is_loopback()) {
+            return Err(format!(
+                "{host} is not this machine: a storm is for servers of your own (--allow-remote)"
+            ));
+        }
+        let path = uri.path().trim_end_matches('/').to_owned();
+        Ok(Self { authority: authority.to_string(), path, addresses })
+    }
+
+    /// The request of this call with its variables filled in.
+    pub fn request(&self, call: &Call, scope: Scope<'_>) -> Result<Outgoing, String> {
+        self.request_to(call, &call.path, scope)
+    }
+
+    pub fn request_to(&self, call: &Call, to: &str, scope: Scope<'_>) -> Result<Outgoing, String> {
+        let path = format!("{}{}", self.path, scope.path(to));
+        let mut request = Request::builder().method(call.method.as_str()).uri(&path);
+        request = request.header(header::HOST, &self.authority);
+        let body = match call.body.as_ref().map(|body| scope.json(body)) {
+            None => String::new(),
+            Some(Value::String(text)) => text,
+            Some(json) => {
+                if !call.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
+                    request = request.header(header::CONTENT_TYPE, "application/json");
+                }
+                json.to_string()
+            }
+        };
+        for (name, value) in &call.headers {
+            request = request.header(name, scope.text(value));
+        }
+        let request = request.body(Full::new(Bytes::from(body)));
+        request.map_err(|error| format!("{} {path}: {error}", call.method))
+    }
+}
+
+pub type Outgoing = Request<Full<Bytes>>;
+
+pub struct Reply {
+    pub status: u16,
+    pub retry_after: Option<Duration>,
+    /// A body that is not JSON is one text.
+    pub body: Value,
+}
+
+impl Reply {
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum NoAnswer {
+    NotSent(String),
+    Lost(String),
+}
+
+impl NoAnswer {
+    pub fn why(self) -> String {
+        match self {
+            Self::NotSent(why) | Self::Lost(why) => why,
+        }
+    }
+}
+
+pub struct Client {
+    target: Target,
+    timeout: Duration,
+    open: Option<Connection>,
+}
+
+impl Client {
+    pub fn new(target: &Target, timeout: Duration) -> Self {
+        Self { target: target.clone(), timeout, open: None }
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Opens the connection ahead of the first request.
+    pub async fn connect(&mut self) {
+        let opened = timeout(self.timeout, connect(&self.target, false)).await;
+        self.open = opened.ok().and_then(Result::ok);
+    }
+
+    /// Sends it and waits for the answer. A slow client has a connection of its own.
+    pub async fn send(&mut self, request: Outgoing, is_slow: bool) -> Result<Reply, NoAnswer> {
+        let deadline = Instant::now() + self.timeout;
+        let mut request = request;
+        if !is_slow && let Some(open) = self.open.take() {
+            // A server may have closed it while it was idle: then nothing was sent, and what
+            // comes back is sent on a new one.
+            match self.exchange(open, request, deadline).await {
+                Err(Failed::Unsent(back, _)) => request = *back,
+                Err(Failed::Lost(why)) => return Err(NoAnswer::Lost(why)),
+                Ok(reply) => return Ok(reply),
+            }
+        }
+        let opened = timeout_at(deadline, connect(&self.target, is_slow)).await;
+        let opened = opened.map_err(|_| NoAnswer::NotSent("no connection in time".to_owned()))?;
+        let opened = opened.map_err(|error| NoAnswer::NotSent(error.to_string()))?;
+        let reply = self.exchange(opened, request, deadline).await.map_err(|failed| match failed {
+            Failed::Unsent(_, why) => NoAnswer::NotSent(why),
+            Failed::Lost(why) => NoAnswer::Lost(why),
+        });
+        self.open = self.open.take().filter(|_| !is_slow);
+        reply
+    }
+
+    /// Keeps the connection if the whole answer came over it.
+    async fn exchange(
+        &mut self,
+        mut connection: Connection,
+        request: Outgoing,
+        deadline: Instant,
+    ) -> Result<Reply, Failed> {
+        let late = || Failed::Lost("no answer in time".to_owned());
+        if !matches!(timeout_at(deadline, connection.ready()).await, Ok(Ok(()))) {
+            return Err(Failed::Unsent(Box::new(request), "the connection was closed".to_owned()));
+        }
+        let sent = timeout_at(deadline, connection.try_send_request(request)).await;
+        let response = sent.map_err(|_| late())?.map_err(|mut error| {
+            let why = error.error().to_string();
+            match error.take_message() {
+                Some(request) => Failed::Unsent(Box::new(request), why),
+                None => Failed::Lost(why),
+            }
+        })?;
+        let reply = timeout_at(deadline, read(response)).await.map_err(|_| late())?;
+        self.open = Some(connection);
+        reply.map_err(Failed::Lost)
+    }
+}
+
+type Connection = SendRequest<Full<Bytes>>;
+
+enum Failed {
+    /// With the request, which may be sent again.
+    Unsent(Box<Outgoing>, String),
+    Lost(String),
+}
+
+async fn connect(target: &Target, is_slow: bool) -> std::io::Result<Connection> {
+    let stream = TcpStream::connect(&*target.addresses).await?;
+    stream.set_nodelay(true)?;
+    let stream = Trickle::new(stream, is_slow);
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+    // It ends with its sender.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn read(response: Response<Incoming>) -> Result<Reply, String> {
+    let (head, body) = response.into_parts();
+    let seconds = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let seconds = seconds.and_then(|text| text.trim().parse().ok());
+    let body = Limited::new(body, MOST_BYTES).collect().await;
+    let bytes = body.map_err(|error| format!("the answer broke off: {error}"))?.to_bytes();
+    let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());
+    let retry_after = seconds.map(Duration::from_secs);
+    Ok(Reply { status: head.status.as_u16(), retry_after, body })
+}

@@ -1,0 +1,23 @@
+//! What happens during a run, for whoever watches.
+
+use crate::history::Counts;
+use serde::Serialize;
+use std::sync::Arc;
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// So many of all buyers have been prepared.
+    Prepared(usize, usize),
+    /// The storm begins, with so many requests if nobody has to ask again.
+    Storm(usize),
+    Answered(Counts),
+    Killed,
+    Started,
+    /// Buyers without an order are asked again: so many units are left.
+    Again(usize),
+    /// So many orders are stored; waiting for them to come to rest.
+    Settling(usize),
+}
+
+pub type Progress = Arc<dyn Fn(Event) + Send + Sync>;

@@ -1,0 +1,176 @@
+//! One run from the setup to the verdict.
+
+use crate::adapter::{Adapter, BadAdapter};
+use crate::client::{Client, Target};
+use crate::closing::Closing;
+use crate::config::Config;
+use crate::event::{Event, Progress};
+use crate::faults;
+use crate::history::{History, Phase, Run};
+use crate::report::Report;
+use crate::server::{Server, capture};
+use crate::stored::Sql;
+use crate::storm::{Ask, Buyer, Storm, Wave};
+use crate::template::{Variables, scalar};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+/// Why there is no verdict.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Adapter(#[from] BadAdapter),
+    #[error("{0}")]
+    Server(String),
+    #[error("--orders-sql: {0}")]
+    Sql(String),
+    #[error("{0}")]
+    Command(String),
+}
+
+/// Storms the server and judges it. Dropping the future ends everything but a started server.
+pub async fn run(config: Config, progress: Progress) -> Result<(Report, History), Error> {
+    let adapter = match &config.adapter {
+        Some(adapter) => adapter.clone(),
+        None => Adapter::contract()?,
+    };
+    let mut variables = adapter.environment()?;
+    variables.insert("stock".to_owned(), json!(config.stock));
+    let target = Target::find(&config.url, config.allow_remote).await.map_err(Error::Server)?;
+    let sql = config.orders_sql.as_ref().map(|sql| Sql::parse(sql, config.allow_remote));
+    let sql = sql.transpose().map_err(Error::Sql)?;
+    let (client, adapter) = (Client::new(&target, config.timeout), Arc::new(adapter));
+    let mut server = Server { client, adapter, sql, variables };
+    server.set_up().await.map_err(Error::Server)?;
+    server.starts_empty(config.stock).await.map_err(Error::Server)?;
+    let buyers = prepare(&target, &server, &config, &progress).await.map_err(Error::Server)?;
+
+    let (is_up, watch_up) = watch::channel(true);
+    let storm = Arc::new(Storm::new(&server, &config, watch_up, progress.clone()));
+    let asks = asks(&buyers, &config);
+    let planned = asks.len();
+    progress(Event::Storm(planned));
+    let (half, is_half) = watch::channel(false);
+    let deadline = Instant::now() + config.time_limit;
+    let wave = Wave { asks, concurrency: config.concurrency, deadline, half: Some(half) };
+    let fault = break_it(&mut server, &config, is_half, is_up, &progress);
+    let asked = async { Ok(storm.ask_all(wave).await) };
+    let (asked, ()) = tokio::try_join!(asked, fault)?;
+
+    let (name, per_user) = (config.url.clone(), server.adapter.per_user);
+    let run = Run { server: name, stock: config.stock, per_user };
+    let mut closing = Closing { server, storm, run, buyers: &buyers, config: &config };
+    let (history, mut doubts) = closing.close().await;
+    if asked < planned {
+        let limit = config.time_limit.as_secs_f64();
+        doubts.notes.push(format!("after {limit} s only {asked} of {planned} had been asked"));
+    }
+    Ok((Report::of(&history, doubts), history))
+}
+
+/// The buyers, each after the calls of its own.
+async fn prepare(
+    target: &Target,
+    server: &Server,
+    config: &Config,
+    progress: &Progress,
+) -> Result<Vec<Arc<Buyer>>, String> {
+    let named = |number: usize| {
+        let name = json!(format!("u{number}"));
+        [("user".to_owned(), name), ("number".to_owned(), json!(number))].into()
+    };
+    let workers = if server.adapter.buyer.is_empty() { 1 } else { config.concurrency };
+    let mut tasks = JoinSet::new();
+    for worker in 0..workers {
+        let (adapter, variables) = (server.adapter.clone(), server.variables.clone());
+        let (progress, all) = (progress.clone(), config.buyers);
+        let mut client = Client::new(target, config.timeout);
+        tasks.spawn(async move {
+            let mut buyers = Vec::new();
+            for number in (worker..all).step_by(workers) {
+                let mut own: Variables = named(number);
+                for (index, call) in adapter.buyer.iter().enumerate() {
+                    let found = capture(&mut client, call, &[&variables, &own]).await;
+                    let found = found.map_err(|why| format!("buyer[{index}]: {why}"))?;
+                    own.extend(found);
+                }
+                let name = own.get("user").and_then(scalar).unwrap_or_default();
+                buyers.push((number, Arc::new(Buyer { name, variables: own })));
+                if worker == 0 && !adapter.buyer.is_empty() {
+                    progress(Event::Prepared(number + 1, all));
+                }
+            }
+            Ok::<_, String>(buyers)
+        });
+    }
+    let mut buyers = Vec::with_capacity(config.buyers);
+    while let Some(done) = tasks.join_next().await {
+        buyers.extend(done.map_err(|error| error.to_string())??);
+    }
+    buyers.sort_unstable_by_key(|(number, _)| *number);
+    Ok(buyers.into_iter().map(|(_, buyer)| buyer).collect())
+}
+
+/// Spread evenly, and the same in every run.
+fn is_chosen(number: usize, share: f64, salt: f64) -> bool {
+    (number as f64 * 0.618_033_988_749_895 + salt).fract() < share
+}
+
+/// Second clicks stand beside the first ones, so that they are under way together.
+fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
+    let run = std::process::id() ^ crate::storm::moment();
+    let (mut asks, mut twice) = (Vec::new(), 0);
+    for (number, buyer) in buyers.iter().enumerate() {
+        let ask = |tab: usize| Ask {
+            buyer: buyer.clone(),
+            key: format!("judge-{run:08x}-{number}-{tab}"),
+            is_slow: is_chosen(number + tab, config.slow_client, 0.5),
+            phase: Phase::Storm,
+        };
+        asks.push(ask(0));
+        if is_chosen(number, config.duplicates, 0.0) {
+            asks.push(ask(twice % 2));
+            twice += 1;
+        }
+    }
+    asks
+}
+
+/// Kills the server in the middle of the storm, and starts it again.
+async fn break_it(
+    server: &mut Server,
+    config: &Config,
+    mut is_half: watch::Receiver<bool>,
+    is_up: watch::Sender<bool>,
+    progress: &Progress,
+) -> Result<(), Error> {
+    if config.kill.is_none() && config.start.is_none() {
+        return Ok(());
+    }
+    // An error: the storm ended before its half.
+    let _ = is_half.wait_for(|is_half| *is_half).await;
+    if let Some(command) = &config.kill {
+        faults::kill(command).await.map_err(Error::Command)?;
+        progress(Event::Killed);
+    }
+    let Some(command) = &config.start else { return Ok(()) };
+    is_up.send_replace(false);
+    let mut started = faults::start(command).map_err(Error::Command)?;
+    let deadline = Instant::now() + faults::LIMIT;
+    while !server.is_ready().await {
+        if let Some(why) = started.failure() {
+            return Err(Error::Command(why));
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Command(started.because("no answer from the server")));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    is_up.send_replace(true);
+    progress(Event::Started);
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! The verdict: a function of what was asked, heard and stored. It accuses only where no correct
+//! server could have answered so; docs/judge.md has the proof that each kind needs.
+
+use crate::history::{History, Meaning, Phase, Request, Row, Stored};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Oversold,
+    SoldTwice,
+    OrderIdTwice,
+    AcknowledgedAndLost,
+    StoredNotAcknowledged,
+    KeyAnsweredDifferently,
+    Undersold,
+    FalseSoldOut,
+    WrongRemaining,
+}
+
+/// Something a correct server does not do, with the requests and rows that prove it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub kind: Kind,
+    /// How often: units, buyers, orders or answers, as `what` says.
+    pub count: usize,
+    pub what: String,
+    /// The first of them, by their start.
+    pub requests: Vec<Request>,
+    /// What their buyers have.
+    pub rows: Vec<Row>,
+}
+
+/// A report with more of them would not be read.
+const MOST_SHOWN: usize = 20;
+
+type Check<'a> = fn(&View<'a>) -> Proof<'a>;
+
+/// Everything that is wrong.
+pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
+    let view = View::of(history);
+    let checks: [(Kind, Check<'a>); 9] = [
+        (Kind::Oversold, oversold),
+        (Kind::SoldTwice, sold_twice),
+        (Kind::OrderIdTwice, order_id_twice),
+        (Kind::AcknowledgedAndLost, acknowledged_and_lost),
+        (Kind::StoredNotAcknowledged, stored_not_acknowledged),
+        (Kind::KeyAnsweredDifferently, key_answered_differently),
+        (Kind::Undersold, undersold),
+        (Kind::FalseSoldOut, false_sold_out),
+        (Kind::WrongRemaining, wrong_remaining),
+    ];
+    let finding = |(kind, check): &(Kind, Check<'a>)| {
+        let proof = check(&view);
+        (proof.count > 0).then(|| view.finding(*kind, proof))
+    };
+    checks.iter().filter_map(finding).collect()
+}
+
+/// Units that nobody has, as far as is known: neither stored nor acknowledged.
+pub fn left(history: &History) -> usize {
+    View::of(history).left()
+}
+
+/// Who asked and has nothing, neither stored nor acknowledged, in the order of their requests.
+pub fn unserved(history: &History) -> Vec<&str> {
+    let view = View::of(history);
+    let mut seen = HashSet::new();
+    let users = history.requests.iter().map(|request| request.user.as_str());
+    users.filter(|user| seen.insert(*user) && view.has_nothing(user)).collect()
+}
+
+/// How often something is wrong, and whose requests and orders show it.
+#[derive(Default)]
+struct Proof<'a> {
+    count: usize,
+    what: String,
+    requests: Vec<&'a Request>,
+    rows: Vec<&'a Row>,
+}
+
+/// A history by user and by order id.
+struct View<'a> {
+    history: &'a History,
+    /// By their start.
+    requests: BTreeMap<&'a str, Vec<&'a Request>>,
+    rows: BTreeMap<&'a str, Vec<&'a Row>>,
+    /// Who was told of an order, by its id; without an id, of some order.
+    acknowledged: BTreeMap<(&'a str, Option<&'a str>), &'a Request>,
+}
+
+impl<'a> View<'a> {
+    fn of(history: &'a History) -> Self {
+        let (mut by_user, mut rows): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) =
+            Default::default();
+        let mut acknowledged = BTreeMap::new();
+        let mut requests: Vec<&Request> = history.requests.iter().collect();
+        requests.sort_by_key(|request| (request.start_us, request.end_us));
+        for request in requests {
+            by_user.entry(&*request.user).or_default().push(request);
+            if request.means == Meaning::Sold {
+                let id = (&*request.user, request.order_id.as_deref());
+                acknowledged.entry(id).or_insert(request);
+            }
+        }
+        for row in history.stored.iter().flat_map(|stored| &stored.orders) {
+            rows.entry(&*row.user).or_default().push(row);
+        }
+        Self { history, requests: by_user, rows, acknowledged }
+    }
+
+    fn stored(&self) -> &'a [Row] {
+        self.history.stored.as_ref().map_or(&[], |stored| &stored.orders)
+    }
+
+    /// Orders that are stored or were acknowledged, whichever are more.
+    fn sold(&self) -> usize {
+        self.stored().len().max(self.acknowledged.len())
+    }
+
+    fn left(&self) -> usize {
+        self.history.run.stock.saturating_sub(self.sold())
+    }
+
+    fn rows_of(&self, user: &str) -> &[&'a Row] {
+        self.rows.get(user).map_or(&[], Vec::as_slice)
+    }
+
+    fn requests_of(&self, user: &str) -> &[&'a Request] {
+        self.requests.get(user).map_or(&[], Vec::as_slice)
+    }
+
+    fn all_of<'u>(&self, users: impl Iterator<Item = &'u str>) -> Vec<&'a Request> {
+        users.flat_map(|user| self.requests_of(user)).copied().collect()
+    }
+
+    fn has_nothing(&self, user: &str) -> bool {
+        let was_told = |request: &&Request| request.means == Meaning::Sold;
+        self.rows_of(user).is_empty() && !self.requests_of(user).iter().any(was_told)
+    }
+
+    fn finding(&self, kind: Kind, proof: Proof<'a>) -> Finding {
+        let Proof { count, what, requests, mut rows } = proof;
+        let mut requests: Vec<Request> = requests.into_iter().take(MOST_SHOWN).cloned().collect();
+        requests.sort_by_key(|request| request.start_us);
+        requests.dedup();
+        let users: BTreeSet<&str> = requests.iter().map(|request| &*request.user).collect();
+        rows.extend(users.into_iter().flat_map(|user| self.rows_of(user)));
+        let mut seen = HashSet::new();
+        rows.retain(|row| seen.insert(std::ptr::from_ref::<Row>(row)));
+        let rows = rows.into_iter().take(MOST_SHOWN).cloned().collect();
+        Finding { kind, count, what, requests, rows }
+    }
+}
+
+fn oversold<'a>(view: &View<'a>) -> Proof<'a> {
+    let (stock, stored, told) =
+        (view.history.run.stock, view.stored().len(), view.acknowledged.len());
+    let count = view.sold().saturating_sub(stock);
+    let what =
+        format!("{count} beyond the stock of {stock}: {told} orders acknowledged, {stored} stored");
+    let mut requests: Vec<&Request> = view.acknowledged.values().copied().collect();
+    requests.sort_by_key(|request| (request.end_us, request.start_us));
+    // The last that was right, and what came after it.
+    requests.drain(..stock.saturating_sub(1).min(requests.len().saturating_sub(2)));
+    let rows = if told > stock { Vec::new() } else { view.stored().iter().collect() };
+    Proof { count, what, requests, rows }
+}
+
+fn sold_twice<'a>(view: &View<'a>) -> Proof<'a> {
+    let mut orders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (user, id) in view.acknowledged.keys() {
+        orders.entry(user).or_default().extend(*id);
+    }
+    for row in view.stored() {
+        orders.entry(&row.user).or_default().insert(&row.order_id);
+    }
+    orders.retain(|_, ids| ids.len() > view.history.run.per_user);
+    let (count, limit) = (orders.len(), view.history.run.per_user);
+    let what = format!("{count} buyers with more than {limit} orders each");
+    let requests = view.all_of(orders.keys().copied());
+    let rows = orders.keys().flat_map(|user| view.rows_of(user)).copied().collect();
+    Proof { count, what, requests, rows }
+}
+
+fn order_id_twice<'a>(view: &View<'a>) -> Proof<'a> {
+    // Of each id, whose orders have it: a stored row is an order of its own.
+    let mut owners: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for row in view.stored() {
+        let (stored, users) = owners.entry(&row.order_id).or_default();
+        *stored += 1;
+        users.insert(&row.user);
+    }
+    for (user, id) in view.acknowledged.keys() {
+        if let Some(id) = id {
+            owners.entry(id).or_default().1.insert(user);
+        }
+    }
+    owners.retain(|_, (stored, users)| *stored > 1 || users.len() > 1);
+    let has = |id: Option<&str>| id.is_some_and(|id| owners.contains_key(id));
+    let acknowledged = view.acknowledged.values().copied();
+    let requests = acknowledged.filter(|request| has(request.order_id.as_deref())).collect();
+    let rows = view.stored().iter().filter(|row| has(Some(&row.order_id))).collect();
+    let count = owners.len();
+    Proof { count, what: format!("{count} ids that more than one order has"), requests, rows }
+}
+
+fn acknowledged_and_lost<'a>(view: &View<'a>) -> Proof<'a> {
+    let is_lost = |((user, id), _): &(&(&str, Option<&str>), &&Request)| {
+        let is_it = |row: &&Row| id.is_none_or(|id| row.order_id == id);
+        view.history.stored.is_some() && !view.rows_of(user).iter().any(is_it)
+    };
+    let lost = view.acknowledged.iter().filter(is_lost);
+    let requests: Vec<&Request> = lost.map(|(_, request)| *request).collect();
+    let count = requests.len();
+    let what = format!("{count} acknowledged orders that are not stored");
+    Proof { count, what, requests, rows: Vec::new() }
+}
+
+/// Only where every other request of the buyer was definitely refused: a lost answer may have been
+/// a sale.
+fn stored_not_acknowledged<'a>(view: &View<'a>) -> Proof<'a> {
+    let is_secret = |row: &&Row| {
+        let mut requests = view.requests_of(&row.user).iter();
+        requests.all(|request| match request.means {
+            Meaning::Sold => request.order_id.as_ref().is_some_and(|id| *id != row.order_id),
+            Meaning::SoldOut | Meaning::AlreadyOrdered | Meaning::NotSent => true,
+            Meaning::ComeAgain | Meaning::Lost | Meaning::Unexpected => false,
+        })
+    };
+    let rows: Vec<&Row> = view.stored().iter().filter(is_secret).collect();
+    let users: BTreeSet<&str> = rows.iter().map(|row| &*row.user).collect();
+    let count = rows.len();
+    let what = format!("{count} stored orders whose buyers were only refused, or never asked");
+    Proof { count, what, requests: view.all_of(users.into_iter()), rows }
+}
+
+/// Two orders for one key, or a sale and, asked later, `sold_out`.
+fn key_answered_differently<'a>(view: &View<'a>) -> Proof<'a> {
+    let mut keys: BTreeMap<(&str, &str), Vec<&Request>> = BTreeMap::new();
+    for request in view.requests.values().flatten() {
+        keys.entry((&request.user, &request.key)).or_default().push(request);
+    }
+    keys.retain(|_, requests| {
+        let sold = || requests.iter().filter(|request| request.means == Meaning::Sold);
+        let ids: HashSet<&str> = sold().filter_map(|sold| sold.order_id.as_deref()).collect();
+        let heard = sold().map(|sold| sold.end_us).min().unwrap_or(u64::MAX);
+        let is_taken_back =
+            |request: &&Request| request.means == Meaning::SoldOut && heard < request.start_us;
+        ids.len() > 1 || requests.iter().any(is_taken_back)
+    });
+    let count = keys.len();
+    let what = format!("{count} keys with two different answers");
+    Proof { count, what, requests: keys.into_values().flatten().collect(), rows: Vec::new() }
+}
+
+/// The refusals of buyers who asked alone, at rest, while units were left and stayed left.
+fn last_refusals<'a>(view: &View<'a>) -> Vec<&'a Request> {
+    let is_last = |request: &&Request| {
+        let is_refused = matches!(request.means, Meaning::SoldOut | Meaning::AlreadyOrdered);
+        request.phase == Phase::LastCall && is_refused && view.has_nothing(&request.user)
+    };
+    match view.left() > 0 && view.history.stored.is_some() {
+        true => view.requests.values().flatten().copied().filter(is_last).collect(),
+        false => Vec::new(),
+    }
+}
+
+fn undersold<'a>(view: &View<'a>) -> Proof<'a> {
+    let refusals = last_refusals(view);
+    let users: BTreeSet<&str> = refusals.iter().map(|request| &*request.user).collect();
+    let what = format!(
+        "{} units of {} were left, and {} buyers who asked last, alone, were refused",
+        view.left(),
+        view.history.run.stock,
+        users.len()
+    );
+    let count = if users.is_empty() { 0 } else { view.left() };
+    Proof { count, what, requests: view.all_of(users.into_iter()), rows: Vec::new() }
+}
+
+fn false_sold_out<'a>(view: &View<'a>) -> Proof<'a> {
+    let said = |request: &&Request| request.means == Meaning::SoldOut;
+    let proofs: Vec<&Request> = last_refusals(view).into_iter().filter(said).collect();
+    let all = || view.requests.values().flatten().copied().filter(said);
+    let count = if proofs.is_empty() { 0 } else { all().count() };
+    let what = format!("{count} answers said sold out; {} units were left for good", view.left());
+    // The first of all, and those that prove it.
+    let first = all().min_by_key(|request| request.start_us);
+    Proof { count, what, requests: first.into_iter().chain(proofs).collect(), rows: Vec::new() }
+}
+
+fn wrong_remaining<'a>(view: &View<'a>) -> Proof<'a> {
+    let Some(Stored { orders, remaining: Some(remaining) }) = &view.history.stored else {
+        return Proof::default();
+    };
+    let (stock, sold) = (view.history.run.stock, orders.len());
+    let right = stock as i64 - sold as i64;
+    let what = format!("{remaining} remaining, but {stock} − {sold} stored = {right}");
+    Proof { count: remaining.abs_diff(right) as usize, what, ..Proof::default() }
+}
