@@ -20,6 +20,7 @@ mod contract;
 mod embedded;
 mod eviction;
 mod ids;
+mod judge;
 mod lab;
 mod lessons;
 mod life;

@@ -31,6 +31,7 @@ mod clients;
 mod cluster;
 mod faults;
 mod front;
+mod judge;
 mod lab;
 mod lessons;
 mod locks;

@@ -6,6 +6,7 @@
 
 pub mod app;
 pub mod buggy_redis;
+pub mod buggy_sale;
 pub mod checkers;
 pub mod clock;
 pub mod driver;

@@ -1,0 +1,90 @@
+//! `flash-sale judge` as it is typed.
+
+use crate::support::buggy_sale::{BuggySale, Manner};
+use crate::support::prelude::*;
+
+/// Beside the server, which does what its commands want meanwhile.
+async fn judged(sale: &BuggySale, home: &Home, words: &str) -> crate::support::program::Ended {
+    sale.beside(home.run(&format!("judge {} {words}", sale.url()))).await
+}
+
+const SMALL: &str = "--stock 20 --buyers 50 --duplicates 0.5 --settle 30";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_exit_code_is_the_verdict() {
+    let home = Home::new();
+    let right = BuggySale::start(Manner::Right);
+    let ended = judged(&right, &home, SMALL).await;
+    ended.assert_done();
+    assert!(ended.stdout.ends_with("\nverdict: held\n"), "{ended:?}");
+    assert!(ended.stderr.contains("POST /reset; then 50 buyers ask for 20 units"), "{ended:?}");
+
+    let wrong = BuggySale::start(Manner::Oversells);
+    let [page, file] = ["report.html", "history.jsonl"].map(|name| home.0.join(name));
+    let files = format!("--report {} --save-history {}", page.display(), file.display());
+    let ended = judged(&wrong, &home, &format!("{SMALL} --json {files}")).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let report = ended.json();
+    assert_eq!((&report["verdict"], &report["stored"]), (&json!("broken"), &json!(23)));
+    assert_eq!(report["findings"][0]["kind"], "oversold");
+    let page = fs::read_to_string(page).expect("the page");
+    assert!(page.contains("<svg") && page.contains("3 beyond the stock of 20"), "{page}");
+    for elsewhere in ["<script", "src=", "href=", "url("] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+    let again = home.run(&format!("judge --history {}", file.display())).await;
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert!(again.stdout.ends_with("\nverdict: BROKEN (oversold)\n"), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_judged_exits_with_2_and_says_why() {
+    let home = Home::new();
+    let adapter = home.0.join("adapter.json");
+    fs::write(&adapter, "{\"order\": {}}").expect("an adapter");
+    let words = format!("judge http://127.0.0.1:1 --adapter {}", adapter.display());
+    let ended = home.run(&words).await;
+    assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{ended:?}");
+    assert!(ended.stderr.contains("adapter: order: missing field `request`"), "{ended:?}");
+    let cases: [(&str, &[&str]); 5] = [
+        ("judge http://192.0.2.1:9", &["192.0.2.1 is not this machine", "--allow-remote"]),
+        ("judge https://127.0.0.1:1", &["is no http:// URL"]),
+        ("judge http://127.0.0.1:1", &["setup[0]: POST /reset: "]),
+        ("judge --history nowhere.jsonl", &["nowhere.jsonl: "]),
+        (
+            "judge http://127.0.0.1:1 --orders-sql postgres://192.0.2.1/x",
+            &["has a URL but no SELECT"],
+        ),
+    ];
+    for (words, why) in cases {
+        home.run(words).await.assert_refused(why);
+    }
+    let sale = BuggySale::start(Manner::Right);
+    let fails = sale.url() + " --kill false";
+    home.run(&format!("judge {fails}")).await.assert_refused(&["--kill \"false\": exit status: 1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn this_program_holds_before_its_own_judge() {
+    let servers = Servers::shared().await;
+    let (home, database) = (Home::new(), servers.database().await);
+    let program = home.command_on("serve", servers, &database, "judged:");
+    let program = Program::serve_by(&home, program).await;
+    let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/adapters/flash-sale.json");
+    let words = format!("judge {} --adapter {adapter} --stock 30 --buyers 80", program.base);
+    let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
+    command.env("ADMIN_TOKEN", ADMIN_TOKEN);
+    let ended = home.finish(command).await;
+    ended.assert_done();
+    assert!(ended.stdout.contains("stored    30 orders, 0 units remaining"), "{ended:?}");
+
+    // The same orders, read from its database.
+    let url = &settings_of(servers, &database, "judged:")[0].1;
+    let query = "SELECT id, user_id FROM orders WHERE sale_id = (SELECT max(id) FROM sales)";
+    let sql = format!("{url} {query}");
+    let words = words.split(' ').chain(["--orders-sql", &sql]).collect::<Vec<_>>();
+    let mut command = home.command(&words);
+    command.env("ADMIN_TOKEN", ADMIN_TOKEN);
+    home.finish(command).await.assert_done();
+    program.terminate().await;
+}

@@ -1,0 +1,116 @@
+//! Histories that are written by hand: what may be accused, and what may not.
+
+use crate::support::buggy_sale::{BuggySale, Manner, kinds};
+use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
+use judge::report::{Report, Verdict};
+use judge::verdict::Kind::{self, *};
+
+/// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
+fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> History {
+    let request = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [user, key, time, means, id] = words[..] else { panic!("{line}") };
+        let (start, end) = time.split_once("..").expect("a time");
+        let is_last = user.starts_with('!');
+        Request {
+            user: user.trim_start_matches('!').to_owned(),
+            key: key.to_owned(),
+            phase: if is_last { Phase::LastCall } else { Phase::Storm },
+            start_us: start.parse().expect("a time"),
+            end_us: end.parse().expect("a time"),
+            status: None,
+            means: serde_json::from_value(means.into()).expect("a meaning"),
+            order_id: (id != "-").then(|| id.to_owned()),
+            error: None,
+        }
+    };
+    let row = |row: &str| {
+        let (order_id, user) = row.split_once(':').expect("a row");
+        Row { order_id: order_id.to_owned(), user: user.to_owned() }
+    };
+    let orders = rows.split_whitespace().map(row).collect();
+    History {
+        run: Run { server: "a server".to_owned(), stock, per_user: 1 },
+        requests: requests.split(';').map(request).collect(),
+        stored: Some(Stored { orders, remaining }),
+    }
+}
+
+fn judge(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> Vec<Kind> {
+    kinds(&Report::on(&history(stock, requests, rows, remaining)))
+}
+
+#[test]
+fn what_a_correct_server_may_do_is_no_finding() {
+    // An answer that was lost may have been a sale, or not; so may "come again" and an error.
+    for means in ["lost", "come_again", "unexpected"] {
+        let requests = format!("a k 0..9 {means} -; b l 1..2 sold_out -");
+        assert_eq!(judge(1, &requests, "o1:a", Some(0)), [], "{means}");
+        assert_eq!(judge(1, &requests, "", Some(1)), [], "{means}");
+    }
+    // The two clicks of one buyer, and a retry that hears of the same order.
+    let clicks = "a k 0..9 lost -; a k 10..11 sold o1; a l 2..5 already_ordered -";
+    assert_eq!(judge(1, clicks, "o1:a", Some(0)), []);
+    // At the same time, one key may hear both: the refusal may be the older one.
+    assert_eq!(judge(1, "a k 0..9 sold o1; a k 5..6 sold_out -", "o1:a", None), []);
+    // Sold out was true then, and the unit came back: nobody asked last.
+    assert_eq!(judge(2, "a k 0..9 sold o1; b k 1..2 sold_out -", "o1:a", Some(1)), []);
+    // The last to ask was served, or heard nothing certain.
+    assert_eq!(judge(2, "a k 0..9 sold o1; !b k 10..12 sold o2", "o1:a o2:b", None), []);
+    assert_eq!(judge(2, "a k 0..9 sold o1; !b k 10..12 come_again -", "o1:a", None), []);
+}
+
+#[test]
+fn what_no_correct_server_does_is_one() {
+    let twice = "a k 0..9 sold o1; a l 1..2 sold o2";
+    assert_eq!(judge(5, twice, "o1:a o2:a", None), [SoldTwice]);
+    let same_key = "a k 0..9 sold o1; a k 1..2 sold o2";
+    assert_eq!(judge(5, same_key, "o1:a o2:a", None), [SoldTwice, KeyAnsweredDifferently]);
+    // Stored for somebody who was only refused, whom nobody could connect, or who never asked.
+    for requests in ["a k 0..9 sold_out -", "a k 0..9 not_sent -", "b k 0..9 sold_out -"] {
+        assert_eq!(judge(1, requests, "o1:a", None), [StoredNotAcknowledged], "{requests}");
+    }
+    // Told of more than there is, though the store has overwritten one.
+    let both = "a k 0..9 sold o1; b k 1..2 sold o1";
+    assert_eq!(judge(1, both, "o1:b", None), [Oversold, OrderIdTwice, AcknowledgedAndLost]);
+    let taken_back = "a k 0..9 sold o1; a k 10..12 sold_out -";
+    assert_eq!(judge(1, taken_back, "o1:a", None), [KeyAnsweredDifferently]);
+    let left = "a k 0..9 sold o1; !b k 10..12 already_ordered -";
+    assert_eq!(judge(2, left, "o1:a", None), [Undersold]);
+    assert_eq!(
+        judge(2, "a k 0..9 sold o1; a l 10..12 already_ordered -", "o1:a", Some(0)),
+        [WrongRemaining]
+    );
+}
+
+#[test]
+fn what_cannot_be_judged_is_said() {
+    let undecided = |history: &History, words: &str| {
+        let report = Report::on(history);
+        assert_eq!(report.verdict, Verdict::Undecided, "{report:#?}");
+        assert!(report.verdict_in_words().contains(words), "{report:#?}");
+    };
+    let only_lost = history(2, "a k 0..9 lost -; b k 1..2 unexpected -", "", None);
+    undecided(&only_lost, "no answer means anything");
+    let pushed_off = history(2, "a k 0..9 sold o1; !b k 10..12 come_again -", "o1:a", None);
+    undecided(&pushed_off, "the last to ask heard: come_again");
+    let unread = History { stored: None, ..history(1, "a k 0..9 sold o1", "", None) };
+    undecided(&unread, "does not say what is stored");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
+    let sale = BuggySale::start(Manner::Oversells);
+    let judged = sale.judged(|_| ()).await;
+    let (report, history) = judged.expect("a verdict");
+    let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
+    history.save(&file).expect("saved");
+    let again = History::load(&file).expect("loaded");
+    std::fs::write(&file, "{\"run\":{\"stock\":1}}\n{\"request\":{}}\n").expect("written");
+    let error = History::load(&file).expect_err("a request without members").to_string();
+    std::fs::remove_file(&file).expect("removed");
+    assert!(error.starts_with("line 2: missing field"), "{error}");
+    assert_eq!(again, history);
+    assert_eq!(Report::on(&again).findings, report.findings);
+    assert!(history.requests.iter().any(|request| request.means == Meaning::Sold));
+}

@@ -1,0 +1,341 @@
+//! A sale by the contract of docs/judge.md, in memory: right, or wrong in just one way. It runs on
+//! a runtime of its own, so that a kill ends it in the middle of whatever it does.
+
+use super::launch::Folder;
+use super::locked;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use judge::history::History;
+use judge::report::Report;
+use judge::verdict::Kind;
+use judge::{Config, Error};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::sleep;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    Right,
+    /// Each answer takes a while.
+    Slow,
+    /// Every other request has to come again.
+    Busy,
+    /// Answers 202 and stores it a while later.
+    StoresLater,
+    /// Hangs with its work done and its answer unsent, until it is killed.
+    HangsAfterStoring,
+    // From here on wrong.
+    Oversells,
+    SellsTwice,
+    GivesAnIdTwice,
+    Forgets,
+    StoresWhatItRefuses,
+    TakesAKeyBack,
+    LosesUnits,
+    MarksBeforeItFails,
+    Miscounts,
+    /// Hangs with a unit taken and nothing stored, until it is killed.
+    HangsBeforeStoring,
+    /// Starts again with nothing.
+    KeepsNothing,
+}
+
+/// What survives a kill.
+#[derive(Default)]
+struct Sale {
+    stock: usize,
+    /// Units that were taken, with an order or without one.
+    taken: usize,
+    requests: usize,
+    orders: Vec<(String, String)>,
+    keys: HashMap<String, String>,
+    marked: BTreeSet<String>,
+    lives: usize,
+    /// Buyers to whom it was wrong.
+    wronged: BTreeSet<String>,
+}
+
+struct Shop {
+    manner: Manner,
+    sale: Mutex<Sale>,
+}
+
+type Shared = State<Arc<Shop>>;
+
+/// Stored orders at which a server that hangs begins to.
+const HANGS_AT: usize = 40;
+
+async fn reset(State(shop): Shared, Json(body): Json<Value>) -> StatusCode {
+    let stock = body["stock"].as_u64().unwrap_or_default() as usize;
+    *locked(&shop.sale) = Sale { stock, lives: 1, ..Sale::default() };
+    StatusCode::NO_CONTENT
+}
+
+async fn stock(State(shop): Shared) -> Json<Value> {
+    let sale = locked(&shop.sale);
+    let wrong = i64::from(shop.manner == Manner::Miscounts && !sale.orders.is_empty());
+    Json(json!({"remaining": sale.stock as i64 - sale.orders.len() as i64 + wrong}))
+}
+
+async fn orders(State(shop): Shared) -> Json<Value> {
+    let sale = locked(&shop.sale);
+    let row = |(id, user): &(String, String)| json!({"order_id": id, "user": user});
+    Json(json!({"orders": sale.orders.iter().map(row).collect::<Vec<_>>()}))
+}
+
+enum Decision {
+    Sold(String),
+    No(&'static str),
+    ComeAgain,
+    Hang,
+}
+
+async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>) -> Response {
+    let user = body["user"].as_str().unwrap_or_default().to_owned();
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let key = key.unwrap_or_default().to_owned();
+    if shop.manner == Manner::Slow {
+        sleep(Duration::from_millis(user.len() as u64 * 10)).await;
+    }
+    let decision = shop.decide(&user, &key);
+    match decision {
+        Decision::Sold(id) => (StatusCode::ACCEPTED, Json(json!({"order_id": id}))).into_response(),
+        Decision::No(code) => (StatusCode::CONFLICT, Json(json!({"code": code}))).into_response(),
+        Decision::ComeAgain => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Decision::Hang => std::future::pending().await,
+    }
+}
+
+impl Shop {
+    fn decide(self: &Arc<Self>, user: &str, key: &str) -> Decision {
+        let mut sale = locked(&self.sale);
+        sale.requests += 1;
+        if self.manner == Manner::Busy && sale.requests % 2 == 1 {
+            return Decision::ComeAgain;
+        }
+        if let Some(id) = sale.keys.get(key).cloned() {
+            if self.manner == Manner::TakesAKeyBack {
+                sale.wronged.insert(user.to_owned());
+                return Decision::No("sold_out");
+            }
+            return Decision::Sold(id);
+        }
+        let has_one = sale.orders.iter().any(|(_, owner)| owner == user);
+        if (has_one || sale.marked.contains(user)) && self.manner != Manner::SellsTwice {
+            return Decision::No("already_ordered");
+        }
+        let more = if self.manner == Manner::Oversells { 3 } else { 0 };
+        if sale.taken >= sale.stock + more {
+            return Decision::No("sold_out");
+        }
+        sale.taken += 1;
+        if has_one || sale.taken > sale.stock {
+            sale.wronged.insert(user.to_owned());
+        }
+        let is_odd_one = sale.taken % 10 == 5;
+        let hangs = sale.lives == 1 && sale.orders.len() >= HANGS_AT;
+        let mut id = format!("o{}", sale.taken);
+        match self.manner {
+            Manner::LosesUnits if is_odd_one => return Decision::ComeAgain,
+            Manner::MarksBeforeItFails if is_odd_one => {
+                sale.taken -= 1;
+                sale.marked.insert(user.to_owned());
+                return Decision::ComeAgain;
+            }
+            Manner::HangsBeforeStoring if hangs => return Decision::Hang,
+            Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
+            Manner::Forgets if is_odd_one => {
+                sale.wronged.insert(user.to_owned());
+                sale.marked.insert(user.to_owned());
+                return Decision::Sold(id);
+            }
+            Manner::StoresLater => {
+                sale.marked.insert(user.to_owned());
+                let (shop, row) = (self.clone(), (id.clone(), user.to_owned()));
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(30)).await;
+                    locked(&shop.sale).orders.push(row);
+                });
+                sale.keys.insert(key.to_owned(), id.clone());
+                return Decision::Sold(id);
+            }
+            _ => {}
+        }
+        sale.orders.push((id.clone(), user.to_owned()));
+        if self.manner == Manner::StoresWhatItRefuses && is_odd_one {
+            sale.wronged.insert(user.to_owned());
+            return Decision::No("sold_out");
+        }
+        sale.keys.insert(key.to_owned(), id.clone());
+        match self.manner {
+            Manner::HangsAfterStoring if hangs => Decision::Hang,
+            _ => Decision::Sold(id),
+        }
+    }
+
+    fn routes(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/reset", post(reset))
+            .route("/orders", post(order).get(orders))
+            .route("/stock", get(stock))
+            .with_state(self.clone())
+    }
+}
+
+/// The server, and the folder in which its commands leave their wishes.
+pub struct BuggySale {
+    shop: Arc<Shop>,
+    /// Stays open through a kill, or another process could take the port meanwhile.
+    listener: TcpListener,
+    folder: Folder,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+impl BuggySale {
+    pub fn start(manner: Manner) -> Arc<Self> {
+        let shop = Arc::new(Shop { manner, sale: Mutex::default() });
+        let folder = Folder::create(&std::env::temp_dir(), "fs-judge-").expect("a folder");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("nonblocking");
+        let runtime = Mutex::new(Some(serve(shop.routes(), &listener)));
+        Arc::new(Self { shop, listener, folder, runtime })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.listener.local_addr().expect("an address"))
+    }
+
+    /// A shell command that has the server do this and waits until it is done.
+    pub fn command(&self, wish: &str) -> String {
+        let file = self.folder.0.join(wish);
+        format!("touch '{0}'; while [ -e '{0}' ]; do sleep 0.01; done", file.display())
+    }
+
+    fn kill(&self) {
+        if let Some(runtime) = locked(&self.runtime).take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    fn start_again(&self) {
+        let mut sale = locked(&self.shop.sale);
+        let (stock, lives) = (sale.stock, sale.lives + 1);
+        match self.shop.manner {
+            Manner::KeepsNothing => *sale = Sale { stock, lives, ..Sale::default() },
+            _ => sale.lives = lives,
+        }
+        drop(sale);
+        *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
+    }
+
+    async fn obey(&self) -> ! {
+        loop {
+            for (wish, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
+                let file = self.folder.0.join(wish);
+                if file.exists() {
+                    act(self);
+                    std::fs::remove_file(file).expect("its own file");
+                }
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Buyers for whom it has not done what is right.
+    pub fn wronged(&self) -> BTreeSet<String> {
+        locked(&self.shop.sale).wronged.clone()
+    }
+
+    /// A small storm, judged.
+    pub async fn judged(
+        &self,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<(Report, History), Error> {
+        let mut config = storm_on(self.url());
+        if matches!(
+            self.shop.manner,
+            Manner::HangsAfterStoring | Manner::HangsBeforeStoring | Manner::KeepsNothing
+        ) {
+            config.kill = Some(self.command("kill"));
+            config.start = Some(self.command("start"));
+        }
+        change(&mut config);
+        self.beside(judge::run(config, Arc::new(|_| ()))).await
+    }
+
+    /// Does what the commands want meanwhile.
+    pub async fn beside<T>(&self, other: impl Future<Output = T>) -> T {
+        tokio::select! {
+            result = other => result,
+            never = self.obey() => never,
+        }
+    }
+
+    /// A correct server has to be found so.
+    pub async fn must_hold(&self, storms: usize) {
+        for storm in 0..storms {
+            let (report, _) = self.judged(|_| ()).await.expect("a verdict");
+            let said = report.verdict_in_words();
+            assert_eq!(said, "held", "{:?}, storm {storm}: {report:#?}", self.shop.manner);
+            assert_eq!(report.stored, Some(50));
+        }
+    }
+}
+
+impl Drop for BuggySale {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
+    let listener = listener.try_clone().expect("the same port");
+    runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        axum::serve(listener, routes).await
+    });
+    runtime
+}
+
+/// Small, and patient with a busy machine: what a correct server does late is not missing.
+pub fn storm_on(url: String) -> Config {
+    Config {
+        url,
+        adapter: None,
+        stock: 50,
+        buyers: 90,
+        concurrency: 12,
+        duplicates: 0.3,
+        retries: 8,
+        slow_client: 0.0,
+        timeout: Duration::from_secs(60),
+        settle: Some(Duration::from_secs(60)),
+        time_limit: Duration::from_secs(120),
+        kill: None,
+        start: None,
+        orders_sql: None,
+        allow_remote: false,
+    }
+}
+
+pub fn kinds(report: &Report) -> Vec<Kind> {
+    report.findings.iter().map(|finding| finding.kind).collect()
+}
+
+/// The orders that a history was told of, by buyer.
+pub fn told(history: &History) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut told: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for request in &history.requests {
+        told.entry(&request.user).or_default().extend(request.order_id.as_deref());
+    }
+    told
+}
