@@ -5,10 +5,10 @@
     check_docs.py --self-test  plants each fault in a temporary tree and sees it caught
 
 README.md has at most 1,300 words and docs/ at most 20,000, counted as `wc -w` does: tables and code
-count. The interview answers are not among those 20,000: both files have the same thirty questions
-with the same links, at least one each, and an answer has at most 120 words, or in Chinese 220
-characters (a number or a word in Latin letters is one); figures in English, unless they are round,
-stand in another document as well. Lines have at most 100 columns outside tables, code blocks and
+count. What is for learners, in both languages, is not among those 20,000. The interview answers:
+both files have the same thirty questions with the same links, at least one each, and an answer has
+at most 120 words, or in Chinese 220 characters (a number or a word in Latin letters is one);
+figures in English, unless they are round, stand in another document as well. Lines have at most 100 columns outside tables, code blocks and
 the targets of links. Every file of docs/ is linked from docs/README.md.
 """
 
@@ -19,6 +19,7 @@ import tempfile
 
 README_WORDS, DOCS_WORDS, COLUMNS = 1_300, 20_000, 100
 QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 30, 120, 220
+LEARNERS = ("interview", "judge")
 INTERVIEW, INTERVIEW_ZH = "docs/interview.md", "docs/interview.zh-CN.md"
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 FIGURE = re.compile(r"\d+(?:,\d{3})*,\d(?!00)\d\d|\d+\.\d+")
@@ -71,7 +72,7 @@ def interview_faults(root):
 
 
 def counted_docs(root):
-    apart = [root / INTERVIEW, root / INTERVIEW_ZH]
+    apart = [root / "docs" / f"{name}{end}" for name in LEARNERS for end in (".md", ".zh-CN.md")]
     return [path for path in sorted((root / "docs").rglob("*.md")) if path not in apart]
 
 
@@ -109,6 +110,7 @@ def self_test():
     planted = [
         ({"README.md": "word " * 1_301}, ["README.md: 1,301 words, at most 1,300 are allowed",
                                           "README.md:1: 6505 columns, at most 100"]),
+        ({"docs/judge.md": "word\n" * 20_000}, ["docs/judge.md: not linked from docs/README.md"]),
         ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,003 words, at most 20,000 are allowed"]),
         ({"docs/a.md": "```\n```\n" + "x" * 101}, ["docs/a.md:3: 101 columns, at most 100"]),
         ({"loadtest/README.md": "x" * 101}, ["loadtest/README.md:1: 101 columns, at most 100"]),
@@ -154,8 +156,9 @@ def main(arguments):
     if found:
         sys.exit("\n".join(found))
     readme, docs = words([root / "README.md"]), words(counted_docs(root))
-    print(f"check_docs: README {readme:,} words, docs {docs:,} and, counted apart, "
-          f"{words([root / INTERVIEW]):,} in interview.md; no line too long, every file linked")
+    apart = words([root / "docs" / f"{name}.md" for name in LEARNERS])
+    print(f"check_docs: README {readme:,} words, docs {docs:,} and, counted apart, {apart:,} for "
+          "learners; no line too long, every file linked")
 
 
 if __name__ == "__main__":
