@@ -1,0 +1,78 @@
+// A server by its adapter (docs/judge.md): requests with their variables filled in, and what the answers mean.
+
+const NAME = /\{([A-Za-z0-9_:]+)\}/g;
+
+function value(name, variables) {
+  const found = name.startsWith('env:') ? __ENV[name.slice(4)] : variables[name];
+  if (found === undefined) throw new Error(`adapter: there is no {${name}} here`);
+  return found;
+}
+
+const text = (template, variables, encode = String) =>
+  template.replace(NAME, (_, name) => encode(String(value(name, variables))));
+
+/** A text that is one name and nothing else becomes its value, with its type. */
+function json(template, variables) {
+  if (typeof template === 'string') {
+    const [, name] = /^\{([A-Za-z0-9_:]+)\}$/.exec(template) || [];
+    return name ? value(name, variables) : text(template, variables);
+  }
+  if (Array.isArray(template)) return template.map((item) => json(item, variables));
+  if (template === null || typeof template !== 'object') return template;
+  return Object.fromEntries(Object.entries(template).map(([name, item]) => [name, json(item, variables)]));
+}
+
+/** What stands at this JSON pointer, or undefined. */
+export function at(pointer, document) {
+  const steps = pointer.split('/').slice(1);
+  const unescaped = (step) => step.replaceAll('~1', '/').replaceAll('~0', '~');
+  return steps.reduce((inner, step) => (inner === null || inner === undefined ? inner : inner[unescaped(step)]), document);
+}
+
+/** The request of a call, as http.batch takes it. */
+export function requestOf(base, call, variables, path = call.path) {
+  const headers = Object.fromEntries(
+    Object.entries(call.headers || {}).map(([name, template]) => [name, text(template, variables)]),
+  );
+  const body = call.body === undefined ? null : json(call.body, variables);
+  if (body !== null && typeof body !== 'string' && !Object.keys(headers).some((name) => /^content-type$/i.test(name))) {
+    headers['Content-Type'] = 'application/json';
+  }
+  return {
+    method: call.method || 'GET',
+    url: base + text(path, variables, encodeURIComponent),
+    body: body === null || typeof body === 'string' ? body : JSON.stringify(body),
+    params: { headers, redirects: 0, timeout: '15s', tags: { name: `${call.method || 'GET'} ${call.path}` } },
+  };
+}
+
+/** The body of an answer; what is not JSON is one text. */
+export function bodyOf(response) {
+  try {
+    return JSON.parse(response.body);
+  } catch (_) {
+    return response.body;
+  }
+}
+
+const list = (one) => (Array.isArray(one) ? one : [one]);
+const isOneOf = (wanted, found) => list(wanted).some((one) => one === found);
+
+/** `{means, order_id}` of an answer to an order. */
+export function meaningOf(order, response) {
+  if (response.status === 0) return { means: 'lost', error: response.error };
+  const body = bodyOf(response);
+  const fits = (answer) => {
+    if (!isOneOf(answer.status, response.status)) return false;
+    const found = answer.at === undefined ? undefined : at(answer.at, body);
+    if (answer.at !== undefined && found === undefined) return false;
+    return answer.is === undefined || isOneOf(answer.is, found);
+  };
+  const answer = order.answers.find(fits);
+  if (!answer) return { means: 'unexpected' };
+  if (!answer.order_id) return { means: answer.means };
+  const id = at(answer.order_id, body);
+  return id === undefined || id === null ? { means: 'unexpected' } : { means: answer.means, order_id: String(id) };
+}
+
+export const isSkipped = (skip, row) => skip !== undefined && isOneOf(skip.is, at(skip.at, row));
