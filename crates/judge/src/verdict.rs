@@ -19,6 +19,13 @@ pub enum Kind {
     WrongRemaining,
 }
 
+impl Kind {
+    /// The server may only be late.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Self::AcknowledgedAndLost | Self::WrongRemaining)
+    }
+}
+
 /// Something a correct server does not do, with the requests and rows that prove it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {

@@ -71,7 +71,8 @@ async fn this_program_holds_before_its_own_judge() {
     let program = home.command_on("serve", servers, &database, "judged:");
     let program = Program::serve_by(&home, program).await;
     let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/adapters/flash-sale.json");
-    let words = format!("judge {} --adapter {adapter} --stock 30 --buyers 80", program.base);
+    let patient = "--stock 30 --buyers 80 --timeout 60 --settle 60";
+    let words = format!("judge {} --adapter {adapter} {patient}", program.base);
     let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
     command.env("ADMIN_TOKEN", ADMIN_TOKEN);
     let ended = home.finish(command).await;
