@@ -185,7 +185,7 @@ fn sold_twice<'a>(view: &View<'a>) -> Proof<'a> {
     }
     orders.retain(|_, ids| ids.len() > view.history.run.per_user);
     let (count, limit) = (orders.len(), view.history.run.per_user);
-    let what = format!("{count} buyers with more than {limit} orders each");
+    let what = format!("{count} buyers with more than {limit} each");
     let requests = view.all_of(orders.keys().copied());
     let rows = orders.keys().flat_map(|user| view.rows_of(user)).copied().collect();
     Proof { count, what, requests, rows }
