@@ -53,6 +53,7 @@ proof: ## what is left to prove before a change lands: faults, clusters, proxies
 	$(CARGO) test --workspace --locked --test chaos -- --planted
 	$(CARGO) test --workspace --locked --test chaos -- --only $(PROOF_FAULTS)
 	FLASH_SALE_BIN=$(TARGET)/debug/flash-sale scripts/browser_test.sh
+	python3 scripts/check_examples.py $(TARGET)/debug/flash-sale
 	python3 scripts/check_alerts.py --self-test
 	python3 scripts/check_alerts.py
 

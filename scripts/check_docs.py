@@ -85,7 +85,8 @@ def faults(root):
         count = words(paths)
         if count > most:
             yield f"{name}: {count:,} words, at most {most:,} are allowed"
-    others = [root / "CONTRIBUTING.md", root / "loadtest" / "README.md"]
+    others = [root / "CONTRIBUTING.md", root / "loadtest" / "README.md",
+              *sorted((root / "examples").glob("*.md"))]
     for path in [readme, *docs, *(path for path in others if path.exists())]:
         for number, columns in long_lines(path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(root)}:{number}: {columns} columns, at most {COLUMNS}"
@@ -114,6 +115,7 @@ def self_test():
         ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,003 words, at most 20,000 are allowed"]),
         ({"docs/a.md": "```\n```\n" + "x" * 101}, ["docs/a.md:3: 101 columns, at most 100"]),
         ({"loadtest/README.md": "x" * 101}, ["loadtest/README.md:1: 101 columns, at most 100"]),
+        ({"examples/README.md": "x" * 101}, ["examples/README.md:1: 101 columns, at most 100"]),
         ({"docs/deep/b.md": "b\n"}, ["docs/deep/b.md: not linked from docs/README.md"]),
         ({"docs/README.md": "a.md [b](interview.md) [c](interview.zh-CN.md)\n"},
          ["docs/a.md: not linked from docs/README.md"]),

@@ -4,7 +4,7 @@
 #   scripts/setup.sh run    what the program needs to build and to run embedded
 #   scripts/setup.sh test   the same and Python, which the checks of `make test` are written in
 #   scripts/setup.sh proof  the same and what `make proof` needs: nginx, Caddy, PgBouncer, promtool, ZooKeeper, libfaketime;
-#                           where Node is, also Chromium and a Chinese font
+#                           Node and a JDK for examples/; for the pages Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
@@ -148,6 +148,10 @@ package() {
     dnf:chinese-font) echo wqy-microhei-fonts ;;
     dnf:cc) echo gcc glibc-devel ;;
     dnf:faketime) echo libfaketime ;;
+    apt:node | dnf:node) echo nodejs ;;
+    apt:jdk) echo default-jdk-headless ;;
+    dnf:jdk) echo java-latest-openjdk-devel ;;
+    brew:jdk) echo openjdk ;;
     apt:zookeeper) echo libzookeeper-java default-jre-headless ;; # the classes only, no service
     dnf:postgres) echo postgresql-server ;;
     dnf:python3-venv) echo python3 ;; # Fedora's python3 carries venv
@@ -262,6 +266,25 @@ if [ -n "$missing" ]; then
   redis_found || die "installed, but redis-server is not found where the program looks"
   postgres_found || die "installed, but postgres and initdb are not found where the program looks"
   [ $proof = no ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
+fi
+
+# The servers of examples/ run in these; scripts/check_examples.py says which of them it could not run.
+if [ $proof = yes ]; then
+  missing=""
+  have node || needs node
+  have javac || needs jdk
+  if [ -n "$missing" ]; then
+    # In a shell of its own, because these end the shell when they fail.
+    if have apt-get; then
+      (install_with_apt) || say "going on without:$missing"
+    elif have dnf; then
+      (install_with_dnf) || say "going on without:$missing"
+    elif have brew; then
+      (install_with_brew) || say "going on without:$missing"
+    else
+      say "going on without:$missing (the examples want Node and a JDK)"
+    fi
+  fi
 fi
 
 # The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Judges the servers of examples/: the naive ones must be caught, the cured ones must hold.
+
+    check_examples.py [PROGRAM]    PROGRAM is flash-sale (default: the debug build)
+
+The cured ones are killed and started again while people buy. Each server runs in a folder of its
+own, which is removed with all that it wrote. A language that is not installed is said, not run.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MOST_LINES = 80
+# What has to be installed, what starts a server, and its two files.
+LANGUAGES = {
+    "node": (["node"], "node", "naive.mjs", "cured.mjs"),
+    "python": (["python3"], "python3", "naive.py", "cured.py"),
+    "java": (["java", "javac"], "java", "Naive.java", "Cured.java"),
+}
+STORM = ["--stock", "100", "--buyers", "1000", "--concurrency", "100", "--duplicates", "0.2"]
+START_SECONDS = 120  # javac on a busy machine
+IS_FREE = "import socket, sys; sys.exit(socket.socket().connect_ex(('127.0.0.1', {})) == 0)"
+
+
+class Server:
+    """A server in an empty folder; whoever starts it writes its process id there."""
+
+    def __init__(self, folder, command, source):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.pid_file = folder / "pid"
+        self.url = f"http://127.0.0.1:{port}"
+        # The judge starts it again in the same way; the one before may still hold the port.
+        self.start = (f"cd '{folder}' && echo $$ >pid && "
+                      f"until python3 -c \"{IS_FREE.format(port)}\"; do sleep 0.1; done && "
+                      f"PORT={port} exec {command} '{source}' >>said 2>&1")
+        self.kill = f"kill -KILL $(cat '{self.pid_file}')"
+        self.process = subprocess.Popen(["sh", "-c", self.start], start_new_session=True)
+
+    def wait(self):
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                return urllib.request.urlopen(f"{self.url}/orders", timeout=5).close()
+            except urllib.error.HTTPError:
+                return None
+            except OSError:
+                time.sleep(0.1)
+        sys.exit(f"check_examples: no answer at {self.url}: {self.process.args}")
+
+    def end(self):
+        try:
+            os.kill(int(self.pid_file.read_text()), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def judge(program, server, arguments):
+    ran = subprocess.run([program, "judge", server.url, "--json", *STORM, *arguments],
+                         stdout=subprocess.PIPE, text=True, check=False)
+    findings = json.loads(ran.stdout)["findings"] if ran.stdout.strip() else []
+    return ran.returncode, {finding["kind"] for finding in findings}
+
+
+def faults(program, language, command, naive, cured):
+    for name, expected in ((naive, 1), (cured, 0)):
+        source = ROOT / "examples" / language / name
+        lines = len(source.read_text(encoding="utf-8").splitlines())
+        if lines > MOST_LINES:
+            yield f"{source}: {lines} lines, at most {MOST_LINES}"
+        # Beside the program, on a disk: where writing costs nothing, the naive ones hardly fail.
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="fs-example.", dir=program.parent))
+        server = Server(folder, command, source)
+        try:
+            server.wait()
+            restart = ["--kill", server.kill, "--start", server.start] if expected == 0 else []
+            code, found = judge(program, server, restart)
+        finally:
+            server.end()
+            shutil.rmtree(folder, ignore_errors=True)
+        said = f"{language}/{name}: exit code {code}, found {', '.join(sorted(found)) or 'nothing'}"
+        print(said, flush=True)
+        if code != expected or ("oversold" in found) != (expected == 1):
+            yield said
+
+
+def main(arguments):
+    if len(arguments) > 1 or arguments[:1] == ["--help"]:
+        sys.exit(__doc__)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    program = pathlib.Path(*arguments or [target / "debug" / "flash-sale"]).resolve()
+    found = []
+    for language, (needed, *how) in LANGUAGES.items():
+        if missing := [name for name in needed if not shutil.which(name)]:
+            print(f"!!! NOT RUN: examples/{language} needs {missing[0]}, which is not here")
+        else:
+            found += faults(program, language, *how)
+    if found:
+        sys.exit("\n".join(["check_examples: not as expected:", *found]))
+    print("check_examples: what ran is as expected")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
