@@ -6,7 +6,10 @@ use crate::{
     selling::Trouble,
     servers::{OwnRedis, Servers},
 };
-use locks::{LockError, zookeeper_client::Client};
+use locks::{
+    LockError,
+    zookeeper::{Zoo, ZooError},
+};
 use std::{
     collections::HashMap,
     sync::{
@@ -15,6 +18,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// What an arena may lose, once.
 #[derive(Default)]
@@ -95,10 +99,10 @@ impl Losses {
     }
 }
 
-async fn until_gone(cluster: &str, path: &str) -> Result<(), locks::zookeeper_client::Error> {
-    let client = Client::connect(cluster).await?;
-    while let (Some(_), changed) = client.check_and_watch_stat(path).await? {
-        changed.changed().await;
+async fn until_gone(cluster: &str, path: &str) -> Result<(), ZooError> {
+    let session = Zoo::new(cluster, Duration::from_secs(10)).session(Instant::now()).await?;
+    while let (Some(_), watch) = session.watch(path).await? {
+        watch.fired().await;
     }
     Ok(())
 }

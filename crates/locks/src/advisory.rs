@@ -176,13 +176,13 @@ impl AdvisoryGuard {
     /// To be held for statements only. While it is lent there is no heartbeat, and Postgres ends a
     /// transaction that is idle for too long (`idle_in_transaction_session_timeout`).
     pub async fn transaction(&self) -> Result<MappedMutexGuard<'_, SqlTransaction>, LockError> {
-        let transaction = self.claim.own.lock().await;
+        let transaction = self.undo.claim.own.lock().await;
         MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())
     }
 
     /// Releases the lock and undoes the work.
     pub async fn roll_back(self) -> Answer<Released> {
-        let transaction = self.claim.own.lock().await.take().ok_or_else(gone)?;
+        let transaction = self.undo.claim.own.lock().await.take().ok_or_else(gone)?;
         let was_held = !self.hold.is_lost();
         transaction.rollback().await?;
         Ok(Released::freed(was_held))

@@ -70,8 +70,7 @@ type Trips = (RoundTrips, RoundTrips);
 struct Candidate {
     id: &'static str,
     round: Box<dyn Fn() -> BoxFuture<'static, Answer<Trips>> + Send + Sync>,
-    times: Vec<Duration>,
-    fewest: Trips,
+    rounds: Vec<(Duration, Trips)>,
 }
 
 impl Candidate {
@@ -81,7 +80,7 @@ impl Candidate {
             let lock = lock.clone();
             Box::pin(async move { round(&lock.0, &lock.1, &lock.2).await })
         };
-        Self { id, round: Box::new(round), times: Vec::new(), fewest: Trips::default() }
+        Self { id, round: Box::new(round), rounds: Vec::new() }
     }
 
     /// One turn; false if the lock did not answer.
@@ -91,22 +90,26 @@ impl Candidate {
             tracing::debug!(lock = self.id, "not measured");
             return false;
         };
-        self.times.push(begun.elapsed());
-        // More round trips are retries after a slow reply.
-        let total = |(acquire, release): Trips| acquire.total() + release.total();
-        if self.times.len() == 1 || total(trips) < total(self.fewest) {
-            self.fewest = trips;
-        }
+        self.rounds.push((begun.elapsed(), trips));
         true
     }
 
-    fn cost(mut self) -> Cost {
+    fn cost(self) -> Option<Cost> {
+        // More round trips are retries after a slow reply.
+        let total = |(acquire, release): &Trips| acquire.total() + release.total();
+        let (acquire, release) = self.rounds.iter().map(|(_, trips)| *trips).min_by_key(total)?;
         // The first connects.
-        self.times.remove(0);
-        self.times.sort_unstable();
-        let (times, (acquire, release)) = (self.times, self.fewest);
-        let at = |percent: usize| times[times.len().saturating_sub(1) * percent / 100];
-        Cost { id: self.id, acquire, release, p50: at(50), p99: at(99), samples: times.len() }
+        let mut times: Vec<_> = self.rounds.into_iter().skip(1).map(|(time, _)| time).collect();
+        times.sort_unstable();
+        let at = |percent| times.get(times.len().saturating_sub(1) * percent / 100).copied();
+        Some(Cost {
+            id: self.id,
+            acquire,
+            release,
+            p50: at(50)?,
+            p99: at(99)?,
+            samples: times.len(),
+        })
     }
 }
 
@@ -158,16 +161,16 @@ pub async fn measure(servers: &Servers, prefix: &str) -> Vec<Cost> {
             }
         }
     }
-    living.into_iter().map(Candidate::cost).collect()
+    living.into_iter().filter_map(Candidate::cost).collect()
 }
 
 async fn round<L: Lock>(lock: &L, name: &str, meter: &Meter) -> Answer<Trips> {
-    let before = meter.round_trips();
+    meter.take();
     let Acquired::Held(guard) = lock.acquire(name, LEASE).await? else {
         // Left over by a measurement that was cut off.
         return Err(LockError::NoQuorum { got: 0, needed: 1 });
     };
-    let between = meter.round_trips();
+    let acquire = meter.take();
     let _released = guard.release().await?;
-    Ok((between - before, meter.round_trips() - between))
+    Ok((acquire, meter.take()))
 }

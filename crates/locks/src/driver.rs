@@ -18,6 +18,8 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     const PAUSE: Duration = Duration::from_millis(10);
     /// How often a release without an answer is asked for.
     const RELEASES: u32 = 3;
+    /// Whether a dropped guard gives the lock back, which has no lease to end it.
+    const ENDS_WITH_GUARD: bool = false;
 
     /// A value that no other acquisition has.
     fn token(&self) -> String;
@@ -46,7 +48,8 @@ pub trait Protocol: Clone + Send + Sync + 'static {
         ending: Ending<'_>,
     ) -> impl Future<Output = Answer<Released>> + Send;
 
-    /// Gives back what an abandoned acquire may have taken. If that fails, the lease ends it.
+    /// Gives back what an abandoned acquire may have taken, or a dropped guard has (see
+    /// [`Protocol::ENDS_WITH_GUARD`]). If that fails, the lease or the session ends it.
     fn undo(&self, _: &Claim<Self::Own>) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -122,21 +125,22 @@ impl<P: Protocol> Lock for P {
         let claim = Claim { name: name.into(), token: self.token().into(), own };
         let deadline = later(wait);
         let mut waiting = Waiting::default();
-        let mut undo = Undo { protocol: self.clone(), claim: claim.clone(), is_armed: false };
+        let mut undo = Undo { protocol: self.clone(), claim, is_armed: false };
         // When the first request was sent that may have taken the lock without our knowing.
         let mut doubt: Option<Instant> = None;
         loop {
             let sent = Instant::now();
             undo.is_armed = true;
-            let outcome = match self.attempt(&claim, deadline).await {
+            let outcome = match self.attempt(&undo.claim, deadline).await {
                 Ok(Attempt::Ours { fencing, earlier }) => {
                     waiting.used();
                     let since = if earlier { doubt.unwrap_or(sent) } else { sent };
                     //= CURE the lease counts from before the request, less the clocks' drift
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
                     if !hold.is_lost() {
-                        undo.is_armed = false;
-                        return Ok(Acquired::Held(Held::new(self.clone(), claim, fencing, hold)));
+                        undo.is_armed = P::ENDS_WITH_GUARD;
+                        let watchdog = self.keep(&undo.claim, &hold);
+                        return Ok(Acquired::Held(Held { undo, fencing, hold, watchdog }));
                     }
                     // The answer took longer than the lease: the lock may be gone.
                     doubt.get_or_insert(since);
@@ -154,7 +158,7 @@ impl<P: Protocol> Lock for P {
                     Err(error)
                 }
             };
-            undo.is_armed = self.settle(&claim, doubt.is_some()).await;
+            undo.is_armed = self.settle(&undo.claim, doubt.is_some()).await;
             doubt = undo.is_armed.then(|| doubt.unwrap_or(sent));
             waiting.pass_on();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -171,9 +175,9 @@ impl<P: Protocol> Lock for P {
 }
 
 /// Undoes an acquire that was given up in doubt: on drop it starts one bounded release.
-struct Undo<P: Protocol> {
+pub(crate) struct Undo<P: Protocol> {
     protocol: P,
-    claim: Claim<P::Own>,
+    pub claim: Claim<P::Own>,
     /// Whether the lock may be ours without our knowing.
     is_armed: bool,
 }
@@ -189,27 +193,21 @@ impl<P: Protocol> Drop for Undo<P> {
 
 /// A held lock, or what is left of it.
 pub struct Held<P: Protocol> {
-    pub(crate) protocol: P,
-    pub(crate) claim: Claim<P::Own>,
+    pub(crate) undo: Undo<P>,
     fencing: Option<u64>,
     pub(crate) hold: Hold,
     watchdog: Option<Watchdog>,
 }
 
 impl<P: Protocol> Held<P> {
-    fn new(protocol: P, claim: Claim<P::Own>, fencing: Option<u64>, hold: Hold) -> Self {
-        let watchdog = protocol.keep(&claim, &hold);
-        Self { protocol, claim, fencing, hold, watchdog }
-    }
-
     pub fn token(&self) -> &str {
-        &self.claim.token
+        &self.undo.claim.token
     }
 }
 
 impl<P: Protocol> fmt::Debug for Held<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({} by {})", self.claim.name, self.claim.token)
+        write!(f, "Held({} by {})", self.undo.claim.name, self.undo.claim.token)
     }
 }
 
@@ -230,13 +228,16 @@ impl<P: Protocol> Guard for Held<P> {
         let mut asked = 0;
         loop {
             let ending = Ending { hold: &self.hold, again: asked > 0 };
-            let released = self.protocol.release(&self.claim, ending).await;
+            let released = self.undo.protocol.release(&self.undo.claim, ending).await;
             asked += 1;
             match released {
                 Err(error) if error.is_unreachable() && asked < P::RELEASES => {
                     sleep(P::PAUSE).await;
                 }
-                answer => return answer,
+                answer => {
+                    self.undo.is_armed &= answer.is_err();
+                    return answer;
+                }
             }
         }
     }

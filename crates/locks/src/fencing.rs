@@ -31,36 +31,29 @@ pub enum Write {
     },
 }
 
-/// A resource in Redis.
+/// A resource, on this connection.
 #[derive(Clone)]
-pub struct RedisResource {
-    line: Line,
+pub struct Resource<C>(C);
+
+pub type RedisResource = Resource<Line>;
+pub type PostgresResource = Resource<Sql>;
+
+impl<C> Resource<C> {
+    pub fn new(connection: C) -> Self {
+        Self(connection)
+    }
 }
 
 impl RedisResource {
-    pub fn new(line: Line) -> Self {
-        Self { line }
-    }
-
     pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
         let call = WRITE.on(&[key]).arg(fencing).arg(value);
         //= CURE the resource compares the number and writes in one step: an older holder is refused
-        let (applied, newest) = self.line.call(&call).await?;
+        let (applied, newest) = self.0.call(&call).await?;
         Ok(if applied { Write::Applied } else { Write::Refused { newest } })
     }
 }
 
-/// A resource in Postgres.
-#[derive(Clone)]
-pub struct PostgresResource {
-    sql: Sql,
-}
-
 impl PostgresResource {
-    pub fn new(sql: Sql) -> Self {
-        Self { sql }
-    }
-
     /// One statement: compared and written under the row's own lock.
     pub async fn write(&self, name: &str, fencing: u64, value: &str) -> Answer<Write> {
         const WRITE: &str = "
@@ -71,11 +64,11 @@ impl PostgresResource {
         let number = i64::try_from(fencing).unwrap_or(i64::MAX);
         //= CURE the row refuses a number that is older than the one it has seen
         let written =
-            self.sql.execute(WRITE, |query| query.bind(name).bind(number).bind(value)).await?;
+            self.0.execute(WRITE, |query| query.bind(name).bind(number).bind(value)).await?;
         if written > 0 {
             return Ok(Write::Applied);
         }
-        let newest: Option<(i64,)> = self.sql.optional(NEWEST, |query| query.bind(name)).await?;
+        let newest: Option<(i64,)> = self.0.optional(NEWEST, |query| query.bind(name)).await?;
         Ok(Write::Refused {
             newest: newest.and_then(|(newest,)| u64::try_from(newest).ok()).unwrap_or(0),
         })

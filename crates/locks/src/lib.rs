@@ -25,7 +25,6 @@
 //! | `multi` | [`MultiLock`] | all of several independent Redis nodes |
 //! | `redlock` | [`Redlock`] | a majority of them |
 //! | `advisory` | [`AdvisoryLock`] | Postgres' own, for a transaction |
-//! | `session_advisory` | [`SessionAdvisoryLock`] | the same for a session, which leaks |
 //! | `table` | [`TableLock`] | a row in Postgres |
 //! | `zookeeper` | [`ZooKeeperLock`] | a queue of ephemeral nodes |
 //! | `fencing` | | the resource's side: older numbers are refused |
@@ -50,7 +49,6 @@ pub mod multi;
 mod nodes;
 pub mod redlock;
 pub mod reentrant;
-mod session_advisory;
 pub mod set_px_no_owner;
 pub mod setnx_expire;
 pub mod setnx_getset;
@@ -61,9 +59,6 @@ mod waiting;
 mod watchdog;
 pub mod wire;
 pub mod zookeeper;
-#[cfg(not(feature = "zookeeper"))]
-#[path = "no_zookeeper.rs"]
-pub mod zookeeper_client;
 
 use redis::RedisError;
 use std::{sync::Arc, time::Duration};
@@ -75,7 +70,6 @@ pub use hold::{Hold, Lost, Why, drift};
 pub use multi::MultiLock;
 pub use redlock::Redlock;
 pub use reentrant::ReentrantLock;
-pub use session_advisory::SessionAdvisoryLock;
 pub use set_px_no_owner::SetPxNoOwner;
 pub use setnx_expire::SetnxExpire;
 pub use setnx_getset::SetnxGetset;
@@ -84,6 +78,7 @@ pub use table::TableLock;
 pub use token::TokenLock;
 pub use watchdog::Watchdog;
 pub use zookeeper::ZooKeeperLock;
+/// For tests, which ask the server themselves.
 #[cfg(feature = "zookeeper")]
 pub use zookeeper_client;
 
@@ -184,7 +179,7 @@ pub enum LockError {
     #[error("postgres")]
     Postgres(#[from] sqlx::Error),
     #[error("zookeeper")]
-    ZooKeeper(#[from] zookeeper_client::Error),
+    ZooKeeper(#[from] wire::ZooError),
 }
 
 impl LockError {
@@ -194,7 +189,7 @@ impl LockError {
             Self::Unreachable { .. } | Self::NoQuorum { .. } => true,
             Self::Refused { .. } => false,
             Self::Postgres(error) => postgres::is_unreachable(error),
-            Self::ZooKeeper(error) => zookeeper::is_unreachable(error),
+            Self::ZooKeeper(error) => error.is_unreachable(),
         }
     }
 }

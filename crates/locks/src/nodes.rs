@@ -17,27 +17,19 @@ use futures_util::future::join_all;
 use std::marker::PhantomData;
 
 /// How many of the nodes decide, and how they are asked.
-pub trait Rule: Sized + Send + Sync + 'static {
+pub trait Rule: Clone + Sized + Send + Sync + 'static {
     fn needed(nodes: usize) -> usize;
 
     /// Tries to take the lock on the nodes, and stops when the rest cannot matter.
     fn take(nodes: &Nodes<Self>, claim: &Claim) -> impl Future<Output = Vec<Answer<bool>>> + Send;
-
-    /// Too few nodes have answered.
-    fn too_few(silent: LockError, got: usize, needed: usize) -> LockError;
 }
 
 /// A lock on these nodes.
-pub struct Nodes<R: Rule> {
+#[derive(Clone)]
+pub struct Nodes<R> {
     pub(super) lines: Arc<[Line]>,
     pub(super) lease: Lease,
     rule: PhantomData<R>,
-}
-
-impl<R: Rule> Clone for Nodes<R> {
-    fn clone(&self) -> Self {
-        Self { lines: self.lines.clone(), lease: self.lease, rule: PhantomData }
-    }
 }
 
 impl<R: Rule> Nodes<R> {
@@ -78,7 +70,9 @@ impl<R: Rule> Nodes<R> {
         }
         match silent {
             _ if yes >= needed => Ok(true),
-            Some(error) if answered < needed => Err(R::too_few(error, answered, needed)),
+            // Where no node can be missed, its own error says more.
+            Some(error) if answered < needed && needed == self.lines.len() => Err(error),
+            Some(_) if answered < needed => Err(LockError::NoQuorum { got: answered, needed }),
             None if self.lines.is_empty() => Err(LockError::NoQuorum { got: 0, needed }),
             _ => Ok(false),
         }

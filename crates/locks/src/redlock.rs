@@ -20,6 +20,7 @@ use futures_util::future::join_all;
 /// drift of the nodes' clocks, and gives up a majority that came too late.
 pub type Redlock = Nodes<Majority>;
 
+#[derive(Clone)]
 pub struct Majority;
 
 impl Rule for Majority {
@@ -31,9 +32,5 @@ impl Rule for Majority {
     async fn take(nodes: &Nodes<Self>, claim: &Claim) -> Vec<Answer<bool>> {
         //= CURE all at once: the lease on the first node must not run out while others are asked
         join_all(nodes.lines.iter().map(|node| nodes.take(node, claim))).await
-    }
-
-    fn too_few(_: LockError, got: usize, needed: usize) -> LockError {
-        LockError::NoQuorum { got, needed }
     }
 }

@@ -60,10 +60,6 @@ impl ReentrantLock {
         self
     }
 
-    pub fn owner(&self) -> &str {
-        &self.owner
-    }
-
     fn giving_back(&self, claim: &Claim<Count>, remembered_ms: u64) -> ScriptCall {
         let call = RELEASE.on(&[&claim.name, &freed(&claim.name)]).arg(&*self.owner);
         call.arg(&*claim.token).arg(channel(&claim.name)).arg(remembered_ms)
@@ -76,7 +72,7 @@ type Count = Arc<AtomicU32>;
 impl Held<ReentrantLock> {
     /// How often the owner had it when this was taken, this one included.
     pub fn count(&self) -> u32 {
-        self.claim.own.load(Relaxed)
+        self.undo.claim.own.load(Relaxed)
     }
 }
 

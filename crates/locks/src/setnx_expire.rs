@@ -19,8 +19,6 @@ pub enum Repair {
     /// The article's: SETNX and EXPIRE again, whatever SETNX answers.
     #[default]
     TakeOver,
-    /// A common variant: DEL, then SETNX.
-    DeleteAndTake,
     /// The correct one: set an expiry, and let the next client take it fairly.
     OnlyExpire,
 }
@@ -44,45 +42,19 @@ impl SetnxExpire {
         self
     }
 
-    async fn setnx(&self, name: &str) -> Answer<bool> {
-        self.line.ask(cmd("SETNX").arg(name).arg("locked")).await
-    }
-
-    async fn expire(&self, name: &str) -> Answer<()> {
-        self.line.ask(cmd("PEXPIRE").arg(name).arg(millis(self.lease))).await
-    }
-
-    /// Whether it is ours.
-    async fn take(&self, name: &str) -> Answer<bool> {
-        if !self.setnx(name).await? {
-            return Ok(false);
-        }
-        //= FLAW a client that dies here leaves a lock without an end
-        self.expire(name).await?;
-        Ok(true)
-    }
-
     /// Nobody will end this lock. Whether it is ours after all.
     async fn repair(&self, name: &str) -> Answer<bool> {
-        match self.repair {
-            Repair::Never => Ok(false),
-            Repair::TakeOver => {
-                //= FLAW the answer is ignored: two repairers both have it, as does a slow holder
-                let _ = self.setnx(name).await?;
-                self.expire(name).await?;
-                Ok(true)
-            }
-            Repair::DeleteAndTake => {
-                //= FLAW this may delete what another repairer has just taken
-                let _: u32 = self.line.ask(cmd("DEL").arg(name)).await?;
-                self.take(name).await
-            }
-            Repair::OnlyExpire => {
-                //= CURE an end for the dead lock, and nothing else: nobody has won anything
-                self.expire(name).await?;
-                Ok(false)
-            }
+        let mut expire = cmd("PEXPIRE");
+        expire.arg(name).arg(millis(self.lease));
+        if self.repair == Repair::OnlyExpire {
+            //= CURE an end for the dead lock, and nothing else: nobody has won anything
+            self.line.ask::<()>(&expire).await?;
+            return Ok(false);
         }
+        //= FLAW the answer is ignored: two repairers both have it, as does a slow holder
+        let _: bool = self.line.ask(cmd("SETNX").arg(name).arg("locked")).await?;
+        self.line.ask::<()>(&expire).await?;
+        Ok(true)
     }
 }
 
@@ -99,11 +71,14 @@ impl Protocol for SetnxExpire {
 
     async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
         const NO_EXPIRY: i64 = -1;
-        let mut ours = self.take(&claim.name).await?;
-        let waited_in_vain = !ours && Instant::now() >= deadline;
-        if waited_in_vain && self.repair != Repair::Never {
-            let ttl: i64 = self.line.ask(cmd("PTTL").arg(&*claim.name)).await?;
-            ours = ttl == NO_EXPIRY && self.repair(&claim.name).await?;
+        let name = &*claim.name;
+        let mut ours: bool = self.line.ask(cmd("SETNX").arg(name).arg("locked")).await?;
+        if ours {
+            //= FLAW a client that dies here leaves a lock without an end
+            self.line.ask::<()>(cmd("PEXPIRE").arg(name).arg(millis(self.lease))).await?;
+        } else if self.repair != Repair::Never && Instant::now() >= deadline {
+            let ttl: i64 = self.line.ask(cmd("PTTL").arg(name)).await?;
+            ours = ttl == NO_EXPIRY && self.repair(name).await?;
         }
         Ok(Attempt::ours(ours))
     }

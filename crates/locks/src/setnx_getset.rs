@@ -15,46 +15,18 @@
 use super::{prelude::*, wire::Clock};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// How an ended lock is taken over.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Takeover {
-    #[default]
-    Getset,
-    /// What the article warns of.
-    DeleteAndSetnx,
-}
-
 /// See the head of this file.
 #[derive(Clone)]
 pub struct SetnxGetset {
     line: Line,
     lease: Duration,
     clock: Clock,
-    takeover: Takeover,
 }
 
 impl SetnxGetset {
     /// `clock` is this client's own, which is the point of the lesson.
     pub fn new(line: Line, lease: Duration, clock: Clock) -> Self {
-        Self { line, lease, clock, takeover: Takeover::default() }
-    }
-
-    pub fn taken_over_by(mut self, takeover: Takeover) -> Self {
-        self.takeover = takeover;
-        self
-    }
-
-    /// Whether an ended lock is ours now, with this stamp; `seen` is the one that has ended.
-    async fn take_over(&self, name: &str, stamp: i64, seen: Option<i64>) -> Answer<bool> {
-        if self.takeover == Takeover::DeleteAndSetnx {
-            //= FLAW of two that saw the end, the second deletes what the first has just taken
-            let _: u32 = self.line.ask(cmd("DEL").arg(name)).await?;
-            return self.line.ask(cmd("SETNX").arg(name).arg(stamp)).await;
-        }
-        //= FLAW the loser has overwritten the winner's stamp: the key no longer says when it ends
-        let old: Option<i64> = self.line.ask(cmd("GETSET").arg(name).arg(stamp)).await?;
-        //= CURE the lock goes to whoever replaced the stamp that had ended
-        Ok(old.is_none() || old == seen)
+        Self { line, lease, clock }
     }
 }
 
@@ -70,18 +42,22 @@ impl Protocol for SetnxGetset {
     }
 
     async fn attempt(&self, claim: &Claim<Self::Own>, _: Instant) -> Answer<Attempt> {
+        let name = &*claim.name;
         let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
         let stamp = self.clock.now_ms().saturating_add(lease).saturating_add(1);
         claim.own.store(stamp, Relaxed);
-        if self.line.ask(cmd("SETNX").arg(&*claim.name).arg(stamp)).await? {
+        if self.line.ask(cmd("SETNX").arg(name).arg(stamp)).await? {
             return Ok(Attempt::ours(true));
         }
-        let seen: Option<i64> = self.line.ask(cmd("GET").arg(&*claim.name)).await?;
+        let seen: Option<i64> = self.line.ask(cmd("GET").arg(name)).await?;
         //= FLAW another client's stamp against our own clock: a fast clock steals a living lock
         if seen.is_some_and(|seen| seen > self.clock.now_ms()) {
             return Ok(Attempt::ours(false));
         }
-        Ok(Attempt::ours(self.take_over(&claim.name, stamp, seen).await?))
+        //= FLAW the loser has overwritten the winner's stamp: the key no longer says when it ends
+        let old: Option<i64> = self.line.ask(cmd("GETSET").arg(name).arg(stamp)).await?;
+        //= CURE the lock goes to whoever replaced the stamp that had ended
+        Ok(Attempt::ours(old.is_none() || old == seen))
     }
 
     async fn release(&self, claim: &Claim<Self::Own>, _: Ending<'_>) -> Answer<Released> {

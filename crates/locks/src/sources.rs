@@ -31,7 +31,6 @@ sources! {
     "multi-lock": "multi.rs", "nodes.rs";
     "redlock": "redlock.rs", "nodes.rs";
     "advisory-lock": "advisory.rs";
-    "session-advisory-lock": "session_advisory.rs";
     "db-lock-table": "table.rs";
     "zookeeper-lock": "zookeeper.rs";
 }

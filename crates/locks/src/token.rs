@@ -54,13 +54,11 @@ pub struct TokenLock {
     line: Line,
     lease: Lease,
     fenced: bool,
-    in_two_calls: bool,
 }
 
 impl TokenLock {
     pub fn new(line: Line, lease: Duration) -> Self {
-        let lease = Lease { time: lease, renewed: false };
-        Self { line, lease, fenced: false, in_two_calls: false }
+        Self { line, lease: Lease { time: lease, renewed: false }, fenced: false }
     }
 
     /// Numbers the holders, for the resource to compare (see [`super::fencing`]).
@@ -75,12 +73,6 @@ impl TokenLock {
         self
     }
 
-    /// For the lesson only: compares and deletes in two calls.
-    pub fn released_in_two_calls(mut self) -> Self {
-        self.in_two_calls = true;
-        self
-    }
-
     async fn attempt_fenced(&self, claim: &Claim) -> Answer<Attempt> {
         let fence = format!("{}:fence", claim.name);
         let lease = millis(self.lease.time);
@@ -92,16 +84,6 @@ impl TokenLock {
             0 => Attempt::Taken { remaining: number.map(Duration::from_millis) },
             outcome => Attempt::Ours { fencing: number, earlier: outcome == 2 },
         })
-    }
-
-    /// Whether it was still ours.
-    async fn release_in_two_calls(&self, claim: &Claim) -> Answer<bool> {
-        let holder: Option<String> = self.line.ask(cmd("GET").arg(&*claim.name)).await?;
-        if holder.as_deref() != Some(&*claim.token) {
-            return Ok(false);
-        }
-        //= FLAW in between the lease may end, and this deletes the next holder's lock
-        self.line.ask(cmd("DEL").arg(&*claim.name)).await
     }
 }
 
@@ -138,9 +120,6 @@ impl Protocol for TokenLock {
     }
 
     async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
-        if self.in_two_calls {
-            return Ok(Released::freed(self.release_in_two_calls(claim).await?));
-        }
         //= CURE one script compares and deletes: a late release touches nobody else's lock
         let deleted: bool = self.line.call(&release(&claim.name, &claim.token)).await?;
         Ok(Released::freed(deleted))

@@ -39,15 +39,26 @@ impl Watchdog {
         lease: Duration,
     ) -> Self {
         Self::start(async move {
+            let mut pause = lease / 3;
             loop {
-                sleep(lease / 3).await;
                 //= CURE every third of the lease, for as long as the holder lives
-                while !renewed(&protocol, &claim, &hold, lease).await {
-                    if hold.is_lost() {
-                        //= CURE the holder is told: by its own clock the lease is over
-                        return hold.lose(Why::LeaseOver);
+                sleep(pause).await;
+                let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
+                    //= CURE the holder is told: by its own clock the lease is over
+                    return hold.lose(Why::LeaseOver);
+                };
+                let sent = Instant::now();
+                pause = match timeout_at(end, protocol.renew(&claim)).await {
+                    Ok(Ok(true)) if hold.renewed(sent, lease) => lease / 3,
+                    Ok(Ok(false)) => return hold.lose(Why::NotOurs),
+                    //= CURE one failed renewal is tried again, until the lease is over
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a lease was not renewed; trying again");
+                        (lease / 20).max(Duration::from_millis(1))
                     }
-                }
+                    // It is over by now.
+                    Ok(Ok(true)) | Err(_) => Duration::ZERO,
+                };
             }
         })
     }
@@ -57,33 +68,6 @@ impl Watchdog {
         self.0.abort();
         // An error is the abort itself.
         let _ = (&mut self.0).await;
-    }
-}
-
-/// One renewal; false: it failed, and `hold` says whether another may help.
-async fn renewed<P: Protocol>(
-    protocol: &P,
-    claim: &Claim<P::Own>,
-    hold: &Hold,
-    lease: Duration,
-) -> bool {
-    let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
-        return false;
-    };
-    let sent = Instant::now();
-    match timeout_at(end, protocol.renew(claim)).await {
-        Ok(Ok(true)) => hold.renewed(sent, lease),
-        Ok(Ok(false)) => {
-            hold.lose(Why::NotOurs);
-            false
-        }
-        //= CURE one failed renewal is tried again, until the lease is over
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "a lease was not renewed; trying again");
-            sleep((lease / 20).max(Duration::from_millis(1))).await;
-            false
-        }
-        Err(_) => false,
     }
 }
 

@@ -19,38 +19,18 @@
 //! fencing token. A client sees its session end later than the servers do, so it counts the lock as
 //! lost as soon as the connection is gone for longer than is safe.
 
-use super::{Held, Hold, Watchdog, Why, hold::later, prelude::*};
-use crate::zookeeper_client::{
-    Acls, Client, CreateMode, Error, EventType, OneshotWatcher, SessionState, Stat,
-};
+use super::{Held, Hold, Watchdog, Why, prelude::*};
 use std::sync::{
     Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicU32, Ordering::Relaxed},
 };
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, timeout_at};
 
-pub use super::wire::Zoo;
+pub use super::wire::{Zoo, ZooError, ZooSession, ZooWatch};
 
-const ROOT: &str = "/locks";
+/// Above the folders of all locks.
+pub const ROOT: &str = "/locks";
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Whether the request may have been executed. The client library reports `ConnectionLoss` for
-/// requests it gives up; resets, failed writes and silent servers come as `Custom`.
-fn in_doubt(error: &Error) -> bool {
-    matches!(error, Error::ConnectionLoss | Error::Custom(_))
-}
-
-/// Whether another attempt may help: with a new session, or after our node was removed, too.
-pub(super) fn is_unreachable(error: &Error) -> bool {
-    use Error::{ClientClosed, NoHosts, NoNode, SessionExpired, Timeout};
-    in_doubt(error) || matches!(error, SessionExpired | ClientClosed | Timeout | NoHosts | NoNode)
-}
-
-/// Whether a retry in this session cannot help: it is over, or the server refuses for ever.
-fn is_final(error: &Error) -> bool {
-    use Error::{AuthFailed, BadArguments, ClientClosed, NoAuth, SessionExpired};
-    matches!(error, SessionExpired | ClientClosed | AuthFailed | NoAuth | BadArguments(_))
-}
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -65,15 +45,22 @@ pub type ZooKeeperGuard = Held<ZooKeeperLock>;
 impl ZooKeeperGuard {
     /// The holder's node.
     pub fn path(&self) -> &str {
-        self.claim.own.get().map_or("", |turn| &turn.path)
+        self.undo.claim.own.turn.get().map_or("", |turn| &turn.path)
     }
 }
 
-/// A holder's turn.
-pub struct Turn {
-    spot: Spot,
+/// What an acquisition knows of its node.
+#[derive(Default)]
+pub struct Own {
+    /// How often it was created: twice, after a lost reply, and there may be two of it.
+    creates: AtomicU32,
+    turn: OnceLock<Turn>,
+}
+
+struct Turn {
+    session: ZooSession,
     path: String,
-    gone: Mutex<Option<OneshotWatcher>>,
+    gone: Mutex<Option<ZooWatch>>,
 }
 
 impl ZooKeeperLock {
@@ -83,230 +70,165 @@ impl ZooKeeperLock {
 }
 
 impl Protocol for ZooKeeperLock {
-    type Own = Arc<OnceLock<Turn>>;
+    type Own = Arc<Own>;
     const PAUSE: Duration = PAUSE;
     const RELEASES: u32 = 1;
+    const ENDS_WITH_GUARD: bool = true;
 
-    /// Stays unused: each attempt has a GUID of its own, since a session may be over.
+    /// The GUID in the name of the node.
     fn token(&self) -> String {
-        self.zoo.unique_token()
+        uuid::Uuid::new_v4().simple().to_string()
     }
 
-    async fn attempt(&self, claim: &Claim<Self::Own>, deadline: Instant) -> Answer<Attempt> {
-        let client = self.zoo.client(deadline).await?;
-        let spot = Spot::new(self.zoo.clone(), client, &claim.name);
-        let place = &spot.place;
-        place.enter(deadline).await?;
-        let Some((path, stat, gone)) = place.queue(deadline).await? else {
-            spot.leave().await?;
+    async fn attempt(&self, claim: &Claim<Arc<Own>>, deadline: Instant) -> Answer<Attempt> {
+        let session = self.zoo.session(deadline).await?;
+        let place = Place::new(&session, claim);
+        place.enter(&claim.own.creates).await?;
+        let Some((path, czxid, gone)) = place.queue(deadline).await? else {
+            place.leave().await?;
             return Ok(Attempt::Taken { remaining: None });
         };
-        if !is_connected(place.client.state()) {
-            return Err(Error::ConnectionLoss.into());
+        if !session.is_connected() {
+            return Err(ZooError::InDoubt("the connection is gone".to_owned()).into());
         }
-        let (czxid, gone) = (stat.czxid, Mutex::new(Some(gone)));
-        let _first = claim.own.set(Turn { spot, path, gone });
+        let _first = claim.own.turn.set(Turn { session, path, gone: Mutex::new(Some(gone)) });
         //= CURE the czxid of the holder's node grows from holder to holder: a fencing token
-        Ok(Attempt::Ours { fencing: u64::try_from(czxid).ok(), earlier: false })
+        Ok(Attempt::Ours { fencing: Some(czxid), earlier: false })
     }
 
-    async fn release(&self, claim: &Claim<Self::Own>, ending: Ending<'_>) -> Answer<Released> {
-        let Some(Turn { spot, path, .. }) = claim.own.get() else {
+    async fn release(&self, claim: &Claim<Arc<Own>>, ending: Ending<'_>) -> Answer<Released> {
+        let Some(Turn { session, path, .. }) = claim.own.turn.get() else {
             return Ok(Released::NotHeld);
         };
+        let place = Place::new(session, claim);
         let was_sure = !ending.hold.is_lost();
-        let removed = match spot.place.delete(path).await {
-            Ok(()) if spot.place.maybe_two.load(Relaxed) => spot.leave().await.map(|_| true),
+        let removed = match session.delete(path).await {
+            Ok(()) if claim.own.creates.load(Relaxed) > 1 => place.leave().await.map(|_| true),
             Ok(()) => Ok(true),
-            Err(Error::NoNode) => Ok(false),
-            Err(error) if is_final(&error) => Err(error),
+            Err(ZooError::NoNode) => Ok(false),
+            Err(error) if error.is_final() => Err(error),
             // The reply was lost: the node may still exist.
             Err(error) => {
-                spot.leave().await.map(|removed| removed || (was_sure && in_doubt(&error)))
+                let in_doubt = was_sure && matches!(error, ZooError::InDoubt(_));
+                place.leave().await.map(|removed| removed || in_doubt)
             }
         };
-        // The end of the session removes the rest.
-        let gone = matches!(removed, Ok(_) | Err(Error::SessionExpired | Error::ClientClosed));
-        spot.left.store(gone, Relaxed);
         match removed {
-            Err(error) if !gone => Err(error.into()),
-            removed => Ok(Released::freed(removed.unwrap_or(false))),
+            // The end of the session removes the node.
+            Err(ZooError::SessionOver(_)) => Ok(Released::NotHeld),
+            removed => Ok(Released::freed(removed?)),
         }
     }
 
-    fn keep(&self, claim: &Claim<Self::Own>, hold: &Hold) -> Option<Watchdog> {
-        let turn = claim.own.get()?;
+    async fn undo(&self, claim: &Claim<Arc<Own>>) {
+        if let Some(session) = self.zoo.current().await {
+            let _ = Place::new(&session, claim).leave().await;
+        }
+    }
+
+    /// Tells the holder that it can no longer be sure.
+    fn keep(&self, claim: &Claim<Arc<Own>>, hold: &Hold) -> Option<Watchdog> {
+        let turn = claim.own.turn.get()?;
         let gone = turn.gone.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let client = turn.spot.place.client.clone();
-        Some(Watchdog::start(watch_over(hold.clone(), client, turn.path.clone(), gone)))
-    }
-}
-
-/// A place in the queue. Dropping it leaves the queue in the background.
-struct Spot {
-    place: Arc<Place>,
-    left: AtomicBool,
-}
-
-impl Spot {
-    fn new(zoo: Zoo, client: Client, name: &str) -> Self {
-        let parent = format!("{ROOT}/{}", name.replace('/', "_"));
-        let guid = uuid::Uuid::new_v4().simple().to_string();
-        let place = Place { zoo, client, parent, guid, maybe_two: AtomicBool::new(false) };
-        Self { place: Arc::new(place), left: AtomicBool::new(false) }
-    }
-
-    async fn leave(&self) -> Result<bool, Error> {
-        let removed = self.place.leave().await?;
-        self.left.store(true, Relaxed);
-        Ok(removed)
-    }
-}
-
-impl Drop for Spot {
-    fn drop(&mut self) {
-        let runtime = tokio::runtime::Handle::try_current();
-        if let (false, Ok(runtime)) = (self.left.load(Relaxed), runtime) {
-            let place = self.place.clone();
-            runtime.spawn(async move { place.leave().await });
-        }
-    }
-}
-
-struct Place {
-    zoo: Zoo,
-    client: Client,
-    parent: String,
-    guid: String,
-    /// A create was retried: two nodes may have the GUID.
-    maybe_two: AtomicBool,
-}
-
-impl Place {
-    fn is_ours(&self, child: &str) -> bool {
-        child.strip_prefix("_c_").is_some_and(|rest| rest.starts_with(&self.guid))
-    }
-
-    async fn create(&self) -> Result<(), Error> {
-        let prefix = format!("{}/_c_{}-lock-", self.parent, self.guid);
-        let request = async {
-            //= CURE ephemeral: the node goes with its holder's session
-            let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-            let (_, number) = self.client.create(&prefix, b"", &options).await?;
-            Ok(format!("{prefix}{number}"))
-        };
-        let text = format!("create -e -s {prefix}");
-        self.zoo.ask(text, String::clone, request).await.map(drop)
-    }
-
-    async fn delete(&self, path: &str) -> Result<(), Error> {
-        let request = async { self.client.delete(path, None).await };
-        self.zoo.ask(format!("delete {path}"), |()| "deleted".to_owned(), request).await
-    }
-
-    async fn children(&self) -> Result<Vec<String>, Error> {
-        let request = async { self.client.list_children(&self.parent).await };
-        let show = |children: &Vec<String>| children.join(" ");
-        self.zoo.ask(format!("ls {}", self.parent), show, request).await
-    }
-
-    async fn watch(&self, path: &str) -> Result<(Option<Stat>, OneshotWatcher), Error> {
-        let request = async { self.client.check_and_watch_stat(path).await };
-        let show = |(stat, _): &(Option<Stat>, _)| match stat {
-            Some(stat) => format!("czxid {:#x}", stat.czxid),
-            None => "no node".to_owned(),
-        };
-        self.zoo.ask(format!("stat -w {path}"), show, request).await
-    }
-
-    /// Makes the folders of a lock, once.
-    async fn make_parent(&self) -> Result<(), Error> {
-        for (path, mode) in [(ROOT, CreateMode::Persistent), (&self.parent, CreateMode::Container)]
-        {
-            let options = mode.with_acls(Acls::anyone_all());
-            match self.client.create(path, b"", &options).await {
-                Ok(_) | Err(Error::NodeExists) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes our node, or finds it after a lost reply.
-    async fn enter(&self, deadline: Instant) -> Result<(), Error> {
-        let mut doubted = false;
-        loop {
-            let entering = async {
-                if doubted {
-                    //= CURE found by its GUID: a create whose reply was lost leaves no orphan
-                    if self.find().await?.is_some() {
-                        return Ok(());
-                    }
-                    self.maybe_two.store(true, Relaxed);
-                }
-                let created = self.create().await;
-                if matches!(created, Err(Error::NoNode)) {
-                    // Making it twice is harmless.
-                    self.make_parent().await?;
-                }
-                created
+        let (session, path, hold) = (turn.session.unwatched(), turn.path.clone(), hold.clone());
+        Some(Watchdog::start(async move {
+            let why = tokio::select! {
+                why = until_gone(&session, &path, gone) => why,
+                () = session.is_in_danger() => Why::SessionGone,
             };
-            match entering.await {
-                Err(Error::NoNode) => {}
-                Err(error) if in_doubt(&error) && Instant::now() < deadline => {
-                    sleep_until(deadline.min(later(PAUSE))).await;
-                    doubted = true;
-                }
-                other => return other,
+            hold.lose(why);
+        }))
+    }
+}
+
+async fn until_gone(session: &ZooSession, path: &str, gone: ZooWatch) -> Why {
+    let mut watch = Some(gone);
+    loop {
+        if let Some(watch) = watch.take() {
+            watch.fired().await;
+        }
+        match session.watch(path).await {
+            // It was written to, which nobody does.
+            Ok((Some(_), again)) => watch = Some(again),
+            Ok((None, _)) => return Why::NotOurs,
+            Err(error) if error.is_final() => return Why::SessionGone,
+            // The connection is looked after elsewhere.
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// A place in a queue, within a session.
+struct Place<'a> {
+    session: &'a ZooSession,
+    folder: String,
+    /// What the name of the node begins with.
+    name: String,
+}
+
+impl<'a> Place<'a> {
+    fn new(session: &'a ZooSession, claim: &Claim<Arc<Own>>) -> Self {
+        let folder = format!("{ROOT}/{}", claim.name.replace('/', "_"));
+        Self { session, folder, name: format!("_c_{}-lock-", claim.token) }
+    }
+
+    fn path(&self, child: &str) -> String {
+        format!("{}/{child}", self.folder)
+    }
+
+    /// Makes our node, or finds the one of an earlier attempt.
+    async fn enter(&self, creates: &AtomicU32) -> Result<(), ZooError> {
+        if creates.load(Relaxed) > 0 && self.find().await?.is_some() {
+            return Ok(());
+        }
+        creates.fetch_add(1, Relaxed);
+        let prefix = self.path(&self.name);
+        loop {
+            //= CURE ephemeral: the node goes with its holder's session
+            match self.session.create_ephemeral(&prefix).await {
+                Err(ZooError::NoNode) => self.session.make_folders(ROOT, &self.folder).await?,
+                created => return created.map(drop),
             }
         }
     }
 
     /// Our node. Asked for when in doubt, so it syncs first: an old list would not do.
-    async fn find(&self) -> Result<Option<String>, Error> {
-        let syncing = async { self.client.sync(&self.parent).await };
-        let text = format!("sync {}", self.parent);
-        self.zoo.ask(text, |()| "synced".to_owned(), syncing).await?;
-        let children = match self.children().await {
-            Err(Error::NoNode) => return Ok(None),
-            other => other?,
+    async fn find(&self) -> Result<Option<String>, ZooError> {
+        self.session.sync(&self.folder).await?;
+        //= CURE found by its GUID: a create whose reply was lost leaves no orphan
+        let mut children = match self.session.children(&self.folder).await {
+            Err(ZooError::NoNode) => return Ok(None),
+            children => children?.into_iter(),
         };
-        let ours = children.into_iter().find(|child| self.is_ours(child));
-        Ok(ours.map(|child| format!("{}/{child}", self.parent)))
+        let ours = children.find(|child| child.starts_with(&self.name));
+        Ok(ours.map(|child| self.path(&child)))
     }
 
-    /// Waits for our turn, or the deadline. If there are two nodes of ours, the one with the turn
-    /// is watched, numbered and deleted.
-    async fn queue(
-        &self,
-        deadline: Instant,
-    ) -> Result<Option<(String, Stat, OneshotWatcher)>, Error> {
+    /// Waits for our turn, or the deadline: answers the node, its number, and a watch that fires if
+    /// somebody removes it. Of two nodes of ours it is the one with the turn.
+    async fn queue(&self, deadline: Instant) -> Result<Option<(String, u64, ZooWatch)>, ZooError> {
         // The number that the server appended; other names are not in the queue.
         let number = |child: &str| child.rsplit_once("lock-")?.1.parse::<i64>().ok();
         loop {
-            let children = self.children().await?.into_iter();
+            let children = self.session.children(&self.folder).await?.into_iter();
             let mut queue: Vec<(i64, String)> =
                 children.filter_map(|child| Some((number(&child)?, child))).collect();
             queue.sort_unstable();
             // Without ours it was removed, or the session is over.
-            let ours = queue.iter().position(|(_, child)| self.is_ours(child));
-            let turn = ours.ok_or(Error::NoNode)?;
+            let ours = queue.iter().position(|(_, child)| child.starts_with(&self.name));
+            let turn = ours.ok_or(ZooError::NoNode)?;
             if turn == 0 {
-                // The watch fires if somebody removes the holder's node.
-                let path = format!("{}/{}", self.parent, queue[0].1);
-                let (stat, gone) = self.watch(&path).await?;
-                return Ok(Some((path, stat.ok_or(Error::NoNode)?, gone)));
+                let path = self.path(&queue[0].1);
+                let (czxid, gone) = self.session.watch(&path).await?;
+                return Ok(Some((path, czxid.ok_or(ZooError::NoNode)?, gone)));
             }
             if Instant::now() >= deadline {
                 return Ok(None);
             }
+            let before = self.path(&queue[turn - 1].1);
             //= CURE each watches its predecessor only: a release wakes one, not the herd
-            let before = format!("{}/{}", self.parent, queue[turn - 1].1);
-            if let (Some(_), changed) = self.watch(&before).await? {
-                tokio::select! {
-                    _ = changed.changed() => {}
-                    () = sleep_until(deadline) => {}
-                }
+            if let (Some(_), changed) = self.session.watch(&before).await? {
+                let _ = timeout_at(deadline, changed.fired()).await;
             }
             // The predecessor has gone, which need not make us first.
         }
@@ -314,79 +236,26 @@ impl Place {
 
     /// Removes all our nodes; gives up only when the session has ended, which removes them too.
     /// Answers whether there was one.
-    async fn leave(&self) -> Result<bool, Error> {
+    async fn leave(&self) -> Result<bool, ZooError> {
         let mut any = false;
         loop {
             let removing = async {
                 match self.find().await? {
-                    None => Ok(None),
-                    Some(path) => self.delete(&path).await.map(Some),
+                    None => Ok(false),
+                    Some(path) => self.session.delete(&path).await.map(|()| true),
                 }
             };
             match removing.await {
-                Ok(Some(())) => any = true,
-                Ok(None) => return Ok(any),
-                Err(Error::NoNode) => {}
-                Err(error) if is_final(&error) => return Err(error),
-                Err(_) if self.client.state().is_terminated() => {
-                    return Err(Error::SessionExpired);
+                Ok(true) => any = true,
+                Ok(false) => return Ok(any),
+                Err(ZooError::NoNode) => {}
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) if self.session.is_over() => {
+                    return Err(ZooError::SessionOver(error.to_string()));
                 }
                 // Transient: in doubt, throttled, moved.
                 Err(_) => sleep(PAUSE).await,
             }
-        }
-    }
-}
-
-fn is_connected(state: SessionState) -> bool {
-    matches!(state, SessionState::SyncConnected | SessionState::ConnectedReadOnly)
-}
-
-/// Marks the lock as lost when the holder can no longer be sure.
-///
-/// The server counts the session's end from the last request that reached it. The client notices
-/// silence after two fifths of the timeout, and its last answer may have been on its way as long;
-/// an eighth is safely left then. A connection that is back by then costs nothing.
-async fn watch_over(hold: Hold, client: Client, path: String, gone: OneshotWatcher) {
-    let grace = client.session_timeout() / 8;
-    let mut states = client.state_watcher();
-    let node_gone = async {
-        let mut watcher = gone;
-        loop {
-            match watcher.changed().await.event_type {
-                EventType::NodeDeleted => return Why::NotOurs,
-                EventType::Session => return Why::SessionGone,
-                // A write: the node exists, but the watch is used up.
-                _ => {}
-            }
-            watcher = loop {
-                match client.check_and_watch_stat(&path).await {
-                    Ok((Some(_), watcher)) => break watcher,
-                    Ok((None, _)) => return Why::NotOurs,
-                    Err(error) if is_final(&error) => return Why::SessionGone,
-                    // The connection is checked below.
-                    Err(_) => sleep(PAUSE).await,
-                }
-            };
-        }
-    };
-    tokio::pin!(node_gone);
-    let mut state = client.state();
-    loop {
-        let too_long = async {
-            if is_connected(state) {
-                std::future::pending().await
-            } else {
-                sleep(grace).await;
-            }
-        };
-        tokio::select! {
-            why = &mut node_gone => return hold.lose(why),
-            () = too_long => return hold.lose(Why::SessionGone),
-            new = states.changed() => state = new,
-        }
-        if state.is_terminated() {
-            return hold.lose(Why::SessionGone);
         }
     }
 }

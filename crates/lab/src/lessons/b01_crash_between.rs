@@ -1,12 +1,15 @@
 //! B1: a crash between SETNX and EXPIRE, and repairs that let two in.
 
 use super::prelude::*;
+use locks::{Answer, Attempt, Claim, Ending, Protocol, Released};
 use locks::{SetnxExpire, TokenLock, setnx_expire::Repair};
+use redis::cmd;
+use tokio::time::Instant;
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
     for_ever(&stage).await?;
-    both_repair(&stage, "del-and-setnx", Repair::DeleteAndTake).await?;
-    both_repair(&stage, "take-over", Repair::TakeOver).await?;
+    both_repair(&stage, "del-and-setnx", None).await?;
+    both_repair(&stage, "take-over", Some(Repair::TakeOver)).await?;
     only_expire(&stage).await?;
     one_command(&stage).await
 }
@@ -36,12 +39,12 @@ async fn dead_lock(stage: &Stage) -> Result<(), Trouble> {
 }
 
 /// Bob and Carol both find a lock without an end before either of them repairs it.
-async fn both_repair(stage: &Stage, act: &str, repair: Repair) -> Result<(), Trouble> {
+async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result<(), Trouble> {
     stage.act(act).await?;
     dead_lock(stage).await?;
     let [bob, carol] = stage.clients(["bob", "carol"]);
-    let mut his = bob.acquires(&lock(&bob, LONG, repair)?, ZERO);
-    let mut hers = carol.acquires(&lock(&carol, LONG, repair)?, ZERO);
+    let mut his = bob.acquires(&AnyRepair::new(bob.line()?, LONG, repair), ZERO);
+    let mut hers = carol.acquires(&AnyRepair::new(carol.line()?, LONG, repair), ZERO);
     for doing in [&mut his, &mut hers] {
         doing.next("try").await?;
         doing.next("look").await?;
@@ -84,6 +87,50 @@ fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire,
     Ok(SetnxExpire::new(client.line()?, lease).repaired_by(repair))
 }
 
+/// The lock with one more repair, if no sound one is given: DEL, then SETNX, which fails.
+#[derive(Clone)]
+pub struct AnyRepair {
+    line: Line,
+    lock: SetnxExpire,
+    repair: Option<Repair>,
+}
+
+impl AnyRepair {
+    pub fn new(line: Line, lease: Duration, repair: Option<Repair>) -> Self {
+        let lock = SetnxExpire::new(line.clone(), lease);
+        Self { line, lock: lock.repaired_by(repair.unwrap_or(Repair::Never)), repair }
+    }
+}
+
+impl Protocol for AnyRepair {
+    type Own = ();
+    const PAUSE: Duration = SetnxExpire::PAUSE;
+    const RELEASES: u32 = SetnxExpire::RELEASES;
+
+    fn token(&self) -> String {
+        self.lock.token()
+    }
+
+    async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
+        let tried = self.lock.attempt(claim, deadline).await?;
+        let is_late = Instant::now() >= deadline && matches!(tried, Attempt::Taken { .. });
+        if !is_late
+            || self.repair.is_some()
+            || self.line.ask::<i64>(cmd("PTTL").arg(&*claim.name)).await? != -1
+        {
+            return Ok(tried);
+        }
+        //= FLAW this may delete what another repairer has just taken
+        self.line.ask::<()>(cmd("DEL").arg(&*claim.name)).await?;
+        self.lock.attempt(claim, deadline).await
+    }
+
+    async fn release(&self, claim: &Claim, ending: Ending<'_>) -> Answer<Released> {
+        self.lock.release(claim, ending).await
+    }
+}
+
+const HERE: &str = "crates/lab/src/lessons/b01_crash_between.rs";
 const SETNX_EXPIRE: &str = "crates/locks/src/setnx_expire.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -93,10 +140,10 @@ pub const LESSON: Lesson = Lesson {
     options: &[LEASE_MS, choice("crash", &["between", "after"])],
     cast: &[ALICE, BOB, CAROL, REDIS],
     acts: &[
-        failure("for-ever", &[mark(SETNX_EXPIRE, "self.expire(name)")]),
-        flaw_of_the_cure("del-and-setnx", &[mark(SETNX_EXPIRE, "cmd(\"DEL\")")]),
-        flaw_of_the_cure("take-over", &[mark(SETNX_EXPIRE, "let _ = self.setnx(name)")]),
-        cure("only-expire", &[mark(SETNX_EXPIRE, "self.expire(name)")]),
+        failure("for-ever", &[mark(SETNX_EXPIRE, "cmd(\"PEXPIRE\")")]),
+        flaw_of_the_cure("del-and-setnx", &[mark(HERE, "cmd(\"DEL\")")]),
+        flaw_of_the_cure("take-over", &[mark(SETNX_EXPIRE, "cmd(\"SETNX\")")]),
+        cure("only-expire", &[mark(SETNX_EXPIRE, "(&expire)")]),
         cure("one-command", &[mark("crates/locks/src/token.rs", "\"NX\"")]),
     ],
 };

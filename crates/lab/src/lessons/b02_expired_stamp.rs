@@ -1,28 +1,41 @@
 //! B2: the expiry time is the value; two see it expired; GETSET decides, and what that leaves open.
 
-use super::prelude::*;
-use locks::{SetnxGetset, TokenLock, setnx_getset::Takeover};
+use super::{prelude::*, stage::client::Outcome};
+use locks::wire::{Clock, millis};
+use locks::{Answer, Attempt, Claim, Ending, Protocol, Released, SetnxGetset, TokenLock};
+use redis::cmd;
+use tokio::time::Instant;
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
-    both_take_over(&stage, "del-and-setnx", Takeover::DeleteAndSetnx).await?;
-    both_take_over(&stage, "getset", Takeover::Getset).await?;
+    both_take_over(&stage, "del-and-setnx", DeleteAndSetnx::new).await?;
+    both_take_over(&stage, "getset", SetnxGetset::new).await?;
     overwritten(&stage).await?;
-    clock_skew(&stage).await?;
-    server_clock(&stage).await
+    fast_clock(&stage, "clock-skew", SetnxGetset::new).await?;
+    fast_clock(&stage, "server-clock", |line, lease, _| TokenLock::new(line, lease)).await
 }
 
-async fn both_take_over(stage: &Stage, act: &str, how: Takeover) -> Result<(), Trouble> {
+type New<L> = fn(Line, Duration, Clock) -> L;
+
+async fn both_take_over<L>(stage: &Stage, act: &str, new: New<L>) -> Result<(), Trouble>
+where
+    L: Lock + Clone,
+{
     stage.act(act).await?;
     let [bob, carol] = expired(stage).await?;
-    let mut his = bob.acquires(&lock(stage, &bob)?.taken_over_by(how), ZERO);
-    let mut hers = carol.acquires(&lock(stage, &carol)?.taken_over_by(how), ZERO);
+    let his = bob.acquires(&lock(stage, &bob, new)?, ZERO);
+    let hers = carol.acquires(&lock(stage, &carol, new)?, ZERO);
+    let [his, hers] = race(his, hers).await?;
+    let _held = (his?, hers?);
+    stage.ends(stage.overlap())
+}
+
+/// Both look before either of them takes over.
+async fn race<T: Outcome>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], Trouble> {
     for doing in [&mut his, &mut hers] {
         doing.next("try").await?;
         doing.next("look").await?;
     }
-    let _his = his.rest("take-over").await??;
-    let _hers = hers.rest("take-over-too").await??;
-    stage.ends(stage.overlap())
+    Ok([his.rest("take-over").await?, hers.rest("take-over-too").await?])
 }
 
 async fn overwritten(stage: &Stage) -> Result<(), Trouble> {
@@ -30,46 +43,33 @@ async fn overwritten(stage: &Stage) -> Result<(), Trouble> {
     let [bob, carol] = expired(stage).await?;
     // Bob's work needs long, Carol's does not.
     let long = SetnxGetset::new(bob.line()?, stage.lease() * 10, bob.clock.clone());
-    let mut his = bob.acquires(&long, ZERO);
-    let mut hers = carol.acquires(&lock(stage, &carol)?, ZERO);
-    for doing in [&mut his, &mut hers] {
-        doing.next("try").await?;
-        doing.next("look").await?;
-    }
-    let _his = his.rest("take-over").await??;
-    let _lost = hers.rest("take-over-too").await??;
+    let hers = carol.acquires(&lock(stage, &carol, SetnxGetset::new)?, ZERO);
+    let [his, hers] = race(bob.acquires(&long, ZERO), hers).await?;
+    let _held = (his?, hers?);
     let dave = stage.client("dave");
     dave.clock
         .set_offset_ms(stage.options().whole("pause_ms") + 2 * stage.options().whole("lease_ms"));
     stage.plays("dave", "time-passes").await?;
-    let _daves = dave.acquires(&lock(stage, &dave)?, ZERO).rest("dave-tries").await??;
+    let _daves =
+        dave.acquires(&lock(stage, &dave, SetnxGetset::new)?, ZERO).rest("dave-tries").await??;
     stage.ends(stage.overlap())
 }
 
-async fn clock_skew(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("clock-skew").await?;
+/// Alice has the lock, and Bob's clock is ahead.
+async fn fast_clock<L: Lock + Clone>(stage: &Stage, act: &str, new: New<L>) -> Result<(), Trouble> {
+    stage.act(act).await?;
     let [alice, bob] = stage.clients(["alice", "bob"]);
-    let _hers = alice.takes(&lock(stage, &alice)?, "take").await?;
+    let _hers = alice.takes(&lock(stage, &alice, new)?, "take").await?;
     bob.clock.set_offset_ms(stage.options().whole("skew_ms"));
     stage.plays("bob", "runs-fast").await?;
-    let _his = bob.acquires(&lock(stage, &bob)?, ZERO).rest("bob-tries").await??;
-    stage.ends(stage.overlap())
-}
-
-async fn server_clock(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("server-clock").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
-    let _hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "take").await?;
-    bob.clock.set_offset_ms(stage.options().whole("skew_ms"));
-    stage.plays("bob", "runs-fast").await?;
-    let _his = bob.tries(&TokenLock::new(bob.line()?, stage.lease()), "bob-tries").await?;
+    let _his = bob.acquires(&lock(stage, &bob, new)?, ZERO).rest("bob-tries").await??;
     stage.ends(stage.overlap())
 }
 
 /// Alice takes the lock and dies; then time passes, on everybody's clock.
 async fn expired(stage: &Stage) -> Result<[Client; 2], Trouble> {
     let alice = stage.client("alice");
-    let held = alice.takes(&lock(stage, &alice)?, "acquire").await?;
+    let held = alice.takes(&lock(stage, &alice, SetnxGetset::new)?, "acquire").await?;
     alice.crashes(held, "crash").await?;
     let others = stage.clients(["bob", "carol"]);
     for client in &others {
@@ -79,10 +79,54 @@ async fn expired(stage: &Stage) -> Result<[Client; 2], Trouble> {
     Ok(others)
 }
 
-fn lock(stage: &Stage, client: &Client) -> Result<SetnxGetset, Trouble> {
-    Ok(SetnxGetset::new(client.line()?, stage.lease(), client.clock.clone()))
+fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L, Trouble> {
+    Ok(new(client.line()?, stage.lease(), client.clock.clone()))
 }
 
+/// The failing variant: whoever sees the end deletes the stamp, and takes the lock like a free one.
+#[derive(Clone)]
+struct DeleteAndSetnx {
+    line: Line,
+    clock: Clock,
+    lease: Duration,
+}
+
+impl DeleteAndSetnx {
+    fn new(line: Line, lease: Duration, clock: Clock) -> Self {
+        Self { line, clock, lease }
+    }
+}
+
+impl Protocol for DeleteAndSetnx {
+    type Own = ();
+
+    fn token(&self) -> String {
+        "stamp".to_owned()
+    }
+
+    async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
+        let (name, now) = (&*claim.name, self.clock.now_ms());
+        let mut setnx = cmd("SETNX");
+        setnx.arg(name).arg(now.saturating_add_unsigned(millis(self.lease) + 1));
+        if self.line.ask(&setnx).await? {
+            return Ok(Attempt::ours(true));
+        }
+        let seen: Option<i64> = self.line.ask(cmd("GET").arg(name)).await?;
+        if seen.is_some_and(|seen| seen > now) {
+            return Ok(Attempt::ours(false));
+        }
+        //= FLAW of two that saw the end, the second deletes what the first has just taken
+        self.line.ask::<()>(cmd("DEL").arg(name)).await?;
+        Ok(Attempt::ours(self.line.ask(&setnx).await?))
+    }
+
+    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        self.line.ask::<()>(cmd("DEL").arg(&*claim.name)).await?;
+        Ok(Released::Freed)
+    }
+}
+
+const HERE: &str = "crates/lab/src/lessons/b02_expired_stamp.rs";
 const SETNX_GETSET: &str = "crates/locks/src/setnx_getset.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -96,7 +140,7 @@ pub const LESSON: Lesson = Lesson {
     ],
     cast: &[ALICE, BOB, CAROL, client("dave"), REDIS],
     acts: &[
-        failure("del-and-setnx", &[mark(SETNX_GETSET, "cmd(\"DEL\").arg(name)")]),
+        failure("del-and-setnx", &[mark(HERE, "cmd(\"DEL\")")]),
         cure("getset", &[mark(SETNX_GETSET, "old == seen")]),
         flaw_of_the_cure("overwritten", &[mark(SETNX_GETSET, "cmd(\"GETSET\")")]),
         flaw_of_the_cure("clock-skew", &[mark(SETNX_GETSET, "self.clock.now_ms()")]),

@@ -1,7 +1,10 @@
 //! B3: work outlives the lease, and the unlock removes somebody else's lock.
 
 use super::prelude::*;
+use locks::{Answer, Attempt, Claim, Ending, Lease, Protocol, Released};
 use locks::{SetPxNoOwner, TokenLock};
+use redis::cmd;
+use tokio::time::Instant;
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
     if stage.options().is("token", "on") {
@@ -9,8 +12,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
     } else {
         scene(&stage, "plain-del", SetPxNoOwner::new).await?;
     }
-    let in_two_calls = |line, lease| TokenLock::new(line, lease).released_in_two_calls();
-    scene(&stage, "two-calls", in_two_calls).await?;
+    scene(&stage, "two-calls", InTwoCalls::new).await?;
     scene(&stage, "one-script", TokenLock::new).await
 }
 
@@ -55,6 +57,45 @@ async fn reads_if_it_holds<G>(
     }
 }
 
+/// The failing variant: a token lock whose client compares, and then deletes.
+#[derive(Clone)]
+struct InTwoCalls {
+    line: Line,
+    lock: TokenLock,
+}
+
+impl InTwoCalls {
+    fn new(line: Line, lease: Duration) -> Self {
+        Self { lock: TokenLock::new(line.clone(), lease), line }
+    }
+}
+
+impl Protocol for InTwoCalls {
+    type Own = ();
+
+    fn token(&self) -> String {
+        self.lock.token()
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.lock.lease()
+    }
+
+    async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
+        self.lock.attempt(claim, deadline).await
+    }
+
+    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        let holder: Option<String> = self.line.ask(cmd("GET").arg(&*claim.name)).await?;
+        if holder.as_deref() != Some(&*claim.token) {
+            return Ok(Released::NotHeld);
+        }
+        //= FLAW in between the lease may end, and this deletes the next holder's lock
+        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
+        Ok(if deleted { Released::Freed } else { Released::NotHeld })
+    }
+}
+
 pub const LESSON: Lesson = Lesson {
     number: 3,
     id: "b03",
@@ -63,7 +104,10 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, CAROL, REDIS, SHOP],
     acts: &[
         failure("plain-del", &[mark("crates/locks/src/set_px_no_owner.rs", "cmd(\"DEL\")")]),
-        flaw_of_the_cure("two-calls", &[mark("crates/locks/src/token.rs", "cmd(\"DEL\")")]),
+        flaw_of_the_cure(
+            "two-calls",
+            &[mark("crates/lab/src/lessons/b03_foreign_delete.rs", "cmd(\"DEL\")")],
+        ),
         cure("one-script", &[mark("crates/locks/src/scripts/token_release.lua", "ARGV[1]")]),
     ],
 };

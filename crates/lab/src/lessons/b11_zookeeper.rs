@@ -1,7 +1,7 @@
 //! B11: ZooKeeper: the session is over while its holder sleeps; an orphan after a lost reply.
 
 use super::{prelude::*, proxy::Proxy, zoo::*};
-use locks::zookeeper_client::{Acls, Client as Session, CreateMode, Error};
+use locks::zookeeper::{ZooError, ZooSession};
 use locks::{LockError, wire::Reply};
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
@@ -86,7 +86,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     //= FLAW The client makes another node: by nothing would it know the first one again.
     let node = enter_carelessly(&session, &path).await.map_err(LockError::from)?;
     stage.orders_to("alice", "zookeeper", "create", command, node.clone()).await?;
-    session.delete(&node, None).await.map_err(LockError::from)?;
+    session.delete(&node).await.map_err(LockError::from)?;
     stage.orders_to("alice", "zookeeper", "unlock", format!("delete {node}"), "deleted").await?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
     let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
@@ -128,11 +128,8 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
 const CAME: &str = "a reply came that was swallowed";
 
 /// The failing variant: a place in the queue without a name of one's own.
-async fn enter_carelessly(session: &Session, path: &str) -> Result<String, Error> {
-    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let prefix = format!("{path}/lock-");
-    let (_, number) = session.create(&prefix, b"", &options).await?;
-    Ok(format!("{prefix}{number}"))
+async fn enter_carelessly(session: &ZooSession, path: &str) -> Result<String, ZooError> {
+    session.create_ephemeral(&format!("{path}/lock-")).await
 }
 
 const SHOPPING: &str = "crates/lab/src/lessons/stage/shopping.rs";
@@ -152,6 +149,6 @@ pub const LESSON: Lesson = Lesson {
         failure("session-over", &[mark(SHOPPING, "sql.execute(SELL")]),
         cure("czxid", &[mark("crates/locks/src/fencing.rs", "let written")]),
         failure("orphan", &[ORPHAN]),
-        cure("guid", &[mark("crates/locks/src/zookeeper.rs", "self.find()")]),
+        cure("guid", &[mark("crates/locks/src/zookeeper.rs", "session.children(")]),
     ],
 };

@@ -6,9 +6,12 @@ use crate::{
     strategy::{Need, Words},
 };
 use embedded::{ZooKeeperServer, ZooKeeperSettings};
-use locks::LockError;
+use locks::{
+    LockError,
+    zookeeper::{Zoo, ZooSession},
+};
 use std::{sync::Arc, time::Duration};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 /// The servers that plays run on.
 pub struct Environment {
@@ -17,7 +20,7 @@ pub struct Environment {
     pub nodes: Nodes,
     zookeeper: Mutex<Option<ZooKeeperServer>>,
     /// The stage hand's own session with it.
-    zoo: Mutex<Option<locks::zookeeper_client::Client>>,
+    zoo: Mutex<Option<Zoo>>,
 }
 
 impl Environment {
@@ -53,19 +56,13 @@ impl Environment {
         Ok(running.insert(server).address().to_string())
     }
 
-    pub async fn zoo_client(&self) -> Result<locks::zookeeper_client::Client, Trouble> {
-        let mut current = self.zoo.lock().await;
-        if let Some(client) = current.as_ref().filter(|client| !client.state().is_terminated()) {
-            return Ok(client.clone());
-        }
+    pub async fn zoo_client(&self) -> Result<ZooSession, Trouble> {
+        // Nobody on stage waits for this session's end.
+        const TIMEOUT: Duration = Duration::from_secs(20);
         let address = self.zookeeper().await?;
-        let connecting = locks::zookeeper_client::Client::connect(&address);
-        let client = tokio::time::timeout(Duration::from_secs(5), connecting)
-            .await
-            .map_err(|_| LockError::from(locks::zookeeper_client::Error::Timeout))?
-            .map_err(LockError::from)?;
-        *current = Some(client.clone());
-        Ok(client)
+        let mut zoo = self.zoo.lock().await;
+        let zoo = zoo.get_or_insert_with(|| Zoo::new(&address, TIMEOUT));
+        Ok(zoo.session(Instant::now()).await.map_err(LockError::from)?)
     }
 
     pub async fn lacks(&self, need: Need) -> Option<Words> {

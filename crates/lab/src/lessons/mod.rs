@@ -33,7 +33,7 @@ pub mod stage;
 pub mod terminal;
 pub mod timeline;
 
-mod b01_crash_between;
+pub(crate) mod b01_crash_between;
 mod b02_expired_stamp;
 mod b03_foreign_delete;
 mod b04_lease_over;

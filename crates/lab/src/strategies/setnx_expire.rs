@@ -1,22 +1,22 @@
 //! `setnx-expire`: a lock of two commands, SETNX and PEXPIRE.
 
-use crate::prelude::*;
-use locks::{SetnxExpire, setnx_expire::Repair};
+use crate::{lessons::b01_crash_between::AnyRepair, prelude::*};
+use locks::setnx_expire::Repair;
 
 pub struct Node {
-    lock: SetnxExpire,
+    lock: AnyRepair,
 }
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let crash = ("PEXPIRE", "between SETNX and EXPIRE");
     let redis = stand.line_between(crash, ("PTTL", "the key has no expiry"));
     let repair = match stand.choice("repair") {
-        "never" => Repair::Never,
-        "delete-and-take" => Repair::DeleteAndTake,
-        "only-expire" => Repair::OnlyExpire,
-        _ => Repair::TakeOver,
+        "delete-and-take" => None,
+        "never" => Some(Repair::Never),
+        "only-expire" => Some(Repair::OnlyExpire),
+        _ => Some(Repair::TakeOver),
     };
-    Ok(Node { lock: SetnxExpire::new(redis, stand.millis("lease_ms")).repaired_by(repair) })
+    Ok(Node { lock: AnyRepair::new(redis, stand.millis("lease_ms"), repair) })
 }
 
 impl Sell for Node {

@@ -2,12 +2,8 @@
 
 use std::{
     collections::HashSet,
-    ops::Sub,
     panic::Location,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Counts round trips. Clones count together.
@@ -15,20 +11,13 @@ use std::{
 /// A request with its reply is one, a script too. Connecting is not counted, nor preparing a
 /// statement, once a connection.
 #[derive(Debug, Clone, Default)]
-pub struct Meter(Arc<Counts>);
+pub struct Meter(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    trips: [AtomicU64; 3],
-    /// The lines of source that have sent something.
-    lines: Mutex<HashSet<(&'static str, u32)>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Server {
-    Redis,
-    Postgres,
-    ZooKeeper,
+    trips: RoundTrips,
+    /// The lines of source that have sent something; a script stands here without a line.
+    lines: HashSet<(&'static str, u32)>,
 }
 
 /// The counts of a [`Meter`].
@@ -39,50 +28,46 @@ pub struct RoundTrips {
     pub zookeeper: u64,
 }
 
+/// Whose round trips.
+pub(crate) type Server = fn(&mut RoundTrips) -> &mut u64;
+
 impl RoundTrips {
     pub fn total(self) -> u64 {
         self.redis + self.postgres + self.zookeeper
     }
 }
 
-impl Sub for RoundTrips {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
-        Self {
-            redis: self.redis.saturating_sub(before.redis),
-            postgres: self.postgres.saturating_sub(before.postgres),
-            zookeeper: self.zookeeper.saturating_sub(before.zookeeper),
-        }
-    }
-}
-
 impl Meter {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn round_trips(&self) -> RoundTrips {
-        let [redis, postgres, zookeeper] =
-            [0, 1, 2].map(|server: usize| self.0.trips[server].load(Relaxed));
-        RoundTrips { redis, postgres, zookeeper }
+        self.counts().trips
+    }
+
+    /// Begins to count anew; answers what was counted so far.
+    pub(crate) fn take(&self) -> RoundTrips {
+        std::mem::take(&mut self.counts().trips)
     }
 
     /// Notes that this line was executed.
     pub fn passed(&self, at: &'static Location<'static>) {
-        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.insert((at.file(), at.line()));
+        self.counts().lines.insert((at.file(), at.line()));
     }
 
-    /// Notes that this script was run: its name, without a line.
+    /// Notes that this script was run.
     pub(crate) fn ran(&self, script: &'static str) {
-        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.insert((script, 0));
+        self.counts().lines.insert((script, 0));
     }
 
     /// File and line of every call that has sent something.
     pub fn lines(&self) -> HashSet<(&'static str, u32)> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counts().lines.clone()
     }
 
     pub(crate) fn count(&self, server: Server, at: &'static Location<'static>) {
         self.passed(at);
-        self.0.trips[server as usize].fetch_add(1, Relaxed);
+        *server(&mut self.counts().trips) += 1;
     }
 }

@@ -22,6 +22,6 @@ pub use self::redis::Line;
 pub use meter::{Meter, RoundTrips};
 pub use script::{LuaScript, ScriptCall};
 pub use sql::{Binding, Sql, SqlTransaction};
-pub use tap::{Broken, Clock, Reply, Sent, Verdict, Watcher, millis};
+pub use tap::{Clock, Reply, Sent, Tapped, Verdict, Watcher, millis};
 pub use wakeups::{Wake, Wakeups};
-pub use zoo::Zoo;
+pub use zoo::{Zoo, ZooError, ZooSession, ZooWatch};

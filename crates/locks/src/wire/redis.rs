@@ -4,10 +4,9 @@
 //! knows what a silent connection will still deliver.
 
 use super::{
-    meter::Server,
     script::{ScriptCall, words_of},
-    tap::{Tap, tapped},
-    wakeups::{self, Channels, Wakeups},
+    tap::Tapped,
+    wakeups::{Channels, Wakeups, listening},
 };
 use crate::LockError;
 use redis::{
@@ -15,37 +14,24 @@ use redis::{
     aio::MultiplexedConnection,
 };
 use std::{
-    fmt,
+    io,
     panic::Location,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Weak},
     time::Duration,
 };
+use tokio::{sync::Mutex, time::timeout};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One client's connection to one Redis. Clones share it.
-#[derive(Clone)]
-pub struct Line {
-    pub(super) wire: Arc<Wire>,
-    pub(super) tap: Tap,
-}
-
-tapped!(Line);
-
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Line({} to {})", self.tap.client, self.tap.node)
-    }
-}
+pub type Line = Tapped<Arc<Wire>>;
 
 /// The connection itself.
-pub(super) struct Wire {
+pub struct Wire {
     client: redis::Client,
     connect_timeout: Duration,
     response_timeout: Duration,
     connection: Mutex<Option<MultiplexedConnection>>,
-    /// One task connects; the others wait for it.
-    connecting: tokio::sync::Mutex<()>,
     channels: Channels,
 }
 
@@ -62,20 +48,14 @@ impl Line {
         response: Duration,
     ) -> Result<Self, RedisError> {
         let wire = Wire::new(redis::Client::open(url)?, connect, response);
-        Ok(Self { wire, tap: Tap::new(Server::Redis, "redis") })
-    }
-
-    /// Names the node; "redis" by default.
-    pub fn to(mut self, node: &str) -> Self {
-        self.tap.node = node.into();
-        self
+        Ok(Self::around(wire, |trips| &mut trips.redis, "redis"))
     }
 
     /// The same with its own connection, like another process.
     pub fn another_connection(&self) -> Self {
-        let Wire { client, connect_timeout, response_timeout, .. } = &*self.wire;
-        let wire = Wire::new(client.clone(), *connect_timeout, *response_timeout);
-        Self { wire, tap: self.tap.clone() }
+        let Wire { client, connect_timeout, response_timeout, .. } = &*self.connection;
+        let connection = Wire::new(client.clone(), *connect_timeout, *response_timeout);
+        Self { connection, tap: self.tap.clone() }
     }
 
     /// Sends one command.
@@ -84,9 +64,7 @@ impl Line {
         &'a self,
         command: &'a Cmd,
     ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
-        let at = Location::caller();
-        let text = || (words_of(command).join(" "), None);
-        async move { self.parse(self.tap.pass(at, text, show, self.wire.query(command)).await) }
+        self.pass(move || words_of(command).join(" "), self.connection.query(command))
     }
 
     /// Runs a script by its hash, or its source where Redis does not know it.
@@ -96,34 +74,65 @@ impl Line {
         call: &'a ScriptCall,
     ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
         let at = Location::caller();
-        self.tap.meter.ran(call.script.name);
-        let request = async {
-            match self.wire.query(&call.evalsha).await {
+        let (wire, meter) = (&self.connection, &self.tap.meter);
+        meter.ran(call.script.name);
+        let request = async move {
+            match wire.query(&call.evalsha).await {
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.tap.meter.count(Server::Redis, at);
-                    self.wire.query(&call.eval()).await
+                    meter.count(|trips| &mut trips.redis, at);
+                    wire.query(&call.eval()).await
                 }
                 other => other,
             }
         };
-        let text = || (call.text(), Some(call.script.name));
-        async move { self.parse(self.tap.pass(at, text, show, request).await) }
+        self.pass(move || call.text(), request)
     }
 
-    /// Subscribes, on a connection of its own for each channel.
+    #[track_caller]
+    fn pass<'a, T: FromRedisValue + Send>(
+        &'a self,
+        text: impl FnOnce() -> String + Send + 'a,
+        request: impl Future<Output = Result<Value, RedisError>> + Send + 'a,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
+        let at = Location::caller();
+        async move { Ok(redis::from_redis_value(self.tap.pass(at, text, show, request).await?)?) }
+    }
+
+    /// Subscribes, or joins those who have, on a connection of its own for each channel. Redis has
+    /// confirmed it when this returns: later messages arrive while the connection lives.
     #[track_caller]
     pub fn subscribe<'a>(
         &'a self,
         channel: &'a str,
     ) -> impl Future<Output = Result<Wakeups, RedisError>> + Send + 'a {
         let at = Location::caller();
-        let Wire { channels, client, connect_timeout, .. } = &*self.wire;
-        wakeups::subscribe(channels, &self.tap, at, channel, client, *connect_timeout)
+        let wire = &self.connection;
+        async move {
+            let mut channels = wire.channels.lock().await;
+            let known = channels.get(channel).and_then(Weak::upgrade);
+            if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
+                return Ok(Wakeups(alive));
+            }
+            let connecting = async {
+                let mut connection = wire.client.get_async_pubsub().await?;
+                connection.subscribe(channel).await?;
+                Ok::<_, RedisError>(connection)
+            };
+            let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+            let limit = wire.connect_timeout;
+            let request = async { timeout(limit, connecting).await.map_err(timed_out)? };
+            let text = || format!("SUBSCRIBE {channel}");
+            let subscribed = self.tap.pass(at, text, |_| "subscribed".to_owned(), request).await?;
+            let new = Arc::new(listening(subscribed, self.tap.clone()));
+            channels.retain(|_, channel| channel.strong_count() > 0);
+            channels.insert(channel.to_owned(), Arc::downgrade(&new));
+            Ok(Wakeups(new))
+        }
     }
 
     /// [`Line::send`], with the errors of a lock.
     #[track_caller]
-    pub(crate) fn ask<'a, T: FromRedisValue + Send>(
+    pub fn ask<'a, T: FromRedisValue + Send>(
         &'a self,
         command: &'a Cmd,
     ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
@@ -139,14 +148,6 @@ impl Line {
     ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
         let running = self.run(call);
         async move { running.await.map_err(|error| self.lock_error(error)) }
-    }
-
-    fn parse<T: FromRedisValue>(&self, value: Result<Value, RedisError>) -> Result<T, RedisError> {
-        if value.as_ref().is_err_and(is_broken) {
-            // The next request reconnects; requests on the old connection go on.
-            *self.wire.current() = None;
-        }
-        Ok(redis::from_redis_value::<T>(value?)?)
     }
 
     /// Classifies an error for a lock.
@@ -175,34 +176,31 @@ impl Wire {
             connect_timeout: connect,
             response_timeout: response,
             connection: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
             channels: Channels::default(),
         })
     }
 
     async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
         let mut connection = self.connected().await?;
-        command.query_async(&mut connection).await
-    }
-
-    fn current(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
-        if let Some(connection) = self.current().clone() {
-            return Ok(connection);
+        let answer = command.query_async(&mut connection).await;
+        if answer.as_ref().is_err_and(is_broken) {
+            // The next request reconnects; requests on the old connection go on.
+            *self.connection.lock().await = None;
         }
-        let _one_at_a_time = self.connecting.lock().await;
-        if let Some(connection) = self.current().clone() {
-            return Ok(connection); // another task has just connected
+        answer
+    }
+
+    /// One task connects; the others wait for it.
+    async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = &*current {
+            return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout));
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        *self.current() = Some(connection.clone());
-        Ok(connection)
+        Ok(current.insert(connection).clone())
     }
 }
 

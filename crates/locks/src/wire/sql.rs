@@ -1,9 +1,6 @@
 //! Postgres, counted and watched like a `Line`: each statement is one round trip.
 
-use super::{
-    meter::Server,
-    tap::{Tap, tapped},
-};
+use super::tap::{Tap, Tapped};
 use futures_util::TryStreamExt;
 use sqlx::{
     Column, Either, Executor, FromRow, PgConnection, PgPool, Postgres, Row,
@@ -16,18 +13,12 @@ use stores::postgres::Transaction;
 /// A query whose parameters are being bound: `|query| query.bind(name)`.
 pub type Binding = Query<'static, Postgres, PgArguments>;
 
-/// One client's pool, counted and watched.
-#[derive(Clone)]
-pub struct Sql {
-    pool: PgPool,
-    tap: Tap,
-}
-
-tapped!(Sql);
+/// One client's pool.
+pub type Sql = Tapped<PgPool>;
 
 impl Sql {
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, tap: Tap::new(Server::Postgres, "postgres") }
+        Self::around(pool, |trips| &mut trips.postgres, "postgres")
     }
 
     /// A transaction, begun.
@@ -35,8 +26,8 @@ impl Sql {
     pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, sqlx::Error>> + Send + '_ {
         let at = Location::caller();
         async move {
-            let begun = Transaction::begin(&self.pool, "BEGIN");
-            let transaction = self.tap.pass(at, word("BEGIN"), answer("BEGIN"), begun).await?;
+            let begun = Transaction::begin(&self.connection, "BEGIN");
+            let transaction = self.tap.pass(at, word("BEGIN"), |_| word("BEGIN")(), begun).await?;
             Ok(SqlTransaction { transaction, tap: self.tap.clone(), hears: None })
         }
     }
@@ -72,23 +63,19 @@ impl SqlTransaction {
     pub fn commit(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let at = Location::caller();
         let ending = self.transaction.commit();
-        async move { self.tap.pass(at, word("COMMIT"), answer("COMMIT"), ending).await }
+        async move { self.tap.pass(at, word("COMMIT"), |_| word("COMMIT")(), ending).await }
     }
 
     #[track_caller]
     pub fn rollback(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let at = Location::caller();
         let ending = self.transaction.rollback();
-        async move { self.tap.pass(at, word("ROLLBACK"), answer("ROLLBACK"), ending).await }
+        async move { self.tap.pass(at, word("ROLLBACK"), |_| word("ROLLBACK")(), ending).await }
     }
 }
 
-fn word(word: &'static str) -> impl FnOnce() -> (String, Option<&'static str>) + Send {
-    move || (word.to_owned(), None)
-}
-
-fn answer<T>(word: &'static str) -> impl FnOnce(&T) -> String + Send {
-    move |_| word.to_owned()
+fn word(word: &'static str) -> impl Fn() -> String + Send {
+    move || word.to_owned()
 }
 
 macro_rules! statements {
@@ -126,7 +113,7 @@ macro_rules! statements {
     };
 }
 
-statements!(Sql, self: &'a Self, &mut *self.pool.acquire().await?, |_| ());
+statements!(Sql, self: &'a Self, &mut *self.connection.acquire().await?, |_| ());
 statements!(SqlTransaction, self: &'a mut Self, &mut self.transaction, |error| self.hear(error));
 
 /// How many rows it touched, and the first that it answers.
@@ -149,7 +136,7 @@ async fn statement(
         }
         Ok((touched, first))
     };
-    let text = || (sql.split_whitespace().collect::<Vec<_>>().join(" "), None);
+    let text = || sql.split_whitespace().collect::<Vec<_>>().join(" ");
     let show = |result: &(u64, Option<PgRow>)| match result {
         (_, Some(row)) => shown(row),
         (0, None) => "no row".to_owned(),

@@ -1,4 +1,4 @@
-//! Watching requests.
+//! Connections that are counted and watched.
 
 use super::meter::{Meter, Server};
 use futures_util::future::BoxFuture;
@@ -23,7 +23,6 @@ pub struct Sent {
     pub node: Arc<str>,
     /// As typed: `SET lock:phone 7f3a NX PX 200`. A script has its name instead of its hash.
     pub text: String,
-    pub script: Option<&'static str>,
     /// The calling line of source.
     pub file: &'static str,
     pub line: u32,
@@ -74,36 +73,20 @@ pub trait Watcher: Send + Sync + 'static {
     fn heard(&self, _client: &str, _node: &str, _channel: &str, _message: &str) {}
 }
 
-/// Errors that a watcher can cause.
-pub trait Broken: fmt::Display {
-    fn broken() -> Self;
+/// What a request fails with if its connection breaks.
+fn reset<E: From<io::Error>>() -> E {
+    io::Error::new(io::ErrorKind::ConnectionReset, "the connection broke").into()
 }
 
-fn reset() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "the connection broke")
-}
-
-impl Broken for ::redis::RedisError {
-    fn broken() -> Self {
-        reset().into()
-    }
-}
-
-impl Broken for sqlx::Error {
-    fn broken() -> Self {
-        reset().into()
-    }
-}
-
-impl Broken for crate::zookeeper_client::Error {
-    fn broken() -> Self {
-        Self::ConnectionLoss
-    }
-}
-
-/// Counts and watches the requests of a connection.
+/// A connection of one client to one server: counted, and watched if somebody asks for it.
 #[derive(Clone)]
-pub(crate) struct Tap {
+pub struct Tapped<C> {
+    pub(super) connection: C,
+    pub(super) tap: Tap,
+}
+
+#[derive(Clone)]
+pub(super) struct Tap {
     server: Server,
     pub client: Arc<str>,
     pub node: Arc<str>,
@@ -111,17 +94,54 @@ pub(crate) struct Tap {
     pub watcher: Option<Arc<dyn Watcher>>,
 }
 
-impl Tap {
-    pub fn new(server: Server, node: &str) -> Self {
-        let meter = Meter::default();
-        Self { server, client: "client".into(), node: node.into(), meter, watcher: None }
+impl<C> fmt::Debug for Tapped<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.tap.client, self.tap.node)
+    }
+}
+
+impl<C> Tapped<C> {
+    pub(super) fn around(connection: C, server: Server, node: &str) -> Self {
+        let (client, node) = ("client".into(), node.into());
+        let tap = Tap { server, client, node, meter: Meter::default(), watcher: None };
+        Self { connection, tap }
     }
 
+    /// Names the client, for watchers and tokens.
+    pub fn of(mut self, client: &str) -> Self {
+        self.tap.client = client.into();
+        self
+    }
+
+    /// Names the node.
+    pub fn to(mut self, node: &str) -> Self {
+        self.tap.node = node.into();
+        self
+    }
+
+    pub fn watched_by(mut self, watcher: Arc<dyn Watcher>) -> Self {
+        self.tap.watcher = Some(watcher);
+        self
+    }
+
+    pub fn counted_by(mut self, meter: &Meter) -> Self {
+        self.tap.meter = meter.clone();
+        self
+    }
+
+    /// A unique value: the client's name and 122 random bits. (Host name and thread id, as one
+    /// article has it, repeat after a restart.)
+    pub fn unique_token(&self) -> String {
+        format!("{}-{}", self.tap.client, uuid::Uuid::new_v4().simple())
+    }
+}
+
+impl Tap {
     /// Passes a request on. `text` and `show` run only for a watcher.
-    pub async fn pass<T, E: Broken>(
+    pub async fn pass<T, E: From<io::Error> + fmt::Display>(
         &self,
         at: &'static Location<'static>,
-        text: impl FnOnce() -> (String, Option<&'static str>) + Send,
+        text: impl FnOnce() -> String + Send,
         show: impl FnOnce(&T) -> String + Send,
         request: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
@@ -130,73 +150,37 @@ impl Tap {
             return request.await;
         };
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let (text, script) = text();
         let sent = Sent {
             id: NUMBER.fetch_add(1, Relaxed),
             client: self.client.clone(),
             node: self.node.clone(),
-            text,
-            script,
+            text: text(),
             file: at.file(),
             line: at.line(),
         };
         let verdict = watcher.before(&sent).await;
         if matches!(verdict, Verdict::Fail) {
             watcher.after(&sent, &Reply::NotSent);
-            return Err(E::broken());
+            return Err(reset());
         }
         self.meter.count(self.server, at);
         let result = request.await;
-        let reply = match &result {
-            Ok(answer) => Reply::Answer(show(answer)),
-            Err(error) => Reply::Error(error.to_string()),
-        };
-        match verdict {
-            Verdict::LoseReply => {
-                let (Reply::Answer(shown) | Reply::Error(shown) | Reply::Lost(shown)) = reply
-                else {
-                    return result;
-                };
+        let shown = result.as_ref().map(show).map_err(E::to_string);
+        match (verdict, shown) {
+            (Verdict::LoseReply, Ok(shown) | Err(shown)) => {
                 watcher.after(&sent, &Reply::Lost(shown));
-                return Err(E::broken());
+                return Err(reset());
             }
-            Verdict::GoThenWait(pause) => pause.await,
-            Verdict::Go | Verdict::Fail => {}
+            (verdict, shown) => {
+                if let Verdict::GoThenWait(pause) = verdict {
+                    pause.await;
+                }
+                watcher.after(&sent, &shown.map_or_else(Reply::Error, Reply::Answer));
+            }
         }
-        watcher.after(&sent, &reply);
         result
     }
 }
-
-/// What every connection with a `tap` offers.
-macro_rules! tapped {
-    ($connection:ty) => {
-        impl $connection {
-            /// Names the client, for watchers and tokens.
-            pub fn of(mut self, client: &str) -> Self {
-                self.tap.client = client.into();
-                self
-            }
-
-            pub fn watched_by(mut self, watcher: std::sync::Arc<dyn super::tap::Watcher>) -> Self {
-                self.tap.watcher = Some(watcher);
-                self
-            }
-
-            pub fn counted_by(mut self, meter: &super::meter::Meter) -> Self {
-                self.tap.meter = meter.clone();
-                self
-            }
-
-            /// A unique value: the client's name and 122 random bits. (Host name and thread id, as
-            /// one article has it, repeat after a restart.)
-            pub fn unique_token(&self) -> String {
-                format!("{}-{}", self.tap.client, uuid::Uuid::new_v4().simple())
-            }
-        }
-    };
-}
-pub(crate) use tapped;
 
 /// A client's clock: the real one with an offset, set by tests and lessons. Clones are the same
 /// clock.

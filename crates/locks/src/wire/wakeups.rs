@@ -14,18 +14,14 @@
 
 use super::tap::Tap;
 use futures_util::StreamExt;
-use redis::{RedisError, aio::PubSub};
+use redis::aio::PubSub;
 use std::{
     collections::HashMap,
-    io,
-    panic::Location,
     sync::{Arc, Weak},
-    time::Duration,
 };
 use tokio::{
     sync::{Mutex, Notify},
     task::AbortHandle,
-    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +32,7 @@ pub(super) type Channels = Mutex<HashMap<String, Weak<Channel>>>;
 pub(super) struct Channel {
     permit: Arc<Notify>,
     /// The connection has gone.
-    ended: CancellationToken,
+    pub(super) ended: CancellationToken,
     reader: AbortHandle,
 }
 
@@ -47,7 +43,7 @@ impl Drop for Channel {
 }
 
 /// One waiter's subscription to one channel.
-pub struct Wakeups(Arc<Channel>);
+pub struct Wakeups(pub(super) Arc<Channel>);
 
 /// A wake-up. Unless [`Wake::used`] is called, dropping it wakes another waiter.
 pub struct Wake(Option<Arc<Channel>>);
@@ -77,37 +73,8 @@ impl Drop for Wake {
     }
 }
 
-/// Subscribes, or joins those who have. Redis has confirmed it when this returns: later messages
-/// arrive while the connection lives.
-pub(super) async fn subscribe(
-    channels: &Channels,
-    tap: &Tap,
-    at: &'static Location<'static>,
-    channel: &str,
-    client: &redis::Client,
-    limit: Duration,
-) -> Result<Wakeups, RedisError> {
-    let mut channels = channels.lock().await;
-    let known = channels.get(channel).and_then(Weak::upgrade);
-    if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
-        return Ok(Wakeups(alive));
-    }
-    let connecting = async {
-        let mut connection = client.get_async_pubsub().await?;
-        connection.subscribe(channel).await?;
-        Ok::<_, RedisError>(connection)
-    };
-    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let request = async { timeout(limit, connecting).await.map_err(timed_out)? };
-    let text = || (format!("SUBSCRIBE {channel}"), None);
-    let subscribed = tap.pass(at, text, |_| "subscribed".to_owned(), request).await?;
-    let new = Arc::new(listening(subscribed, tap.clone()));
-    channels.retain(|_, channel| channel.strong_count() > 0);
-    channels.insert(channel.to_owned(), Arc::downgrade(&new));
-    Ok(Wakeups(new))
-}
-
-fn listening(connection: PubSub, tap: Tap) -> Channel {
+/// Wakes the waiters of a subscribed connection.
+pub(super) fn listening(connection: PubSub, tap: Tap) -> Channel {
     let (permit, ended) = (Arc::new(Notify::new()), CancellationToken::new());
     let (wake, end) = (permit.clone(), ended.clone().drop_guard());
     let reader = tokio::spawn(async move {

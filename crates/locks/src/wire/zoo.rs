@@ -1,26 +1,92 @@
-//! One client's session with ZooKeeper.
+//! One client's session with ZooKeeper. Only this file knows the client library: without the
+//! feature `zookeeper` connecting is an error, so that nothing else is ever called.
+#![cfg_attr(not(feature = "zookeeper"), allow(unused))]
 
-use super::{
-    meter::Server,
-    tap::{Tap, tapped},
-};
-use crate::zookeeper_client::{Client, Error};
-use std::{panic::Location, sync::Arc, time::Duration};
+use super::tap::Tapped;
+use std::{io, panic::Location, sync::Arc, time::Duration};
 use tokio::{
     sync::Mutex,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
-/// One client's session with ZooKeeper, counted and watched. Clones share it.
-#[derive(Clone)]
-pub struct Zoo {
-    session: Arc<Session>,
-    tap: Tap,
+#[cfg(not(feature = "zookeeper"))]
+use std::convert::{Infallible as Client, Infallible as OneshotWatcher};
+#[cfg(feature = "zookeeper")]
+use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher, SessionState};
+
+/// The request, or, in a program that has no client, what stands for it.
+#[cfg(feature = "zookeeper")]
+macro_rules! built {
+    ($request:expr, $without:expr) => {
+        $request
+    };
+}
+#[cfg(not(feature = "zookeeper"))]
+macro_rules! built {
+    ($request:expr, $without:expr) => {
+        $without
+    };
 }
 
-tapped!(Zoo);
+/// Failures, by what helps against them.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ZooError {
+    #[error("node not exists")]
+    NoNode,
+    /// The request may have been executed.
+    #[error("{0}")]
+    InDoubt(String),
+    /// It was not, and another time it may be.
+    #[error("{0}")]
+    Away(String),
+    /// The session has ended, and its nodes with it.
+    #[error("{0}")]
+    SessionOver(String),
+    /// The server refuses for ever.
+    #[error("{0}")]
+    Refused(String),
+}
 
-struct Session {
+impl ZooError {
+    /// Whether another attempt may help: with a new session, or after our node was removed, too.
+    pub fn is_unreachable(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+
+    /// Whether a retry in this session cannot help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::SessionOver(_) | Self::Refused(_))
+    }
+}
+
+impl From<io::Error> for ZooError {
+    fn from(error: io::Error) -> Self {
+        Self::InDoubt(error.to_string())
+    }
+}
+
+#[cfg(feature = "zookeeper")]
+impl From<Error> for ZooError {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::NoNode => Self::NoNode,
+            // The library reports `ConnectionLoss` for requests it gives up; resets, failed writes
+            // and silent servers come as `Custom`.
+            Error::ConnectionLoss | Error::Custom(_) => Self::InDoubt(text),
+            Error::Timeout | Error::NoHosts | Error::Throttled | Error::SessionMoved => {
+                Self::Away(text)
+            }
+            Error::SessionExpired | Error::ClientClosed => Self::SessionOver(text),
+            _ => Self::Refused(text),
+        }
+    }
+}
+
+/// One client's way to ZooKeeper. Clones share its session.
+pub type Zoo = Tapped<Arc<Way>>;
+
+pub struct Way {
     cluster: String,
     timeout: Duration,
     client: Mutex<Option<Client>>,
@@ -29,41 +95,177 @@ struct Session {
 impl Zoo {
     /// `cluster` like `127.0.0.1:2181,…`. Connects on first use, and again after the session's end.
     pub fn new(cluster: &str, timeout: Duration) -> Self {
-        let session = Session { cluster: cluster.to_owned(), timeout, client: Mutex::default() };
-        Self { session: Arc::new(session), tap: Tap::new(Server::ZooKeeper, "zookeeper") }
+        let way = Way { cluster: cluster.to_owned(), timeout, client: Mutex::default() };
+        Self::around(Arc::new(way), |trips| &mut trips.zookeeper, "zookeeper")
     }
 
     /// The current session, or a new one.
-    pub(crate) async fn client(&self, deadline: Instant) -> Result<Client, Error> {
-        let mut current = self.session.client.lock().await;
-        if let Some(client) = current.as_ref().filter(|client| !client.state().is_terminated()) {
-            return Ok(client.clone());
+    pub async fn session(&self, deadline: Instant) -> Result<ZooSession, ZooError> {
+        let Way { cluster, timeout, client } = &*self.connection;
+        let mut current = client.lock().await;
+        if let Some(session) = self.living(&current) {
+            return Ok(session);
         }
-        let connecting = Client::connector()
-            .with_session_timeout(self.session.timeout)
-            .connect(&self.session.cluster);
         // A caller that does not wait still gets one real attempt.
-        let connect_by = deadline.max(Instant::now() + self.session.timeout);
-        let client = timeout_at(connect_by, connecting).await.map_err(|_| Error::Timeout)??;
-        *current = Some(client.clone());
-        Ok(client)
+        let connect_by = deadline.max(Instant::now() + *timeout);
+        let timed_out = |_| ZooError::Away("timeout".to_owned());
+        let connecting = timeout_at(connect_by, connect(cluster, *timeout)).await;
+        let client = current.insert(connecting.map_err(timed_out)??);
+        Ok(Tapped { connection: client.clone(), tap: self.tap.clone() })
+    }
+
+    /// The session, if there is one that has not ended.
+    pub(crate) async fn current(&self) -> Option<ZooSession> {
+        self.living(&*self.connection.client.lock().await)
+    }
+
+    fn living(&self, client: &Option<Client>) -> Option<ZooSession> {
+        let session = Tapped { connection: client.clone()?, tap: self.tap.clone() };
+        Some(session).filter(|session| !session.is_over())
     }
 
     /// Ends the session, and with it its nodes.
     pub async fn close(&self) {
-        *self.session.client.lock().await = None;
+        *self.connection.client.lock().await = None;
+    }
+}
+
+#[cfg(not(feature = "zookeeper"))]
+fn absent<T>() -> Result<T, ZooError> {
+    let text =
+        "this program was built without ZooKeeper's client (cargo build --features zookeeper)";
+    Err(ZooError::Refused(text.to_owned()))
+}
+
+async fn connect(cluster: &str, timeout: Duration) -> Result<Client, ZooError> {
+    built!(Ok(Client::connector().with_session_timeout(timeout).connect(cluster).await?), absent())
+}
+
+/// A session. Its requests are sent when they are first polled: a watcher may delay them.
+pub type ZooSession = Tapped<Client>;
+
+/// Fires once, when its node changes or the session ends.
+pub struct ZooWatch(OneshotWatcher);
+
+impl ZooWatch {
+    pub async fn fired(self) {
+        built!(drop(self.0.changed().await), match self.0 {})
+    }
+}
+
+impl ZooSession {
+    /// The same, neither counted nor watched.
+    pub(crate) fn unwatched(&self) -> Self {
+        Self::around(self.connection.clone(), |trips| &mut trips.zookeeper, "zookeeper")
     }
 
-    /// Passes a request on. It must be lazy: the library sends at the call, and a watcher may delay
-    /// it.
+    pub fn is_over(&self) -> bool {
+        built!(self.connection.state().is_terminated(), match self.connection {})
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        built!(is_connected(self.connection.state()), match self.connection {})
+    }
+
+    /// Waits until nobody can be sure any more that the session lives.
+    ///
+    /// The server counts the session's end from the last request that reached it. The client
+    /// notices silence after two fifths of the timeout, and its last answer may have been on its
+    /// way as long; an eighth is safely left then. A connection that is back by then costs nothing.
+    pub(crate) async fn is_in_danger(&self) {
+        built!(
+            {
+                let mut states = self.connection.state_watcher();
+                let mut state = self.connection.state();
+                while !state.is_terminated() {
+                    let grace = self.connection.session_timeout() / 8;
+                    let longest = if is_connected(state) { Duration::MAX } else { grace };
+                    match timeout(longest, states.changed()).await {
+                        Ok(new) => state = new,
+                        Err(_) => return,
+                    }
+                }
+            },
+            match self.connection {}
+        )
+    }
+
+    /// Makes the folders of a lock. Making them twice is harmless.
+    pub async fn make_folders(&self, root: &str, folder: &str) -> Result<(), ZooError> {
+        built!(
+            {
+                for (path, mode) in
+                    [(root, CreateMode::Persistent), (folder, CreateMode::Container)]
+                {
+                    let options = mode.with_acls(Acls::anyone_all());
+                    match self.connection.create(path, b"", &options).await {
+                        Ok(_) | Err(Error::NodeExists) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Ok(())
+            },
+            absent()
+        )
+    }
+
     #[track_caller]
-    pub(crate) fn ask<'a, T: Send>(
+    fn ask<'a, T: Send>(
         &'a self,
         text: String,
         show: impl FnOnce(&T) -> String + Send + 'a,
-        request: impl Future<Output = Result<T, Error>> + Send + 'a,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'a {
+        request: impl Future<Output = Result<T, ZooError>> + Send + 'a,
+    ) -> impl Future<Output = Result<T, ZooError>> + Send + 'a {
         let at = Location::caller();
-        async move { self.tap.pass(at, || (text, None), show, request).await }
+        async move { self.tap.pass(at, || text, show, request).await }
     }
+}
+
+macro_rules! requests {
+    ($($(#[$doc:meta])* $name:ident($path:ident: $text:literal, $show:expr) -> $answer:ty
+        = |$client:ident| $request:expr;)*) => {
+        impl ZooSession {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $name<'a>(
+                &'a self,
+                $path: &'a str,
+            ) -> impl Future<Output = Result<$answer, ZooError>> + Send + 'a {
+                let $client = &self.connection;
+                self.ask(format!($text), $show, async move { built!($request, absent()) })
+            })*
+        }
+    };
+}
+
+requests! {
+    /// Makes a node that ends with this session; answers its path, with the number that the server
+    /// appends.
+    create_ephemeral(prefix: "create -e -s {prefix}", String::clone) -> String = |client| {
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let (_, number) = client.create(prefix, b"", &options).await?;
+        Ok(format!("{prefix}{number}"))
+    };
+    delete(path: "delete {path}", |()| "deleted".to_owned()) -> ()
+        = |client| Ok(client.delete(path, None).await?);
+    /// The names of the nodes in a folder.
+    children(path: "ls {path}", |children: &Vec<String>| children.join(" ")) -> Vec<String>
+        = |client| Ok(client.list_children(path).await?);
+    /// Lets the server catch up with its leader.
+    sync(path: "sync {path}", |()| "synced".to_owned()) -> ()
+        = |client| Ok(client.sync(path).await?);
+    /// The number of the transaction that made a node, if it is there, and a watch on it.
+    watch(path: "stat -w {path}", shown) -> (Option<u64>, ZooWatch) = |client| {
+        let (stat, watch) = client.check_and_watch_stat(path).await?;
+        Ok((stat.map(|stat| stat.czxid.unsigned_abs()), ZooWatch(watch)))
+    };
+}
+
+fn shown((czxid, _): &(Option<u64>, ZooWatch)) -> String {
+    czxid.map_or("no node".to_owned(), |czxid| format!("czxid {czxid:#x}"))
+}
+
+#[cfg(feature = "zookeeper")]
+fn is_connected(state: SessionState) -> bool {
+    matches!(state, SessionState::SyncConnected | SessionState::ConnectedReadOnly)
 }

@@ -362,7 +362,7 @@ impl Outcome for Result<(), redis::RedisError> {}
 impl Outcome for Result<i64, redis::RedisError> {}
 impl Outcome for Result<(), sqlx::Error> {}
 impl Outcome for Result<u64, sqlx::Error> {}
-impl Outcome for Result<String, locks::zookeeper_client::Error> {}
+impl Outcome for Result<String, locks::zookeeper::ZooError> {}
 impl Outcome for Result<locks::fencing::Write, LockError> {}
 
 impl<T: Outcome> Doing<T> {

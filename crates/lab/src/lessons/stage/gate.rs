@@ -31,7 +31,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// What a watchdog sends, beside the work.
     pub fn is_renewal(&self) -> bool {
-        self.sent.script.is_some_and(|name| name.ends_with("renew.lua"))
+        self.sent.text.contains("renew.lua")
     }
 }
 

@@ -5,6 +5,7 @@ use super::{super::error::Trouble, LOCK, STEP_TIMEOUT, Stage};
 use locks::{
     LockError,
     wire::{Line, LuaScript},
+    zookeeper::ZooError,
 };
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::{sleep, timeout};
@@ -68,17 +69,17 @@ impl Stage {
     async fn look_at_zoo(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
         let client = self.0.environment.zoo_client().await?;
         let path = self.queue();
-        let mut children = match client.list_children(&path).await {
+        let mut children = match client.children(&path).await {
             Ok(children) => children,
-            Err(locks::zookeeper_client::Error::NoNode) => Vec::new(),
+            Err(ZooError::NoNode) => Vec::new(),
             Err(error) => return Err(LockError::from(error).into()),
         };
         // By place in the queue: the number stands at the end of the name.
         children.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
         let mut seen = Vec::new();
         for child in children {
-            if let Ok((_, stat)) = client.get_data(&format!("{path}/{child}")).await {
-                let value = format!("czxid {:#x}", stat.czxid);
+            if let Ok((Some(czxid), _)) = client.watch(&format!("{path}/{child}")).await {
+                let value = format!("czxid {czxid:#x}");
                 seen.push((self.readable(&child), Some(value), None));
             }
         }
