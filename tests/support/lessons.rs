@@ -118,9 +118,6 @@ pub async fn play_each(times: usize, prefix: &'static str) {
 /// Their lines decide between requests that other files send.
 const SEND_NOTHING: [&str; 4] = ["driver.rs", "watchdog.rs", "multi.rs", "redlock.rs"];
 
-/// Their marked lines send through functions of the same file.
-const SEND_BY_HELPERS: [&str; 2] = ["setnx_expire.rs", "zookeeper.rs"];
-
 /// The marked lines are those that ran: some event of the act comes from the excerpt, at the mark,
 /// right before it or after it. A script was run by name.
 fn marks_were_executed(timeline: &Timeline) {
@@ -135,8 +132,7 @@ fn marks_were_executed(timeline: &Timeline) {
                 Some(script) => event.command.as_deref().is_some_and(|sent| sent.contains(script)),
                 None => event.line.is_some_and(|(file, line)| {
                     let shown = mark.marked_line.saturating_sub(2)..mark.lines().end;
-                    let is_shown = shown.contains(&(line as usize));
-                    file == mark.file && (is_shown || SEND_BY_HELPERS.contains(&name))
+                    file == mark.file && shown.contains(&(line as usize))
                 }),
             });
             let (id, line) = (timeline.lesson.id, mark.marked_line);
