@@ -57,7 +57,8 @@ pub struct Availability {
     why: Option<&'static str>,
 }
 
-#[derive(Serialize, ToSchema)]
+/// A knob: a whole number has `min` and `max`, a choice has `values`.
+#[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ArenaOption)]
 pub struct OptionBody {
     name: &'static str,

@@ -343,7 +343,6 @@ impl Lab {
                 }
                 if round.is_multiple_of(25) {
                     self.servers.stop_idle().await;
-                    self.theatre.stop_idle().await;
                     self.clean_up().await?;
                 }
                 Ok::<_, LabError>(())
@@ -441,7 +440,6 @@ impl Lab {
             }
         });
         futures_util::future::join_all(ended).await;
-        self.theatre.close().await;
         self.servers.close().await;
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     selling::Trouble,
     servers::{OwnRedis, Servers},
 };
+use embedded::RedisServer;
 use locks::{
     LockError,
     zookeeper::{Zoo, ZooError},
@@ -57,7 +58,7 @@ impl Losses {
         let mut redis = self.redis.lock().await;
         while redis.len() <= number {
             let name = format!("{arena}-{}", redis.len() + 1);
-            redis.push(Arc::new(servers.own_redis(&name).await?));
+            redis.push(Arc::new(servers.own_redis(&name, &[]).await?));
         }
         Ok(redis[number].server.url())
     }
@@ -68,11 +69,7 @@ impl Losses {
         for redis in redis {
             let before = redis.server.pid();
             redis.server.kill();
-            while redis.server.pid() == before {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            let ready = redis.server.wait_ready().await;
-            ready.map_err(|error| Trouble::Other(error.to_string()))?;
+            until_back(&redis.server, before).await?;
         }
         Ok(())
     }
@@ -97,6 +94,14 @@ impl Losses {
         let _until_the_end = Silence { losses: self, node };
         Ok(until_gone(cluster, path).await.map_err(LockError::from)?)
     }
+}
+
+/// Until another process answers at the same address than the one before.
+pub(crate) async fn until_back(server: &RedisServer, before: Option<u32>) -> Result<(), Trouble> {
+    while server.pid() == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.wait_ready().await.map_err(|error| Trouble::Other(error.to_string()))
 }
 
 async fn until_gone(cluster: &str, path: &str) -> Result<(), ZooError> {

@@ -10,7 +10,7 @@ use sqlx::{
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
@@ -174,17 +174,18 @@ impl Servers {
             return Ok(spare.server.clone());
         }
         let folder = self.folder(&format!("redis-{}", number + 1))?;
-        let server = on_one_thread(async move || start_redis(&folder).await).await?;
+        let server = on_one_thread(async move || start_redis(&folder, &[]).await).await?;
         let server = Arc::new(server);
         nodes.insert(number, Spare::new(&server));
         Ok(server)
     }
 
-    /// A Redis that belongs to the caller, under a name that nobody else uses.
-    pub async fn own_redis(&self, name: &str) -> Result<OwnRedis, Trouble> {
-        let folder = Folder(self.folder(name)?);
+    /// A Redis that belongs to the caller, under a name that nobody else uses, with more flags if
+    /// need be.
+    pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis, Trouble> {
+        let (folder, flags) = (Folder(self.folder(name)?), flags.to_vec());
         let start = async move || {
-            let server = start_redis(&folder.0).await?;
+            let server = start_redis(&folder.0, &flags).await?;
             Ok(OwnRedis { server, _folder: folder })
         };
         on_one_thread(start).await
@@ -248,12 +249,12 @@ impl Servers {
                 "需要一台 ZooKeeper；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它。",
             )),
             Need::ZooKeeper if !cfg!(feature = "zookeeper") => Some(NO_CLIENT),
-            Need::ZooKeeper if !zookeeper_is_installed() => Some(Words::new(
-                "ZooKeeper is not installed; on Debian: apt-get install zookeeper \
-                 default-jre-headless.",
-                "没有安装 ZooKeeper；在 Debian 上：apt-get install zookeeper default-jre-headless。",
+            Need::ZooKeeper if ZooKeeperServer::is_installed() => None,
+            Need::ZooKeeper => Some(Words::new(
+                "ZooKeeper is missing; install it: apt-get install libzookeeper-java \
+                 default-jre-headless",
+                "缺少 ZooKeeper，安装命令：apt-get install libzookeeper-java default-jre-headless",
             )),
-            Need::ZooKeeper => None,
         }
     }
 
@@ -292,19 +293,15 @@ impl Servers {
 }
 
 /// Why nothing that needs ZooKeeper can run.
-pub const NO_CLIENT: Words = Words::new(
+const NO_CLIENT: Words = Words::new(
     "This program was built without ZooKeeper's client: cargo build --features zookeeper.",
     "这个程序编译时没有包含 ZooKeeper 客户端：cargo build --features zookeeper。",
 );
 
-/// Looked for once: nobody installs it while a program runs that could do without.
-fn zookeeper_is_installed() -> bool {
-    static INSTALLED: OnceLock<bool> = OnceLock::new();
-    *INSTALLED.get_or_init(ZooKeeperServer::is_installed)
-}
-
-async fn start_redis(folder: &Path) -> Result<RedisServer, EmbeddedError> {
-    RedisServer::start(folder, RedisSettings::without_persistence()).await
+async fn start_redis(folder: &Path, flags: &[String]) -> Result<RedisServer, EmbeddedError> {
+    let mut settings = RedisSettings::without_persistence();
+    settings.extra_args.extend_from_slice(flags);
+    RedisServer::start(folder, settings).await
 }
 
 /// Runs what starts a server: that is not `Send`, because of an async closure in it.

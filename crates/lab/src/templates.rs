@@ -1,16 +1,21 @@
 //! Pages and sentences in both languages, as templates (`templates/`).
 
-use crate::strategy::Language;
+use crate::{
+    strategy::Language,
+    terminal::{pieces, wrapped},
+};
 use minijinja::{Environment, Value, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 8] = [
     ("report.html", include_str!("../templates/report.html")),
     ("strategy.txt", include_str!("../templates/strategy.txt")),
     ("verdict.en.txt", include_str!("../templates/verdict.en.txt")),
     ("verdict.zh.txt", include_str!("../templates/verdict.zh.txt")),
     ("lock_buys.en.txt", include_str!("../templates/lock_buys.en.txt")),
+    ("lesson.txt", include_str!("../templates/lesson.txt")),
+    ("lessons.txt", include_str!("../templates/lessons.txt")),
     ("lock_buys.zh.txt", include_str!("../templates/lock_buys.zh.txt")),
 ];
 
@@ -29,6 +34,9 @@ fn environment(language: Language) -> Environment<'static> {
         Language::Zh => zh,
     });
     environment.add_function("place", |axis: Serde<Axis>, value: f64| axis.0.place(value));
+    environment.add_filter("wrapped", |text: String, room: usize| wrapped(&text, room));
+    environment.add_filter("pieces", |line: String, room: usize| pieces(&line, room));
+    environment.add_filter("right", |value: Value, width: usize| format!("{value:>width$}"));
     environment.add_filter("whole", |value: f64| number(value, 0));
     environment.add_filter("two", |value: f64| number(value, 2));
     environment.add_filter("short", |value: f64| {

@@ -51,11 +51,11 @@ pub async fn run<S: Args, E: From<CommandError>>(
 ) -> Result<ExitCode, E> {
     match command {
         LessonCommand::List { output } => {
-            let language = output.language();
+            let lessons = lessons::list(None, output.language());
             if output.json {
-                print(&in_json(&lessons::list(None, language).await));
+                print(&in_json(&lessons));
             } else {
-                print(&drawing::list(LESSONS, style(language)));
+                print(&drawing::list(&lessons, style(output.language())));
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -75,7 +75,7 @@ async fn play<E: From<CommandError>>(
     let options: Map<String, Value> =
         options.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
     // A slip of the hand is told before any server is started.
-    if let Err(refusal) = lessons::options::Settings::read(lesson.options, &options) {
+    if let Err(refusal) = lesson.read_options(&options) {
         complain!("flash-sale: {refusal}");
         return Ok(ExitCode::from(2));
     }

@@ -3,7 +3,7 @@
 pub mod lab;
 pub mod lesson;
 
-use super::{Lab, LabError, strategy::Language};
+use super::{Lab, LabError, strategy::Language, terminal::width_of};
 use clap::Args;
 use std::{io, pin::Pin};
 
@@ -64,16 +64,17 @@ fn in_json(value: &impl serde::Serialize) -> String {
 
 /// Columns as wide as what is in them, these to the left, the others to the right. A row may end
 /// early, with a cell of any length.
-fn table<R: AsRef<[String]>>(rows: &[R], left: &[usize]) -> String {
+pub fn table<R: AsRef<[String]>>(rows: &[R], left: &[usize]) -> String {
     let columns = rows.first().map_or(0, |row| row.as_ref().len());
     let full = || rows.iter().map(AsRef::as_ref).filter(|row| row.len() == columns);
-    let width = |at: usize| full().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let width = |at: usize| full().map(|row| width_of(&row[at])).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.as_ref().iter().enumerate().map(|(at, cell)| match left.contains(&at) {
-            true => format!("{cell:<0$}", widths[at]),
-            false => format!("{cell:>0$}", widths[at]),
+        let cells = row.as_ref().iter().enumerate().map(|(at, cell)| {
+            let room = widths.get(at).copied().unwrap_or(0);
+            let gap = " ".repeat(room.saturating_sub(width_of(cell)));
+            if left.contains(&at) { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
         });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');

@@ -53,7 +53,7 @@ refusals!(PlayRefusals:
         lessons::LessonsBody), ListRefusals),
 )]
 pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
-    body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language).await)
+    body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language))
 }
 
 /// What to change before the play.
@@ -197,7 +197,7 @@ impl From<Trouble> for Problem {
             Trouble::Lock(error) => error.is_unreachable(),
             Trouble::Redis(error) => stores::redis::is_away(error),
             Trouble::Postgres(error) => stores::postgres::is_away(error),
-            Trouble::NotAsWritten(_) | Trouble::Server(_) => false,
+            Trouble::NotAsWritten(_) => false,
         };
         if away {
             tracing::warn!(%error, "a lesson could not be played");

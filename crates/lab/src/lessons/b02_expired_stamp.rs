@@ -1,6 +1,6 @@
 //! B2: the expiry time is the value; two see it expired; GETSET decides, and what that leaves open.
 
-use super::{prelude::*, stage::client::Outcome};
+use super::prelude::*;
 use locks::wire::{Clock, millis};
 use locks::{Answer, Attempt, Claim, Ending, Protocol, Released, SetnxGetset, TokenLock};
 use redis::cmd;
@@ -30,7 +30,7 @@ where
 }
 
 /// Both look before either of them takes over.
-async fn race<T: Outcome>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], Trouble> {
+async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], Trouble> {
     for doing in [&mut his, &mut hers] {
         doing.next("try").await?;
         doing.next("look").await?;

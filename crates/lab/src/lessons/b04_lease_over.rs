@@ -20,7 +20,7 @@ async fn long_pause(
     stage.act(act).await?;
     stage.show_shop();
     if fenced {
-        stage.show(REDIS_NODE, "lock:phone:fence");
+        stage.show_only(&[(REDIS_NODE, LOCK), (REDIS_NODE, "lock:phone:fence")]);
     }
     let [alice, bob] = stage.clients(["alice", "bob"]);
     let lock = |line, lease| {
@@ -33,16 +33,10 @@ async fn long_pause(
     let his = bob.tries(&lock(bob.line()?, LONG), "try").await?;
     if let Some(his) = &his {
         let seen = stage.shop().read(&bob, "read-stock").await?;
-        sell(stage, &bob, seen, his, "bob-sells").await?;
+        stage.shop().sells(&bob, seen, his.fencing(), "bob-sells").await?;
     }
-    sell(stage, &alice, seen, &hers, "sell").await?;
-    // The fenced row keeps the last buyer: had Alice got past, it would be her.
-    let sold_to = stage.shop().sold_to().await?;
-    let overwritten = his.is_some() && sold_to.as_deref() == Some("sold to alice");
-    match stage.shop().oversold().await? > 0 || overwritten {
-        false if his.is_none() => stage.ends_as(false, "alone"),
-        broken => stage.ends(broken),
-    }
+    stage.shop().sells(&alice, seen, hers.fencing(), "sell").await?;
+    stage.ends_by_rows(his.is_some(), "alone").await
 }
 
 /// The work is long, but the process lives, and its watchdog with it.
@@ -67,21 +61,6 @@ async fn long_work(stage: &Stage) -> Result<(), Trouble> {
     let _ = alice.unlocks(hers, "unlock").await?;
     stage.ends(stage.overlap() || stage.shop().oversold().await? > 0)
 }
-
-async fn sell(
-    stage: &Stage,
-    client: &Client,
-    seen: i32,
-    held: &impl Guard,
-    step: &'static str,
-) -> Result<(), Trouble> {
-    match held.fencing() {
-        None => stage.shop().sell(client, seen, step).await,
-        Some(number) => stage.shop().sell_fenced(client, number, step).await.map(drop),
-    }
-}
-
-const SHOPPING: &str = "crates/lab/src/lessons/stage/shopping.rs";
 
 pub const LESSON: Lesson = Lesson {
     number: 4,

@@ -39,11 +39,7 @@ async fn request_id(stage: &Stage) -> Result<(), Trouble> {
 }
 
 /// The reply of the first attempt is lost, or not.
-async fn acquires<T: super::stage::client::Outcome>(
-    stage: &Stage,
-    alice: &Client,
-    taking: Doing<T>,
-) -> Result<T, Trouble> {
+async fn acquires<T>(stage: &Stage, alice: &Client, taking: Doing<T>) -> Result<T, Trouble> {
     if stage.options().is("reply", "arrives") {
         return taking.last("acquire").await;
     }

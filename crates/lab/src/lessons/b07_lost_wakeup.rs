@@ -17,7 +17,7 @@ async fn scene(stage: &Stage, act: &str) -> Result<(), Trouble> {
     let line = bob.line()?;
     let lock = ReentrantLock::new(line.clone(), LONG);
     let mut waiting = if careless {
-        bob.does(acquire_carelessly(lock, line, stage.key(LOCK)))
+        bob.does_take(acquire_carelessly(lock, line, stage.key(LOCK)))
     } else {
         bob.acquires(&lock, LONG)
     };

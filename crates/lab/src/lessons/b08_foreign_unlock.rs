@@ -70,6 +70,6 @@ pub const LESSON: Lesson = Lesson {
     acts: &[
         failure("finally-unlock", &[UNLOCK]),
         failure("twice", &[UNLOCK]),
-        cure("owner-check", &[mark("crates/locks/src/scripts/token_release.lua", "ARGV[1]")]),
+        cure("owner-check", &[mark(TOKEN_RELEASE, "ARGV[1]")]),
     ],
 };

@@ -7,9 +7,9 @@ use redis::cmd;
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
     failover(&stage, "failover").await?;
     failover(&stage, "fencing").await?;
-    let first = stage.node("redis-1", Vec::new()).await?;
-    let second = stage.node("redis-2", Vec::new()).await?;
-    let _third = stage.node("redis-3", Vec::new()).await?;
+    let first = stage.node("redis-1", &[]).await?;
+    let second = stage.node("redis-2", &[]).await?;
+    let _third = stage.node("redis-3", &[]).await?;
     several(&stage, "multi-lock", &first, |lines| MultiLock::new(lines, LONG)).await?;
     several(&stage, "redlock", &second, |lines| Redlock::new(lines, LONG)).await
 }
@@ -29,21 +29,16 @@ async fn failover(stage: &Stage, act: &'static str) -> Result<(), Trouble> {
     //= FLAW One Redis, however well it locks, and a replica that copies later.
     stage.happens("redis-1", "crash").await?;
     let promoted: String = replica.order(&follow("NO", "ONE")).await?;
-    stage.orders("redis-2", "promote", "REPLICAOF NO ONE", promoted).await?;
+    stage.happens("redis-2", "promote").with("REPLICAOF NO ONE", promoted).await?;
 
     let lock = TokenLock::new(bob.line_to("redis-2")?, LONG).fenced();
     let his = bob.tries(&lock, "try").await?;
     if let Some(his) = &his {
         let his_number = number(stage, act, &bob, his).await?;
-        let _ = stage.shop().sell_fenced(&bob, his_number, "bob-sells").await?;
+        stage.shop().sell_fenced(&bob, his_number, "bob-sells").await?;
     }
-    let _ = stage.shop().sell_fenced(&alice, her_number, "sell").await?;
-    let sold_to = stage.shop().sold_to().await?;
-    let overwritten = his.is_some() && sold_to.as_deref() == Some("sold to alice");
-    let ended = match overwritten {
-        false if his.is_none() => stage.ends_as(false, "copied-in-time"),
-        broken => stage.ends(broken),
-    };
+    stage.shop().sell_fenced(&alice, her_number, "sell").await?;
+    let ended = stage.ends_by_rows(his.is_some(), "copied-in-time").await;
     alice.leaves();
     bob.leaves();
     ended
@@ -70,18 +65,18 @@ async fn primary_and_replica(
     // Replicas connect by TCP only.
     let port = free_port()?.to_string();
     let flags = ["--port", &port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"];
-    let primary = stage.node("redis-1", flags.map(str::to_owned).to_vec()).await?;
-    let replica = stage.node("redis-2", Vec::new()).await?;
+    let primary = stage.node("redis-1", &flags.map(str::to_owned)).await?;
+    let replica = stage.node("redis-2", &[]).await?;
     stage.act(act).await?;
     stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
     stage.show_shop();
     replica.order::<()>(&follow("127.0.0.1", &port)).await?;
     replica.until_synchronised().await?;
-    stage.orders("redis-2", "replicate", "INFO replication", link_of(&replica).await?).await?;
+    shows_link(stage, &replica, "replicate").await?;
     if stage.options().is("replicated", "no") {
         // Nobody listens there: the link is down, and what the replica has stays.
         replica.order::<()>(&follow("127.0.0.1", "1")).await?;
-        stage.orders("redis-2", "cut", "INFO replication", link_of(&replica).await?).await?;
+        shows_link(stage, &replica, "cut").await?;
     }
     Ok((primary, replica))
 }
@@ -92,11 +87,9 @@ fn follow(host: &str, port: &str) -> redis::Cmd {
     command
 }
 
-/// The line of the reply that matters here.
-async fn link_of(replica: &Node) -> Result<String, Trouble> {
-    let info: String = replica.order(cmd("INFO").arg("replication")).await?;
-    let line = info.lines().find(|line| line.starts_with("master_link_status:"));
-    Ok(line.unwrap_or("(no master_link_status)").to_owned())
+async fn shows_link(stage: &Stage, replica: &Node, step: &'static str) -> Result<(), Trouble> {
+    let link = replica.info("replication", "master_link_status:").await?;
+    stage.happens("redis-2", step).with("INFO replication", link).await
 }
 
 fn free_port() -> Result<u16, Trouble> {
@@ -135,7 +128,7 @@ pub const LESSON: Lesson = Lesson {
             "failover",
             &[mark("crates/lab/src/lessons/b09_failover.rs", "stage.happens(\"redis-1\"")],
         ),
-        cure("fencing", &[mark("crates/lab/src/lessons/stage/shopping.rs", "sql.optional(NUMBER")]),
+        cure("fencing", &[mark(SHOPPING, "sql.optional(NUMBER")]),
         cure("multi-lock", &[mark("crates/locks/src/multi.rs", "nodes")]),
         cure("redlock", &[mark("crates/locks/src/redlock.rs", "join_all(")]),
     ],

@@ -5,9 +5,9 @@ use locks::Redlock;
 use redis::{RedisError, cmd};
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
-    let _first = stage.node("redis-1", Vec::new()).await?;
-    let second = stage.node("redis-2", Vec::new()).await?;
-    let _third = stage.node("redis-3", Vec::new()).await?;
+    let _first = stage.node("redis-1", &[]).await?;
+    let second = stage.node("redis-2", &[]).await?;
+    let _third = stage.node("redis-3", &[]).await?;
     if stage.options().is("restart", "delayed") {
         stays_away(&stage, "restarts-empty", &second).await?;
     } else {
@@ -32,8 +32,7 @@ async fn restarts_empty(stage: &Stage, second: &Node) -> Result<(), Trouble> {
 async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result<(), Trouble> {
     let [alice, bob] = opens(stage, act).await?;
     let hers = takes_two_of_three(&alice, stage.lease()).await?;
-    let before = second.run_id().await?;
-    second.kill();
+    let before = second.kill();
     stage.plays("redis-2", "stays-away").await?;
     let trying = bob.acquires(&redlock(&bob, LONG)?, ZERO);
     bob.at("redis-2").fails("no-answer").await?;
@@ -46,7 +45,7 @@ async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result<(), Troub
     //= CURE The node comes back when every lease that it may have forgotten is over.
     alice.loses(&hers).await?;
     stage.until_gone("redis-1", LOCK).await?;
-    second.until_back(&before).await?;
+    second.until_back(before).await?;
     stage.happens("alice", "lost").await?;
     drop(early);
     let _his = bob.asks(&redlock(&bob, LONG)?, "try-again").await??;
@@ -61,7 +60,7 @@ async fn clock_jumps(stage: &Stage, second: &Node) -> Result<(), Trouble> {
     if stage.options().is("clock", "jumps") {
         let ended: i64 = second.order(cmd("PEXPIRE").arg(stage.key(LOCK)).arg(0)).await?;
         let (command, reply) = (format!("PEXPIRE {LOCK} 0"), format!("(integer) {ended}"));
-        stage.plays_by("redis-2", "clock-jumps", command, reply).await?;
+        stage.plays("redis-2", "clock-jumps").with(command, reply).await?;
     }
     let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
     stage.ends(stage.overlap())
@@ -82,8 +81,7 @@ async fn checks_validity(stage: &Stage) -> Result<(), Trouble> {
     let [alice, bob] = opens(stage, "checks-validity").await?;
     let taking = alice.acquires(&redlock(&alice, stage.lease())?, ZERO);
     slow_network(stage, &alice).await?;
-    let named = |sent: &str| if sent.starts_with("SET") { "second-answer" } else { "give-back" };
-    let _hers = taking.rest_named(named).await??;
+    let _hers = taking.rest_or_gives_back("second-answer").await??;
     let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
     stage.ends(stage.overlap())
 }

@@ -1,11 +1,11 @@
 //! B11: ZooKeeper: the session is over while its holder sleeps; an orphan after a lost reply.
 
-use super::{prelude::*, proxy::Proxy, zoo::*};
+use super::{prelude::*, zoo::*};
 use locks::zookeeper::{ZooError, ZooSession};
 use locks::{LockError, wire::Reply};
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
-    let zookeeper = stage.environment().zookeeper().await?;
+    let zookeeper = stage.zookeeper().await?;
     long_pause(&stage, &zookeeper, "session-over").await?;
     long_pause(&stage, &zookeeper, "czxid").await?;
     orphan(&stage, &zookeeper).await?;
@@ -17,7 +17,8 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
     let [alice, bob] = opens(stage, act).await?;
     stage.show_shop();
     let session = stage.options().millis("session_ms");
-    let proxy = Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?;
+    let token = |czxid: Option<u64>| czxid.filter(|_| act == "czxid");
+    let proxy = proxy_to(zookeeper).await?;
     let (hers_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), session);
     let hers = alice.must_hold(alice.acquires(&her_lock, ZERO).rest("acquire").await?)?;
     let seen = stage.shop().read(&alice, "read-stock").await?;
@@ -25,7 +26,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
     stage.happens("alice", "pause").await?;
     tokio::time::sleep(stage.pause()).await;
     if stage.pause() > session {
-        stage.until_queue_is_empty().await?;
+        stage.until_queue_has(0).await?;
         stage.happens("zookeeper", "session-over").await?;
     } else {
         proxy.mend();
@@ -34,32 +35,11 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
     let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
     if let Some(his) = &his {
         let seen = stage.shop().read(&bob, "read-stock").await?;
-        sell(stage, act, &bob, seen, his, "bob-sells").await?;
+        stage.shop().sells(&bob, seen, token(his.fencing()), "bob-sells").await?;
     }
-    sell(stage, act, &alice, seen, &hers, "sell").await?;
-    let sold_to = stage.shop().sold_to().await?;
-    let overwritten = his.is_some() && sold_to.as_deref() == Some("sold to alice");
-    match stage.shop().oversold().await? > 0 || overwritten {
-        false if his.is_none() => stage.ends_as(false, "back-in-time")?,
-        broken => stage.ends(broken)?,
-    }
+    stage.shop().sells(&alice, seen, token(hers.fencing()), "sell").await?;
+    stage.ends_by_rows(his.is_some(), "back-in-time").await?;
     leave(stage, [alice, bob], (hers, his), [hers_zoo, his_zoo]).await
-}
-
-async fn sell(
-    stage: &Stage,
-    act: &str,
-    client: &Client,
-    seen: i32,
-    held: &impl Guard,
-    step: &'static str,
-) -> Result<(), Trouble> {
-    match held.fencing() {
-        Some(czxid) if act == "czxid" => {
-            stage.shop().sell_fenced(client, czxid, step).await.map(drop)
-        }
-        _ => stage.shop().sell(client, seen, step).await,
-    }
 }
 
 /// The reply to a create is lost, and the client makes another node.
@@ -80,14 +60,15 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
             return Err(Trouble::NotAsWritten(CAME.to_owned()));
         };
         let reply = format!("(error) {error}");
-        stage.orders_to("alice", "zookeeper", "create-lost", command.clone(), reply).await?;
+        stage.happens("alice", "create-lost").to("zookeeper").with(&*command, reply).await?;
         is_back(&session).await?;
     }
     //= FLAW The client makes another node: by nothing would it know the first one again.
     let node = enter_carelessly(&session, &path).await.map_err(LockError::from)?;
-    stage.orders_to("alice", "zookeeper", "create", command, node.clone()).await?;
+    stage.happens("alice", "create").to("zookeeper").with(command, &*node).await?;
     session.delete(&node).await.map_err(LockError::from)?;
-    stage.orders_to("alice", "zookeeper", "unlock", format!("delete {node}"), "deleted").await?;
+    let delete = format!("delete {node}");
+    stage.happens("alice", "unlock").to("zookeeper").with(delete, "deleted").await?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
     let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
     stage.ends(his.is_none() && !stage.is_believed())?;
@@ -97,7 +78,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
 /// The same lost reply; the client looks for its GUID.
 async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
     let [alice, bob] = opens(stage, "guid").await?;
-    let proxy = Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?;
+    let proxy = proxy_to(zookeeper).await?;
     let (her_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), LONG_SESSION);
     let taking = alice.acquires(&her_lock, LONG);
     if stage.options().is("reply", "lost") {
@@ -111,7 +92,7 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
         };
         let (created, broken) = tokio::join!(alice.next().goes("create-lost"), breaks);
         broken?;
-        if !matches!(created?.reply, Reply::Error(_)) {
+        if !matches!(created?, Reply::Error(_)) {
             return Err(Trouble::NotAsWritten(CAME.to_owned()));
         }
     } else {
@@ -132,7 +113,6 @@ async fn enter_carelessly(session: &ZooSession, path: &str) -> Result<String, Zo
     session.create_ephemeral(&format!("{path}/lock-")).await
 }
 
-const SHOPPING: &str = "crates/lab/src/lessons/stage/shopping.rs";
 const ORPHAN: Mark = mark("crates/lab/src/lessons/b11_zookeeper.rs", "enter_carelessly(");
 
 pub const LESSON: Lesson = Lesson {

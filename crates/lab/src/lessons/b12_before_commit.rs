@@ -1,7 +1,13 @@
 //! B12: the lock is released before the transaction commits.
 
-use super::prelude::*;
-use locks::{LockError, TokenLock, wire::Sql};
+use super::{
+    prelude::*,
+    shop::{READ, SELL},
+};
+use locks::{
+    LockError, TokenLock,
+    wire::{Sql, SqlTransaction},
+};
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
     unlock_commit(&stage).await?;
@@ -13,7 +19,8 @@ async fn unlock_commit(stage: &Stage) -> Result<(), Trouble> {
     stage.show_shop();
     let [alice, bob] = stage.clients(["alice", "bob"]);
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
-    let mut sale = alice.does(unlock_then_commit(alice.sql(), stage.shop().play(), "alice", hers));
+    let mut sale =
+        alice.does(unlock_then_commit(alice.sql(), stage.shop().play.clone(), "alice", hers));
     for step in ["begin", "read-stock", "sell"] {
         sale.next(step).await?;
     }
@@ -32,7 +39,8 @@ async fn commit_unlock(stage: &Stage) -> Result<(), Trouble> {
     stage.show_shop();
     let [alice, bob] = stage.clients(["alice", "bob"]);
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
-    let mut sale = alice.does(commit_then_unlock(alice.sql(), stage.shop().play(), "alice", hers));
+    let mut sale =
+        alice.does(commit_then_unlock(alice.sql(), stage.shop().play.clone(), "alice", hers));
     for step in ["begin", "read-stock", "sell"] {
         sale.next(step).await?;
     }
@@ -51,7 +59,7 @@ async fn bob_buys(
     sale: Option<Doing<Result<bool, LockError>>>,
 ) -> Result<(), Trouble> {
     let his = bob.takes(&TokenLock::new(bob.line()?, LONG), "take").await?;
-    let mut buying = bob.does(commit_then_unlock(bob.sql(), stage.shop().play(), "bob", his));
+    let mut buying = bob.does(commit_then_unlock(bob.sql(), stage.shop().play.clone(), "bob", his));
     buying.next("begin").await?;
     buying.next("bob-reads").await?;
     if let Some(sale) = sale {
@@ -68,12 +76,7 @@ async fn bob_buys(
     stage.ends(stage.overlap() || stage.shop().oversold().await? > 0)
 }
 
-const READ: &str = "SELECT stock FROM lab.plays WHERE id = $1";
-const SELL: &str = "
-    WITH sold AS (UPDATE lab.plays SET stock = $2 WHERE id = $1)
-    INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
-
-/// The failing variant: sells one, if one is left.
+/// The failing variant.
 async fn unlock_then_commit<G: Guard>(
     sql: Sql,
     play: String,
@@ -81,18 +84,14 @@ async fn unlock_then_commit<G: Guard>(
     guard: G,
 ) -> Result<bool, LockError> {
     let mut transaction = sql.begin().await?;
-    let row: Option<(i32,)> = transaction.optional(READ, |query| query.bind(&play)).await?;
-    let stock = row.map_or(0, |(stock,)| stock);
-    if stock > 0 {
-        transaction.execute(SELL, |query| query.bind(&play).bind(stock - 1).bind(buyer)).await?;
-    }
+    let sold = sells(&mut transaction, &play, buyer).await?;
     //= FLAW From here on others read the stock as it was before this transaction.
     let _ = guard.release().await?;
     transaction.commit().await?;
-    Ok(stock > 0)
+    Ok(sold)
 }
 
-/// The cure: the same with the last two lines exchanged.
+/// The cure: the same with two lines exchanged.
 async fn commit_then_unlock<G: Guard>(
     sql: Sql,
     play: String,
@@ -100,14 +99,24 @@ async fn commit_then_unlock<G: Guard>(
     guard: G,
 ) -> Result<bool, LockError> {
     let mut transaction = sql.begin().await?;
-    let row: Option<(i32,)> = transaction.optional(READ, |query| query.bind(&play)).await?;
-    let stock = row.map_or(0, |(stock,)| stock);
-    if stock > 0 {
-        transaction.execute(SELL, |query| query.bind(&play).bind(stock - 1).bind(buyer)).await?;
-    }
+    let sold = sells(&mut transaction, &play, buyer).await?;
     //= CURE Whoever gets the lock next reads what was written.
     transaction.commit().await?;
     let _ = guard.release().await?;
+    Ok(sold)
+}
+
+/// Sells one, if one is left.
+async fn sells(
+    transaction: &mut SqlTransaction,
+    play: &str,
+    buyer: &str,
+) -> Result<bool, sqlx::Error> {
+    let row: Option<(i32,)> = transaction.optional(READ, |query| query.bind(play)).await?;
+    let stock = row.map_or(0, |(stock,)| stock);
+    if stock > 0 {
+        transaction.execute(SELL, |query| query.bind(play).bind(stock - 1).bind(buyer)).await?;
+    }
     Ok(stock > 0)
 }
 

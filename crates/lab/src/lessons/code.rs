@@ -5,6 +5,7 @@ use crate::{
     marks::{self, Excerpt, Source},
     strategy::Language,
 };
+use std::sync::LazyLock;
 
 macro_rules! sources {
     ($($file:literal),* $(,)?) => {
@@ -12,22 +13,9 @@ macro_rules! sources {
     };
 }
 
-pub static SOURCES: &[(&str, &str)] = sources![
-    "crates/locks/src/setnx_expire.rs",
-    "crates/locks/src/setnx_getset.rs",
-    "crates/locks/src/set_px_no_owner.rs",
-    "crates/locks/src/token.rs",
-    "crates/locks/src/reentrant.rs",
-    "crates/locks/src/nodes.rs",
-    "crates/locks/src/waiting.rs",
+/// Besides those of the locks.
+const OTHERS: &[(&str, &str)] = sources![
     "crates/locks/src/driver.rs",
-    "crates/locks/src/watchdog.rs",
-    "crates/locks/src/multi.rs",
-    "crates/locks/src/redlock.rs",
-    "crates/locks/src/zookeeper.rs",
-    "crates/locks/src/fencing.rs",
-    "crates/locks/src/scripts/token_release.lua",
-    "crates/locks/src/scripts/reentrant_acquire.lua",
     "crates/lab/src/lessons/stage/shopping.rs",
     "crates/lab/src/lessons/scripts/counting_acquire.lua",
     "crates/lab/src/lessons/b01_crash_between.rs",
@@ -43,6 +31,12 @@ pub static SOURCES: &[(&str, &str)] = sources![
     "crates/lab/src/lessons/b11_zookeeper.rs",
     "crates/lab/src/lessons/b12_before_commit.rs",
 ];
+
+/// File and text.
+pub static SOURCES: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
+    let of_locks = locks::SOURCES.iter().map(|source| (source.file, source.text));
+    of_locks.chain(OTHERS.iter().copied()).collect()
+});
 
 pub fn text_of(file: &str) -> Option<&'static str> {
     SOURCES.iter().find(|(known, _)| *known == file).map(|(_, text)| *text)

@@ -18,8 +18,6 @@ pub enum Trouble {
     Redis(#[from] redis::RedisError),
     #[error("postgres: {0}")]
     Postgres(#[from] sqlx::Error),
-    #[error("a server of this play: {0}")]
-    Server(#[from] embedded::EmbeddedError),
 }
 
 impl Trouble {

@@ -2,8 +2,12 @@
 //!
 //! [`words`]: super::words
 
-use crate::strategy::{Need, OptionKind, OptionSpec};
+use crate::{
+    options::{self, BadOption, Options},
+    strategy::{Need, OptionSpec},
+};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 /// The node that lessons use which need only one.
@@ -28,6 +32,11 @@ impl std::fmt::Debug for Lesson {
 impl Lesson {
     pub fn actor(&self, id: &str) -> Option<&'static str> {
         self.cast.iter().find(|actor| actor.id == id).map(|actor| actor.id)
+    }
+
+    /// The options of one play.
+    pub fn read_options(&self, asked: &Map<String, Value>) -> Result<Options, BadOption> {
+        Options::among(self.id, self.options.iter(), &[], asked)
     }
 }
 
@@ -107,14 +116,15 @@ pub const fn flaw_of_the_cure(id: &'static str, marks: &'static [Mark]) -> Act {
     Act { id, kind: Kind::FlawOfTheCure, marks }
 }
 
+pub use options::choice;
+
 pub const LEASE_MS: OptionSpec = whole("lease_ms", 300, 50, 3_000);
 pub const PAUSE_MS: OptionSpec = whole("pause_ms", 450, 0, 5_000);
 
 pub const fn whole(name: &'static str, default: i64, min: i64, max: i64) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Whole { default, min, max } }
+    options::whole(name, (default, min, max))
 }
 
-/// The first value is the default.
-pub const fn choice(name: &'static str, values: &'static [&'static str]) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Choice(values) }
-}
+/// Files whose lines decide in several lessons.
+pub const SHOPPING: &str = "crates/lab/src/lessons/stage/shopping.rs";
+pub const TOKEN_RELEASE: &str = "crates/locks/src/scripts/token_release.lua";

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | [`lesson`], `words` | what a lesson is, and what it says, from `texts/` |
 //! | [`error`] | why a play ends early |
-//! | [`environment`], [`nodes`] | the servers of all plays, and those of one play alone |
+//! | [`nodes`] | servers of one play alone |
 //! | [`stage`] | clients that do nothing until they are told to; what is recorded |
 //! | [`timeline`] | the record, and its shape for the page |
+//! | [`waiting`] | how long anything may take that should happen at once |
 //! | [`pauses`] | whether this process stood still: the only excuse for playing again |
 //! | [`recorded`] | a play from a file, where a server is missing |
 //! | [`shop`] | what the lock protects |
 //! | `proxy` | a wire between a client and a server that can be cut |
-//! | [`options`] | the knobs of a lesson |
 //! | [`terminal`] | the same timeline as text |
 //! | `b01` … `b12` | the lessons, one file each, in one shape |
 //!
@@ -20,11 +20,10 @@
 //! was recorded and from the resource's rows: with an option that takes the cause away, the failure
 //! does not happen, and the verdict says so.
 
-pub mod environment;
+pub mod code;
 pub mod error;
 pub mod lesson;
 pub mod nodes;
-pub mod options;
 pub mod pauses;
 pub mod proxy;
 pub mod recorded;
@@ -32,6 +31,7 @@ pub mod shop;
 pub mod stage;
 pub mod terminal;
 pub mod timeline;
+pub mod waiting;
 
 pub(crate) mod b01_crash_between;
 mod b02_expired_stamp;
@@ -45,28 +45,23 @@ mod b09_failover;
 mod b10_redlock;
 mod b11_zookeeper;
 mod b12_before_commit;
-pub mod code;
 mod prelude;
 mod words;
 mod zoo;
 
 use super::{
-    options::BadOption,
+    catalogue::OptionBody,
+    options::{BadOption, Options},
     order_numbers::IdsBody,
-    servers::{IDLE_LIMIT, Servers},
-    strategy::{Language, OptionKind, OptionSpec, Words},
+    servers::Servers,
+    strategy::{Language, Words},
 };
-use environment::Environment;
 use error::Trouble;
 use lesson::{Act, Kind, Lesson};
-use options::Settings;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stage::Stage;
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 use timeline::{Moment, Timeline};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use utoipa::ToSchema;
@@ -128,43 +123,28 @@ pub enum PlayError {
 
 /// Plays lessons; a few at a time.
 pub struct Theatre {
-    environment: Arc<Environment>,
+    servers: Arc<Servers>,
     places: Arc<Semaphore>,
-    most: usize,
-    /// Since when nothing is played, as far as that was noticed.
-    idle_since: Mutex<Option<Instant>>,
 }
 
 impl Theatre {
     pub fn new(servers: Arc<Servers>) -> Self {
-        Self {
-            environment: Arc::new(Environment::new(servers)),
-            places: Arc::new(Semaphore::new(MOST_PLAYS)),
-            most: MOST_PLAYS,
-            idle_since: Mutex::default(),
-        }
+        Self { servers, places: Arc::new(Semaphore::new(MOST_PLAYS)) }
     }
 
     /// For tests, which play many at once.
-    pub fn with_places(mut self, places: usize) -> Self {
-        self.places = Arc::new(Semaphore::new(places));
-        self.most = places;
-        self
+    pub fn with_places(self, places: usize) -> Self {
+        Self { places: Arc::new(Semaphore::new(places)), ..self }
     }
 
     /// Why this lesson cannot be played here; `None` if it can.
-    pub async fn lacks(&self, lesson: &Lesson) -> Option<Words> {
-        for need in lesson.needs {
-            if let Some(why) = self.environment.lacks(*need).await {
-                return Some(why);
-            }
-        }
-        None
+    pub fn lacks(&self, lesson: &Lesson) -> Option<Words> {
+        lesson.needs.iter().find_map(|need| self.servers.lacks(*need))
     }
 
     /// The lesson on order numbers, run for real.
     pub async fn ids(&self, language: Language) -> Result<IdsBody, Trouble> {
-        let servers = &self.environment.servers;
+        let servers = &self.servers;
         let (postgres, url) = (servers.postgres.clone(), servers.redis_url.clone());
         let run = uuid::Uuid::new_v4().simple();
         let prefix = format!("{}lab:ids:{run}:", servers.key_prefix);
@@ -194,61 +174,36 @@ impl Theatre {
         told: Option<mpsc::UnboundedSender<Moment>>,
     ) -> Result<oneshot::Receiver<Result<Timeline, Trouble>>, PlayError> {
         let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
-        let options = Settings::read(lesson.options, asked)?;
-        if let Some(why) = self.lacks(lesson).await {
-            let is_plain = options == Settings::read(lesson.options, &Map::new())?;
+        let options = lesson.read_options(asked)?;
+        let (ended, outcome) = oneshot::channel();
+        if let Some(why) = self.lacks(lesson) {
+            let is_plain = options == lesson.read_options(&Map::new())?;
             let recorded = recorded::of(lesson, why).filter(|_| is_plain);
-            let recorded = recorded.ok_or(PlayError::Unavailable(why))?;
-            let (ended, outcome) = oneshot::channel();
-            let _ = ended.send(Ok(recorded));
+            let _ = ended.send(Ok(recorded.ok_or(PlayError::Unavailable(why))?));
             return Ok(outcome);
         }
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| PlayError::TooManyPlays)?;
-        let (ended, outcome) = oneshot::channel();
-        let environment = self.environment.clone();
+        let servers = self.servers.clone();
         tokio::spawn(async move {
-            let played = play(lesson, environment, options, told).await;
+            let played = play(lesson, servers, options, told).await;
             drop(place);
             let _ = ended.send(played);
         });
         Ok(outcome)
     }
-
-    /// Ends the servers that are kept for later plays if there was none for a while.
-    pub async fn stop_idle(&self) {
-        let is_due = {
-            let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.places.available_permits() < self.most {
-                *since = None;
-            } else {
-                since.get_or_insert_with(Instant::now);
-            }
-            since.is_some_and(|since| since.elapsed() >= IDLE_LIMIT)
-        };
-        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
-        // Nobody plays meanwhile: all places are taken.
-        if is_due && let Ok(_all) = self.places.try_acquire_many(all) {
-            self.close().await;
-        }
-    }
-
-    /// Ends the servers that are kept for later plays.
-    pub async fn close(&self) {
-        self.environment.close().await;
-    }
 }
 
 async fn play(
     lesson: &'static Lesson,
-    environment: Arc<Environment>,
-    options: Settings,
+    servers: Arc<Servers>,
+    options: Options,
     told: Option<mpsc::UnboundedSender<Moment>>,
 ) -> Result<Timeline, Trouble> {
     let mut repeats = 0;
     loop {
         let again = repeats < MOST_REPEATS;
-        let stage = Stage::new(lesson, environment.clone(), options.clone(), told.clone(), again);
+        let stage = Stage::new(lesson, servers.clone(), options.clone(), told.clone(), again);
         let played =
             tokio::time::timeout(LONGEST_PLAY, Box::pin(perform(lesson, stage.clone()))).await;
         let played = played.unwrap_or(Err(Trouble::TooSlow("the play takes too long")));
@@ -291,7 +246,7 @@ pub struct LessonBody {
     pub forced_how: &'static str,
     pub cure: &'static str,
     pub source: &'static str,
-    pub options: Vec<LessonOptionBody>,
+    pub options: Vec<OptionBody>,
     pub acts: Vec<LessonActBody>,
     pub available: LessonAvailableBody,
 }
@@ -305,21 +260,6 @@ pub struct LessonActBody {
     pub kind: Kind,
 }
 
-/// A whole number has `min` and `max`, a choice has `values`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LessonOption)]
-pub struct LessonOptionBody {
-    pub name: &'static str,
-    pub teaches: &'static str,
-    pub default: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub values: Option<&'static [&'static str]>,
-}
-
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LessonAvailable)]
 pub struct LessonAvailableBody {
@@ -331,50 +271,36 @@ pub struct LessonAvailableBody {
 }
 
 /// All lessons; what `theatre` cannot play says why.
-pub async fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
-    let mut lessons = Vec::with_capacity(LESSONS.len());
-    for lesson in LESSONS {
-        let lacks = match theatre {
-            Some(theatre) => theatre.lacks(lesson).await,
-            None => None,
+pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
+    let lacks = |lesson| theatre.and_then(|theatre| theatre.lacks(lesson));
+    let lessons = LESSONS.iter().map(|lesson| LessonBody::of(lesson, lacks(lesson), language));
+    LessonsBody { lessons: lessons.collect() }
+}
+
+impl LessonBody {
+    fn of(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> Self {
+        let act = |act: &Act| LessonActBody {
+            id: act.id,
+            title: act.words(lesson, language).0,
+            kind: act.kind,
         };
-        lessons.push(body(lesson, lacks, language));
-    }
-    LessonsBody { lessons }
-}
-
-fn body(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> LessonBody {
-    let act = |act: &Act| LessonActBody {
-        id: act.id,
-        title: act.words(lesson, language).0,
-        kind: act.kind,
-    };
-    LessonBody {
-        id: lesson.id,
-        number: lesson.number,
-        title: lesson.title(language),
-        lead: lesson.lead(language),
-        failure: lesson.section("Failure", language),
-        forced_how: lesson.section("How it is forced", language),
-        cure: lesson.section("Cure", language),
-        source: lesson.section("Source", language),
-        options: lesson.options.iter().map(|knob| option(lesson, knob, language)).collect(),
-        acts: lesson.acts.iter().map(act).collect(),
-        available: LessonAvailableBody {
-            ok: lacks.is_none(),
-            why: lacks.map(|why| why.say(language)),
-            recorded: recorded::has(lesson),
-        },
-    }
-}
-
-fn option(lesson: &Lesson, knob: &OptionSpec, language: Language) -> LessonOptionBody {
-    let (default, min, max, values) = match knob.kind {
-        OptionKind::Whole { default, min, max } => (default.into(), Some(min), Some(max), None),
-        OptionKind::Choice(values) => {
-            (values.first().copied().unwrap_or("").into(), None, None, Some(values))
+        let options = lesson.options.iter();
+        Self {
+            id: lesson.id,
+            number: lesson.number,
+            title: lesson.title(language),
+            lead: lesson.lead(language),
+            failure: lesson.section("Failure", language),
+            forced_how: lesson.section("How it is forced", language),
+            cure: lesson.section("Cure", language),
+            source: lesson.section("Source", language),
+            options: options.map(|knob| OptionBody::of(knob, lesson.id, language)).collect(),
+            acts: lesson.acts.iter().map(act).collect(),
+            available: LessonAvailableBody {
+                ok: lacks.is_none(),
+                why: lacks.map(|why| why.say(language)),
+                recorded: recorded::has(lesson),
+            },
         }
-    };
-    let teaches = knob.teaches(lesson.id, language);
-    LessonOptionBody { name: knob.name, teaches, default, min, max, values }
+    }
 }

@@ -4,7 +4,8 @@ pub use super::{
     error::Trouble,
     lesson::{
         ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, PAUSE_MS, Part, REDIS, REDIS_NODE, SHOP,
-        choice, client, cure, failure, flaw_of_the_cure, mark, node, whole,
+        SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,
+        whole,
     },
     stage::{
         LOCK, LONG, Stage,

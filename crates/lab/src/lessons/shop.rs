@@ -6,14 +6,30 @@
 
 use super::error::Trouble;
 use sqlx::PgPool;
+use stores::sql;
 
-/// How long rows of a play may stay that its process did not remove.
-const OLDEST: &str = "15 minutes";
+/// A name, its value, and the ms that it has left.
+pub type Seen = (String, Option<String>, Option<i64>);
 
 pub struct Shop {
     postgres: PgPool,
-    pub(super) play: String,
+    /// The name of its rows.
+    pub play: String,
 }
+
+/// What is in stock.
+pub const READ: &str = "SELECT stock FROM lab.plays WHERE id = $1";
+/// Writes what was computed from what was read, and the order.
+pub const SELL: &str = "
+    WITH sold AS (UPDATE lab.plays SET stock = $2 WHERE id = $1)
+    INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
+/// Rows that another process left behind, too.
+const CLEAR: &str = "
+    WITH fenced AS (DELETE FROM lab.fenced WHERE name = $2)
+    DELETE FROM lab.plays WHERE id = $1 OR created_at < now() - interval '15 minutes'";
+const LOOK: &str = "
+    SELECT stock, (SELECT count(*) FROM lab.play_orders WHERE play = id), value, newest
+    FROM lab.plays LEFT JOIN lab.fenced ON name = $2 WHERE id = $1";
 
 impl Shop {
     pub(super) fn new(postgres: PgPool, play: &str) -> Self {
@@ -25,61 +41,28 @@ impl Shop {
         format!("{}:phone", self.play)
     }
 
-    /// The name of its rows.
-    pub fn play(&self) -> String {
-        self.play.clone()
-    }
-
     /// One phone, no order.
     pub(super) async fn open(&self) -> Result<(), Trouble> {
-        let mut transaction = stores::postgres::Transaction::begin(&self.postgres, "BEGIN").await?;
-        sqlx::query("DELETE FROM lab.plays WHERE id = $1 OR created_at < now() - $2::interval")
-            .bind(&self.play)
-            .bind(OLDEST)
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::query("DELETE FROM lab.fenced WHERE name = $1")
-            .bind(self.phone())
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::query("INSERT INTO lab.plays (id) VALUES ($1)")
-            .bind(&self.play)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
+        self.close().await?;
+        let phone = "INSERT INTO lab.plays (id) VALUES ($1)";
+        sql::run(&self.postgres, phone, (&self.play,)).await?;
         Ok(())
     }
 
     pub(super) async fn close(&self) -> Result<(), Trouble> {
-        sqlx::query("DELETE FROM lab.plays WHERE id = $1")
-            .bind(&self.play)
-            .execute(&self.postgres)
-            .await?;
-        sqlx::query("DELETE FROM lab.fenced WHERE name = $1")
-            .bind(self.phone())
-            .execute(&self.postgres)
-            .await?;
+        sql::run(&self.postgres, CLEAR, (&self.play, self.phone())).await?;
         Ok(())
     }
 
-    pub(super) async fn look(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
-        let (stock, orders): (i32, i64) = sqlx::query_as(
-            "SELECT stock, (SELECT count(*) FROM lab.play_orders WHERE play = id) FROM lab.plays \
-             WHERE id = $1",
-        )
-        .bind(&self.play)
-        .fetch_one(&self.postgres)
-        .await?;
-        let fenced: Option<(String, i64)> =
-            sqlx::query_as("SELECT value, newest FROM lab.fenced WHERE name = $1")
-                .bind(self.phone())
-                .fetch_optional(&self.postgres)
-                .await?;
+    pub(super) async fn look(&self) -> Result<Vec<Seen>, Trouble> {
+        type Row = (i32, i64, Option<String>, Option<i64>);
+        let row = sql::row(&self.postgres, LOOK, (&self.play, self.phone())).await?;
+        let (stock, orders, value, newest): Row = row.ok_or(sqlx::Error::RowNotFound)?;
         let mut seen = vec![
             ("phones in stock".to_owned(), Some(stock.to_string()), None),
             ("orders".to_owned(), Some(orders.to_string()), None),
         ];
-        if let Some((value, newest)) = fenced {
+        if let (Some(value), Some(newest)) = (value, newest) {
             seen.push(("phone".to_owned(), Some(format!("{value} (token {newest})")), None));
         }
         Ok(seen)
@@ -87,20 +70,16 @@ impl Shop {
 
     /// Orders beyond the one phone, from the rows.
     pub async fn oversold(&self) -> Result<i64, Trouble> {
-        let orders: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM lab.play_orders WHERE play = $1")
-                .bind(&self.play)
-                .fetch_one(&self.postgres)
-                .await?;
-        Ok((orders - 1).max(0))
+        let count = "SELECT count(*) FROM lab.play_orders WHERE play = $1";
+        let orders: Option<(i64,)> = sql::row(&self.postgres, count, (&self.play,)).await?;
+        Ok(orders.map_or(0, |(orders,)| (orders - 1).max(0)))
     }
 
-    /// To whom the fenced row says that the phone was sold.
-    pub async fn sold_to(&self) -> Result<Option<String>, Trouble> {
-        let value = sqlx::query_scalar("SELECT value FROM lab.fenced WHERE name = $1")
-            .bind(self.phone())
-            .fetch_optional(&self.postgres)
-            .await?;
-        Ok(value)
+    /// Whether the fenced row, which keeps its last buyer, says so of this one.
+    pub(super) async fn was_sold_last_to(&self, buyer: &str) -> Result<bool, Trouble> {
+        let value = "SELECT 1 FROM lab.fenced WHERE name = $1 AND value = $2";
+        let values = (self.phone(), format!("sold to {buyer}"));
+        let row: Option<(i32,)> = sql::row(&self.postgres, value, values).await?;
+        Ok(row.is_some())
     }
 }

@@ -9,7 +9,7 @@ pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], Trouble> {
     stage.act(act).await?;
     stage.show_zoo();
     // Before the curtain rises: what is lost on stage is to be the reply to the create of a place.
-    let session = stage.environment().zoo_client().await?;
+    let session = stage.zoo_session().await?;
     session.make_folders(ROOT, &stage.queue()).await.map_err(LockError::from)?;
     Ok(stage.clients(["alice", "bob"]))
 }
@@ -26,7 +26,7 @@ pub async fn leave<T, const N: usize>(
     for zoo in sessions {
         zoo.close().await;
     }
-    stage.until_queue_is_empty().await
+    stage.until_queue_has(0).await
 }
 
 pub fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeeperLock) {
@@ -37,9 +37,13 @@ pub fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeepe
 /// As long as the server grants.
 pub const LONG_SESSION: Duration = Duration::from_secs(20);
 
+pub async fn proxy_to(zookeeper: &str) -> Result<Proxy, Trouble> {
+    Ok(Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?)
+}
+
 /// A proxy, and a session through it.
 pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), Trouble> {
-    let proxy = Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?;
+    let proxy = proxy_to(zookeeper).await?;
     let zoo = Zoo::new(&proxy.address.to_string(), LONG_SESSION);
     let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
     Ok((proxy, session))

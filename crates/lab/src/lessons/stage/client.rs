@@ -1,10 +1,14 @@
 //! Who acts: a client, and what it is doing.
 
 use super::{
-    super::{error::Trouble, lesson::REDIS_NODE as REDIS},
-    LOCK, STEP_TIMEOUT, Stage,
+    super::{
+        error::Trouble,
+        lesson::REDIS_NODE as REDIS,
+        waiting::{STEP_TIMEOUT, in_time},
+    },
+    LOCK, Stage,
     gate::{Decision, Gate, Of, Waiting, lock},
-    record::Step,
+    recording::Step,
 };
 use locks::{
     Acquired, Guard, Lock, LockError, Released,
@@ -18,7 +22,7 @@ use std::{
 };
 use tokio::{
     sync::oneshot,
-    task::{AbortHandle, JoinHandle},
+    task::{AbortHandle, JoinError, JoinHandle},
     time::{sleep, timeout},
 };
 
@@ -30,16 +34,14 @@ pub struct Client {
     gate: Arc<Gate>,
     pub clock: Clock,
 }
-/// A request that has passed.
-#[derive(Debug, Clone)]
-pub struct Seen {
-    pub command: String,
-    pub reply: Reply,
-}
+
+/// What came of an attempt to take a lock.
+type Tried<G> = Result<Acquired<G>, LockError>;
 
 impl Stage {
     pub fn client(&self, id: &'static str) -> Client {
-        Client::new(id, self.clone())
+        let stage = self.clone();
+        Client { id, stage, gate: Arc::default(), clock: Clock::default() }
     }
 
     pub fn clients<const N: usize>(&self, ids: [&'static str; N]) -> [Client; N] {
@@ -48,10 +50,6 @@ impl Stage {
 }
 
 impl Client {
-    fn new(id: &'static str, stage: Stage) -> Self {
-        Self { id, stage, gate: Arc::new(Gate::default()), clock: Clock::default() }
-    }
-
     pub fn line(&self) -> Result<Line, Trouble> {
         self.line_to(REDIS)
     }
@@ -66,7 +64,7 @@ impl Client {
     }
 
     pub fn sql(&self) -> Sql {
-        let sql = Sql::new(self.stage.0.environment.servers.postgres.clone());
+        let sql = Sql::new(self.stage.0.servers.postgres.clone());
         sql.of(self.id).watched_by(self.gate.clone())
     }
 
@@ -80,24 +78,37 @@ impl Client {
         &self,
         what: impl Future<Output = T> + Send + 'static,
     ) -> Doing<T> {
-        let task = tokio::spawn(what);
-        Doing { client: self.clone(), of: Of::Work, abort: task.abort_handle(), task: Some(task) }
+        let (client, task) = (self.clone(), tokio::spawn(what));
+        let abort = task.abort_handle();
+        Doing { client, of: Of::Work, abort, task: Some(task), outcome: |_| None }
     }
 
-    /// Starts to take the lock [`LOCK`]; believes to hold it once the lock says so.
-    pub fn acquires<L: Lock + Clone>(
+    /// Starts to take a lock; believes to hold it once it is told so.
+    pub fn does_take<G: Send + 'static>(
         &self,
-        lock: &L,
-        wait: Duration,
-    ) -> Doing<Result<Acquired<L::Guard>, LockError>> {
+        what: impl Future<Output = Tried<G>> + Send + 'static,
+    ) -> Doing<Tried<G>> {
+        self.does(what).with_outcome(|tried| match tried {
+            Ok(Acquired::Held(_)) => Some(IN),
+            Ok(Acquired::Contended { .. }) => Some("out"),
+            Err(_) => None,
+        })
+    }
+
+    /// Starts to take the lock [`LOCK`].
+    pub fn acquires<L: Lock + Clone>(&self, lock: &L, wait: Duration) -> Doing<Tried<L::Guard>> {
         let (lock, name) = (lock.clone(), self.stage.key(LOCK));
-        self.does(async move { lock.acquire(&name, wait).await })
+        self.does_take(async move { lock.acquire(&name, wait).await })
     }
 
     /// Starts to give it back: its work is done, from here on it does not count as a holder.
     pub fn releases<G: Guard>(&self, guard: G) -> Doing<Result<Released, LockError>> {
-        self.stage.stops_believing(self.id);
-        self.does(guard.release())
+        self.stops_believing();
+        self.does(guard.release()).with_outcome(|freed| match freed {
+            Ok(Released::NotHeld) => Some("late"),
+            Ok(_) => Some("freed"),
+            Err(_) => None,
+        })
     }
 
     /// Takes the lock in one request and has it.
@@ -124,9 +135,8 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<Result<Acquired<L::Guard>, LockError>, Trouble> {
-        let named = |sent: &str| if sent.starts_with("SET") { step } else { "give-back" };
-        self.acquires(lock, Duration::ZERO).rest_named(named).await
+    ) -> Result<Tried<L::Guard>, Trouble> {
+        self.acquires(lock, Duration::ZERO).rest_or_gives_back(step).await
     }
 
     /// Gives it back, in one request or a few.
@@ -139,7 +149,7 @@ impl Client {
     }
 
     /// The lock has to be ours here.
-    pub fn must_hold<G>(&self, tried: Result<Acquired<G>, LockError>) -> Result<G, Trouble> {
+    pub fn must_hold<G>(&self, tried: Tried<G>) -> Result<G, Trouble> {
         tried?.held().ok_or(Trouble::TooSlow("somebody should have the lock and has not"))
     }
 
@@ -167,54 +177,40 @@ impl Client {
         Next { client: self, of: Of::Watchdog }
     }
 
-    async fn pass(&self, of: Of, decision: Decision, step: &'static str) -> Result<Seen, Trouble> {
-        let waiting = timeout(STEP_TIMEOUT, self.gate.wait(|| self.gate.first(of))).await;
-        let waiting =
-            waiting.map_err(|_| Trouble::TooSlow("a request that should come did not"))?;
-        self.let_pass(waiting, decision, step).await
-    }
-
     async fn let_pass(
         &self,
         waiting: Waiting,
         decision: Decision,
-        id: &'static str,
-    ) -> Result<Seen, Trouble> {
+        step: &'static str,
+    ) -> Result<Reply, Trouble> {
         let Waiting { sent, decide } = waiting;
         let (answer, answered) = oneshot::channel();
         lock(&self.gate.replies).insert(sent.id, answer);
         if decide.send(decision).is_err() {
             return Err(Trouble::TooSlow("a client gave up while it was waited for"));
         }
-        let reply = timeout(STEP_TIMEOUT, answered).await;
-        let reply = reply.ok().and_then(Result::ok);
-        let reply = reply.ok_or(Trouble::TooSlow("a reply that should come did not"))?;
-        let step = Step {
-            to: self.stage.0.lesson.actor(&sent.node),
-            line: Some((sent.file, sent.line)),
-            ..Step::new(self.id, id).with(&*sent.text, reply.to_string())
-        };
-        self.stage.write(step).await?;
-        Ok(Seen { command: sent.text, reply })
+        let reply = in_time(answered, NO_REPLY).await?.map_err(|_| Trouble::TooSlow(NO_REPLY))?;
+        let step = self.stage.step(self.id, step).at(sent.file, sent.line);
+        let to = self.stage.0.lesson.actor(&sent.node);
+        step.to(to).with(&*sent.text, reply.to_string()).await?;
+        Ok(reply)
     }
 
     /// Waits until the client stands before its next request, without letting it pass.
-    pub async fn stands(&self) -> Result<String, Trouble> {
+    pub async fn stands(&self) -> Result<(), Trouble> {
         let waits = || {
             let waiting = lock(&self.gate.waiting);
-            let first = waiting.iter().find(|one| !one.decide.is_closed() && !one.is_renewal());
-            first.map(|one| one.sent.text.clone())
+            let mut waiting = waiting.iter();
+            waiting.any(|one| !one.decide.is_closed() && !one.is_renewal()).then_some(())
         };
-        let text = timeout(STEP_TIMEOUT, self.gate.wait(waits)).await;
-        text.map_err(|_| Trouble::TooSlow("a request that should come did not"))
+        in_time(self.gate.wait(waits), NO_REQUEST).await
     }
 
     /// A message of a subscription arrives.
-    pub async fn hears(&self, id: &'static str) -> Result<(), Trouble> {
+    pub async fn hears(&self, step: &'static str) -> Result<(), Trouble> {
         let heard = self.gate.wait(|| lock(&self.gate.heard).pop_front());
-        let heard = timeout(STEP_TIMEOUT, heard).await;
-        let heard = heard.map_err(|_| Trouble::TooSlow("a message that should come did not"))?;
-        self.stage.write(Step::new(self.id, id).with("MESSAGE", heard)).await
+        let heard = in_time(heard, "a message that should come did not").await?;
+        self.stage.step(self.id, step).with("MESSAGE", heard).await
     }
 
     /// Whether no message has come so far.
@@ -252,12 +248,10 @@ impl Client {
     /// Dies, in the middle of something or with a lock: nothing of it runs any more, and what it
     /// wanted to send is never sent.
     #[track_caller]
-    pub fn crashes<T>(
-        &self,
-        with: T,
-        step: &'static str,
-    ) -> impl Future<Output = Result<(), Trouble>> + Send + use<'_, T> {
-        self.dies();
+    pub fn crashes<T>(&self, with: T, step: &'static str) -> Step<'_> {
+        self.gate.dead.store(true, Relaxed);
+        self.stops_believing();
+        lock(&self.gate.waiting).clear();
         drop(with);
         self.stage.happens(self.id, step)
     }
@@ -265,18 +259,44 @@ impl Client {
     /// Leaves the stage: what it still has to tidy up passes unseen.
     pub fn leaves(&self) {
         self.gate.open.store(true, Relaxed);
-        self.stage.stops_believing(self.id);
-        let waiting = std::mem::take(&mut *lock(&self.gate.waiting));
-        for one in waiting {
+        self.stops_believing();
+        for one in std::mem::take(&mut *lock(&self.gate.waiting)) {
             let _ = one.decide.send(Decision::Go);
         }
     }
+}
 
-    /// Nothing is sent from here on.
-    pub fn dies(&self) {
-        self.gate.dead.store(true, Relaxed);
-        self.stage.stops_believing(self.id);
-        lock(&self.gate.waiting).clear();
+const NO_REQUEST: &str = "a request that should come did not";
+const NO_REPLY: &str = "a reply that should come did not";
+const NO_END: &str = "it does not end";
+/// The outcome of an attempt: the lock is its client's.
+const IN: &str = "in";
+
+/// A request that is about to pass.
+pub struct Next<'a> {
+    client: &'a Client,
+    of: Of,
+}
+
+impl Next<'_> {
+    pub async fn goes(self, step: &'static str) -> Result<Reply, Trouble> {
+        self.pass(Decision::Go, step).await
+    }
+
+    /// It is never sent: the connection breaks before.
+    pub async fn fails(self, step: &'static str) -> Result<Reply, Trouble> {
+        self.pass(Decision::Fail, step).await
+    }
+
+    /// It is sent and done, and the client never hears of it.
+    pub async fn loses_reply(self, step: &'static str) -> Result<Reply, Trouble> {
+        self.pass(Decision::LoseReply, step).await
+    }
+
+    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply, Trouble> {
+        let gate = &self.client.gate;
+        let waiting = in_time(gate.wait(|| gate.first(self.of)), NO_REQUEST).await?;
+        self.client.let_pass(waiting, decision, step).await
     }
 }
 
@@ -286,6 +306,8 @@ pub struct Doing<T> {
     of: Of,
     abort: AbortHandle,
     task: Option<JoinHandle<T>>,
+    /// What came of it, as captions name it.
+    outcome: fn(&T) -> Option<&'static str>,
 }
 
 impl<T> Drop for Doing<T> {
@@ -294,87 +316,21 @@ impl<T> Drop for Doing<T> {
     }
 }
 
-/// A request that is about to pass.
-pub struct Next<'a> {
-    client: &'a Client,
-    of: Of,
-}
-
-impl Next<'_> {
-    pub async fn goes(self, step: &'static str) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::Go, step).await
-    }
-
-    /// It is never sent: the connection breaks before.
-    pub async fn fails(self, step: &'static str) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::Fail, step).await
-    }
-
-    /// It is sent and done, and the client never hears of it.
-    pub async fn loses_reply(self, step: &'static str) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::LoseReply, step).await
-    }
-}
-
-/// What came of something, as captions name it.
-pub trait Outcome {
-    fn outcome(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-/// The lock is its client's.
-const IN: &str = "in";
-
-impl<G> Outcome for Result<Acquired<G>, LockError> {
-    fn outcome(&self) -> Option<&'static str> {
-        match self {
-            Ok(Acquired::Held(_)) => Some(IN),
-            Ok(Acquired::Contended { .. }) => Some("out"),
-            Err(_) => None,
-        }
-    }
-}
-
-impl Outcome for Result<Released, LockError> {
-    fn outcome(&self) -> Option<&'static str> {
-        match self {
-            Ok(Released::NotHeld) => Some("late"),
-            Ok(_) => Some("freed"),
-            Err(_) => None,
-        }
-    }
-}
-
-/// A stock.
-impl Outcome for Result<i32, sqlx::Error> {
-    fn outcome(&self) -> Option<&'static str> {
-        match self {
-            Ok(left) => Some(if *left > 0 { "left" } else { "none" }),
-            Err(_) => None,
-        }
-    }
-}
-
-impl Outcome for Result<bool, LockError> {}
-impl Outcome for Result<bool, redis::RedisError> {}
-impl Outcome for Result<(), redis::RedisError> {}
-impl Outcome for Result<i64, redis::RedisError> {}
-impl Outcome for Result<(), sqlx::Error> {}
-impl Outcome for Result<u64, sqlx::Error> {}
-impl Outcome for Result<String, locks::zookeeper::ZooError> {}
-impl Outcome for Result<locks::fencing::Write, LockError> {}
-
-impl<T: Outcome> Doing<T> {
-    /// One request.
-    pub async fn next(&mut self, step: &'static str) -> Result<Seen, Trouble> {
-        self.client.pass(self.of, Decision::Go, step).await
+impl<T> Doing<T> {
+    pub fn with_outcome(mut self, outcome: fn(&T) -> Option<&'static str>) -> Self {
+        self.outcome = outcome;
+        self
     }
 
     /// Only its requests to this node are let pass by it.
     pub fn at(mut self, node: &'static str) -> Self {
         self.of = Of::WorkAt(node);
         self
+    }
+
+    /// One request.
+    pub async fn next(&mut self, step: &'static str) -> Result<Reply, Trouble> {
+        Next { client: &self.client, of: self.of }.goes(step).await
     }
 
     /// Lets requests pass until it has ended.
@@ -395,19 +351,24 @@ impl<T: Outcome> Doing<T> {
         self.rest_by(Decision::Go, step).await
     }
 
+    /// Attempts on several nodes; what follows them is called `give-back`.
+    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T, Trouble> {
+        self.rest_named(|sent| if sent.starts_with("SET") { step } else { "give-back" }).await
+    }
+
     async fn rest_by(
         mut self,
         decision: Decision,
         step: impl Fn(&str) -> &'static str + Send,
     ) -> Result<T, Trouble> {
-        let mut task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
+        let mut task = self.task.take().ok_or(Trouble::TooSlow(NO_END))?;
         let gate = self.client.gate.clone();
         loop {
             let arrival = gate.wait(|| gate.first(self.of));
             let waiting = tokio::select! {
                 ended = &mut task => return self.ended(ended),
                 waiting = arrival => waiting,
-                () = sleep(STEP_TIMEOUT) => return Err(Trouble::TooSlow("it does not end")),
+                () = sleep(STEP_TIMEOUT) => return Err(Trouble::TooSlow(NO_END)),
             };
             let name = step(&waiting.sent.text);
             self.client.let_pass(waiting, decision, name).await?;
@@ -422,20 +383,20 @@ impl<T: Outcome> Doing<T> {
 
     /// Its end, without a further request.
     pub async fn end(mut self) -> Result<T, Trouble> {
-        let task = self.task.take().ok_or(Trouble::TooSlow("it has ended already"))?;
-        let ended = timeout(STEP_TIMEOUT, task).await;
-        self.ended(ended.map_err(|_| Trouble::TooSlow("it does not end"))?)
+        let task = self.task.take().ok_or(Trouble::TooSlow(NO_END))?;
+        let ended = in_time(task, NO_END).await?;
+        self.ended(ended)
     }
 
-    fn ended(&self, ended: Result<T, tokio::task::JoinError>) -> Result<T, Trouble> {
-        let outcome = ended.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
-        if let Some(what) = outcome.outcome() {
-            self.client.stage.came_of_it(self.client.id, what);
-            if what == IN {
+    fn ended(&self, ended: Result<T, JoinError>) -> Result<T, Trouble> {
+        let result = ended.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
+        if let Some(outcome) = (self.outcome)(&result) {
+            self.client.stage.came_of_it(self.client.id, outcome);
+            if outcome == IN {
                 self.client.believes(true);
             }
         }
-        Ok(outcome)
+        Ok(result)
     }
 
     pub fn abort_handle(&self) -> AbortHandle {

@@ -1,18 +1,14 @@
--- What keys hold, for the eyes of the audience.
+-- What a key holds, for the eyes of the audience.
 --
--- KEYS any keys
+-- KEYS[1] any key
 --
--- Returns for each { value or nil, ms left }; a hash is shown as its fields and values in a row.
+-- Returns { value or nil, ms left }; a hash is shown as its fields and values in a row.
 
-local seen = {}
-for number, key in ipairs(KEYS) do
-  local kind = redis.call('TYPE', key).ok
-  local value = false
-  if kind == 'string' then
-    value = redis.call('GET', key)
-  elseif kind == 'hash' then
-    value = table.concat(redis.call('HGETALL', key), ' ')
-  end
-  seen[number] = { value, redis.call('PTTL', key) }
+local kind = redis.call('TYPE', KEYS[1]).ok
+local value = false
+if kind == 'string' then
+  value = redis.call('GET', KEYS[1])
+elseif kind == 'hash' then
+  value = table.concat(redis.call('HGETALL', KEYS[1]), ' ')
 end
-return seen
+return { value, redis.call('PTTL', KEYS[1]) }

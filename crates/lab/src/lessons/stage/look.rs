@@ -1,14 +1,22 @@
 //! What the stage hand sees: keys, the queue, the shop. It looks through lines of its own,
 //! unwatched, and waits for what only time brings.
 
-use super::{super::error::Trouble, LOCK, STEP_TIMEOUT, Stage};
+use super::{
+    super::{
+        error::Trouble,
+        shop::Seen,
+        waiting::{STEP_TIMEOUT, until},
+    },
+    LOCK, Stage,
+};
+use embedded::ZooKeeperServer;
 use locks::{
     LockError,
     wire::{Line, LuaScript},
-    zookeeper::ZooError,
+    zookeeper::{Zoo, ZooError, ZooSession},
 };
-use std::{collections::BTreeMap, time::Duration};
-use tokio::time::{sleep, timeout};
+use std::sync::Arc;
+use tokio::time::Instant;
 
 static LOOK: LuaScript = LuaScript::new("look.lua", include_str!("look.lua"));
 
@@ -23,39 +31,23 @@ impl Stage {
         Ok(line)
     }
 
-    /// What every key on stage holds now: name, value, time left.
-    pub(super) async fn look(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
+    /// What every key on stage holds now.
+    pub(super) async fn look(&self) -> Result<Vec<Seen>, Trouble> {
         let (shown, shop, zoo) = {
-            let record = self.record();
-            (record.shown.clone(), record.shop_is_open, record.zoo_is_shown)
+            let scene = &self.record().scene;
+            (scene.shown.clone(), scene.shows_shop, scene.shows_zoo)
         };
-        let mut by_node: BTreeMap<&str, Vec<&'static str>> = BTreeMap::new();
-        for (node, key) in &shown {
-            by_node.entry(node).or_default().push(*key);
-        }
-        let several = by_node.len() > 1;
+        let several = shown.iter().any(|(node, _)| *node != shown[0].0);
         let mut seen = Vec::new();
-        for (node, keys) in by_node {
-            let full: Vec<String> = keys.iter().map(|key| self.key(key)).collect();
-            let full: Vec<&str> = full.iter().map(String::as_str).collect();
-            let line = self.hand(node).await?;
-            let call = LOOK.on(&full);
-            let answer: Result<Vec<(Option<String>, i64)>, _> = line.run(&call).await;
-            for (index, key) in keys.iter().enumerate() {
-                let name = if several { format!("{node} {key}") } else { (*key).to_owned() };
-                match &answer {
-                    Ok(values) => {
-                        let (value, ttl) = values.get(index).cloned().unwrap_or((None, -2));
-                        seen.push((
-                            name,
-                            value.map(|text| self.readable(&text)),
-                            (ttl >= 0).then_some(ttl),
-                        ));
-                    }
-                    // The node is down. What it may remember is seen when it is back.
-                    Err(_) => seen.push((name, None, None)),
-                }
-            }
+        for (node, key) in shown {
+            let looking = LOOK.on(&[&self.key(key)]);
+            // The node may be down. What it remembers is seen when it is back.
+            let found: Result<(Option<String>, i64), _> =
+                self.hand(node).await?.run(&looking).await;
+            let (value, ttl) = found.unwrap_or((None, -2));
+            let name = if several { format!("{node} {key}") } else { key.to_owned() };
+            let value = value.map(|text| self.readable(&text));
+            seen.push((name, value, (ttl >= 0).then_some(ttl)));
         }
         if zoo {
             seen.extend(self.look_at_zoo().await?);
@@ -66,10 +58,30 @@ impl Stage {
         Ok(seen)
     }
 
-    async fn look_at_zoo(&self) -> Result<Vec<(String, Option<String>, Option<i64>)>, Trouble> {
-        let client = self.0.environment.zoo_client().await?;
+    /// ZooKeeper, and the stage hand's own session with it.
+    async fn zoo(&self) -> Result<&(Arc<ZooKeeperServer>, ZooSession), Trouble> {
+        let opening = || async {
+            let server = self.0.servers.zookeeper().await?;
+            let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);
+            let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
+            Ok::<_, Trouble>((server, session))
+        };
+        self.0.zoo.get_or_try_init(opening).await
+    }
+
+    /// Where ZooKeeper is, `host:port`; started when it is first needed.
+    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+        Ok(self.zoo().await?.0.cluster())
+    }
+
+    pub async fn zoo_session(&self) -> Result<&ZooSession, Trouble> {
+        Ok(&self.zoo().await?.1)
+    }
+
+    async fn look_at_zoo(&self) -> Result<Vec<Seen>, Trouble> {
+        let session = self.zoo_session().await?;
         let path = self.queue();
-        let mut children = match client.children(&path).await {
+        let mut children = match session.children(&path).await {
             Ok(children) => children,
             Err(ZooError::NoNode) => Vec::new(),
             Err(error) => return Err(LockError::from(error).into()),
@@ -78,7 +90,7 @@ impl Stage {
         children.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
         let mut seen = Vec::new();
         for child in children {
-            if let Ok((Some(czxid), _)) = client.watch(&format!("{path}/{child}")).await {
+            if let Ok((Some(czxid), _)) = session.watch(&format!("{path}/{child}")).await {
                 let value = format!("czxid {czxid:#x}");
                 seen.push((self.readable(&child), Some(value), None));
             }
@@ -91,22 +103,10 @@ impl Stage {
         format!("/locks/{}", self.key(LOCK).replace('/', "_"))
     }
 
-    /// Waits until nobody stands there.
-    pub async fn until_queue_is_empty(&self) -> Result<(), Trouble> {
-        self.until_queue_has(0).await
-    }
-
     /// Waits until so many stand there.
     pub async fn until_queue_has(&self, nodes: usize) -> Result<(), Trouble> {
-        let waiting = async {
-            while self.look_at_zoo().await?.len() != nodes {
-                sleep(Duration::from_millis(10)).await;
-            }
-            Ok(())
-        };
-        timeout(STEP_TIMEOUT, waiting)
-            .await
-            .unwrap_or(Err(Trouble::TooSlow("ZooKeeper's queue stays as it is")))
+        let is_so = || async move { Ok(self.look_at_zoo().await?.len() == nodes) };
+        until("ZooKeeper's queue stays as it is", is_so).await
     }
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.
@@ -118,27 +118,19 @@ impl Stage {
 
     /// Waits until a key is really gone.
     pub async fn until_gone(&self, node: &str, key: &str) -> Result<(), Trouble> {
-        let gone = async {
-            loop {
-                match self.pttl(node, key).await? {
-                    -2 => return Ok(()),
-                    -1 => return Err(Trouble::NotAsWritten(format!("{key} never expires"))),
-                    left => sleep(Duration::from_millis(left.unsigned_abs().clamp(1, 20))).await,
-                }
+        let is_gone = || async move {
+            match self.pttl(node, key).await? {
+                -1 => Err(Trouble::NotAsWritten(format!("{key} never expires"))),
+                left => Ok(left == -2),
             }
         };
-        timeout(STEP_TIMEOUT, gone).await.unwrap_or(Err(Trouble::TooSlow("a lease did not end")))
+        until("a lease did not end", is_gone).await
     }
 
     /// Waits until a key is there.
     pub async fn until_there(&self, node: &str, key: &str) -> Result<(), Trouble> {
-        let there = async {
-            while self.pttl(node, key).await? == -2 {
-                sleep(Duration::from_millis(2)).await;
-            }
-            Ok(())
-        };
-        timeout(STEP_TIMEOUT, there).await.unwrap_or(Err(Trouble::TooSlow("a key does not come")))
+        let is_there = || async move { Ok(self.pttl(node, key).await? != -2) };
+        until("a key does not come", is_there).await
     }
 
     /// Whether the lock is there for ever: no expiry, and nobody who would give it back.

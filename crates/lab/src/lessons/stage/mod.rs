@@ -19,7 +19,8 @@
 //! | [`client`] | who acts, and what each is doing |
 //! | [`gate`] | where a client's requests wait |
 //! | [`look`] | what the keys, the queue and the shop hold, read by the stage hand |
-//! | [`record`] | steps, and who believes what |
+//! | [`record`], [`recording`] | what is kept; steps, and who believes what |
+//! | [`shopping`] | what clients do with the shop |
 //!
 //! What happens on a crash: keys, rows and nodes of a play have names of their own; what a dead
 //! process leaves behind is removed by later plays.
@@ -32,27 +33,24 @@ mod recording;
 mod shopping;
 
 use super::{
-    environment::Environment,
     error::Trouble,
     lesson::{Kind, Lesson, REDIS_NODE as REDIS},
     nodes::Node,
-    options::Settings,
     pauses::PauseDetector,
     shop::Shop,
     timeline::{Ending, Event, Moment, Timeline},
+    waiting::STEP_TIMEOUT,
 };
-use locks::wire::Line;
-use record::{Record, Written};
+use crate::{options::Options, servers::Servers};
+use locks::{wire::Line, zookeeper::ZooSession};
+use record::{Record, Scene};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{OnceCell, mpsc};
 
-/// How long anything on stage may take that should happen at once. Also a server's answer: a busy
-/// machine is no failure of the lesson's.
-const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lease of those whose lease must not end while we watch: it is never waited for.
 pub const LONG: Duration = Duration::from_secs(60);
 /// So much missing time explains anything.
@@ -66,10 +64,10 @@ pub struct Stage(Arc<Inner>);
 
 struct Inner {
     lesson: &'static Lesson,
-    environment: Arc<Environment>,
+    servers: Arc<Servers>,
     id: String,
     prefix: String,
-    options: Settings,
+    options: Options,
     started: Instant,
     pauses: PauseDetector,
     /// A verdict that a pause explains is not the last word.
@@ -78,6 +76,8 @@ struct Inner {
     told: Option<mpsc::UnboundedSender<Moment>>,
     /// The stage hand's connections, by node.
     hands: tokio::sync::Mutex<HashMap<String, Line>>,
+    /// ZooKeeper, as long as this play needs it, and the stage hand's session with it.
+    zoo: OnceCell<(Arc<embedded::ZooKeeperServer>, ZooSession)>,
     nodes: Mutex<Vec<Arc<Node>>>,
     pub shop: Shop,
 }
@@ -85,30 +85,33 @@ struct Inner {
 impl Stage {
     pub(super) fn new(
         lesson: &'static Lesson,
-        environment: Arc<Environment>,
-        options: Settings,
+        servers: Arc<Servers>,
+        options: Options,
         told: Option<mpsc::UnboundedSender<Moment>>,
         may_begin_again: bool,
     ) -> Self {
         let id: String = uuid::Uuid::new_v4().simple().to_string();
+        let record =
+            Record { scene: Scene::new(0, 0, vec![]), events: vec![], told: 0, endings: vec![] };
         Self(Arc::new(Inner {
             lesson,
-            prefix: environment.servers.prefix_of(&id),
-            shop: Shop::new(environment.servers.postgres.clone(), &id),
-            environment,
+            prefix: servers.prefix_of(&id),
+            shop: Shop::new(servers.postgres.clone(), &id),
+            servers,
             id,
             options,
             started: Instant::now(),
             pauses: PauseDetector::start(),
             may_begin_again,
-            record: Mutex::default(),
+            record: Mutex::new(record),
             told,
             hands: tokio::sync::Mutex::default(),
+            zoo: OnceCell::new(),
             nodes: Mutex::default(),
         }))
     }
 
-    pub fn options(&self) -> &Settings {
+    pub fn options(&self) -> &Options {
         &self.0.options
     }
 
@@ -125,16 +128,12 @@ impl Stage {
         &self.0.shop
     }
 
-    pub fn environment(&self) -> &Environment {
-        &self.0.environment
-    }
-
     /// The real name of a key.
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.0.prefix)
     }
 
-    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, Record> {
         self.0.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -148,44 +147,25 @@ impl Stage {
             number.ok_or_else(|| Trouble::NotAsWritten(format!("there is no act {id}")))?;
         self.sweep().await?;
         self.shop().open().await?;
-        let rows = self.shop().look().await?.into_iter();
-        let rows =
-            rows.filter_map(|(name, value, _)| Some((name, Written::before_the_act(value?))));
+        let rows = self.shop().look().await?;
         let mut record = self.record();
-        record.act = number;
-        record.act_began = Some(Instant::now());
-        record.first_of_act = record.events.len();
-        record.shown = vec![(REDIS.to_owned(), LOCK)];
-        record.shop_is_open = false;
-        record.zoo_is_shown = false;
-        record.owners = rows.collect();
-        record.believers.clear();
+        record.scene = Scene::new(number, record.events.len(), vec![(REDIS, LOCK)]);
+        record.scene.found(rows);
         Ok(())
     }
 
-    /// Puts one more key on stage.
-    pub fn show(&self, node: &str, key: &'static str) {
-        let mut record = self.record();
-        let entry = (node.to_owned(), key);
-        if !record.shown.contains(&entry) {
-            record.shown.push(entry);
-        }
-    }
-
-    /// Puts these keys on stage instead.
-    pub fn show_only(&self, keys: &[(&str, &'static str)]) {
-        let keys = keys.iter().map(|(node, key)| ((*node).to_owned(), *key));
-        self.record().shown = keys.collect();
+    /// Puts these keys of these nodes on stage instead of the lock.
+    pub fn show_only(&self, keys: &[(&'static str, &'static str)]) {
+        self.record().scene.shown = keys.to_vec();
     }
 
     pub fn show_shop(&self) {
-        self.record().shop_is_open = true;
+        self.record().scene.shows_shop = true;
     }
 
     pub fn show_zoo(&self) {
-        let mut record = self.record();
-        record.zoo_is_shown = true;
-        record.shown.clear();
+        self.show_only(&[]);
+        self.record().scene.shows_zoo = true;
     }
 
     /// The act is over. `broken` has to come from what happened: [`Stage::overlap`], the shop's
@@ -197,21 +177,31 @@ impl Stage {
     /// The same, with other words than those under `broken` or `held`.
     pub fn ends_as(&self, broken: bool, key: &str) -> Result<(), Trouble> {
         let mut record = self.record();
-        let act = &self.0.lesson.acts[record.act];
-        if record.events.len() == record.first_of_act {
+        let act = &self.0.lesson.acts[record.scene.act];
+        if record.events.len() == record.scene.first_event {
             return Err(Trouble::NotAsWritten("an act without a step".to_owned()));
         }
         let is_surprising = broken == (act.kind == Kind::Cure);
-        let began = record.act_began.unwrap_or(self.0.started);
-        if is_surprising && self.0.may_begin_again && self.stood_still_since(began) {
+        let may_begin_again = self.0.may_begin_again;
+        if is_surprising && may_begin_again && self.stood_still_since(record.scene.began) {
             return Err(Trouble::StoodStill);
         }
-        let why = self.0.lesson.say("Endings", &[format!("{}.{key}", act.id), key.to_owned()]);
-        let why = self.filled(why, |text, _| text.to_owned());
-        record.endings.push(Ending { broken, why });
+        let keys = [format!("{}.{key}", act.id), key.to_owned()];
+        record.endings.push(Ending { broken, why: self.says("Endings", &keys, [""; 2]) });
         drop(record);
         self.tell(0);
         Ok(())
+    }
+
+    /// Ends an act in which Alice, who stood still, wrote last; whether anybody came in between
+    /// decides how it can have held.
+    pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result<(), Trouble> {
+        // The fenced row keeps the last buyer: had she got past, it would be her.
+        let overwritten = was_passed && self.shop().was_sold_last_to("alice").await?;
+        match self.shop().oversold().await? > 0 || overwritten {
+            false if !was_passed => self.ends_as(false, alone),
+            broken => self.ends(broken),
+        }
     }
 
     /// Whether so much time is missing that a lease may have ended by it: a quarter of one.
@@ -228,16 +218,12 @@ impl Stage {
     /// Whether two believed to hold the lock at once, in this act.
     pub fn overlap(&self) -> bool {
         let record = self.record();
-        let events = record.events.get(record.first_of_act..).unwrap_or_default();
+        let events = record.events.get(record.scene.first_event..).unwrap_or_default();
         events.iter().any(Event::is_overlap)
     }
 
-    pub fn believers(&self) -> Vec<&'static str> {
-        self.record().believers.clone()
-    }
-
     pub fn is_believed(&self) -> bool {
-        !self.record().believers.is_empty()
+        !self.record().scene.believers.is_empty()
     }
 
     pub(super) fn timeline(&self) -> Timeline {
@@ -252,29 +238,22 @@ impl Stage {
     }
 
     /// A server of this play alone, with more flags of `redis-server` if need be.
-    pub async fn node(&self, id: &'static str, flags: Vec<String>) -> Result<Arc<Node>, Trouble> {
-        let node = Arc::new(self.0.environment.nodes.take(id, flags).await?);
+    pub async fn node(&self, id: &'static str, flags: &[String]) -> Result<Arc<Node>, Trouble> {
+        let node = Arc::new(Node::start(&self.0.servers, id, flags).await?);
         // Another one than before, under the same name.
         self.0.hands.lock().await.remove(id);
         self.nodes().push(node.clone());
         Ok(node)
     }
 
-    fn nodes(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Node>>> {
+    fn nodes(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
         self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connect(&self, node: &str) -> Result<Line, Trouble> {
         let private = self.nodes().iter().rev().find(|one| one.id == node).cloned();
-        let line = match private {
-            Some(node) => Line::with_timeouts(&node.url(), STEP_TIMEOUT, STEP_TIMEOUT),
-            None => Line::with_timeouts(
-                &self.0.environment.servers.redis_url,
-                STEP_TIMEOUT,
-                STEP_TIMEOUT,
-            ),
-        };
-        line.map(|line| line.to(node)).map_err(|error| Trouble::NotAsWritten(error.to_string()))
+        let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
+        Ok(Line::with_timeouts(&url, STEP_TIMEOUT, STEP_TIMEOUT)?.to(node))
     }
 
     /// Removes the keys of this play.
@@ -303,8 +282,9 @@ impl Stage {
         }
         self.0.hands.lock().await.clear();
         let nodes = std::mem::take(&mut *self.nodes());
-        for node in nodes {
-            self.0.environment.nodes.give_back(node).await;
+        // Still in somebody's hands: it ends when they let it go.
+        for node in nodes.into_iter().filter_map(Arc::into_inner) {
+            node.end().await;
         }
     }
 }

@@ -1,49 +1,52 @@
-//! What is written down of a play.
+//! What is kept of a play.
 
-use super::super::timeline::{Ending, Event};
-use std::{collections::HashMap, panic::Location, time::Instant};
+use super::super::{
+    shop::Seen,
+    timeline::{Ending, Event},
+};
+use std::{collections::HashMap, time::Instant};
 
-#[derive(Default)]
+/// What is written down.
 pub(super) struct Record {
-    pub act: usize,
-    pub act_began: Option<Instant>,
-    pub first_of_act: usize,
-    /// Keys on stage: the node and the key's name without the play's prefix.
-    pub shown: Vec<(String, &'static str)>,
-    pub shop_is_open: bool,
-    pub zoo_is_shown: bool,
-    pub owners: HashMap<String, Written>,
-    pub believers: Vec<&'static str>,
+    pub scene: Scene,
     pub events: Vec<Event>,
     pub told: usize,
     pub endings: Vec<Ending>,
 }
 
-/// One step, as it is handed in.
-pub(super) struct Step {
-    pub actor: &'static str,
-    pub to: Option<&'static str>,
-    pub id: &'static str,
-    pub command: Option<String>,
-    pub reply: Option<String>,
-    pub line: Option<(&'static str, u32)>,
-    /// Played by the stage, not done by a server or a client.
-    pub is_staged: bool,
+/// The act that is going on.
+pub(super) struct Scene {
+    pub act: usize,
+    pub began: Instant,
+    pub first_event: usize,
+    /// Keys on stage: the node and the key's name without the play's prefix.
+    pub shown: Vec<(&'static str, &'static str)>,
+    pub shows_shop: bool,
+    pub shows_zoo: bool,
+    pub owners: HashMap<String, Written>,
+    pub believers: Vec<&'static str>,
 }
 
-impl Step {
-    pub fn new(actor: &'static str, id: &'static str) -> Self {
-        Self { actor, to: None, id, command: None, reply: None, line: None, is_staged: false }
+impl Scene {
+    /// Nobody believes anything.
+    pub fn new(act: usize, first_event: usize, shown: Vec<(&'static str, &'static str)>) -> Self {
+        Self {
+            act,
+            began: Instant::now(),
+            first_event,
+            shown,
+            shows_shop: false,
+            shows_zoo: false,
+            owners: HashMap::new(),
+            believers: Vec::new(),
+        }
     }
 
-    pub fn at(mut self, line: &Location<'static>) -> Self {
-        self.line = Some((line.file(), line.line()));
-        self
-    }
-
-    pub fn with(mut self, command: impl Into<String>, reply: impl Into<String>) -> Self {
-        (self.command, self.reply) = (Some(command.into()), Some(reply.into()));
-        self
+    /// Rows from before the curtain rose: nobody on stage wrote them.
+    pub fn found(&mut self, rows: Vec<Seen>) {
+        let written = |value| Written { value, owner: None, ends: None };
+        let rows = rows.into_iter().filter_map(|(name, value, _)| Some((name, written(value?))));
+        self.owners.extend(rows);
     }
 }
 
@@ -56,11 +59,6 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// It was there before the curtain rose: nobody on stage wrote it.
-    pub fn before_the_act(value: String) -> Self {
-        Self { value, owner: None, ends: None }
-    }
-
     /// Whether this value is the one of before, and not the same one written anew: where all
     /// clients write the same, the end of a lease is what tells.
     pub fn is_still(&self, value: &str, at: Instant) -> bool {

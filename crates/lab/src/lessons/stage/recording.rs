@@ -1,4 +1,4 @@
-//! How it is written down: each step, what the keys held after it, and who believed to hold the
+//! How a play is written down: each step, what the keys held after it, and who believed to hold the
 //! lock.
 
 use super::{
@@ -7,84 +7,83 @@ use super::{
         timeline::{Event, KeyState, Moment, Said},
     },
     Stage,
-    record::{Step, Written},
+    record::Written,
 };
 use crate::strategy::Language;
+use futures_util::future::BoxFuture;
 use std::{
     collections::BTreeMap,
     panic::Location,
     time::{Duration, Instant},
 };
 
+/// One step; awaiting it writes it down.
+#[must_use]
+pub struct Step<'a> {
+    stage: &'a Stage,
+    actor: &'static str,
+    to: Option<&'static str>,
+    id: &'static str,
+    said: Option<(String, String)>,
+    line: Option<(&'static str, u32)>,
+    is_staged: bool,
+}
+
+impl<'a> Step<'a> {
+    /// A command and its reply.
+    pub fn with(mut self, command: impl Into<String>, reply: impl Into<String>) -> Self {
+        self.said = Some((command.into(), reply.into()));
+        self
+    }
+
+    pub fn to(self, to: impl Into<Option<&'static str>>) -> Self {
+        Self { to: to.into(), ..self }
+    }
+
+    pub(super) fn at(self, file: &'static str, line: u32) -> Self {
+        Self { line: Some((file, line)), ..self }
+    }
+}
+
+impl<'a> IntoFuture for Step<'a> {
+    type Output = Result<(), Trouble>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.stage.write(self))
+    }
+}
+
 impl Stage {
-    /// Something happens that is no request: a pause, a crash, a failover.
+    pub(super) fn step(&self, actor: &'static str, id: &'static str) -> Step<'_> {
+        Step { stage: self, actor, to: None, id, said: None, line: None, is_staged: false }
+    }
+
+    /// Something happens that no client of a lock sends: a pause, a crash, a command of the
+    /// director.
     #[track_caller]
-    pub fn happens(
-        &self,
-        actor: &'static str,
-        id: &'static str,
-    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
-        self.write(Step::new(actor, id).at(Location::caller()))
+    pub fn happens(&self, actor: &'static str, id: &'static str) -> Step<'_> {
+        let at = Location::caller();
+        self.step(actor, id).at(at.file(), at.line())
     }
 
     /// The stage plays it: no server and no client did it by itself.
     #[track_caller]
-    pub fn plays(
-        &self,
-        actor: &'static str,
-        id: &'static str,
-    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
-        let step = Step::new(actor, id).at(Location::caller());
-        self.write(Step { is_staged: true, ..step })
+    pub fn plays(&self, actor: &'static str, id: &'static str) -> Step<'_> {
+        Step { is_staged: true, ..self.happens(actor, id) }
     }
 
-    /// The director's own command to a node, with its reply.
-    pub async fn orders(
-        &self,
-        actor: &'static str,
-        id: &'static str,
-        command: impl Into<String>,
-        reply: impl Into<String>,
-    ) -> Result<(), Trouble> {
-        self.write(Step::new(actor, id).with(command, reply)).await
-    }
-
-    /// The same, in the place of what the node would do by itself.
-    pub async fn plays_by(
-        &self,
-        actor: &'static str,
-        id: &'static str,
-        command: impl Into<String>,
-        reply: impl Into<String>,
-    ) -> Result<(), Trouble> {
-        let step = Step::new(actor, id).with(command, reply);
-        self.write(Step { is_staged: true, ..step }).await
-    }
-
-    /// What a client of the lesson's own sends.
-    #[track_caller]
-    pub fn orders_to(
-        &self,
-        actor: &'static str,
-        to: &'static str,
-        id: &'static str,
-        command: impl Into<String>,
-        reply: impl Into<String>,
-    ) -> impl Future<Output = Result<(), Trouble>> + Send + '_ {
-        let step = Step::new(actor, id).with(command, reply).at(Location::caller());
-        self.write(Step { to: Some(to), ..step })
-    }
-
-    pub(super) async fn write(&self, step: Step) -> Result<(), Trouble> {
+    async fn write(&self, step: Step<'_>) -> Result<(), Trouble> {
         let t_ms = (self.0.started.elapsed().as_secs_f64() * 10_000.0).round() / 10.0;
         let asked = Instant::now();
         let seen = self.look().await?;
         let looked = Instant::now();
         self.0.pauses.note(looked - asked);
         let mut record = self.record();
+        let scene = &mut record.scene;
         let mut keys = BTreeMap::new();
         for (name, value, ttl_ms) in seen {
-            let owner = match (&value, record.owners.get(&name)) {
+            let owner = match (&value, scene.owners.get(&name)) {
                 (None, _) => None,
                 (Some(value), Some(before)) if before.is_still(value, asked) => before.owner,
                 // Its writer has just acted.
@@ -93,27 +92,28 @@ impl Stage {
             let left = ttl_ms.and_then(|left| u64::try_from(left).ok());
             let ends = left.map(|left| looked + Duration::from_millis(left));
             match value.clone() {
-                Some(value) => record.owners.insert(name.clone(), Written { value, owner, ends }),
-                None => record.owners.remove(&name),
+                Some(value) => scene.owners.insert(name.clone(), Written { value, owner, ends }),
+                None => scene.owners.remove(&name),
             };
             keys.insert(name, KeyState { value, ttl_ms, owner });
         }
-        let act = record.act;
-        let event = Event {
+        let (act, believers) = (scene.act, scene.believers.clone());
+        let say = self.caption(act, step.actor, step.to, step.id, None);
+        let (command, reply) = step.said.unzip();
+        record.events.push(Event {
             t_ms,
             act,
             actor: step.actor,
             to: step.to,
             step: step.id,
-            command: step.command.map(|text| self.readable(&text)),
-            reply: step.reply.map(|text| self.readable(&text)),
-            say: self.caption(act, step.actor, step.to, step.id, None),
+            command: command.map(|text| self.readable(&text)),
+            reply: reply.map(|text| self.readable(&text)),
+            say,
             line: step.line,
             keys,
-            believers: record.believers.clone(),
+            believers,
             is_staged: step.is_staged,
-        };
-        record.events.push(event);
+        });
         drop(record);
         // The last one may still learn what its client made of the reply.
         self.tell(1);
@@ -129,28 +129,25 @@ impl Stage {
         id: &str,
         outcome: Option<&str>,
     ) -> Said {
-        let lesson = self.0.lesson;
-        let act = lesson.acts.get(act).map_or("", |act| act.id);
-        let mut keys = Vec::with_capacity(4);
-        if let Some(outcome) = outcome {
-            keys.extend([format!("{act}.{id}.{outcome}"), format!("{id}.{outcome}")]);
-        }
-        keys.extend([format!("{act}.{id}"), id.to_owned()]);
-        let name = |actor, language| lesson.name_of(actor, language);
-        self.filled(lesson.say("Steps", &keys), |text, language| {
-            let text = text.replace("{who}", &name(actor, language));
-            text.replace("{to}", &name(to.unwrap_or(""), language))
-        })
+        let act = self.0.lesson.acts.get(act).map_or("", |act| act.id);
+        let outcome = outcome.into_iter();
+        let keys = outcome.flat_map(|it| [format!("{act}.{id}.{it}"), format!("{id}.{it}")]);
+        let keys: Vec<String> = keys.chain([format!("{act}.{id}"), id.to_owned()]).collect();
+        self.says("Steps", &keys, [actor, to.unwrap_or_default()])
     }
 
-    /// With the play's own times in the gaps.
-    pub(super) fn filled(&self, said: Said, fill: impl Fn(&str, Language) -> String) -> Said {
-        let whole = |text: &str, language| {
-            let text = fill(text, language);
-            let text = text.replace("{lease}", &self.lease().as_millis().to_string());
-            text.replace("{pause}", &self.pause().as_millis().to_string())
+    /// The first of these texts, with the actors' names and the play's own times in the gaps.
+    pub(super) fn says(&self, section: &str, keys: &[String], actors: [&str; 2]) -> Said {
+        let lesson = self.0.lesson;
+        let said = lesson.say(section, keys);
+        let fill = |text: String, language| {
+            let [who, to] = actors.map(|actor| lesson.name_of(actor, language));
+            let [lease, pause] =
+                [self.lease(), self.pause()].map(|time| time.as_millis().to_string());
+            let gaps = [("{who}", who), ("{to}", to), ("{lease}", lease), ("{pause}", pause)];
+            gaps.iter().fold(text, |text, (gap, words)| text.replace(gap, words))
         };
-        Said { en: whole(&said.en, Language::En), zh: whole(&said.zh, Language::Zh) }
+        Said { en: fill(said.en, Language::En), zh: fill(said.zh, Language::Zh) }
     }
 
     /// What came of the last step, once its client knows.
@@ -174,12 +171,12 @@ impl Stage {
 
     /// A client's belief changes with the step that was just recorded.
     pub(super) fn believes(&self, client: &'static str, holds: bool) {
+        self.stops_believing(client);
         let mut record = self.record();
-        record.believers.retain(|believer| *believer != client);
         if holds {
-            record.believers.push(client);
+            record.scene.believers.push(client);
         }
-        let believers = record.believers.clone();
+        let believers = record.scene.believers.clone();
         if let Some(last) = record.events.last_mut() {
             last.believers = believers;
         }
@@ -187,7 +184,7 @@ impl Stage {
 
     /// From the next step on.
     pub(super) fn stops_believing(&self, client: &'static str) {
-        self.record().believers.retain(|believer| *believer != client);
+        self.record().scene.believers.retain(|believer| *believer != client);
     }
 
     /// Without the prefix that keeps plays apart, and with the first of many random digits.
@@ -198,19 +195,17 @@ impl Stage {
 
 /// Runs of many hexadecimal digits are cut: six tell two tokens apart.
 fn shortened(text: &str) -> String {
+    let is_digit = |letter: char| matches!(letter, '0'..='9' | 'a'..='f');
     let mut short = String::with_capacity(text.len());
-    let mut run = String::new();
-    for letter in text.chars().chain(['\n']) {
-        if letter.is_ascii_hexdigit() && !letter.is_ascii_uppercase() {
-            run.push(letter);
-            continue;
-        }
-        short.push_str(if run.len() >= 32 { &run[..6] } else { &run });
-        run.clear();
-        short.push(letter);
+    let mut rest = text;
+    while let Some(start) = rest.find(is_digit) {
+        let run = &rest[start..];
+        let length = run.find(|letter| !is_digit(letter)).unwrap_or(run.len());
+        short.push_str(&rest[..start]);
+        short.push_str(if length >= 32 { &run[..6] } else { &run[..length] });
+        rest = &run[length..];
     }
-    short.pop();
-    short
+    short + rest
 }
 
 #[cfg(test)]
