@@ -9,10 +9,15 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-#[cfg(not(feature = "zookeeper"))]
-use std::convert::{Infallible as Client, Infallible as OneshotWatcher};
 #[cfg(feature = "zookeeper")]
 use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher, SessionState};
+
+/// Without the client there is none, and so no watcher.
+#[cfg(not(feature = "zookeeper"))]
+#[derive(Clone)]
+pub enum Client {}
+#[cfg(not(feature = "zookeeper"))]
+type OneshotWatcher = Client;
 
 /// The request, or, in a program that has no client, what stands for it.
 #[cfg(feature = "zookeeper")]
