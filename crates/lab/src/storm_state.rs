@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Release},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ impl StormState {
 
     /// How many attempts the storms of this arena make in all.
     pub fn of(&self) -> u64 {
-        self.of.load(Relaxed)
+        self.of.load(Acquire)
     }
 
     /// Ends the storm and every later one.
@@ -39,7 +39,7 @@ impl StormState {
         if self.running.swap(true, AcqRel) {
             return None;
         }
-        self.of.fetch_add(attempts as u64, Relaxed);
+        self.of.fetch_add(attempts as u64, Release);
         Some(self.stop.clone())
     }
 

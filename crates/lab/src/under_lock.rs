@@ -26,7 +26,8 @@ impl Stand {
                 return Ok(Outcome::Contended);
             };
             let outcome = sell(&guard).await;
-            self.crash_point("committed").await; // the lock stays until its lease is over
+            // A crash here leaves a lease to run out; ZooKeeper's guard removes its node.
+            self.crash_point("committed").await;
             self.release(guard).await;
             outcome
         }

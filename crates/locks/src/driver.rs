@@ -174,7 +174,7 @@ impl<P: Protocol> Lock for P {
     }
 }
 
-/// Undoes an acquire that was given up in doubt: on drop it starts one bounded release.
+/// Undoes an acquire that was given up and may have left something: on drop it starts the undoing.
 pub(crate) struct Undo<P: Protocol> {
     protocol: P,
     pub claim: Claim<P::Own>,

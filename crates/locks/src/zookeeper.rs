@@ -22,7 +22,7 @@
 use super::{Held, Hold, Watchdog, Why, prelude::*};
 use std::sync::{
     Mutex, OnceLock, PoisonError,
-    atomic::{AtomicU32, Ordering::Relaxed},
+    atomic::{AtomicI64, AtomicU32, Ordering::Relaxed},
 };
 use tokio::time::{sleep, timeout_at};
 
@@ -54,6 +54,8 @@ impl ZooKeeperGuard {
 pub struct Own {
     /// How often it was created: twice, after a lost reply, and there may be two of it.
     creates: AtomicU32,
+    /// The session of the last one.
+    session: AtomicI64,
     turn: OnceLock<Turn>,
 }
 
@@ -83,7 +85,7 @@ impl Protocol for ZooKeeperLock {
     async fn attempt(&self, claim: &Claim<Arc<Own>>, deadline: Instant) -> Answer<Attempt> {
         let session = self.zoo.session(deadline).await?;
         let place = Place::new(&session, claim);
-        place.enter(&claim.own.creates).await?;
+        place.enter(&claim.own).await?;
         let Some((path, czxid, gone)) = place.queue(deadline).await? else {
             place.leave().await?;
             return Ok(Attempt::Taken { remaining: None });
@@ -121,6 +123,9 @@ impl Protocol for ZooKeeperLock {
     }
 
     async fn undo(&self, claim: &Claim<Arc<Own>>) {
+        if claim.own.creates.load(Relaxed) == 0 {
+            return;
+        }
         if let Some(session) = self.zoo.current().await {
             let _ = Place::new(&session, claim).leave().await;
         }
@@ -144,8 +149,10 @@ impl Protocol for ZooKeeperLock {
 async fn until_gone(session: &ZooSession, path: &str, gone: ZooWatch) -> Why {
     let mut watch = Some(gone);
     loop {
-        if let Some(watch) = watch.take() {
-            watch.fired().await;
+        if let Some(watch) = watch.take()
+            && watch.removed().await
+        {
+            return Why::NotOurs;
         }
         match session.watch(path).await {
             // It was written to, which nobody does.
@@ -176,12 +183,19 @@ impl<'a> Place<'a> {
         format!("{}/{child}", self.folder)
     }
 
-    /// Makes our node, or finds the one of an earlier attempt.
-    async fn enter(&self, creates: &AtomicU32) -> Result<(), ZooError> {
-        if creates.load(Relaxed) > 0 && self.find().await?.is_some() {
-            return Ok(());
+    /// Makes our node, or finds the one of an earlier attempt in this session. That of another
+    /// session goes when that one ends, whoever holds the lock then.
+    async fn enter(&self, own: &Own) -> Result<(), ZooError> {
+        let session = self.session.id();
+        if own.creates.load(Relaxed) > 0 {
+            if own.session.load(Relaxed) != session {
+                self.leave().await?;
+            } else if self.find().await?.is_some() {
+                return Ok(());
+            }
         }
-        creates.fetch_add(1, Relaxed);
+        own.session.store(session, Relaxed);
+        own.creates.fetch_add(1, Relaxed);
         let prefix = self.path(&self.name);
         loop {
             //= CURE ephemeral: the node goes with its holder's session
@@ -228,7 +242,7 @@ impl<'a> Place<'a> {
             let before = self.path(&queue[turn - 1].1);
             //= CURE each watches its predecessor only: a release wakes one, not the herd
             if let (Some(_), changed) = self.session.watch(&before).await? {
-                let _ = timeout_at(deadline, changed.fired()).await;
+                let _ = timeout_at(deadline, changed.removed()).await;
             }
             // The predecessor has gone, which need not make us first.
         }

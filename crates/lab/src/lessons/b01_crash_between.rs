@@ -87,7 +87,7 @@ fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire,
     Ok(SetnxExpire::new(client.line()?, lease).repaired_by(repair))
 }
 
-/// The lock with one more repair, if no sound one is given: DEL, then SETNX, which fails.
+/// The lock with one more repair (`None`): DEL, then SETNX, which may delete a sound lock.
 #[derive(Clone)]
 pub struct AnyRepair {
     line: Line,

@@ -83,7 +83,7 @@ fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L, Trouble> {
     Ok(new(client.line()?, stage.lease(), client.clock.clone()))
 }
 
-/// The failing variant: whoever sees the end deletes the stamp, and takes the lock like a free one.
+/// The failing variant: it deletes a stamp that is over, and its own by a plain DEL.
 #[derive(Clone)]
 struct DeleteAndSetnx {
     line: Line,

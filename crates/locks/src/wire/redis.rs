@@ -16,7 +16,7 @@ use redis::{
 use std::{
     io,
     panic::Location,
-    sync::{Arc, Weak},
+    sync::{Arc, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 use tokio::{sync::Mutex, time::timeout};
@@ -31,7 +31,9 @@ pub struct Wire {
     client: redis::Client,
     connect_timeout: Duration,
     response_timeout: Duration,
-    connection: Mutex<Option<MultiplexedConnection>>,
+    connection: std::sync::Mutex<Option<MultiplexedConnection>>,
+    /// One task connects; the others wait for it.
+    connecting: Mutex<()>,
     channels: Channels,
 }
 
@@ -175,7 +177,8 @@ impl Wire {
             client,
             connect_timeout: connect,
             response_timeout: response,
-            connection: Mutex::default(),
+            connection: std::sync::Mutex::default(),
+            connecting: Mutex::default(),
             channels: Channels::default(),
         })
     }
@@ -185,22 +188,29 @@ impl Wire {
         let answer = command.query_async(&mut connection).await;
         if answer.as_ref().is_err_and(is_broken) {
             // The next request reconnects; requests on the old connection go on.
-            *self.connection.lock().await = None;
+            *self.current() = None;
         }
         answer
     }
 
-    /// One task connects; the others wait for it.
+    fn current(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
-        let mut current = self.connection.lock().await;
-        if let Some(connection) = &*current {
-            return Ok(connection.clone());
+        if let Some(connection) = self.current().clone() {
+            return Ok(connection);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(connection) = self.current().clone() {
+            return Ok(connection); // another task has just connected
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout));
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(current.insert(connection).clone())
+        *self.current() = Some(connection.clone());
+        Ok(connection)
     }
 }
 

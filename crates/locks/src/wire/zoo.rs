@@ -10,7 +10,7 @@ use tokio::{
 };
 
 #[cfg(feature = "zookeeper")]
-use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher, SessionState};
+use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, OneshotWatcher, SessionState};
 
 /// Without the client there is none, and so no watcher.
 #[cfg(not(feature = "zookeeper"))]
@@ -78,10 +78,15 @@ impl From<Error> for ZooError {
             Error::NoNode => Self::NoNode,
             // The library reports `ConnectionLoss` for requests it gives up; resets, failed writes
             // and silent servers come as `Custom`.
-            Error::ConnectionLoss | Error::Custom(_) => Self::InDoubt(text),
-            Error::Timeout | Error::NoHosts | Error::Throttled | Error::SessionMoved => {
-                Self::Away(text)
-            }
+            Error::ConnectionLoss
+            | Error::Custom(_)
+            | Error::UnexpectedError(_)
+            | Error::UnmarshalError { .. } => Self::InDoubt(text),
+            Error::Timeout
+            | Error::NoHosts
+            | Error::Throttled
+            | Error::SessionMoved
+            | Error::UnexpectedErrorCode(_) => Self::Away(text),
             Error::SessionExpired | Error::ClientClosed => Self::SessionOver(text),
             _ => Self::Refused(text),
         }
@@ -153,8 +158,9 @@ pub type ZooSession = Tapped<Client>;
 pub struct ZooWatch(OneshotWatcher);
 
 impl ZooWatch {
-    pub async fn fired(self) {
-        built!(drop(self.0.changed().await), match self.0 {})
+    /// Waits until it fires; answers whether the node was removed.
+    pub async fn removed(self) -> bool {
+        built!(self.0.changed().await.event_type == EventType::NodeDeleted, match self.0 {})
     }
 }
 
@@ -162,6 +168,10 @@ impl ZooSession {
     /// The same, neither counted nor watched.
     pub(crate) fn unwatched(&self) -> Self {
         Self::around(self.connection.clone(), |trips| &mut trips.zookeeper, "zookeeper")
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        built!(self.connection.session_id().0, match self.connection {})
     }
 
     pub fn is_over(&self) -> bool {
