@@ -8,6 +8,7 @@ use lab::{
     arena::Arena,
     conformance::{self, Case, cases, missing_demonstrations},
     marks::Excerpt,
+    strategies::{find, solutions::STRATEGIES as SOLUTIONS},
     strategy::{Harms, Language, Likelihood, Promise},
     verdict::Verdict,
 };
@@ -161,4 +162,18 @@ fn the_purchase_comes_first_and_names_its_crash_points() {
             assert!(code.contains(point), "{id}: {point}");
         }
     }
+}
+
+/// docs/exercises.md: each task can be solved, and the file that they begin with is broken.
+#[tokio::test]
+async fn the_solutions_of_the_exercises_pass() {
+    let lab = TestLab::start("exercises:").await;
+    let grade =
+        async |strategy: &'static Strategy| contradictions(&lab, strategy, strategy.promise).await;
+    let found = stream::iter(SOLUTIONS).map(grade).buffer_unordered(AT_ONCE);
+    let found: Vec<String> = found.collect::<Vec<_>>().await.concat();
+    assert_eq!(found.len(), 0, "contradictions:\n{}", found.join("\n"));
+    let broken = find("example").expect("the template");
+    assert_found(&contradictions(&lab, broken, broken.promise).await, "Oversells although");
+    lab.finish().await;
 }
