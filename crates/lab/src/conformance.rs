@@ -98,6 +98,18 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
     cases
 }
 
+/// What `lab grade` asks besides: a crash while nobody else is buying. Those who come later miss
+/// the unit that it loses, whether or not the strategy has a demonstration of that.
+pub fn lonely_crashes(strategy: &'static Strategy) -> impl Iterator<Item = Case> {
+    strategy.crash_points.iter().map(|point| {
+        let options = vec![("crash_at", *point), ("restart_ms", "0")].leak();
+        let (en, zh) =
+            (format!("crash at {point}, one buyer at a time"), format!("崩溃：{point}，一次一人"));
+        let scenario = Scenario::SMALL.concurrency(1).options(options);
+        Case { crashes: true, ..Case::new(Said::new(en, zh), scenario) }
+    })
+}
+
 /// Both languages, with the name of the harm behind.
 fn shown(en: &str, zh: &str, harm: Harm) -> Said {
     let chinese = match harm {

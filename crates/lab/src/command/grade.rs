@@ -3,7 +3,7 @@
 use super::table;
 use crate::{
     Lab, LabError, Strategy, Trial,
-    conformance::{Said, cases, contradictions, missing_demonstrations},
+    conformance::{Said, cases, contradictions, lonely_crashes, missing_demonstrations},
     strategy::{Language, Words},
     verdict::Verdict,
 };
@@ -36,7 +36,8 @@ pub async fn grade(
 ) -> Result<Grade, LabError> {
     let said = |found: Vec<Said>| found.iter().map(|one| one.say(language).to_owned()).collect();
     let not_shown: Vec<String> = said(missing_demonstrations(strategy, strategy.promise));
-    let (mut graded, all) = (Vec::new(), cases(strategy));
+    let all: Vec<_> = cases(strategy).into_iter().chain(lonely_crashes(strategy)).collect();
+    let mut graded = Vec::new();
     for case in &all {
         watch(graded.len(), all.len());
         let verdict = Trial::of(strategy, &case.scenario).run(lab, language, |_| {}).await?;

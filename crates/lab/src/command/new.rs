@@ -20,7 +20,8 @@ pub fn run(name: &str) -> ExitCode {
     match here.and_then(|here| create(name, &here)) {
         Ok(file) => {
             let file = file.display();
-            print(&format!("{file} is written. It oversells.\ncargo run -- lab grade {name}\n"));
+            let next = format!("cargo run --no-default-features -- lab grade {name}");
+            print(&format!("{file} is written. It oversells.\n{next}\n"));
             ExitCode::SUCCESS
         }
         Err(why) => {
