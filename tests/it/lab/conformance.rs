@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream};
 use lab::{
     Lab, STRATEGIES, Strategy, Trial,
     arena::Arena,
+    command::grade::grade,
     conformance::{self, Case, cases, missing_demonstrations},
     marks::Excerpt,
     strategies::{find, solutions::STRATEGIES as SOLUTIONS},
@@ -168,12 +169,21 @@ fn the_purchase_comes_first_and_names_its_crash_points() {
 #[tokio::test]
 async fn the_solutions_of_the_exercises_pass() {
     let lab = TestLab::start("exercises:").await;
-    let grade =
-        async |strategy: &'static Strategy| contradictions(&lab, strategy, strategy.promise).await;
-    let found = stream::iter(SOLUTIONS).map(grade).buffer_unordered(AT_ONCE);
-    let found: Vec<String> = found.collect::<Vec<_>>().await.concat();
-    assert_eq!(found.len(), 0, "contradictions:\n{}", found.join("\n"));
-    let broken = find("example").expect("the template");
-    assert_found(&contradictions(&lab, broken, broken.promise).await, "Oversells although");
+    let grade = async |strategy: &'static Strategy| {
+        let grade = grade(strategy, &lab, Language::En, |_, _| {}).await.expect("a grade");
+        (grade.holds, serde_json::to_string_pretty(&grade).expect("JSON"))
+    };
+    let grades = stream::iter(SOLUTIONS).map(grade).buffer_unordered(AT_ONCE);
+    let broken = grades.filter_map(async |(holds, grade)| (!holds).then_some(grade));
+    let broken = broken.collect::<Vec<_>>().await;
+    assert_eq!(broken.len(), 0, "{}", broken.join("\n"));
+
+    let (holds, example) = grade(find("example").expect("the template")).await;
+    assert!(!holds && example.contains("Oversells although"), "{example}");
+    // A unit that a crash loses is missed, even if that is not declared and not demonstrated.
+    let loses = find("solution-7").expect("a solution");
+    let silent = Strategy { promise: Promise::SOUND, demonstrations: &[], ..*loses };
+    let (holds, silent) = grade(Box::leak(Box::new(silent))).await;
+    assert!(!holds && silent.contains("Undersells although"), "{silent}");
     lab.finish().await;
 }
