@@ -8,8 +8,10 @@ README.md has at most 1,300 words and docs/ at most 20,000, counted as `wc -w` d
 count. What is for learners, in both languages, is not among those 20,000. The interview answers:
 both files have the same thirty questions with the same links, at least one each, and an answer has
 at most 120 words, or in Chinese 220 characters (a number or a word in Latin letters is one);
-figures in English, unless they are round, stand in another document as well. Lines have at most 100 columns outside tables, code blocks and
-the targets of links. Every file of docs/ is linked from docs/README.md.
+figures in English, unless they are round, stand in another document as well. The exercises: both
+files have the same eight tasks, each with a hint and a solution, with the code of docs/exercises/.
+Lines have at most 100 columns outside tables, code blocks and the targets of links. Every file of
+docs/ is linked from docs/README.md.
 """
 
 import pathlib
@@ -19,12 +21,16 @@ import tempfile
 
 README_WORDS, DOCS_WORDS, COLUMNS = 1_300, 20_000, 100
 QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 30, 120, 220
-LEARNERS = ("interview", "judge")
+EXERCISES = 8
+LEARNERS = ("interview", "judge", "exercises")
 INTERVIEW, INTERVIEW_ZH = "docs/interview.md", "docs/interview.zh-CN.md"
+SHEET, SHEET_ZH = "docs/exercises.md", "docs/exercises.zh-CN.md"
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 FIGURE = re.compile(r"\d+(?:,\d{3})*,\d(?!00)\d\d|\d+\.\d+")
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|<https?://[^>]*>|https?://\S+")
 QUESTION = re.compile(r"^### (\d+)\. .+\n((?:(?!#).*\n?)*)", re.MULTILINE)
+TASK = re.compile(r"^## (\d+)\. .+\n((?:(?!## ).*\n?)*)", re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CHARACTER = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
 
 
@@ -71,6 +77,23 @@ def interview_faults(root):
         yield f"{INTERVIEW}: {figure} stands in no other document"
 
 
+def exercise_faults(root):
+    texts = [(root / name).read_text(encoding="utf-8") for name in (SHEET, SHEET_ZH)]
+    for name, text in zip((SHEET, SHEET_ZH), texts):
+        tasks = TASK.findall(text)
+        if [int(number) for number, _ in tasks] != list(range(1, EXERCISES + 1)):
+            yield f"{name}: the tasks are not numbered 1 to {EXERCISES}"
+        for number, task in tasks:
+            if task.count("<details>") != 2 or task.count("\n</details>") != 2:
+                yield f"{name}: task {number} has no hint and solution behind a fold"
+    english, chinese = (CODE.findall(text.partition("## 1.")[2]) for text in texts)
+    if english != chinese:
+        yield f"{SHEET_ZH}: other code than in English"
+    solutions = sorted((root / "docs" / "exercises").glob("solution_*.rs"))
+    if english != [f"```rust\n{path.read_text(encoding='utf-8')}```" for path in solutions]:
+        yield f"{SHEET}: other code than in docs/exercises/, which is what the tests grade"
+
+
 def counted_docs(root):
     apart = [root / "docs" / f"{name}{end}" for name in LEARNERS for end in (".md", ".zh-CN.md")]
     return [path for path in sorted((root / "docs").rglob("*.md")) if path not in apart]
@@ -81,6 +104,7 @@ def faults(root):
     docs = sorted((root / "docs").rglob("*.md"))
     budgets = (("README.md", [readme], README_WORDS), ("docs/", counted_docs(root), DOCS_WORDS))
     yield from interview_faults(root)
+    yield from exercise_faults(root)
     for name, paths, most in budgets:
         count = words(paths)
         if count > most:
@@ -100,9 +124,15 @@ def faults(root):
 def self_test():
     questions = [f"### {number}. Why?\n\nSo. [a](a.md#{number})\n" for number in range(1, 31)]
     interview, chinese = "\n".join(questions), "\n".join(questions).replace("So", "因为 Redis 快")
+    folded = "<details>hint\n</details>\n<details>\n```rust\nsold\n```\n</details>\n"
+    sheet = "".join(f"## {number}. Sell\n\n{folded}" for number in range(1, 9))
+    index = "[b](interview.md) [c](interview.zh-CN.md) [d](exercises.md) [e](exercises.zh-CN.md)\n"
     sound = {
         "README.md": "# Top\n",
-        "docs/README.md": "[a](a.md) [b](interview.md) [c](interview.zh-CN.md)\n",
+        "docs/README.md": f"[a](a.md) {index}",
+        SHEET: sheet,
+        SHEET_ZH: sheet,
+        **{f"docs/exercises/solution_{number}.rs": "sold\n" for number in range(1, 9)},
         INTERVIEW: interview,
         INTERVIEW_ZH: chinese,
         "docs/a.md": f"| {'x' * 200} |\n```\n{'x' * 200}\n```\n[a](https://{'x' * 200})\n",
@@ -112,12 +142,12 @@ def self_test():
         ({"README.md": "word " * 1_301}, ["README.md: 1,301 words, at most 1,300 are allowed",
                                           "README.md:1: 6505 columns, at most 100"]),
         ({"docs/judge.md": "word\n" * 20_000}, ["docs/judge.md: not linked from docs/README.md"]),
-        ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,003 words, at most 20,000 are allowed"]),
+        ({"docs/a.md": "word\n" * 20_000}, ["docs/: 20,005 words, at most 20,000 are allowed"]),
         ({"docs/a.md": "```\n```\n" + "x" * 101}, ["docs/a.md:3: 101 columns, at most 100"]),
         ({"loadtest/README.md": "x" * 101}, ["loadtest/README.md:1: 101 columns, at most 100"]),
         ({"examples/README.md": "x" * 101}, ["examples/README.md:1: 101 columns, at most 100"]),
         ({"docs/deep/b.md": "b\n"}, ["docs/deep/b.md: not linked from docs/README.md"]),
-        ({"docs/README.md": "a.md [b](interview.md) [c](interview.zh-CN.md)\n"},
+        ({"docs/README.md": f"a.md {index}"},
          ["docs/a.md: not linked from docs/README.md"]),
         ({INTERVIEW: interview.replace("So", "word\n" * 120, 1)},
          [f"{INTERVIEW}: answer 1 has 122 words, at most 120 are allowed"]),
@@ -134,6 +164,13 @@ def self_test():
          [f"{INTERVIEW}: {figure} stands in no other document" for figure in ("0.5", "1,234")]),
         ({INTERVIEW: interview.replace("### 30", "### 31")},
          [f"{INTERVIEW}: the questions are not numbered 1 to 30"]),
+        ({SHEET: sheet.replace("## 8", "## 9")}, [f"{SHEET}: the tasks are not numbered 1 to 8"]),
+        ({SHEET_ZH: sheet.replace("<details>hint", "hint", 1)},
+         [f"{SHEET_ZH}: task 1 has no hint and solution behind a fold"]),
+        ({SHEET_ZH: sheet.replace("sold", "bought", 1)},
+         [f"{SHEET_ZH}: other code than in English"]),
+        ({"docs/exercises/solution_3.rs": "lost\n"},
+         [f"{SHEET}: other code than in docs/exercises/, which is what the tests grade"]),
         ({}, []),
     ]
     for change, expected in planted:

@@ -20,6 +20,7 @@
 //! | [`storm`] | the server's own load |
 //! | [`collision`] | which two purchases met there |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
+//! | [`conformance`] | what every strategy has to go through, and what contradicts its promise |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`catalogue`] | every strategy in words |
 //! | [`report`] | what some runs came to, as a page to be shown in class |
@@ -39,6 +40,7 @@ pub mod between;
 pub mod catalogue;
 pub mod collision;
 pub mod command;
+pub mod conformance;
 pub mod consumer;
 pub mod definition;
 pub mod early_bird;

@@ -43,6 +43,23 @@ async fn it_runs_strategies() {
 }
 
 #[tokio::test]
+async fn it_grades_a_strategy_of_ones_own() {
+    let home = Home::new();
+    let broken = home.run("lab grade example").await;
+    assert_eq!(broken.code, Some(1), "{broken:?}");
+    assert!(broken.stdout.contains("BREAKS: Oversells although it never does"), "{broken:?}");
+    assert!(broken.stdout.contains("example is broken: "), "{broken:?}");
+    let sound = done(&home, "grade solution-3 --lang zh").await;
+    assert!(sound.contains("守住了它的承诺") && !sound.contains("破了"), "{sound}");
+    let json = home.run("lab grade solution-3 --json").await;
+    let json = json.assert_done().json();
+    assert_eq!((&json["holds"], &json["cases"][0]["verdict"]["sold"]), (&true.into(), &5.into()));
+    // What it writes is for its own tests: here it would write into this checkout.
+    let refused = home.run("lab new match").await;
+    assert!(refused.code == Some(2) && refused.stderr.contains("like my-idea"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn it_compares_a_strategy_with_and_without_its_lock() {
     let home = Home::new();
     let costs =

@@ -1,8 +1,8 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
-use super::{CommandError, OpenLab, Output, in_json, option, table};
+use super::{CommandError, OpenLab, Output, grade, in_json, new, option, table};
 use crate::{
-    LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
+    Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
     arena::Arena,
     catalogue::{OptionBody, StrategyBody, in_words},
     lessons::terminal::sections,
@@ -46,6 +46,22 @@ pub enum LabCommand<S: Args> {
     },
     /// Compare all locks: what each promises, and what it costs here
     Locks {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        store: Box<S>,
+    },
+    /// Write a strategy of your own, which compiles and oversells (docs/exercises.md)
+    New {
+        /// Its name, like my-idea
+        #[arg(value_parser = new::name)]
+        name: String,
+    },
+    /// Storm one strategy in every case that all have to go through: what holds, and what breaks?
+    /// Exits 1 if it does not keep its promise
+    Grade {
+        #[arg(value_name = "STRATEGY", value_parser = strategy())]
+        strategy: &'static Strategy,
         #[command(flatten)]
         output: Output,
         #[command(flatten)]
@@ -102,7 +118,7 @@ pub struct RunArgs {
 
 fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(STRATEGIES.iter().map(|strategy| strategy.id))
+    PossibleValuesParser::new(strategies::all().map(|strategy| strategy.id))
         .try_map(|id| strategies::find(&id).ok_or("no such strategy"))
 }
 
@@ -130,6 +146,13 @@ pub async fn run<S: Args, E: From<CommandError>>(
                 compared.map_err(|error| format!("the locks could not be measured: {error}"));
             Ok(tell(compared, output.json, lock_comparison::in_words))
         }
+        LabCommand::New { name } => Ok(new::run(&name)),
+        LabCommand::Grade { strategy, output, store } => {
+            let open = open(&store).await?;
+            let graded = graded(strategy, &open.lab, &output).await;
+            open.close().await;
+            Ok(graded)
+        }
         LabCommand::Run { run, store } => storm(*run, *store, open).await,
     }
 }
@@ -150,12 +173,34 @@ fn tell<T: Serialize, E: Display>(
     ExitCode::SUCCESS
 }
 
+// ---- lab grade --------------------------------------------------------------------------------
+
+async fn graded(strategy: &'static Strategy, lab: &Lab, output: &Output) -> ExitCode {
+    let language = output.language();
+    let progress = progress(0);
+    let watch = |done: usize, of: usize| {
+        progress.set_length(of as u64);
+        progress.set_position(done as u64);
+    };
+    let graded = match lab.lacks(strategy) {
+        Some(why) => Err(why.say(language).to_owned()),
+        None => {
+            let graded = grade::grade(strategy, lab, language, watch).await;
+            graded.map_err(|error| error.to_string())
+        }
+    };
+    progress.finish_and_clear();
+    let holds = graded.as_ref().is_ok_and(|grade| grade.holds);
+    let told = tell(graded, output.json, |grade| grade.in_words(language));
+    if told == ExitCode::SUCCESS && !holds { ExitCode::from(1) } else { told }
+}
+
 // ---- lab list ---------------------------------------------------------------------------------
 
 fn list(only: Option<&'static Strategy>, output: &Output) -> String {
     let language = output.language();
     let of = |strategy| StrategyBody::of(strategy, None, language);
-    let chosen = STRATEGIES.iter().filter(|one| only.is_none_or(|only| only.id == one.id));
+    let chosen = only.map_or(STRATEGIES, std::slice::from_ref).iter();
     if output.json {
         return in_json(&chosen.map(of).collect::<Vec<_>>());
     }

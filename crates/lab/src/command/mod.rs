@@ -1,7 +1,9 @@
 //! The lab without a browser: `flash-sale lab` and `flash-sale lesson`.
 
+pub mod grade;
 pub mod lab;
 pub mod lesson;
+pub mod new;
 
 use super::{Lab, LabError, strategy::Language, terminal::width_of};
 use clap::Args;

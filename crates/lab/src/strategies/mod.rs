@@ -47,29 +47,60 @@ mod version_column;
 mod watch_multi;
 mod zookeeper_lock;
 
-use super::{marks::Source, seller::Seller, selling::Trouble, stand::Stand, strategy::Strategy};
+use super::{seller::Seller, selling::Trouble, stand::Stand, strategy::Strategy};
 use std::sync::Arc;
 
-/// The registry: a strategy's number is its place.
-macro_rules! strategies {
-    ($($file:ident),* $(,)?) => {
-        /// Every strategy, by number.
-        pub static STRATEGIES: &[Strategy] = &numbered([$(Strategy {
-            code: Source {
-                file: concat!("crates/lab/src/strategies/", stringify!($file), ".rs"),
-                text: include_str!(concat!(stringify!($file), ".rs")),
-            },
-            ..$file::STRATEGY
-        }),*]);
+macro_rules! id_of {
+    ($file:ident) => {
+        $file::STRATEGY.id
+    };
+    ($file:ident $id:literal) => {
+        $id
+    };
+}
 
-        /// Opens a node: what one process keeps in memory to sell this way.
-        pub async fn open(strategy: &Strategy, stand: &Stand) -> Result<Arc<dyn Seller>, Trouble> {
-            $(if strategy.id == $file::STRATEGY.id {
-                return Ok(Arc::new($file::open(stand).await?));
+/// A registry: the folder, and the files in it. A strategy's number is its place.
+macro_rules! strategies {
+    ($folder:literal; $($file:ident $(as $id:literal)?),* $(,)?) => {
+        /// Every strategy, by number.
+        pub static STRATEGIES: &[$crate::Strategy] = &$crate::strategies::numbered([$(
+            $crate::Strategy {
+                $(id: $id,)?
+                code: $crate::marks::Source {
+                    file: concat!("crates/lab/src/strategies/", $folder, stringify!($file), ".rs"),
+                    text: include_str!(concat!($folder, stringify!($file), ".rs")),
+                },
+                ..$file::STRATEGY
+            }
+        ),*]);
+
+        /// `None`: it is not in this registry.
+        pub async fn open_listed(
+            strategy: &$crate::Strategy,
+            stand: &$crate::stand::Stand,
+        ) -> Option<$crate::strategies::Opened> {
+            $(if strategy.id == id_of!($file $($id)?) {
+                let opened = $file::open(stand).await;
+                return Some(opened.map(|node| std::sync::Arc::new(node) as _));
             })*
-            Err(Trouble::Other(format!("no strategy is called {}", strategy.id)))
+            None
         }
     };
+}
+
+mod own;
+#[cfg(feature = "solutions")]
+pub mod solutions;
+
+pub type Opened = Result<Arc<dyn Seller>, Trouble>;
+
+/// Opens a node: what one process keeps in memory to sell this way.
+pub async fn open(strategy: &Strategy, stand: &Stand) -> Opened {
+    let opened = open_listed(strategy, stand).await.or(own::open_listed(strategy, stand).await);
+    #[cfg(feature = "solutions")]
+    let opened = opened.or(solutions::open_listed(strategy, stand).await);
+    let unknown = || Err(Trouble::Other(format!("no strategy is called {}", strategy.id)));
+    opened.unwrap_or_else(unknown)
 }
 
 const fn numbered<const N: usize>(mut strategies: [Strategy; N]) -> [Strategy; N] {
@@ -82,6 +113,7 @@ const fn numbered<const N: usize>(mut strategies: [Strategy; N]) -> [Strategy; N
 }
 
 strategies![
+    "";
     naive,
     process_mutex,
     mutex_unlock_before_commit,
@@ -119,6 +151,14 @@ strategies![
     bucketed,
 ];
 
+/// Those that are taught, and those of one's own.
+pub fn all() -> impl Iterator<Item = &'static Strategy> {
+    let all = STRATEGIES.iter().chain(own::STRATEGIES);
+    #[cfg(feature = "solutions")]
+    let all = all.chain(solutions::STRATEGIES);
+    all
+}
+
 pub fn find(id: &str) -> Option<&'static Strategy> {
-    STRATEGIES.iter().find(|strategy| strategy.id == id)
+    all().find(|strategy| strategy.id == id)
 }

@@ -1,0 +1,43 @@
+//! `my-idea`: a script in Redis decides, Postgres gets the order.
+
+use crate::prelude::*;
+
+const DECIDE: &str = "
+    if redis.call('SISMEMBER', KEYS[2], ARGV[1]) == 1 then return 2 end
+    if tonumber(redis.call('GET', KEYS[1])) < 1 then return 0 end
+    redis.call('DECR', KEYS[1])
+    redis.call('SADD', KEYS[2], ARGV[1])
+    return 1";
+static SCRIPT: LuaScript = LuaScript::new("my-idea.lua", DECIDE);
+
+pub struct Node;
+
+pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+    let _: bool = stand.redis("SETNX", (stand.key("stock"), stand.stock())).await?;
+    Ok(Node)
+}
+
+impl Sell for Node {
+    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+        let decide = SCRIPT.on(&[&stand.key("stock"), &stand.key("buyers")]).arg(&buyer.name);
+        match stand.line().run(&decide).await? {
+            1 => {}
+            2 => return Ok(Outcome::Duplicate),
+            _ => return Ok(Outcome::SoldOut),
+        }
+        stand.crash_point("the script has decided").await;
+        stand.interleave("the script has decided").await;
+
+        stand.write_order(&mut stand.sql().await?, buyer).await
+    }
+}
+
+pub const STRATEGY: Strategy = Strategy {
+    id: "my-idea",
+    promise: Promise::everywhere(Harms::UNSOLD),
+    crash_points: &["the script has decided"],
+    demonstrations: &[show("crash", Undersells, SMALL.concurrency(1).options(CRASH))],
+    ..Strategy::PLAIN
+};
+
+const CRASH: &[(&str, &str)] = &[("crash_at", "the script has decided"), ("restart_ms", "0")];
