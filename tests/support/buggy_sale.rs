@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use judge::history::History;
+use judge::history::{History, Meaning};
 use judge::report::Report;
 use judge::verdict::Kind;
 use judge::{Config, Error};
@@ -58,6 +58,8 @@ struct Sale {
     keys: HashMap<String, String>,
     marked: BTreeSet<String>,
     lives: usize,
+    /// Requests that hang.
+    hanging: usize,
     /// Buyers to whom it was wrong.
     wronged: BTreeSet<String>,
 }
@@ -149,7 +151,10 @@ impl Shop {
                 sale.marked.insert(user.to_owned());
                 return Decision::ComeAgain;
             }
-            Manner::HangsBeforeStoring if hangs => return Decision::Hang,
+            Manner::HangsBeforeStoring if hangs => {
+                sale.hanging += 1;
+                return Decision::Hang;
+            }
             Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
             Manner::Forgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
@@ -175,7 +180,10 @@ impl Shop {
         }
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
-            Manner::HangsAfterStoring if hangs => Decision::Hang,
+            Manner::HangsAfterStoring if hangs => {
+                sale.hanging += 1;
+                Decision::Hang
+            }
             _ => Decision::Sold(id),
         }
     }
@@ -235,11 +243,20 @@ impl BuggySale {
         *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
     }
 
+    fn hangs(&self) -> bool {
+        matches!(self.shop.manner, Manner::HangsAfterStoring | Manner::HangsBeforeStoring)
+    }
+
+    /// One that hangs lets itself be killed only then.
+    fn may(&self, wish: &str) -> bool {
+        wish != "kill" || !self.hangs() || locked(&self.shop.sale).hanging > 0
+    }
+
     async fn obey(&self) -> ! {
         loop {
             for (wish, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
                 let file = self.folder.0.join(wish);
-                if file.exists() {
+                if file.exists() && self.may(wish) {
                     act(self);
                     std::fs::remove_file(file).expect("its own file");
                 }
@@ -259,10 +276,7 @@ impl BuggySale {
         change: impl FnOnce(&mut Config),
     ) -> Result<(Report, History), Error> {
         let mut config = storm_on(self.url());
-        if matches!(
-            self.shop.manner,
-            Manner::HangsAfterStoring | Manner::HangsBeforeStoring | Manner::KeepsNothing
-        ) {
+        if self.hangs() || self.shop.manner == Manner::KeepsNothing {
             config.kill = Some(self.command("kill"));
             config.start = Some(self.command("start"));
         }
@@ -281,10 +295,12 @@ impl BuggySale {
     /// A correct server has to be found so.
     pub async fn must_hold(&self, storms: usize) {
         for storm in 0..storms {
-            let (report, _) = self.judged(|_| ()).await.expect("a verdict");
+            let (report, history) = self.judged(|_| ()).await.expect("a verdict");
             let said = report.verdict_in_words();
             assert_eq!(said, "held", "{:?}, storm {storm}: {report:#?}", self.shop.manner);
             assert_eq!(report.stored, Some(50));
+            let mut requests = history.requests.iter();
+            assert!(!self.hangs() || requests.any(|request| request.means == Meaning::Lost));
         }
     }
 }
