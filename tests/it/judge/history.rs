@@ -30,7 +30,7 @@ fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> 
     };
     let orders = rows.split_whitespace().map(row).collect();
     History {
-        run: Run { server: "a server".to_owned(), stock, per_user: 1 },
+        run: Run { server: "a server".to_owned(), stock, per_user: 1, keyed: true },
         requests: requests.split(';').map(request).collect(),
         stored: Some(Stored { orders, remaining }),
     }
