@@ -11,7 +11,7 @@
 
 import http from 'k6/http';
 import { sleep } from 'k6';
-import { at, bodyOf, isSkipped, meaningOf, requestOf } from './lib/adapter.js';
+import { at, bodyOf, isSkipped, meaningOf, requestOf, textOf } from './lib/adapter.js';
 import { BASE_URL, OUT_DIR, SHORT, mistakes, wholeNumber } from './lib/settings.js';
 
 const STOCK = wholeNumber('STOCK', SHORT ? 20 : 100);
@@ -19,8 +19,10 @@ const BUYERS = wholeNumber('BUYERS', SHORT ? 60 : 2000);
 const CONCURRENCY = wholeNumber('CONCURRENCY', SHORT ? 20 : 100);
 const RETRIES = wholeNumber('RETRIES', 5, 0);
 const SETTLE = wholeNumber('SETTLE', 5);
+const MOST_PAGES = 2000;
 const fromHere = (file) => (file.startsWith('/') || !__ENV.PWD ? file : `${__ENV.PWD}/${file}`);
 const adapter = JSON.parse(open(__ENV.ADAPTER ? fromHere(__ENV.ADAPTER) : '../examples/adapters/flash-sale.json'));
+const KEYED = JSON.stringify(adapter.order.request).includes('{key}');
 
 export const options = {
   setupTimeout: '30m',
@@ -39,7 +41,8 @@ export function setup() {
   const before = stored(shared);
   if (before.orders.length > 0) throw new Error(`after the setup ${before.orders.length} orders are stored`);
   const buyers = Array.from({ length: BUYERS }, (_, number) => buyer(number, shared));
-  const storm = { began: Date.now(), requests: [], shared };
+  if (new Set(buyers.map(({ user }) => String(user))).size < BUYERS) throw new Error('two buyers have one name');
+  const storm = { began: Date.now(), last: 0, requests: [], shared };
 
   // Every fifth buyer clicks twice, every other of them with the same key.
   const asks = buyers.flatMap((who, i) => {
@@ -47,7 +50,8 @@ export function setup() {
     return i % 5 > 0 ? [ask] : [ask, i % 2 ? { who, key: `${ask.key}-2` } : ask];
   });
   for (let sent = 0; sent < asks.length; sent += CONCURRENCY) patiently(storm, asks.slice(sent, sent + CONCURRENCY));
-  patiently(storm, storm.requests.filter(isSold).slice(0, 10).map(({ user, key }) => ({ who: named(buyers, user), key })));
+  const winners = KEYED ? storm.requests.filter(isSold).slice(0, 10) : [];
+  patiently(storm, winners.map(({ user, key }) => ({ who: named(buyers, user), key })));
 
   let end = settled(storm, buyers);
   // While units are left, buyers who have none ask again: a few together, and then the last of them alone and at rest.
@@ -55,13 +59,17 @@ export function setup() {
     const before = end.orders.length;
     const few = missing(storm, end, buyers).slice(0, 16);
     patiently(storm, few.map((who, i) => ({ who, key: `k6-${storm.began}-again-${round}-${i}` })), 'again');
-    end = stored(shared);
+    end = readable(shared);
     if (end.orders.length === before) break;
   }
   end = settled(storm, buyers);
-  missing(storm, end, buyers).slice(0, 3).forEach((who, i) => {
-    if (left(storm, end) > 0) patiently(storm, [{ who, key: `k6-${storm.began}-last-${i}` }], 'last_call');
-  });
+  const asked = [];
+  for (let waiting = missing(storm, end, buyers); ; waiting = missing(storm, end, buyers)) {
+    const who = waiting.find((own) => !asked.includes(own));
+    if (!who || waiting.filter((own) => asked.includes(own)).length >= 3) break;
+    asked.push(who);
+    patiently(storm, [{ who, key: `k6-${storm.began}-last-${asked.length}` }], 'last_call');
+  }
   return { requests: storm.requests, stored: settled(storm, buyers) };
 }
 
@@ -75,17 +83,16 @@ function one({ method, url, body, params }) {
 
 function captured(call, response) {
   const body = bodyOf(response);
-  return Object.fromEntries(Object.entries(call.capture || {}).map(([name, pointer]) => [name, at(pointer, body)]));
+  const captures = Object.entries(call.capture || {}).map(([name, pointer]) => [name, at(pointer, body)]);
+  captures.forEach(([, found]) => textOf(found));
+  return Object.fromEntries(captures);
 }
 
 function buyer(number, shared) {
   const own = { user: `u${number}`, number };
   for (const call of adapter.buyer || []) {
-    // A session may set a cookie, which would be everybody's.
-    http.cookieJar().clear(BASE_URL);
     Object.assign(own, captured(call, one(requestOf(BASE_URL, call, { ...shared, ...own }))));
   }
-  http.cookieJar().clear(BASE_URL);
   return own;
 }
 
@@ -97,7 +104,9 @@ function patiently(storm, asks, phase = 'storm') {
   let open = asks;
   for (let attempt = 0; open.length > 0 && attempt <= RETRIES; attempt += 1) {
     if (attempt > 0) sleep(0.02 * 2 ** Math.min(attempt, 5));
-    const start = Date.now() - storm.began;
+    // The clock may have been set back.
+    const start = Math.max(storm.last, Date.now() - storm.began);
+    storm.last = start;
     const responses = http.batch(
       open.map(({ who, key }) => requestOf(BASE_URL, adapter.order.request, { ...storm.shared, ...who, key })),
     );
@@ -122,17 +131,35 @@ function patiently(storm, asks, phase = 'storm') {
 function stored(shared) {
   const { request, next_page: next, rows: rowsAt, order_id: idAt, user: userAt, skip } = adapter.orders;
   const orders = [];
-  const seen = {};
-  for (let [path, last] = [request.path, undefined]; ; path = next) {
+  const seen = new Set();
+  for (let [path, last, pages] = [request.path, undefined, 1]; ; path = next, pages += 1) {
+    if (pages > MOST_PAGES) throw new Error(`${path}: more than ${MOST_PAGES} pages`);
     const rows = at(rowsAt, bodyOf(one(requestOf(BASE_URL, request, { ...shared, last }, path))));
-    for (const row of rows.filter((row) => !isSkipped(skip, row))) {
-      orders.push({ order_id: String(at(idAt, row)), user: String(at(userAt, row)) });
+    const page = rows
+      .filter((row) => !isSkipped(skip, row))
+      .map((row) => ({ order_id: textOf(at(idAt, row)), user: textOf(at(userAt, row)) }));
+    const again = page.find((row) => seen.has(JSON.stringify(row)));
+    if (again) throw new Error(`next_page repeats order ${again.order_id}: it must begin after {last}`);
+    for (const row of page) {
+      orders.push(row);
+      seen.add(JSON.stringify(row));
     }
     last = rows.length > 0 ? at(idAt, rows[rows.length - 1]) : undefined;
-    if (!next || last === undefined || seen[last]) break;
-    seen[last] = true;
+    if (!next || last === undefined) break;
   }
   return { orders, ...remains(shared) };
+}
+
+/** The same, also if it cannot be read for a while. */
+function readable(shared) {
+  for (let waited = 0; ; waited += 0.25) {
+    try {
+      return stored(shared);
+    } catch (error) {
+      if (waited >= SETTLE) throw error;
+      sleep(0.25);
+    }
+  }
 }
 
 function remains(shared) {
@@ -143,7 +170,14 @@ function remains(shared) {
   return response.status === 404 && remaining.optional ? {} : { remaining: Number(at(remaining.at, bodyOf(response))) };
 }
 
-const told = (storm) => new Set(storm.requests.filter(isSold).map(({ user, order_id: id }) => `${user} ${id}`));
+/** Who was told of which orders; an answer without an id counts only where no other answer has one. */
+function told(storm) {
+  const sold = storm.requests.filter(isSold);
+  const named = new Set(sold.filter(({ order_id: id }) => id !== undefined).map(({ user }) => user));
+  const orders = sold.filter(({ user, order_id: id }) => id !== undefined || !named.has(user));
+  return new Set(orders.map(({ user, order_id: id }) => (id === undefined ? user : `${user} ${id}`)));
+}
+
 const left = (storm, { orders }) => STOCK - Math.max(orders.length, told(storm).size);
 
 /** The buyers who have nothing, while units are left. */
@@ -155,15 +189,18 @@ function missing(storm, end, buyers) {
 
 /** What is stored once all that was told of is there, or once nothing has changed for a while. */
 function settled(storm, buyers) {
-  let [end, quiet] = [stored(storm.shared), 0];
+  let [end, quiet] = [readable(storm.shared), 0];
+  // A server may still be working on what it has not answered, or only accepted.
+  const mayWork = ({ means, status }) => ['lost', 'unexpected'].includes(means) || (means === 'sold' && status === 202);
+  const least = storm.requests.some(mayWork) ? Math.min(SETTLE, 2) : 0;
   const isRight = () => {
-    const ids = new Set(end.orders.map(({ user, order_id: id }) => `${user} ${id}`));
+    const ids = new Set(end.orders.flatMap(({ user, order_id: id }) => [user, `${user} ${id}`]));
     const isCounted = end.remaining === undefined || end.remaining === STOCK - end.orders.length;
     return isCounted && [...told(storm)].every((order) => ids.has(order)) && missing(storm, end, buyers).length === 0;
   };
-  while (quiet < SETTLE && !isRight()) {
+  while (quiet < SETTLE && (quiet < least || !isRight())) {
     sleep(0.25);
-    const next = stored(storm.shared);
+    const next = readable(storm.shared);
     quiet = JSON.stringify(next) === JSON.stringify(end) ? quiet + 0.25 : 0;
     end = next;
   }
@@ -172,7 +209,7 @@ function settled(storm, buyers) {
 
 export function handleSummary({ setup_data: data }) {
   if (!data) return { stdout: 'judge: no history: the setup failed\n' };
-  const run = { server: BASE_URL, stock: STOCK, per_user: adapter.per_user || 1 };
+  const run = { server: BASE_URL, stock: STOCK, per_user: adapter.per_user || 1, keyed: KEYED };
   const lines = [{ run }, ...data.requests.map((request) => ({ request })), { stored: data.stored }];
   const file = `${OUT_DIR}/judge.jsonl`;
   const said = `judge: ${data.requests.length} requests, ${data.stored.orders.length} stored orders; now: flash-sale judge --history ${file}\n`;

@@ -272,7 +272,7 @@ fi
 if [ $proof = yes ]; then
   missing=""
   have node || needs node
-  have javac || needs jdk
+  javac -version >/dev/null 2>&1 || needs jdk
   if [ -n "$missing" ]; then
     # In a shell of its own, because these end the shell when they fail.
     if have apt-get; then

@@ -1,5 +1,7 @@
 // A server by its adapter (docs/judge.md): requests with their variables filled in, and what the answers mean.
 
+import http from 'k6/http';
+
 const NAME = /\{([A-Za-z0-9_:]+)\}/g;
 
 function value(name, variables) {
@@ -42,8 +44,16 @@ export function requestOf(base, call, variables, path = call.path) {
     method: call.method || 'GET',
     url: base + text(path, variables, encodeURIComponent),
     body: body === null || typeof body === 'string' ? body : JSON.stringify(body),
-    params: { headers, redirects: 0, timeout: '15s', tags: { name: `${call.method || 'GET'} ${call.path}` } },
+    // A session may set a cookie, which would be everybody's.
+    params: { headers, jar: new http.CookieJar(), redirects: 0, timeout: '15s', tags: { name: `${call.method || 'GET'} ${call.path}` } },
   };
+}
+
+/** An id or a name as text. */
+export function textOf(value) {
+  // JSON.parse has rounded it, and two of them may have become one.
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new Error(`k6 cannot read the whole number ${value}`);
+  return String(value);
 }
 
 /** The body of an answer; what is not JSON is one text. */
@@ -72,7 +82,8 @@ export function meaningOf(order, response) {
   if (!answer) return { means: 'unexpected' };
   if (!answer.order_id) return { means: answer.means };
   const id = at(answer.order_id, body);
-  return id === undefined || id === null ? { means: 'unexpected' } : { means: answer.means, order_id: String(id) };
+  const isThere = id !== undefined && id !== null && textOf(id).length <= 200;
+  return isThere ? { means: answer.means, order_id: textOf(id) } : { means: 'unexpected' };
 }
 
 export const isSkipped = (skip, row) => skip !== undefined && isOneOf(skip.is, at(skip.at, row));

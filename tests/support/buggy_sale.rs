@@ -8,7 +8,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use judge::history::History;
+use judge::adapter::Adapter;
+use judge::history::{History, Meaning};
 use judge::report::Report;
 use judge::verdict::Kind;
 use judge::{Config, Error};
@@ -29,6 +30,8 @@ pub enum Manner {
     Busy,
     /// Answers 202 and stores it a while later.
     StoresLater,
+    /// Looks at the stock before it looks at the buyer, and at no key.
+    KnowsNoKey,
     /// Hangs with its work done and its answer unsent, until it is killed.
     HangsAfterStoring,
     // From here on wrong.
@@ -45,6 +48,8 @@ pub enum Manner {
     HangsBeforeStoring,
     /// Starts again with nothing.
     KeepsNothing,
+    /// Stores the first order once more, long after its answer.
+    StoresAgain,
 }
 
 /// What survives a kill.
@@ -58,6 +63,10 @@ struct Sale {
     keys: HashMap<String, String>,
     marked: BTreeSet<String>,
     lives: usize,
+    /// Requests that hang.
+    hanging: usize,
+    /// Readings of the stock, since something is stored.
+    readings: usize,
     /// Buyers to whom it was wrong.
     wronged: BTreeSet<String>,
 }
@@ -69,6 +78,8 @@ struct Shop {
 
 type Shared = State<Arc<Shop>>;
 
+pub const CONTRACT: &str = include_str!("../../crates/judge/adapters/contract.json");
+
 /// Stored orders at which a server that hangs begins to.
 const HANGS_AT: usize = 40;
 
@@ -79,9 +90,17 @@ async fn reset(State(shop): Shared, Json(body): Json<Value>) -> StatusCode {
 }
 
 async fn stock(State(shop): Shared) -> Json<Value> {
-    let sale = locked(&shop.sale);
+    let mut sale = locked(&shop.sale);
     let wrong = i64::from(shop.manner == Manner::Miscounts && !sale.orders.is_empty());
-    Json(json!({"remaining": sale.stock as i64 - sale.orders.len() as i64 + wrong}))
+    let remaining = sale.stock as i64 - sale.orders.len() as i64 + wrong;
+    if let Some((_, user)) = sale.orders.first().cloned() {
+        sale.readings += 1;
+        // Everything was as it should be when it was read before, and is the same now.
+        if shop.manner == Manner::StoresAgain && sale.readings == 3 {
+            sale.orders.push(("again".to_owned(), user));
+        }
+    }
+    Json(json!({"remaining": remaining}))
 }
 
 async fn orders(State(shop): Shared) -> Json<Value> {
@@ -106,21 +125,39 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
     }
     let decision = shop.decide(&user, &key);
     match decision {
-        Decision::Sold(id) => (StatusCode::ACCEPTED, Json(json!({"order_id": id}))).into_response(),
+        Decision::Sold(id) => (shop.sold(), Json(json!({"order_id": id}))).into_response(),
         Decision::No(code) => (StatusCode::CONFLICT, Json(json!({"code": code}))).into_response(),
         Decision::ComeAgain => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         Decision::Hang => std::future::pending().await,
     }
 }
 
+impl Sale {
+    fn hang(&mut self) -> Decision {
+        self.hanging += 1;
+        Decision::Hang
+    }
+}
+
 impl Shop {
+    fn sold(&self) -> StatusCode {
+        match self.manner {
+            Manner::StoresLater | Manner::StoresAgain => StatusCode::ACCEPTED,
+            _ => StatusCode::CREATED,
+        }
+    }
+
     fn decide(self: &Arc<Self>, user: &str, key: &str) -> Decision {
         let mut sale = locked(&self.sale);
         sale.requests += 1;
         if self.manner == Manner::Busy && sale.requests % 2 == 1 {
             return Decision::ComeAgain;
         }
-        if let Some(id) = sale.keys.get(key).cloned() {
+        if self.manner == Manner::KnowsNoKey && sale.taken >= sale.stock {
+            return Decision::No("sold_out");
+        }
+        let known = sale.keys.get(key).cloned();
+        if let Some(id) = known.filter(|_| self.manner != Manner::KnowsNoKey) {
             if self.manner == Manner::TakesAKeyBack {
                 sale.wronged.insert(user.to_owned());
                 return Decision::No("sold_out");
@@ -149,7 +186,7 @@ impl Shop {
                 sale.marked.insert(user.to_owned());
                 return Decision::ComeAgain;
             }
-            Manner::HangsBeforeStoring if hangs => return Decision::Hang,
+            Manner::HangsBeforeStoring if hangs => return sale.hang(),
             Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
             Manner::Forgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
@@ -175,7 +212,7 @@ impl Shop {
         }
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
-            Manner::HangsAfterStoring if hangs => Decision::Hang,
+            Manner::HangsAfterStoring if hangs => sale.hang(),
             _ => Decision::Sold(id),
         }
     }
@@ -235,11 +272,20 @@ impl BuggySale {
         *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
     }
 
+    fn hangs(&self) -> bool {
+        matches!(self.shop.manner, Manner::HangsAfterStoring | Manner::HangsBeforeStoring)
+    }
+
+    /// One that hangs lets itself be killed only then.
+    fn may(&self, wish: &str) -> bool {
+        wish != "kill" || !self.hangs() || locked(&self.shop.sale).hanging > 0
+    }
+
     async fn obey(&self) -> ! {
         loop {
             for (wish, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
                 let file = self.folder.0.join(wish);
-                if file.exists() {
+                if file.exists() && self.may(wish) {
                     act(self);
                     std::fs::remove_file(file).expect("its own file");
                 }
@@ -259,12 +305,13 @@ impl BuggySale {
         change: impl FnOnce(&mut Config),
     ) -> Result<(Report, History), Error> {
         let mut config = storm_on(self.url());
-        if matches!(
-            self.shop.manner,
-            Manner::HangsAfterStoring | Manner::HangsBeforeStoring | Manner::KeepsNothing
-        ) {
+        if self.hangs() || self.shop.manner == Manner::KeepsNothing {
             config.kill = Some(self.command("kill"));
             config.start = Some(self.command("start"));
+        }
+        if self.shop.manner == Manner::KnowsNoKey {
+            let no_key = CONTRACT.replace("\"Idempotency-Key\": \"{key}\"", "");
+            config.adapter = Some(Adapter::parse(&no_key).expect("an adapter"));
         }
         change(&mut config);
         self.beside(judge::run(config, Arc::new(|_| ()))).await
@@ -281,10 +328,12 @@ impl BuggySale {
     /// A correct server has to be found so.
     pub async fn must_hold(&self, storms: usize) {
         for storm in 0..storms {
-            let (report, _) = self.judged(|_| ()).await.expect("a verdict");
+            let (report, history) = self.judged(|_| ()).await.expect("a verdict");
             let said = report.verdict_in_words();
             assert_eq!(said, "held", "{:?}, storm {storm}: {report:#?}", self.shop.manner);
             assert_eq!(report.stored, Some(50));
+            let mut requests = history.requests.iter();
+            assert!(!self.hangs() || requests.any(|request| request.means == Meaning::Lost));
         }
     }
 }

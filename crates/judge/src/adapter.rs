@@ -157,6 +157,15 @@ impl Adapter {
     }
 }
 
+impl Call {
+    /// Whether it sends the key of the request.
+    pub fn is_keyed(&self) -> bool {
+        let body = self.body.as_ref().map(Value::to_string);
+        let mut texts = self.headers.values().chain([&self.path]).chain(&body);
+        texts.any(|text| text.contains("{key}"))
+    }
+}
+
 impl Order {
     /// What this answer means, and the id of the order.
     pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>) {
@@ -172,13 +181,15 @@ impl Order {
         match &answer.order_id {
             None => (answer.means, None),
             Some(at) => match body.pointer(at).and_then(crate::template::scalar) {
-                Some(id) => (answer.means, Some(id)),
-                None => (Meaning::Unexpected, None),
+                Some(id) if id.chars().count() <= LONGEST_ID => (answer.means, Some(id)),
+                _ => (Meaning::Unexpected, None),
             },
         }
     }
 }
 
+/// What is longer is no order id.
+const LONGEST_ID: usize = 200;
 const ENVIRONMENT: &str = "env:";
 
 fn bad(member: impl Into<String>, why: impl Into<String>) -> BadAdapter {

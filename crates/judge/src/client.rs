@@ -16,8 +16,10 @@ use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Larger answers are cut off: a listing of half a million orders is smaller.
-const MOST_BYTES: usize = 64 << 20;
+/// Larger answers are cut off.
+const MOST_OF_AN_ANSWER: usize = 64 << 10;
+/// A listing of half a million orders is smaller.
+const MOST_OF_A_LISTING: usize = 64 << 20;
 
 /// Where the server is. Resolved once, so that a name cannot lead elsewhere later.
 #[derive(Clone, Debug)]
@@ -108,12 +110,13 @@ impl NoAnswer {
 pub struct Client {
     target: Target,
     timeout: Duration,
+    most_bytes: usize,
     open: Option<Connection>,
 }
 
 impl Client {
     pub fn new(target: &Target, timeout: Duration) -> Self {
-        Self { target: target.clone(), timeout, open: None }
+        Self { target: target.clone(), timeout, most_bytes: MOST_OF_AN_ANSWER, open: None }
     }
 
     pub fn target(&self) -> &Target {
@@ -124,6 +127,14 @@ impl Client {
     pub async fn connect(&mut self) {
         let opened = timeout(self.timeout, connect(&self.target, false)).await;
         self.open = opened.ok().and_then(Result::ok);
+    }
+
+    /// What is listed may be long.
+    pub async fn read_all(&mut self, request: Outgoing) -> Result<Reply, NoAnswer> {
+        self.most_bytes = MOST_OF_A_LISTING;
+        let reply = self.send(request, false).await;
+        self.most_bytes = MOST_OF_AN_ANSWER;
+        reply
     }
 
     /// Sends it and waits for the answer. A slow client has a connection of its own.
@@ -169,7 +180,8 @@ impl Client {
                 None => Failed::Lost(why),
             }
         })?;
-        let reply = timeout_at(deadline, read(response)).await.map_err(|_| late())?;
+        let reply = timeout_at(deadline, read(response, self.most_bytes)).await;
+        let reply = reply.map_err(|_| late())?;
         self.open = Some(connection);
         reply.map_err(Failed::Lost)
     }
@@ -194,11 +206,11 @@ async fn connect(target: &Target, is_slow: bool) -> std::io::Result<Connection> 
     Ok(sender)
 }
 
-async fn read(response: Response<Incoming>) -> Result<Reply, String> {
+async fn read(response: Response<Incoming>, most_bytes: usize) -> Result<Reply, String> {
     let (head, body) = response.into_parts();
     let seconds = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
     let seconds = seconds.and_then(|text| text.trim().parse().ok());
-    let body = Limited::new(body, MOST_BYTES).collect().await;
+    let body = Limited::new(body, most_bytes).collect().await;
     let bytes = body.map_err(|error| format!("the answer broke off: {error}"))?.to_bytes();
     let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
     let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());

@@ -17,6 +17,9 @@ use tokio::time::{Instant, sleep};
 const LAST_CALLS: usize = 3;
 /// Requests that are sent again after the storm.
 const REPEATED: usize = 10;
+/// How long, and how many readings, nothing may change if something may still be under way.
+const QUIET: Duration = Duration::from_secs(2);
+const QUIET_READINGS: usize = 3;
 const MOST_ROUNDS: u32 = 20;
 /// Fewer at a time than in the storm.
 const POLITE: usize = 8;
@@ -79,9 +82,9 @@ impl Closing<'_> {
         };
         let requests = self.storm.requests().into_iter();
         let sold = requests.filter(|request| request.means == Meaning::Sold);
-        let few = if self.config.duplicates > 0.0 { REPEATED } else { 0 };
+        let few = if self.config.duplicates > 0.0 && self.run.keyed { REPEATED } else { 0 };
         let asks = sold.filter_map(again).take(few).collect();
-        let wave = Wave { asks, concurrency: POLITE, deadline, half: None };
+        let wave = Wave { asks, concurrency: POLITE, deadline };
         self.storm.ask_all(wave).await;
     }
 
@@ -102,7 +105,7 @@ impl Closing<'_> {
             before = left;
             (self.storm.progress)(Event::Again(left));
             asks.truncate(left.saturating_mul(2).max(16));
-            let wave = Wave { asks, concurrency: POLITE, deadline, half: None };
+            let wave = Wave { asks, concurrency: POLITE, deadline };
             self.storm.ask_all(wave).await;
         }
     }
@@ -125,18 +128,35 @@ impl Closing<'_> {
         asked
     }
 
+    /// How long what is right has to stay so: a server may still be working on a request that it
+    /// has not answered, or only accepted.
+    fn quiet(&self) -> (Duration, usize) {
+        let may_work = |request: &Request| match request.means {
+            Meaning::Lost | Meaning::Unexpected => true,
+            means => means == Meaning::Sold && request.status == Some(202),
+        };
+        match self.storm.requests().iter().any(may_work) {
+            true => (self.config.settle().min(QUIET), QUIET_READINGS),
+            false => (Duration::ZERO, 1),
+        }
+    }
+
     /// What is stored once nothing is missing any more, or nothing has changed for a while.
     async fn settle(&mut self, deadline: Instant) -> Result<Stored, String> {
-        let mut last: Option<Stored> = None;
-        let mut changed = Instant::now();
+        let (mut last, mut same): (Option<Stored>, usize) = (None, 0);
+        let (mut changed, mut read) = (Instant::now(), Instant::now());
+        let (settle, (quiet, readings)) = (self.config.settle(), self.quiet());
         loop {
             let found = self.look().await;
             let waited = changed.elapsed();
-            let is_over = waited >= self.config.settle() || Instant::now() > deadline;
+            let is_late = Instant::now() > deadline;
             match found {
-                Err(why) if is_over => return Err(format!("what is stored cannot be read: {why}")),
+                Err(why) if is_late || read.elapsed() >= settle.max(QUIET) => {
+                    return Err(format!("what is stored cannot be read: {why}"));
+                }
                 Err(_) => {}
                 Ok(history) => {
+                    read = Instant::now();
                     let is_missing =
                         verdict::left(&history) > 0 && !verdict::unserved(&history).is_empty();
                     let findings = verdict::findings(&history);
@@ -145,14 +165,16 @@ impl Closing<'_> {
                     let stored = history.stored.unwrap_or_default();
                     (self.storm.progress)(Event::Settling(stored.orders.len()));
                     if last.as_ref() == Some(&stored) {
-                        if is_right || waited >= self.config.settle() {
+                        same += 1;
+                        let is_quiet = is_right && waited >= quiet && same >= readings;
+                        if is_quiet || waited >= settle {
                             return Ok(stored);
                         }
                     } else {
-                        changed = Instant::now();
+                        (changed, same) = (Instant::now(), 0);
                         last = Some(stored);
                     }
-                    if Instant::now() > deadline {
+                    if is_late {
                         return Err("stored orders were still changing at the end".to_owned());
                     }
                 }

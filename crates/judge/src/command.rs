@@ -4,11 +4,12 @@ use crate::adapter::Adapter;
 use crate::config::Config;
 use crate::event::{Event, Progress};
 use crate::history::{History, Meaning};
-use crate::report::{Report, Verdict};
+use crate::report::{Report, Verdict, plain};
 use crate::run::run;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -65,6 +66,10 @@ async fn judged(args: &JudgeArgs) -> Result<Report, String> {
         None => {
             let url = args.url.clone().unwrap_or_default();
             let config = Config { url, ..args.config.clone() };
+            // A place that cannot be written to is told before the storm.
+            for file in [&args.report, &args.save_history].into_iter().flatten() {
+                File::options().append(true).create(true).open(file).map_err(named(file))?;
+            }
             complain(format_args!("{}", plan(&config)?));
             let (report, history) = tokio::select! {
                 done = run(config, shown()) => done.map_err(|error| error.to_string())?,
@@ -106,13 +111,14 @@ fn plan(config: &Config) -> Result<String, String> {
     let calls = if calls.is_empty() { "no setup".to_owned() } else { calls };
     Ok(format!(
         "judge: {url}: {calls}; then {buyers} buyers ask for {stock} units, {concurrency} requests \
-         at a time, for at most {} s{fault}",
-        config.time_limit.as_secs_f64()
+         at a time, for at most {} s{fault}; a verdict within {} s",
+        config.time_limit.as_secs_f64(),
+        config.longest().as_secs()
     ))
 }
 
 fn complain(words: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{words}");
+    let _ = writeln!(std::io::stderr(), "{}", plain(&words.to_string()));
 }
 
 /// A bar on a terminal; elsewhere a line for each step.

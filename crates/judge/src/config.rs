@@ -1,9 +1,14 @@
 //! What to do to which server: the settings of a run, and the switches of the command line.
 
 use crate::adapter::Adapter;
+use crate::faults;
+use crate::server::{LOOKING, READING};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use std::time::Duration;
+
+/// For the calls of all buyers before the storm.
+pub const PREPARING: Duration = Duration::from_secs(600);
 
 #[derive(Args, Clone, Debug)]
 pub struct Config {
@@ -31,7 +36,7 @@ pub struct Config {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub timeout: Duration,
     /// How long nothing may change before what is missing counts as missing [default: 5; with
-    /// --kill or --start 20]
+    /// --kill 20]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub settle: Option<Duration>,
     /// For the storm
@@ -41,7 +46,7 @@ pub struct Config {
     #[arg(long, value_name = "COMMAND")]
     pub kill: Option<String>,
     /// Starts it again; the server is left running
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", requires = "kill")]
     pub start: Option<String>,
     /// The server's routes and answers, if they are not those of the contract: docs/judge.md
     #[arg(long, value_name = "FILE.json", value_parser = adapter)]
@@ -56,8 +61,21 @@ pub struct Config {
 
 impl Config {
     pub fn settle(&self) -> Duration {
-        let is_faulty = self.kill.is_some() || self.start.is_some();
-        self.settle.unwrap_or(Duration::from_secs(if is_faulty { 20 } else { 5 }))
+        self.settle.unwrap_or(Duration::from_secs(if self.kill.is_some() { 20 } else { 5 }))
+    }
+
+    /// For the whole run, whatever the server does: each of its limits, so often.
+    pub fn longest(&self) -> Duration {
+        let adapter = self.adapter.as_ref();
+        let prepares = adapter.is_some_and(|adapter| !adapter.buyer.is_empty());
+        let setup = adapter.map_or(1, |adapter| adapter.setup.len()) as u32;
+        let fault = faults::LIMIT * 2 + faults::GONE;
+        (self.time_limit + self.settle()) * 2
+            + self.timeout * (setup + 8)
+            + READING * 4
+            + LOOKING * 30
+            + PREPARING * u32::from(prepares)
+            + fault * u32::from(self.kill.is_some())
     }
 }
 

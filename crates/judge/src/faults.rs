@@ -1,6 +1,8 @@
 //! The server's own commands, which kill it and start it in the middle of the storm.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,6 +11,8 @@ use tokio::time::timeout;
 
 /// For a kill, and for a start until the server answers.
 pub const LIMIT: Duration = Duration::from_secs(60);
+/// After a kill, until the server answers no more.
+pub const GONE: Duration = Duration::from_secs(10);
 
 fn shell(command: &str) -> Command {
     let mut shell = Command::new("sh");
@@ -16,18 +20,14 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// Runs it to its end.
+/// Runs it to its end, which what it has started may outlive. What it says against it is shown.
 pub async fn kill(command: &str) -> Result<(), String> {
-    let output = shell(command).stdout(Stdio::null()).kill_on_drop(true).output();
     let failed = |why: String| format!("--kill {command:?}: {why}");
-    let output = timeout(LIMIT, output).await.map_err(|_| failed("did not end".to_owned()))?;
-    let output = output.map_err(|error| failed(error.to_string()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(failed(format!("{}: {}", output.status, said.trim())))
-        }
+    let status = shell(command).stdout(Stdio::null()).kill_on_drop(true).status();
+    let status = timeout(LIMIT, status).await.map_err(|_| failed("did not end".to_owned()))?;
+    match status.map_err(|error| failed(error.to_string()))? {
+        status if status.success() => Ok(()),
+        status => Err(failed(status.to_string())),
     }
 }
 
@@ -40,9 +40,10 @@ pub struct Started {
 
 /// The command may be the server itself: it is not waited for, and outlives this process.
 pub fn start(command: &str) -> Result<Started, String> {
-    let log = std::env::temp_dir().join(format!("flash-sale-judge-{}.log", std::process::id()));
+    let suffix = RandomState::new().hash_one(command);
+    let log = std::env::temp_dir().join(format!("flash-sale-judge-{suffix:016x}.log"));
     let spawn = || {
-        let file = File::create(&log)?;
+        let file = File::options().append(true).create_new(true).mode(0o600).open(&log)?;
         let mut shell = shell(command);
         shell.stdout(file.try_clone()?).stderr(file).process_group(0);
         shell.spawn()
@@ -56,6 +57,11 @@ impl Started {
     pub fn failure(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         (!status.success()).then(|| self.because(&status.to_string()))
+    }
+
+    /// It is ready: what it says from now on is of no use here.
+    pub fn forget(self) {
+        let _ = std::fs::remove_file(self.log);
     }
 
     pub fn because(&self, why: &str) -> String {

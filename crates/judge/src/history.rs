@@ -14,10 +14,17 @@ pub struct Run {
     pub stock: usize,
     #[serde(default = "one")]
     pub per_user: usize,
+    /// Whether requests carry their key: without it a server cannot know one again.
+    #[serde(default = "yes")]
+    pub keyed: bool,
 }
 
 fn one() -> usize {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,7 +101,7 @@ pub struct Request {
     pub error: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     pub order_id: String,
@@ -134,10 +141,16 @@ impl History {
             if text.trim().is_empty() {
                 continue;
             }
-            let line = serde_json::from_str(&text).map_err(|error| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {error}", index + 1))
-            })?;
-            match line {
+            let bad = |why: String| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {why}", index + 1))
+            };
+            match serde_json::from_str(&text).map_err(|error| bad(error.to_string()))? {
+                Line::Run(Run { per_user: 0, .. }) => {
+                    return Err(bad("per_user must be at least 1".to_owned()));
+                }
+                Line::Request(request) if request.end_us < request.start_us => {
+                    return Err(bad("end_us is before start_us".to_owned()));
+                }
                 Line::Run(line) => run = Some(line),
                 Line::Request(request) => history.requests.push(request),
                 Line::Stored(stored) => history.stored = Some(stored),

@@ -60,6 +60,7 @@ impl Doubts {
                 .push(format!("no answer means anything to the adapter; the first: {first}"));
             return;
         }
+        self.reasons.extend(verdict::misnamed(history));
         let (left, unserved) = (verdict::left(history), verdict::unserved(history));
         let is_last = |request: &&Request| request.phase == Phase::LastCall;
         let mut heard = Counts::default();
@@ -149,19 +150,20 @@ impl Report {
         for finding in &self.findings {
             writeln!(out, "\n{}: {}", name_of(finding.kind), finding.what)?;
             for request in finding.requests.iter().take(MOST_LINES) {
-                writeln!(out, "  {}", line_of(request))?;
+                writeln!(out, "  {}", plain(&line_of(request)))?;
             }
             for row in finding.rows.iter().take(MOST_LINES) {
-                writeln!(out, "  stored: order {} of {}", row.order_id, row.user)?;
+                let line = format!("  stored: order {} of {}", row.order_id, row.user);
+                writeln!(out, "{}", plain(&line))?;
             }
             if finding.requests.len().max(finding.rows.len()) > MOST_LINES {
                 writeln!(out, "  … more with --json or --report")?;
             }
         }
         writeln!(out)?;
-        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
-        self.doubts.iter().try_for_each(|doubt| writeln!(out, "doubt: {doubt}"))?;
-        writeln!(out, "verdict: {}", self.verdict_in_words())
+        self.notes.iter().try_for_each(|note| writeln!(out, "note: {}", plain(note)))?;
+        self.doubts.iter().try_for_each(|doubt| writeln!(out, "doubt: {}", plain(doubt)))?;
+        writeln!(out, "verdict: {}", plain(&self.verdict_in_words()))
     }
 
     pub fn verdict_in_words(&self) -> String {
@@ -188,6 +190,15 @@ impl Report {
             "findings": findings,
         })))
     }
+}
+
+/// What a server says must neither steer a terminal nor begin a line.
+pub fn plain(text: &str) -> String {
+    let escaped = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 fn in_words(counts: &Counts) -> String {
@@ -228,12 +239,12 @@ fn line_of(request: &Request) -> String {
 fn drawn(finding: &Finding) -> Value {
     let first = finding.requests.iter().map(|request| request.start_us).min().unwrap_or(0);
     let last = finding.requests.iter().map(|request| request.end_us).max().unwrap_or(first);
-    let whole = (last - first).max(1) as f64;
-    let percent = |us: u64| (us - first) as f64 * 100.0 / whole;
+    let whole = last.saturating_sub(first).max(1) as f64;
+    let percent = |us: u64| us.saturating_sub(first) as f64 * 100.0 / whole;
     let bar = |(index, request): (usize, &Request)| {
         json!({
             "x": percent(request.start_us),
-            "width": percent(request.end_us) - percent(request.start_us),
+            "width": percent(request.end_us.max(request.start_us)) - percent(request.start_us),
             "y": index * 22,
             "user": request.user,
             "key": request.key,

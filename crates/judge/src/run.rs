@@ -3,7 +3,7 @@
 use crate::adapter::{Adapter, BadAdapter};
 use crate::client::{Client, Target};
 use crate::closing::Closing;
-use crate::config::Config;
+use crate::config::{Config, PREPARING};
 use crate::event::{Event, Progress};
 use crate::faults;
 use crate::history::{History, Phase, Run};
@@ -13,11 +13,12 @@ use crate::stored::Sql;
 use crate::storm::{Ask, Buyer, Storm, Wave};
 use crate::template::{Variables, scalar};
 use serde_json::json;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Why there is no verdict.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,12 @@ pub enum Error {
 
 /// Storms the server and judges it. Dropping the future ends everything but a started server.
 pub async fn run(config: Config, progress: Progress) -> Result<(Report, History), Error> {
+    let longest = config.longest();
+    let late = |_| Error::Server(format!("no verdict within {} s", longest.as_secs()));
+    timeout(longest, judged(config, progress)).await.map_err(late)?
+}
+
+async fn judged(config: Config, progress: Progress) -> Result<(Report, History), Error> {
     let adapter = match &config.adapter {
         Some(adapter) => adapter.clone(),
         None => Adapter::contract()?,
@@ -47,22 +54,28 @@ pub async fn run(config: Config, progress: Progress) -> Result<(Report, History)
     let mut server = Server { client, adapter, sql, variables };
     server.set_up().await.map_err(Error::Server)?;
     server.starts_empty(config.stock).await.map_err(Error::Server)?;
-    let buyers = prepare(&target, &server, &config, &progress).await.map_err(Error::Server)?;
+    let prepared = timeout(PREPARING, prepare(&target, &server, &config, &progress)).await;
+    let late = |_| Err(format!("the buyers were not prepared within {} s", PREPARING.as_secs()));
+    let buyers = prepared.unwrap_or_else(late).map_err(Error::Server)?;
 
     let (is_up, watch_up) = watch::channel(true);
     let storm = Arc::new(Storm::new(&server, &config, watch_up, progress.clone()));
     let asks = asks(&buyers, &config);
     let planned = asks.len();
     progress(Event::Storm(planned));
-    let (half, is_half) = watch::channel(false);
     let deadline = Instant::now() + config.time_limit;
-    let wave = Wave { asks, concurrency: config.concurrency, deadline, half: Some(half) };
-    let fault = break_it(&mut server, &config, is_half, is_up, &progress);
-    let asked = async { Ok(storm.ask_all(wave).await) };
+    let wave = Wave { asks, concurrency: config.concurrency, deadline };
+    let fault = break_it(&mut server, &config, storm.half.subscribe(), is_up, &progress);
+    let asked = async {
+        let asked = storm.ask_all(wave).await;
+        // It may have ended before its half.
+        storm.half.send_replace(true);
+        Ok(asked)
+    };
     let (asked, ()) = tokio::try_join!(asked, fault)?;
 
-    let (name, per_user) = (config.url.clone(), server.adapter.per_user);
-    let run = Run { server: name, stock: config.stock, per_user };
+    let (per_user, keyed) = (server.adapter.per_user, server.adapter.order.request.is_keyed());
+    let run = Run { server: config.url.clone(), stock: config.stock, per_user, keyed };
     let mut closing = Closing { server, storm, run, buyers: &buyers, config: &config };
     let (history, mut doubts) = closing.close().await;
     if asked < planned {
@@ -112,6 +125,11 @@ async fn prepare(
         buyers.extend(done.map_err(|error| error.to_string())??);
     }
     buyers.sort_unstable_by_key(|(number, _)| *number);
+    let mut names = HashSet::from([""]);
+    if let Some((_, buyer)) = buyers.iter().find(|(_, buyer)| !names.insert(&buyer.name)) {
+        let name = &buyer.name;
+        return Err(format!("buyer: capture.user: {name:?} is not the name of just one buyer"));
+    }
     Ok(buyers.into_iter().map(|(_, buyer)| buyer).collect())
 }
 
@@ -148,17 +166,19 @@ async fn break_it(
     is_up: watch::Sender<bool>,
     progress: &Progress,
 ) -> Result<(), Error> {
-    if config.kill.is_none() && config.start.is_none() {
-        return Ok(());
-    }
-    // An error: the storm ended before its half.
+    let Some(command) = &config.kill else { return Ok(()) };
     let _ = is_half.wait_for(|is_half| *is_half).await;
-    if let Some(command) = &config.kill {
-        faults::kill(command).await.map_err(Error::Command)?;
-        progress(Event::Killed);
+    faults::kill(command).await.map_err(Error::Command)?;
+    is_up.send_replace(config.start.is_none());
+    let deadline = Instant::now() + faults::GONE;
+    while server.is_ready().await {
+        if Instant::now() > deadline {
+            return Err(Error::Command("the server still answers after --kill".to_owned()));
+        }
+        sleep(Duration::from_millis(50)).await;
     }
+    progress(Event::Killed);
     let Some(command) = &config.start else { return Ok(()) };
-    is_up.send_replace(false);
     let mut started = faults::start(command).map_err(Error::Command)?;
     let deadline = Instant::now() + faults::LIMIT;
     while !server.is_ready().await {
@@ -170,6 +190,11 @@ async fn break_it(
         }
         sleep(Duration::from_millis(50)).await;
     }
+    // Another server may have answered in its place.
+    if let Some(why) = started.failure() {
+        return Err(Error::Command(why));
+    }
+    started.forget();
     is_up.send_replace(true);
     progress(Event::Started);
     Ok(())

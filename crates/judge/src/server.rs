@@ -7,7 +7,11 @@ use crate::stored::{self, Sql, answered};
 use crate::template::{Scope, Variables, scalar};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+/// For all that is stored, and for an answer that only shows that the server is there.
+pub const READING: Duration = Duration::from_secs(30);
+pub const LOOKING: Duration = Duration::from_secs(1);
 
 pub struct Server {
     pub client: Client,
@@ -27,7 +31,10 @@ impl Server {
     }
 
     pub async fn stored(&mut self) -> Result<Stored, String> {
-        stored::read(&mut self.client, &self.adapter, self.sql.as_ref(), &self.variables).await
+        let (sql, variables) = (self.sql.as_ref(), &self.variables);
+        let read = stored::read(&mut self.client, &self.adapter, sql, variables);
+        let late = |_| format!("not read within {} s", READING.as_secs());
+        timeout(READING, read).await.map_err(late)?
     }
 
     /// What was there before would be taken for something that this storm has done.
@@ -57,7 +64,9 @@ impl Server {
         let call = listing.unwrap_or(&self.adapter.order.request);
         let look = Call { method: "GET".to_owned(), body: None, ..call.clone() };
         match self.client.target().request(&look, Scope(&[&self.variables])) {
-            Ok(request) => self.client.send(request, false).await.is_ok(),
+            Ok(request) => {
+                matches!(timeout(LOOKING, self.client.read_all(request)).await, Ok(Ok(_)))
+            }
             Err(_) => true,
         }
     }

@@ -43,6 +43,9 @@ pub struct Storm {
     /// False while the server is known to be away.
     is_up: watch::Receiver<bool>,
     pub progress: Progress,
+    /// True once half of the units are sold, or half of the buyers have begun.
+    pub half: watch::Sender<bool>,
+    stock: usize,
     log: Mutex<(Vec<Request>, Counts)>,
 }
 
@@ -51,8 +54,6 @@ pub struct Wave {
     pub asks: Vec<Ask>,
     pub concurrency: usize,
     pub deadline: Instant,
-    /// Told once half of it has been begun.
-    pub half: Option<watch::Sender<bool>>,
 }
 
 impl Storm {
@@ -71,6 +72,8 @@ impl Storm {
             began: Instant::now(),
             is_up,
             progress,
+            half: watch::Sender::new(false),
+            stock: config.stock,
             log: Mutex::default(),
         }
     }
@@ -105,10 +108,8 @@ impl Storm {
         while Instant::now() < wave.deadline {
             let index = next.fetch_add(1, Relaxed);
             let Some(ask) = wave.asks.get(index) else { break };
-            if index >= wave.asks.len() / 2
-                && let Some(half) = &wave.half
-            {
-                half.send_replace(true);
+            if index >= wave.asks.len() / 2 {
+                self.half.send_replace(true);
             }
             self.ask(&mut client, ask, wave.deadline).await;
         }
@@ -183,6 +184,9 @@ impl Storm {
         log.0.push(request);
         let counts = log.1.clone();
         drop(log);
+        if counts.of(Meaning::Sold) * 2 >= self.stock {
+            self.half.send_replace(true);
+        }
         (self.progress)(Event::Answered(counts));
     }
 }

@@ -24,6 +24,11 @@ impl Kind {
     pub fn may_pass(self) -> bool {
         matches!(self, Self::AcknowledgedAndLost | Self::WrongRemaining)
     }
+
+    /// It is proved without knowing whose orders are stored.
+    fn needs_no_names(self) -> bool {
+        matches!(self, Self::Oversold | Self::KeyAnsweredDifferently | Self::WrongRemaining)
+    }
 }
 
 /// Something a correct server does not do, with the requests and rows that prove it.
@@ -47,6 +52,7 @@ type Check<'a> = fn(&View<'a>) -> Proof<'a>;
 /// Everything that is wrong.
 pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
     let view = View::of(history);
+    let is_misnamed = view.misnamed().is_some();
     let checks: [(Kind, Check<'a>); 9] = [
         (Kind::Oversold, oversold),
         (Kind::SoldTwice, sold_twice),
@@ -62,7 +68,13 @@ pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
         let proof = check(&view);
         (proof.count > 0).then(|| view.finding(*kind, proof))
     };
-    checks.iter().filter_map(finding).collect()
+    let checks = checks.iter().filter(|(kind, _)| !is_misnamed || kind.needs_no_names());
+    checks.filter_map(finding).collect()
+}
+
+/// Why the stored orders cannot be said to be anybody's: the adapter reads another name of theirs.
+pub fn misnamed(history: &History) -> Option<String> {
+    View::of(history).misnamed()
 }
 
 /// Units that nobody has, as far as is known: neither stored nor acknowledged.
@@ -111,10 +123,29 @@ impl<'a> View<'a> {
                 acknowledged.entry(id).or_insert(request);
             }
         }
+        // One answer may give the id of an order, and another of the same order none.
+        let named = acknowledged.keys().filter(|(_, id)| id.is_some()).map(|(user, _)| *user);
+        let named: HashSet<&str> = named.collect();
+        acknowledged.retain(|(user, id), _| id.is_some() || !named.contains(user));
         for row in history.stored.iter().flat_map(|stored| &stored.orders) {
             rows.entry(&*row.user).or_default().push(row);
         }
         Self { history, requests: by_user, rows, acknowledged }
+    }
+
+    /// An acknowledged order that is stored, if none is stored under the name of a buyer.
+    fn misnamed(&self) -> Option<String> {
+        if self.rows.keys().any(|user| self.requests.contains_key(user)) {
+            return None;
+        }
+        let rows = self.stored().iter().map(|row| (&*row.order_id, row));
+        let rows: BTreeMap<&str, &Row> = rows.collect();
+        let why = |(asked, id): &(&str, Option<&str>)| {
+            let Row { order_id, user } = rows.get((*id)?)?;
+            let told = format!("{asked} was told {order_id}, stored under {user}");
+            Some(format!("orders.user names nobody who asked: {told}"))
+        };
+        self.acknowledged.keys().find_map(why)
     }
 
     fn stored(&self) -> &'a [Row] {
@@ -149,16 +180,19 @@ impl<'a> View<'a> {
 
     fn finding(&self, kind: Kind, proof: Proof<'a>) -> Finding {
         let Proof { count, what, requests, mut rows } = proof;
-        let mut requests: Vec<Request> = requests.into_iter().take(MOST_SHOWN).cloned().collect();
+        let mut requests = first_of(requests);
         requests.sort_by_key(|request| request.start_us);
-        requests.dedup();
         let users: BTreeSet<&str> = requests.iter().map(|request| &*request.user).collect();
         rows.extend(users.into_iter().flat_map(|user| self.rows_of(user)));
-        let mut seen = HashSet::new();
-        rows.retain(|row| seen.insert(std::ptr::from_ref::<Row>(row)));
-        let rows = rows.into_iter().take(MOST_SHOWN).cloned().collect();
-        Finding { kind, count, what, requests, rows }
+        Finding { kind, count, what, requests, rows: first_of(rows) }
     }
+}
+
+/// As many as are shown, each once.
+fn first_of<T: Clone>(mut items: Vec<&T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    items.retain(|item| seen.insert(std::ptr::from_ref::<T>(item)));
+    items.into_iter().take(MOST_SHOWN).cloned().collect()
 }
 
 fn oversold<'a>(view: &View<'a>) -> Proof<'a> {
@@ -246,7 +280,7 @@ fn stored_not_acknowledged<'a>(view: &View<'a>) -> Proof<'a> {
 /// Two orders for one key, or a sale and, asked later, `sold_out`.
 fn key_answered_differently<'a>(view: &View<'a>) -> Proof<'a> {
     let mut keys: BTreeMap<(&str, &str), Vec<&Request>> = BTreeMap::new();
-    for request in view.requests.values().flatten() {
+    for request in view.requests.values().flatten().filter(|_| view.history.run.keyed) {
         keys.entry((&request.user, &request.key)).or_default().push(request);
     }
     keys.retain(|_, requests| {
@@ -284,7 +318,9 @@ fn undersold<'a>(view: &View<'a>) -> Proof<'a> {
         users.len()
     );
     let count = if users.is_empty() { 0 } else { view.left() };
-    Proof { count, what, requests: view.all_of(users.into_iter()), rows: Vec::new() }
+    // The refusals are the proof: what their buyers heard before may be long.
+    let requests = refusals.into_iter().chain(view.all_of(users.into_iter())).collect();
+    Proof { count, what, requests, rows: Vec::new() }
 }
 
 fn false_sold_out<'a>(view: &View<'a>) -> Proof<'a> {

@@ -1,17 +1,17 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
-use crate::support::buggy_sale::{serve, storm_on};
+use crate::support::buggy_sale::{CONTRACT, serve, storm_on};
 use crate::support::locked;
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use axum::routing::{get, post, put};
 use judge::adapter::Adapter;
+use judge::history::Meaning;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-const CONTRACT: &str = include_str!("../../../crates/judge/adapters/contract.json");
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 
 #[test]
@@ -51,6 +51,8 @@ struct Vouchers {
     accounts: Vec<u64>,
     grabbed: Vec<Value>,
     sells_twice: bool,
+    /// A page begins with the last row of the page before.
+    repeats: bool,
 }
 
 type Shared = State<Arc<Mutex<Vouchers>>>;
@@ -66,7 +68,7 @@ async fn login(State(shop): Shared, form: String) -> Json<Value> {
     let mut shop = locked(&shop);
     let id = 1_000 + shop.accounts.len() as u64;
     shop.accounts.push(id);
-    Json(json!({"account": {"id": id, "session": format!("s/{id}?")}}))
+    Json(json!({"account": {"id": id, "session": format!("s/{id}?"), "kind": "person"}}))
 }
 
 async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> Json<Value> {
@@ -89,8 +91,10 @@ async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> 
 }
 
 async fn export(State(shop): Shared, Query(words): Words) -> Json<Value> {
-    let behind = words.get("behind").map_or(0, |no| no.parse().expect("a number"));
-    Json(locked(&shop).grabbed.iter().skip(behind).take(7).cloned().collect())
+    let (shop, behind) = (locked(&shop), words.get("behind"));
+    let behind: usize = behind.map_or(0, |no| no.parse().expect("a number"));
+    let behind = behind.saturating_sub(usize::from(shop.repeats));
+    Json(shop.grabbed.iter().skip(behind).take(7).cloned().collect())
 }
 
 async fn left(State(shop): Shared) -> String {
@@ -98,28 +102,54 @@ async fn left(State(shop): Shared) -> String {
     format!("{}\n", shop.cap - shop.grabbed.len() / 2)
 }
 
+/// The verdict in words, or why there is none.
+async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
+    let is_hopeless = shop.repeats;
+    let routes = Router::new()
+        .route("/api/vouchers/spring", put(open))
+        .route("/api/login", post(login))
+        .route("/api/grab/{no}", get(grab))
+        .route("/api/export/{no}", get(export))
+        .route("/api/left/{no}", get(left))
+        .with_state(Arc::new(Mutex::new(shop)));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("nonblocking");
+    let server = serve(routes, &listener);
+    let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
+    let mut config = storm_on(url);
+    config.settle = config.settle.filter(|_| !is_hopeless);
+    config.adapter = Some(Adapter::parse(adapter).expect("an adapter"));
+    let judged = judge::run(config, Arc::new(|_| ())).await;
+    server.shutdown_background();
+    judged.map(|(report, _)| report.verdict_in_words()).map_err(|error| error.to_string())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_other_shapes_is_judged_through_its_adapter() {
-    for sells_twice in [false, true] {
-        let shop = Arc::new(Mutex::new(Vouchers { sells_twice, ..Vouchers::default() }));
-        let routes = Router::new()
-            .route("/api/vouchers/spring", put(open))
-            .route("/api/login", post(login))
-            .route("/api/grab/{no}", get(grab))
-            .route("/api/export/{no}", get(export))
-            .route("/api/left/{no}", get(left))
-            .with_state(shop);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.set_nonblocking(true).expect("nonblocking");
-        let server = serve(routes, &listener);
-        let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
-        let mut config = storm_on(url);
-        config.adapter = Some(Adapter::parse(VOUCHERS).expect("the example"));
-        let judged = judge::run(config, Arc::new(|_| ())).await;
-        server.shutdown_background();
-        let verdict = judged.expect("a verdict").0.verdict_in_words();
-        let expected =
-            if sells_twice { "BROKEN (sold_twice, key_answered_differently)" } else { "held" };
-        assert_eq!(verdict, expected);
-    }
+    let right = judged(Vouchers::default(), VOUCHERS).await;
+    assert_eq!(right.as_deref(), Ok("held"));
+    let wrong = judged(Vouchers { sells_twice: true, ..Vouchers::default() }, VOUCHERS).await;
+    assert_eq!(wrong.as_deref(), Ok("BROKEN (sold_twice, key_answered_differently)"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adapter_that_reads_wrongly_accuses_nobody() {
+    let one_name = VOUCHERS.replace("/account/id", "/account/kind");
+    let why = judged(Vouchers::default(), &one_name).await.expect_err("one name for all");
+    assert!(why.contains("buyer: capture.user: \"person\""), "{why}");
+    let repeats = Vouchers { repeats: true, ..Vouchers::default() };
+    let said = judged(repeats, VOUCHERS).await.expect("a report");
+    let why = "undecided (what is stored cannot be read: next_page repeats order ";
+    assert!(said.starts_with(why) && said.ends_with(": it must begin after {last})"), "{said}");
+    let no_buyer = VOUCHERS.replace("/holder/id", "/state");
+    let said = judged(Vouchers::default(), &no_buyer).await.expect("a report");
+    assert!(said.starts_with("undecided (orders.user names nobody who asked: "), "{said}");
+    assert!(said.ends_with(", stored under held)"), "{said}");
+}
+
+#[test]
+fn what_is_too_long_is_no_order_id() {
+    let order = Adapter::contract().expect("the contract").order;
+    let means = |length: usize| order.meaning(201, &json!({"order_id": "1".repeat(length)})).0;
+    assert_eq!([200, 201].map(means), [Meaning::Sold, Meaning::Unexpected]);
 }

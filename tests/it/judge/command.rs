@@ -65,6 +65,15 @@ async fn what_cannot_be_judged_exits_with_2_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_that_ends_nothing_is_not_survived() {
+    let (home, sale) = (Home::new(), BuggySale::start(Manner::Right));
+    let ended = home.run(&format!("judge {} {SMALL} --start true", sale.url())).await;
+    assert!(ended.code == Some(2) && ended.stderr.contains("--kill"), "{ended:?}");
+    let ended = home.run(&format!("judge {} {SMALL} --kill true", sale.url())).await;
+    ended.assert_refused(&["the server still answers after --kill"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_program_holds_before_its_own_judge() {
     let servers = Servers::shared().await;
     let (home, database) = (Home::new(), servers.database().await);

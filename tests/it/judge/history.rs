@@ -30,7 +30,7 @@ fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> 
     };
     let orders = rows.split_whitespace().map(row).collect();
     History {
-        run: Run { server: "a server".to_owned(), stock, per_user: 1 },
+        run: Run { server: "a server".to_owned(), stock, per_user: 1, keyed: true },
         requests: requests.split(';').map(request).collect(),
         stored: Some(Stored { orders, remaining }),
     }
@@ -55,6 +55,12 @@ fn what_a_correct_server_may_do_is_no_finding() {
     assert_eq!(judge(1, "a k 0..9 sold o1; a k 5..6 sold_out -", "o1:a", None), []);
     // Sold out was true then, and the unit came back: nobody asked last.
     assert_eq!(judge(2, "a k 0..9 sold o1; b k 1..2 sold_out -", "o1:a", Some(1)), []);
+    // One answer has the id of the order, and the other none.
+    assert_eq!(judge(1, "a k 0..9 sold -; a k 10..11 sold o1", "o1:a", Some(0)), []);
+    // Without a key a server cannot know the request again.
+    let mut keyless = history(1, "a k 0..9 sold o1; a k 10..12 sold_out -", "o1:a", None);
+    keyless.run.keyed = false;
+    assert_eq!(kinds(&Report::on(&keyless)), []);
     // The last to ask was served, or heard nothing certain.
     assert_eq!(judge(2, "a k 0..9 sold o1; !b k 10..12 sold o2", "o1:a o2:b", None), []);
     assert_eq!(judge(2, "a k 0..9 sold o1; !b k 10..12 come_again -", "o1:a", None), []);
@@ -94,8 +100,27 @@ fn what_cannot_be_judged_is_said() {
     undecided(&only_lost, "no answer means anything");
     let pushed_off = history(2, "a k 0..9 sold o1; !b k 10..12 come_again -", "o1:a", None);
     undecided(&pushed_off, "the last to ask heard: come_again");
+    let misnamed = history(1, "a k 0..9 sold o1; b k 1..2 sold_out -", "o1:user:a", None);
+    undecided(&misnamed, "names nobody who asked: a was told o1, stored under user:a");
     let unread = History { stored: None, ..history(1, "a k 0..9 sold o1", "", None) };
     undecided(&unread, "does not say what is stored");
+}
+
+#[test]
+fn the_refusal_that_proves_it_is_shown_however_often_its_buyer_was_put_off() {
+    let put_off: String = (0..30).map(|at| format!("b k {at}..{at} come_again -; ")).collect();
+    let report = Report::on(&history(1, &format!("{put_off}!b k 40..41 sold_out -"), "", None));
+    let undersold = &report.findings[0];
+    assert_eq!((undersold.kind, undersold.requests.len()), (Undersold, 20));
+    assert!(undersold.requests.iter().any(|request| request.phase == Phase::LastCall));
+}
+
+#[test]
+fn what_a_server_says_does_not_steer_a_terminal() {
+    let mut history = history(1, "a k 0..9 sold o1; b l 1..2 sold o2", "o1:a o2:b", None);
+    history.requests[0].order_id = Some("\u{1b}[2Jo1\nverdict: held".to_owned());
+    let table = Report::on(&history).table();
+    assert!(table.contains("sold \\u{1b}[2Jo1\\nverdict: held"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,10 +131,18 @@ async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
     let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
     history.save(&file).expect("saved");
     let again = History::load(&file).expect("loaded");
-    std::fs::write(&file, "{\"run\":{\"stock\":1}}\n{\"request\":{}}\n").expect("written");
-    let error = History::load(&file).expect_err("a request without members").to_string();
+    let request =
+        |times: &str| format!(r#"{{"request":{{"user":"a","key":"k","means":"lost",{times}}}}}"#);
+    for (second, why) in [
+        (r#"{"request":{}}"#.to_owned(), "line 2: missing field"),
+        (request(r#""start_us":2,"end_us":1"#), "line 2: end_us is before start_us"),
+        (r#"{"run":{"stock":1,"per_user":0}}"#.to_owned(), "line 2: per_user must be at least 1"),
+    ] {
+        std::fs::write(&file, format!("{{\"run\":{{\"stock\":1}}}}\n{second}\n")).expect("written");
+        let error = History::load(&file).expect_err(why).to_string();
+        assert!(error.starts_with(why), "{error}");
+    }
     std::fs::remove_file(&file).expect("removed");
-    assert!(error.starts_with("line 2: missing field"), "{error}");
     assert_eq!(again, history);
     assert_eq!(Report::on(&again).findings, report.findings);
     assert!(history.requests.iter().any(|request| request.means == Meaning::Sold));

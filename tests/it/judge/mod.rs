@@ -80,6 +80,14 @@ async fn orders_that_a_kill_loses() {
     }
 }
 
+/// Everybody has an order when this one comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_order_that_is_stored_late() {
+    let sale = BuggySale::start(Manner::StoresAgain);
+    let (report, _) = sale.judged(|config| config.buyers = 40).await.expect("a verdict");
+    assert_eq!(kinds(&report), [SoldTwice, StoredNotAcknowledged], "{report:#?}");
+}
+
 macro_rules! holds {
     ($($name:ident: $manner:ident,)+) => {
         $(
@@ -96,6 +104,7 @@ holds! {
     a_slow_server_holds: Slow,
     a_busy_server_holds: Busy,
     a_server_that_stores_later_holds: StoresLater,
+    a_server_that_knows_no_key_holds: KnowsNoKey,
     a_server_that_is_killed_with_answers_unsent_holds: HangsAfterStoring,
 }
 
