@@ -3,18 +3,14 @@
 
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
-use crate::support::app::{ADMIN_TOKEN, TOKEN_SECRET, client};
+use crate::support::app::TOKEN_SECRET;
 use crate::support::launch::{Folder, poll, tail};
-use crate::support::proxy::{Address, Fault, Proxy, free_port};
+use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, Stores, connect};
-use crate::support::{own_redis::OwnRedis, standby::options_of};
-use embedded::{PostgresServer, PostgresTuning, RedisFsync, RedisSettings};
-use nix::sys::signal::Signal;
-use redis::aio::MultiplexedConnection;
-use sqlx::{PgConnection, postgres::PgConnectOptions};
-use std::sync::{Arc, Mutex, Once};
-use std::time::{Duration, Instant};
-use std::{env, net::SocketAddr, path::PathBuf};
+use crate::support::{redis_servers::RedisProcess, standby::options_of};
+use embedded::{PostgresServer, PostgresTuning};
+use sqlx::postgres::PgConnectOptions;
+use std::{env, net::SocketAddr, sync::Once};
 
 /// How the folders of deployments are called. Short, because the paths of unix sockets are.
 pub const PREFIX: &str = "fs-chaos-";
@@ -24,7 +20,7 @@ pub struct Cluster {
     pub instances: Vec<Instance>,
     pub redis_proxies: Vec<Proxy>,
     pub postgres_proxies: Vec<Proxy>,
-    pub redis: OwnRedis,
+    pub redis: RedisProcess,
     pub postgres: PostgresServer,
     /// Where Postgres is now, for the runner's own connections.
     pub primary: Arc<Mutex<PgConnectOptions>>,
@@ -35,9 +31,9 @@ impl Cluster {
     pub async fn start(roles: &[Role], settings: Settings) -> Result<Self> {
         let folder = Folder::create(&env::temp_dir(), PREFIX)?;
         let tuning = PostgresTuning { max_connections: 200, ..PostgresTuning::default() };
-        let postgres_folder = folder.0.join("p0");
+        let (redis_folder, postgres_folder) = (folder.0.join("r0"), folder.0.join("p0"));
         let (redis, postgres) = tokio::join!(
-            start_redis(folder.0.join("r0"), free_port(), &[]),
+            start_redis(&redis_folder, free_port(), &[]),
             PostgresServer::start(&postgres_folder, tuning),
         );
         let (redis, postgres) = (redis?, postgres?);
@@ -64,13 +60,13 @@ impl Cluster {
         for instance in &mut cluster.instances {
             instance.start(&[])?;
         }
-        cluster.until_serving(Duration::from_secs(30)).await?;
+        cluster.until_serving(Duration::from_secs(120)).await?;
         Ok(cluster)
     }
 
     async fn add_instance(&mut self, role: Role, more: Settings) -> Result {
         let number = u8::try_from(self.instances.len()).map_err(|_| "at most 255 instances")?;
-        let redis = Proxy::start(Address::Unix(self.redis.socket())).await;
+        let redis = Proxy::start(self.redis.target()).await;
         let postgres = Proxy::start(Address::of_postgres(self.postgres.address())).await;
         let database =
             format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address());
@@ -133,7 +129,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every instance that serves says that it is ready.
     async fn until_serving(&mut self, limit: Duration) -> Result {
         let (client, deadline) = (client(), Instant::now() + limit);
         for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
@@ -163,29 +158,24 @@ impl Stores for Cluster {
     }
 
     async fn redis(&self, _key: &str) -> Result<MultiplexedConnection> {
-        self.redis.connection().await
+        Ok(self.redis.connection().await?)
     }
 
     async fn is_approved(&self) -> Result<bool> {
         let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
             .fetch_optional(&mut self.direct().await?)
             .await?;
-        let info = self.redis.say(&["INFO", "server"]).await?;
-        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        let run_id = self.redis.info("server", "run_id").await;
         // A replica that was promoted has more than the run id in its name.
         let approved = approved.as_deref().and_then(|one| one.split('+').next());
-        Ok(run_id.is_some() && approved == run_id.map(str::trim))
+        Ok(run_id.is_some() && approved == run_id.as_deref())
     }
 }
 
-/// Redis with its files in this folder, also reachable on a port (a replica needs one).
-pub async fn start_redis(folder: PathBuf, port: u16, extra: &[&str]) -> Result<OwnRedis> {
-    let port = port.to_string();
-    let reachable = ["--port", &port, "--bind", "127.0.0.1"];
-    let all = [&reachable[..], &["--repl-diskless-sync-delay", "0"], extra].concat();
-    let settings = RedisSettings {
-        fsync: RedisFsync::Always,
-        extra_args: all.into_iter().map(str::to_owned).collect(),
-    };
-    OwnRedis::start(folder, settings).await
+/// Redis with its files in this folder, once it answers.
+pub async fn start_redis(folder: &Path, port: u16, extra: &[&str]) -> Result<RedisProcess> {
+    let ordinary = ["--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
+    let redis = RedisProcess::start(folder, port, &[&ordinary, extra].concat());
+    redis.ready().await?;
+    Ok(redis)
 }

@@ -32,7 +32,6 @@ impl Role {
 
 pub type Settings = Vec<(&'static str, String)>;
 
-/// See the head of this file. Dropping it kills the process.
 pub struct Instance {
     pub number: u8,
     pub role: Role,
@@ -108,7 +107,6 @@ impl Instance {
         }
     }
 
-    /// Of the process that runs, if one does.
     pub fn pids(&self) -> Vec<u32> {
         self.child.iter().map(Child::id).collect()
     }

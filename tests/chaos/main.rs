@@ -25,7 +25,6 @@ use trial::Plan;
 const SHORT: &[&str] = &["many", "redis-cut", "postgres-kill", "net-lost-replies"];
 const SHORT_SECONDS: u64 = 2;
 
-/// The name under which `--only` knows the measurements.
 const MEASURES: &str = "measures";
 
 /// Breaks the program in every way we know while shoppers buy, and judges what came of it.
@@ -103,7 +102,6 @@ static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
 static TALKATIVE: OnceLock<Instant> = OnceLock::new();
 
-/// Tells what a trial is doing, if that was asked for.
 pub fn progress(trial: &str, what: &str) {
     if let Some(began) = TALKATIVE.get() {
         eprintln!("{:>8.1} s  {trial}: {what}", began.elapsed().as_secs_f64());
@@ -132,7 +130,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// One trial, told when it is over.
 async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialReport {
     let seconds = match fault {
         Fault::Mixed | Fault::MixedLoss => arguments.mixed_seconds,
@@ -154,7 +151,6 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     report
 }
 
-/// The faults that were asked for.
 fn faults_of(arguments: &Arguments) -> Result<Vec<Fault>> {
     if arguments.planted {
         return Ok(Vec::new());

@@ -5,15 +5,12 @@ use crate::report::{Measure, median, say};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Habits, ORDINARY, World};
 use crate::support::history::{Answer, Kind, NO_ORDER, Operation};
+use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, settle};
 use crate::{cluster::Cluster, instance::Role, support::launch::poll, trial::create_world};
 use futures_util::FutureExt;
-use sqlx::{AssertSqlSafe, Executor};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How often each is repeated.
 const REPEATS: usize = 5;
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
@@ -58,7 +55,6 @@ async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
     bought.await?.ok_or("nothing could be bought within two minutes".into())
 }
 
-/// One server, and an open sale with room for everybody.
 async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
     let cluster = Cluster::start(&[Role::Server], Vec::new()).await?;
     let habits = [Habits { stock, ..ORDINARY }];
@@ -110,11 +106,12 @@ async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result 
 /// Starts Redis again, with its data or without; when it was killed.
 async fn restart_redis(cluster: &mut Cluster, with_data: bool) -> Result<Instant> {
     let since = Instant::now();
-    cluster.redis.take_down().await?;
+    cluster.redis.kill();
     if !with_data {
         cluster.redis.empty()?;
     }
-    cluster.redis.start_again().await?;
+    cluster.redis.start_again();
+    cluster.redis.ready().await?;
     Ok(since)
 }
 

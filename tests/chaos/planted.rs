@@ -2,6 +2,7 @@
 //! checker that looks after it must cry. The same load without a bug must be clean.
 
 use crate::support::plant::*;
+use crate::support::prelude::*;
 use crate::support::{checkers::Checker, stores::Result};
 use crate::trial::{self, Plan};
 use crate::{cluster::Cluster, faults::Fault};
@@ -9,16 +10,12 @@ use Checker::*;
 use How::{Library, Nowhere, Sql, SwappedTokens};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
-use sqlx::Executor;
-use std::time::Duration;
 
-/// Where a bug is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Nowhere,
     /// In what Redis decides.
     Library(Mutation),
-    /// In Postgres.
     Sql(&'static str),
     /// On the way there: a client that looks at another user's order is taken for that user.
     SwappedTokens,
@@ -52,7 +49,6 @@ fn constraint_against(bug: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether one bug was noticed.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlantedReport {
     pub bug: &'static str,
@@ -111,7 +107,6 @@ async fn deploy((bug, _, how): Planted) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Whether it passed, who noticed something, and what.
 async fn try_out(seed: u64, planted: Planted) -> Result<(bool, Vec<Checker>, String)> {
     let mut cluster = deploy(planted).await?;
     let (_, checker, how) = planted;

@@ -18,7 +18,6 @@ pub enum Verdict {
     Void,
 }
 
-/// One trial.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TrialReport {
     pub fault: String,
@@ -28,7 +27,6 @@ pub struct TrialReport {
     pub accepted: usize,
     /// Sent, and not answered.
     pub unknown: usize,
-    /// 503 and 429.
     pub shed: usize,
     pub snapshots: usize,
     pub orders: usize,
@@ -107,7 +105,6 @@ impl TrialReport {
         )
     }
 
-    /// What has to be said besides the line.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
         let is_told = |note: &&String| note.starts_with("NOT EXERCISED") || note.starts_with(EXIT);
@@ -120,7 +117,6 @@ impl TrialReport {
 pub const HEADINGS: &str = "fault                   operations  accepted  unknown    shed \
                             strikes kills   recovery at rest  verdict";
 
-/// The middle of the values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -144,7 +140,6 @@ pub fn machine() -> String {
     format!("commit {commit}{changes}, {profile} build, {cores} cores, {kernel}\n{redis}")
 }
 
-/// A measured time against its target.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measure {
     pub what: String,
@@ -161,7 +156,6 @@ impl Measure {
     }
 }
 
-/// A whole run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub seed: u64,
@@ -173,7 +167,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// How it ended, in a line.
     pub fn verdict(&self) -> String {
         let operations: usize = self.trials.iter().map(|trial| trial.operations).sum();
         let kills: u64 = self.trials.iter().map(|trial| trial.kills).sum();
@@ -184,7 +177,6 @@ impl Report {
         )
     }
 
-    /// The report, and the lines that were said.
     pub fn write(&self, folder: &Path) -> Result {
         let created = fs::create_dir_all(folder);
         created.map_err(|error| format!("cannot create {}: {error}", folder.display()))?;

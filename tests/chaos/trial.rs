@@ -7,17 +7,13 @@ use crate::support::checkers::{self, Evidence, Violation};
 use crate::support::driver::shopper::{Operator, Shopper};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
+use crate::support::prelude::*;
 use crate::support::stores::{Result, conclude, take_snapshots};
 use crate::support::{launch::tail, random::Random};
 use crate::{cluster::Cluster, instance::Instance};
-use serde_json::json;
-use std::path::Path;
-use std::sync::{Arc, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::format_description::well_known::Rfc3339;
 use tokio::task::JoinSet;
 
-/// How a trial is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub seed: u64,
@@ -44,7 +40,6 @@ const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
 const SCARCE: Habits =
     Habits { name: "scarce", stock: 300, pay: 0.04, cancel: 0.5, is_sold_off: true, ..ORDINARY };
 
-/// The sales of an ordinary run.
 const SALES: [Habits; 5] = [
     ORDINARY,
     Habits { popularity: 30, stock_changes: true, ..SCARCE },
@@ -227,7 +222,6 @@ fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
     healed.iter().filter_map(first_after).collect()
 }
 
-/// Why this trial proves nothing, if so.
 fn void(plan: Plan, evidence: &Evidence, strikes: &Strikes) -> Option<String> {
     let seconds = plan.length.as_secs().max(1) as usize;
     let history = &evidence.history;

@@ -11,10 +11,9 @@ use time::macros::datetime;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
-    let shoppers = app.shoppers(2_000);
-    let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
+    let told = all_told(app.shoppers(2_000), &sale).await;
     let (winners, losers): (Vec<_>, Vec<_>) =
-        shoppers.iter().zip(&replies).partition(|(_, reply)| reply.is_accepted());
+        told.iter().partition(|(_, reply)| reply.order().is_some());
     assert_eq!(winners.len(), 10);
     for (_, reply) in losers {
         reply.assert_problem(409, "sold_out");
@@ -29,7 +28,6 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
         // Sold out or not, a winner's next attempt names their order.
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), id);
     }
-    app.finish().await;
 }
 
 /// The answers to users who join the queue in this order before it can run: they are polled on one
@@ -104,7 +102,6 @@ async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
         }
     });
     futures_util::stream::iter(loads).buffer_unordered(256).collect::<Vec<()>>().await;
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,7 +149,6 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     let members = json!({"paid": 3, "cancelled": 3, "remaining": 47, "duplicate_users": 0});
     app.assert_sound_with(&sale, members).await;
     assert_eq!(app.audit(&sale).await.redis.buyers, Some(1));
-    app.finish_with(second).await;
 }
 
 /// One instance takes a sale to be sold out, and asks Redis about one buyer for a whole crowd.
@@ -193,7 +189,6 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         }
         app.assert_sound(&sale).await;
     }
-    app.finish_with(other).await;
 }
 
 fn buyer(user: UserId, order: i64, key: Option<IdempotencyKey>) -> Buyer {
@@ -292,7 +287,6 @@ impl ScriptBench {
     }
 }
 
-/// A plain model of `admit` and `release`.
 struct Model {
     remaining: i64,
     limit: usize,
@@ -342,7 +336,6 @@ impl Model {
 enum Step {
     /// (user, key; 0 is none)
     Batch(Vec<(u8, u8)>),
-    /// The nth order ever accepted.
     Release(prop::sample::Index),
 }
 

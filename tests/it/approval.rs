@@ -21,7 +21,6 @@ fn fresh_buyer() -> Buyer {
 const OPTIONS: AdmitOptions =
     AdmitOptions { high_water: 1_000_000, own_writer: false, readmitted: None };
 
-/// The answer of this server to a purchase in this epoch.
 async fn ask(server: &RedisProcess, sale: SaleId, epoch: i64) -> Result<Verdict, Fenced> {
     let mut connection = server.connection().await.expect("it answers");
     functions::admit(&mut connection, &Keys::new(""), sale, epoch, OPTIONS, &[fresh_buyer()])
@@ -112,7 +111,6 @@ async fn a_process_sells_only_what_was_installed_in_it() {
     assert_eq!(ask(&second, sale, epoch).await, Err(Fenced::Absent));
 }
 
-/// Buys under the functions of another version of the library until the sale is sold out.
 async fn buy_with(
     version: &str,
     mut connection: MultiplexedConnection,
@@ -169,7 +167,6 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     let library = format!("flash_sale_{other}");
     let mut delete = redis::cmd("FUNCTION");
     app.in_redis::<()>(delete.arg(&["DELETE", &library])).await;
-    app.finish().await;
 }
 
 /// The cache may still hold a late answer of the process that was there before.
@@ -190,5 +187,4 @@ async fn an_approval_on_a_single_server_replaces_all_others() {
     assert_eq!(&*cached.snapshot().expect("its state").process, "gone", "the late answer stays");
     let approved = services.catalog.approved_processes().await.expect("approved processes");
     assert_eq!(approved, HashSet::from([now.process.to_string()]));
-    app.finish().await;
 }

@@ -10,7 +10,6 @@ fn state_of(app: &TestApp, sale: &str) -> String {
     Keys::new(&app.prefix).state(sale.parse().expect("an id"))
 }
 
-/// Adds to a number of the sale's state in Redis.
 async fn add_in_redis(app: &TestApp, sale: &str, field: &str, add: i64) {
     let mut redis = app.redis().await;
     let () = redis.hincr(state_of(app, sale), field, add).await.expect("HINCRBY");
@@ -28,7 +27,6 @@ async fn sale_with_orders(
     (sale, orders)
 }
 
-/// The endpoint's verdict, which is the function's.
 async fn endpoint_agrees(app: &TestApp, sale: &str, audit: &Audit) -> bool {
     let reply = app.admin_sale("GET", sale, "/audit", None).await.must_be(200);
     reply.body == serde_json::to_value(audit).expect("JSON")
@@ -69,8 +67,7 @@ async fn buy_and_decide(shopper: Shopper, sale: &str, number: usize) {
     });
 }
 
-/// An audit while people buy, pay and cancel raises no false alarm.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rush_is_never_called_broken() {
     let (app, sale) = TestApp::selling(150, json!({})).await;
     let over = Cell::new(false);
@@ -95,7 +92,6 @@ async fn a_rush_is_never_called_broken() {
     let ((), audits) = tokio::join!(rush, watch);
     assert!(audits > 0);
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
 /// Statements by name, with SALE, and USER and ORDER of the first buyer.
@@ -182,11 +178,10 @@ async fn each_breakage_is_named_and_counted() {
         let shown = app.sale_now(&sale).await;
         assert!(shown["remaining"].as_i64() >= Some(0), "{shown:#}");
         assert_eq!(shown["remaining"] == 0, shown["state"] == "sold_out", "{shown:#}");
-        app.finish().await;
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
     let app = TestApp::start().await;
     let (sound, _) = sale_with_orders(&app, 10, 2).await;
@@ -215,12 +210,11 @@ async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
             .then_some(())
     });
     assert_eq!(app.assert_sound(&sound).await.problems, Vec::<String>::new());
-    app.finish().await;
 }
 
 /// Three orders wait in the log and the entry of the middle one disappears, with or without its
 /// count, before anybody has written it.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_log_entry_is_named() {
     for counted in [true, false] {
         let app = TestApp::start_with(Options::without_writer()).await;
@@ -239,7 +233,7 @@ async fn a_lost_log_entry_is_named() {
             add_in_redis(&app, &sale, "pending", -1).await;
         }
         // The other two are written, and then it shows.
-        let writer = app.another(Options::default()).await;
+        let _writer = app.another(Options::default()).await;
         for (shopper, id) in [&orders[0], &orders[2]] {
             shopper.until(id, "pending_payment").await;
         }
@@ -251,6 +245,5 @@ async fn a_lost_log_entry_is_named() {
         };
         wait_for!(app.audit(&sale).await.redis.stream == Some(0));
         assert_named(&app, &sale, &[expected]).await;
-        app.finish_with(writer).await;
     }
 }

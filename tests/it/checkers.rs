@@ -51,7 +51,6 @@ fn row(id: i64, user: u32, status: OrderStatus) -> Row {
     }
 }
 
-/// See [`sound`].
 fn told() -> Vec<Operation> {
     let by = |user, one| Operation { user, ..one };
     let paid = |at, user, order| by(user, operation(at, Kind::Pay, Is(Paid), order));
@@ -152,7 +151,6 @@ fn change_stock(run: &mut Evidence, add: i16, answer: Answer) {
     did(run, operation(70, AddStock(add), answer, NO_ORDER));
 }
 
-/// The last unit is back and unsold.
 fn leave_one(run: &mut Evidence) {
     (run.rows[2].status, run.rows[2].has_payment) = (Expired, false);
     run.history.operations.retain(|one| one.order != 103);
@@ -275,7 +273,6 @@ fn pry(answer: Answer) -> Operation {
     Operation { user, ..operation(80, Pry, answer, 101) }
 }
 
-/// Changes that leave the sound run sound.
 const SOUND: &[Change] = &[
     |_| {},
     // An explicit rejection is a row.

@@ -1,7 +1,6 @@
 //! The program as its users run it: its commands, its exit codes, its children, and what is left of
 //! a sale after `kill -9`.
 
-pub use crate::support::load::{Crowd, Manner, assert_kept};
 use crate::support::prelude::*;
 pub use crate::support::program::{Home, Program};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +10,6 @@ async fn sales(program: &Program) -> Vec<Value> {
     reply.body["sales"].as_array().expect("sales").clone()
 }
 
-/// The demo sale that is there for loads.
 pub async fn sale_for_loads(program: &Program) -> String {
     let sales = sales(program).await;
     let sale = sales.iter().find(|sale| sale["stock"] == 100_000);
@@ -19,7 +17,6 @@ pub async fn sale_for_loads(program: &Program) -> String {
     id.expect("an id").to_owned()
 }
 
-/// Users with their tokens, minted by the program.
 async fn minted(home: &Home, users: usize) -> Vec<Value> {
     let file = home.0.join("tokens.json");
     let ended = home.run(&format!("tokens --users {users} --out {}", file.display())).await;
@@ -27,12 +24,20 @@ async fn minted(home: &Home, users: usize) -> Vec<Value> {
     serde_json::from_slice(&fs::read(&file).expect("the tokens")).expect("JSON")
 }
 
-pub async fn tokens(home: &Home, users: usize) -> Vec<String> {
-    let token = |entry: &Value| entry["token"].as_str().expect("a token").to_owned();
-    minted(home, users).await.iter().map(token).collect()
+/// Where people come in, with tokens of the secret that the program has made for itself.
+pub fn entrance(home: &Home, program: &Program) -> Entrance {
+    let secret = fs::read_to_string(home.data().join("token_secret"));
+    program.entrance(&secret.expect("the secret"))
 }
 
-/// The exit code and the verdicts of `audit --json`.
+/// These orders are rows of the program that was started again, each of its owner alone.
+async fn assert_kept(entrance: &Entrance, orders: &mut [Winner]) {
+    for (shopper, _) in &mut *orders {
+        *shopper = entrance.welcome(shopper);
+    }
+    all_written(orders).await;
+}
+
 async fn audit(home: &Home, more: &str) -> (Option<i32>, Vec<Value>) {
     let ended = home.run(&format!("audit --json {more}")).await;
     (ended.code, ended.json().as_array().expect("a list").clone())
@@ -71,45 +76,44 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
 
     // Orders that were accepted just before the end are kept.
     let sale = sale_for_loads(&program).await;
-    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 100).await, Manner::Patient);
-    let (early, unanswered) = crowd.leave().await;
-    assert_eq!((early.len(), unanswered.len()), (100, 0));
+    let mut bought = all_order(entrance(&home, &program).shoppers(100), &sale).await;
     program.terminate().await;
     home.until_nothing_runs().await;
 
     let mut program = Program::serve(&home, &[], &[]).await;
     assert!(!program.stderr().contains(&admin_token), "and not again");
-    assert_kept(&program, &early).await;
+    let here = entrance(&home, &program);
+    assert_kept(&here, &mut bought).await;
     // Seeding again makes no new sales.
     let ids = |sales: Vec<Value>| {
         HashSet::<Value>::from_iter(sales.iter().map(|sale| sale["id"].clone()))
     };
     assert_eq!(ids(sales(&program).await), ids(found));
-    assert_eq!(assert_sound(&home, &sale).await["live"], early.len());
+    assert_eq!(assert_sound(&home, &sale).await["live"], 100);
 
     // A kill in the middle of a rush loses nothing that was promised.
-    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 4_000).await, Manner::Once);
-    crowd.until(1_000).await;
+    let rush = Rush::start(&[here], &sale, 64, &[]);
+    rush.until_accepted(1_000).await;
+    rush.may_break();
     program.signal(Signal::SIGKILL);
     assert_eq!(program.end().await, None, "killed");
-    let (mut bought, unanswered) = crowd.leave().await;
-    assert!(!unanswered.is_empty(), "the rush was over before the kill");
+    rush.until(1, |told| told.unanswered.len()).await;
+    let Told { winners, unanswered, .. } = rush.end().await;
     home.until_nothing_runs().await;
 
     let program = Program::serve(&home, &[], &[]).await;
-    bought.extend(early);
-    assert_kept(&program, &bought).await;
+    let here = entrance(&home, &program);
+    bought.extend(winners);
+    assert_kept(&here, &mut bought).await;
     let live = assert_sound(&home, &sale).await["live"].as_u64();
     assert!(live >= Some(bought.len() as u64), "{live:?}");
 
     // Buyers without an answer ask again: they buy now, or are told of the order that they have.
-    let again = Crowd::start(&program.base, &sale, unanswered, Manner::Patient);
-    let (more, still_unanswered) = again.leave().await;
-    assert_eq!(still_unanswered, Vec::<String>::new());
-    bought.extend(more);
-    assert_kept(&program, &bought).await;
+    let again = unanswered.iter().map(|shopper| here.welcome(shopper));
+    bought.extend(all_order(again, &sale).await);
+    assert_kept(&here, &mut bought).await;
     let audit = assert_sound(&home, &sale).await;
-    assert_eq!(json!([audit["live"], audit["rejected"]]), json!([4_100, 0]));
+    assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));
     program.terminate().await;
     home.until_nothing_runs().await;
 }
@@ -145,8 +149,7 @@ async fn commands_work_without_a_server_and_beside_one() {
         session.assert_has(json!({"user_id": entry["user_id"]}));
     }
     let sale = sale_for_loads(&program).await;
-    let crowd = Crowd::start(&program.base, &sale, tokens(&home, 20).await, Manner::Patient);
-    assert_eq!(crowd.leave().await.0.len(), 20);
+    all_order(entrance(&home, &program).shoppers(20), &sale).await;
     for command in ["migrate", "seed"] {
         home.run(command).await.assert_done();
     }
@@ -266,12 +269,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
     assert!(!home.data().exists(), "only embedded servers need it");
 
     let sale = server.sale(50).await;
-    let signer = TokenSigner::new(SECRET.as_bytes()).expect("long enough");
-    let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
-    let token = |_| signer.mint(UserId::random(), "tester", tomorrow);
-    let crowd = Crowd::start(&server.base, &sale, (0..50).map(token).collect(), Manner::Patient);
-    let (bought, unanswered) = crowd.leave().await;
-    assert_eq!((bought.len(), unanswered.len()), (50, 0));
+    let bought = all_order(server.entrance(SECRET).shoppers(50), &sale).await;
 
     // They are not written yet: the audit calls that neither broken (1) nor compared (0).
     let waiting = home.finish(command("audit --json --wait 0")).await;
@@ -281,7 +279,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
 
     let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
     let figures = worker.line_after("flash-sale worker ready, metrics on ").await;
-    assert_kept(&server, &bought).await;
+    all_written(&bought).await;
     let written = home.finish(command("audit --json")).await;
     let expected = json!({"backlog": 0, "live": 50, "conserved": true});
     assert_has(&written.assert_done().json()[0], expected);

@@ -6,7 +6,6 @@ use flash_sale::catalog::eviction;
 
 const HOUR: i64 = 3_600;
 
-/// A sale that opened two days ago, with one order: its buyer, and the order.
 async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
     let sale = app.sale(5, json!({"opens_at": in_secs(-48 * HOUR)})).await;
     let (buyer, order) = app.buyer(&sale).await;
@@ -79,7 +78,6 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     assert_eq!(app.assert_sound(&sale).await.live, 2);
     let was_rebuilt = app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}")).await > 1;
     assert_eq!(was_rebuilt, !reaches_redis, "only if it was taken out");
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

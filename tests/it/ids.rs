@@ -20,7 +20,6 @@ async fn take(redis: &Redis, generator: &IdGenerator, count: usize) -> Vec<Order
     ids
 }
 
-/// The keys of today's counter and of the clock.
 fn keys(app: &TestApp) -> [String; 2] {
     let (keys, day) = (&app.services.catalog.redis.keys, OffsetDateTime::now_utc().date());
     [keys.id_counter(IdLane::Whole, day), keys.id_clock(IdLane::Whole)]
@@ -57,10 +56,9 @@ async fn many_instances_never_make_the_same_id() {
     // The counter tells how many numbers the day has leased: at least as many as were used.
     let leased: usize = app.in_redis(redis::cmd("GET").arg(&keys(&app)[0])).await;
     assert!(leased >= all.len(), "{leased} leased, {} used", all.len());
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
     let app = TestApp::start().await;
     let mut seen = HashSet::new();
@@ -75,10 +73,9 @@ async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
         let lost = [&keys[..1], &keys[1..], &keys];
         let () = app.redis().await.del(lost[round % 3]).await.expect("DEL");
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     let app = TestApp::start().await;
     // Redis' clock once stood two days ahead, as the floor shows; ids carry that day.
@@ -99,10 +96,9 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     let late = take(&app.services.catalog.redis, &generator(&app), 50).await;
     let is_later = |id: &OrderId| decode(*id).0 > ahead;
     assert!(late.iter().all(is_later), "later than any stored");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_yesterday_is_not_used_today() {
     let app = TestApp::start().await;
     let generator = generator(&app);
@@ -116,5 +112,4 @@ async fn a_lease_of_yesterday_is_not_used_today() {
     assert_eq!(decode(next[0]).1, 1, "a new day counts from the start");
     let all: HashSet<_> = today.iter().chain(&next).collect();
     assert_eq!(all.len(), 20);
-    app.finish().await;
 }

@@ -21,7 +21,6 @@ async fn keep_history(app: &TestApp) {
     .await;
 }
 
-/// The events of each order, sorted.
 async fn history(app: &TestApp) -> BTreeMap<String, String> {
     let query =
         "SELECT order_id::text, string_agg(event, ' ' ORDER BY event) FROM history GROUP BY 1";
@@ -35,20 +34,15 @@ async fn assert_all_were(app: &TestApp, ids: &[String], events: &str) {
     assert_eq!(history(app).await, ids.iter().map(|id| (id.clone(), events.to_owned())).collect());
 }
 
-/// A refusal that says what the order has become.
 #[track_caller]
 fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     reply.assert_problem(409, code);
     assert_eq!(reply.text("order_status"), order_status);
 }
 
-fn id_of(reply: &Reply) -> String {
-    reply.text("order_id").to_owned()
-}
-
 const PAYMENTS: &str = "SELECT count(*) FROM payments";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_payments_at_once_are_one_payment() {
     let (app, sale) = TestApp::selling(3, json!({"price_cents": 1_234})).await;
     let (shopper, id) = app.buyer(&sale).await;
@@ -65,10 +59,9 @@ async fn fifty_payments_at_once_are_one_payment() {
     assert_eq!(app.number(PAYMENTS).await, 1);
     assert_eq!(app.number("SELECT amount_cents FROM payments").await, 1_234);
     app.assert_sound_with(&sale, json!({"paid": 1, "pending_payment": 0, "remaining": 2})).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     let (app, other) = TestApp::pair().await;
     keep_history(&app).await;
@@ -103,18 +96,17 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     assert_all_were(&app, &ids, "cancelled released").await;
     wait_for!(next.buy(&sale).await.is_accepted());
     app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 11, "remaining": 0})).await;
-    app.finish_with(other).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     const ORDERS: usize = 40;
     let (app, other) = TestApp::pair().await;
     keep_history(&app).await;
     let sale = app.sale(ORDERS as i64, json!({"payment_timeout_secs": 1})).await;
     let buyers = app.shoppers(ORDERS);
-    let bought = TestApp::all_buy(buyers.clone(), &sale).await;
-    let ids: Vec<String> = bought.iter().map(id_of).collect();
+    let bought = all_order(buyers.clone(), &sale).await;
+    let ids: Vec<String> = bought.into_iter().map(|(_, id)| id).collect();
 
     // No request names an order, so only the sweepers can end it.
     wait_for!("all have expired and their units are back", {
@@ -128,17 +120,14 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
         assert_eq!(order["status"], "expired");
         assert!(time_of(&order["closed_at"]) >= time_of(&order["pay_by"]));
         for instance in [&app, &other] {
-            assert_refused(&instance.as_shopper(buyer).pay(id).await, "not_payable", "expired");
+            assert_refused(&buyer.at(instance).pay(id).await, "not_payable", "expired");
         }
         assert_refused(&buyer.cancel(id).await, "not_cancellable", "expired");
         assert_eq!(buyer.order(id).await.body, order);
     }
     assert_eq!(app.number(PAYMENTS).await, 0);
     // All units are there again, for the same people too.
-    for reply in TestApp::all_buy(buyers, &sale).await {
-        reply.assert(202);
-    }
-    app.finish_with(other).await;
+    all_order(buyers, &sale).await;
 }
 
 /// Orders whose time to pay is over, at an instance without a sweeper; and their sale.
@@ -147,7 +136,7 @@ async fn overdue(count: usize) -> (TestApp, String, Vec<(Shopper, String)>) {
     let sale = app.sale(count as i64, json!({})).await;
     let orders = crowd(&app, &sale, count).await;
     let writer = app.another(Options::default()).await;
-    TestApp::all_written(&orders).await;
+    all_written(&orders).await;
     writer.stop().await;
     app.execute("UPDATE orders SET pay_by = now()").await;
     (app, sale, orders)
@@ -155,7 +144,7 @@ async fn overdue(count: usize) -> (TestApp, String, Vec<(Shopper, String)>) {
 
 /// Another sweeper is stopped in the middle of its transaction: then the answer must be what comes
 /// of it, not what was before.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     let (app, sale, orders) = overdue(3).await;
     for (number, (owner, order)) in orders[..2].iter().enumerate() {
@@ -188,10 +177,9 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     assert_refused(&paid, "not_payable", "expired");
     assert_refused(&cancelled, "not_cancellable", "expired");
     assert_eq!(app.number(PAYMENTS).await, 0);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     const ORDERS: usize = 60;
     let (app, other) = TestApp::pair().await;
@@ -240,16 +228,15 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     app.assert_sound_with(&sale, json!({ "remaining": remaining })).await;
     app.assert_sound_with(&sale, json!(counts)).await;
     assert_eq!(app.number(PAYMENTS).await, counts["paid"]);
-    app.finish_with(other).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let buyers = crowd(&app, &sale, 10).await;
     app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}")).await;
-    let writer = app.another(Options::default()).await;
+    let _writer = app.another(Options::default()).await;
     let (mut pending, mut rejected) = (0, Vec::new());
     for (buyer, id) in &buyers {
         wait_for!(buyer.order(id).await.text("status") != "queued");
@@ -284,5 +271,4 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     app.admin_sale("POST", &sale, "/stock", Some(json!({"add": 1}))).await.assert(200);
     victim.order_to_pay(&sale).await;
     app.assert_sound_with(&sale, json!({"live": 4, "rejected": 7, "remaining": 0})).await;
-    app.finish_with(writer).await;
 }

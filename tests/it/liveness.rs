@@ -1,8 +1,7 @@
 //! Liveness: dead loops are started again, and a log that cannot be written stops nothing. A storm
 //! of one warning is summed up in it.
 
-use crate::cli::{Crowd, Home, Manner, Program};
-use crate::cli::{assert_kept, assert_sound, sale_for_loads, tokens};
+use crate::cli::{Home, Program, assert_sound, entrance, sale_for_loads};
 use crate::support::prelude::*;
 use flash_sale::tasks::Tasks;
 use nix::sys::signal::kill;
@@ -28,22 +27,21 @@ async fn nothing_stops_when_the_log_is_on_a_full_disk() {
 
 /// Both servers die while people buy: they come back, and what was accepted becomes rows.
 async fn goes_on_without_a_log(home: &Home, log: Stdio) {
-    let tokens = tokens(home, 20_000).await;
     let program = Program::serve_logging_to(log, home.command(&["serve"])).await;
     let sale = sale_for_loads(&program).await;
-    let crowd = Crowd::start(&program.base, &sale, tokens, Manner::Patient);
+    let rush = Rush::start(&[entrance(home, &program)], &sale, 16, &[]);
     for server in ["pg", "redis"] {
-        crowd.until(crowd.count() + 100).await;
+        rush.until_accepted(100).await;
         let before = home.child(server).expect("a pid");
         kill(before, Signal::SIGKILL).expect("it still runs");
         wait_for!(&format!("{server} is started again"), {
             home.child(server).filter(|pid| *pid != before)
         });
     }
-    crowd.until(crowd.count() + 100).await;
-    crowd.no_more();
-    let (bought, _) = crowd.leave().await;
-    assert_kept(&program, &bought).await;
+    rush.until_accepted(100).await;
+    let Told { winners: mut bought, unanswered, .. } = rush.end().await;
+    bought.extend(all_order(unanswered, &sale).await);
+    all_written(&bought).await;
     wait_for!(program.ask("GET", "/readyz").await.status == 200);
     let audit = assert_sound(home, &sale).await;
     assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));
@@ -75,7 +73,7 @@ async fn a_storm_of_warnings_is_summed_up() {
     program.terminate().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
     let app = TestApp::start().await;
     let tasks = Tasks::new(app.services.liveness.clone(), app.services.metrics.clone());
@@ -103,6 +101,5 @@ async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
         (app.get("/readyz").await.body["loops"] == "ok" && runs.load(Relaxed) == 3).then_some(())
     });
     app.get("/readyz").await.assert(StatusCode::OK);
-    assert!(tasks.stop(Duration::from_secs(5)).await);
-    app.finish().await;
+    assert!(tasks.stop(PATIENCE).await);
 }

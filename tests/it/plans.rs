@@ -7,7 +7,6 @@ use flash_sale::orders::queries::{self, Page};
 use sqlx::PgPool;
 use sqlx::pool::PoolConnection;
 
-/// A statement that the program has prepared on this connection.
 struct Prepared {
     connection: usize,
     name: String,
@@ -113,7 +112,6 @@ const CASES: &str = "
         UPDATE id_clock
         0, 0";
 
-/// The first so many are what shoppers do.
 const SHOPPERS: usize = 5;
 
 /// The audit counts every order of a sale, closed ones too; nobody waits for it.
@@ -220,7 +218,7 @@ async fn with_values(app: &TestApp) -> impl Fn(&str) -> String + use<> {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_under_load_use_their_indexes() {
     let app = TestApp::start().await;
     app.execute(FILL).await;
@@ -287,5 +285,4 @@ async fn statements_under_load_use_their_indexes() {
         assert!(!on_orders || is_known, "not checked: {}", statement.text);
     }
     drop(sessions);
-    app.finish().await;
 }

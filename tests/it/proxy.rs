@@ -7,7 +7,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// A proxy in front of an echo server, and the count of bytes that the server has read.
 async fn start() -> (Proxy, Arc<AtomicU64>) {
     let (target, read) = echo().await;
     (Proxy::start(target).await, read)
@@ -45,7 +44,7 @@ async fn echoes(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     let exchange = async {
         stream.write_all(bytes).await.is_ok() && stream.read_exact(&mut answer).await.is_ok()
     };
-    let came = timeout(Duration::from_secs(10), exchange).await.expect("an answer or an end");
+    let came = timeout(PATIENCE, exchange).await.expect("an answer or an end");
     assert!(!came || answer == bytes, "{answer:?}");
     came
 }

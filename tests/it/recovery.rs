@@ -36,7 +36,6 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
     });
     assert_eq!(settled, 5, "each once");
     assert_eq!(app.assert_sound(&sale).await.live, 5);
-    app.finish().await;
 }
 
 /// Orders of many sales are recovered in one transaction, not in one for each. While this process'
@@ -67,7 +66,6 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     for sale in &sales {
         assert_eq!(app.assert_sound(sale).await.live, 1);
     }
-    app.finish().await;
 }
 
 /// An id says when it was made: a sale that was not open by then cannot have that order, whatever
@@ -97,5 +95,4 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
     ask(2).await.assert(503);
     break_sale(&open).await;
     ask(0).await.assert(503);
-    app.finish().await;
 }

@@ -16,7 +16,6 @@ const MARK: &str = "-- not rolling:";
 const FORBIDDEN: &str = "DROP TABLE, DROP COLUMN, DROP SCHEMA, DROP TYPE, DROP FUNCTION, RENAME, \
     SET NOT NULL, SET DATA TYPE, TYPE USING, TRUNCATE";
 
-/// Why a migration is not one that an older instance can live with; `None` if it is.
 fn breaks_older_instances(sql: &str) -> Option<String> {
     let without_comments: Vec<&str> =
         sql.lines().map(|line| line.split("--").next().unwrap_or("")).collect();
@@ -321,7 +320,6 @@ async fn a_running_shop_is_carried_over(same_redis: bool, ending: &'static str) 
     assert_eq!(app.number(unpaid).await, 0);
 
     assert_new_keys_only(&app).await;
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

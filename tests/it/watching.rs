@@ -4,7 +4,6 @@
 use crate::cli::{Home, Program};
 use crate::support::prelude::*;
 
-/// The labels that Prometheus adds to every sample.
 const ADDED: [&str; 2] = ["instance", "job"];
 /// The metric that Prometheus makes of a scrape itself.
 const UP: &str = "up";
@@ -46,13 +45,11 @@ struct Query {
     shown: Vec<String>,
 }
 
-/// The names between `{{` and `}}`.
 fn shown_by(template: &str) -> Vec<String> {
     let names = template.split("{{").skip(1).filter_map(|part| part.split("}}").next());
     names.map(|name| name.trim().trim_start_matches("$labels.")).map(str::to_owned).collect()
 }
 
-/// The mistakes in a query, as far as this scrape shows.
 fn problems(query: &Query, exported: &Exported) -> Vec<String> {
     let Query { place, expression, shown } = query;
     let (mut found, mut named, mut known) = (Vec::new(), BTreeSet::new(), BTreeSet::from(ADDED));
@@ -94,7 +91,6 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
-/// Every query of every dashboard.
 fn queries_of_dashboards() -> Vec<Query> {
     let mut queries = Vec::new();
     for file in fs::read_dir(deploy().join("grafana/dashboards")).expect("the dashboards") {

@@ -22,7 +22,6 @@ async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services,
     (sale, services, whole.expect("somebody bought"))
 }
 
-/// The first so many orders of a batch.
 fn first(count: usize, batch: &AcceptedBatch) -> AcceptedBatch {
     AcceptedBatch { orders: batch.orders[..count].to_vec(), ..batch.clone() }
 }
@@ -37,13 +36,12 @@ async fn write(services: &Services, batches: &[AcceptedBatch]) -> Written {
 
 const ROWS: &str = "SELECT count(*) FROM orders";
 
-/// So many rows, and so many of them counted as taken.
 async fn assert_rows(app: &TestApp, rows: i64, taken: i64) {
     let counted = app.number("SELECT sum(taken)::bigint FROM sales").await;
     assert_eq!((app.number(ROWS).await, counted), (rows, taken));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_partly_written_is_completed_and_counted_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 10, 6).await;
@@ -61,10 +59,9 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
     let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
     assert_eq!(write(&services, &[current, stale]).await, Written::StaleEpoch);
     assert_rows(&app, 10, 10).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_of_the_same_orders_count_them_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 50, 20).await;
@@ -81,10 +78,9 @@ async fn two_writers_of_the_same_orders_count_them_once() {
     }
     assert_eq!(new_in_all, 20);
     assert_rows(&app, 20, 20).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 10, 4).await;
@@ -105,10 +101,9 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     assert_rows(&app, 5, 4).await;
     let rejected = "SELECT id FROM orders WHERE status = 'rejected'";
     assert_eq!(app.number(rejected).await, duplicate.id.get());
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_batch() {
     let app = app().await;
     let (waiting, services, old) = accepted(&app, 10, 2).await;

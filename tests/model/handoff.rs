@@ -21,7 +21,6 @@ const SCHEDULES: usize = 4_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
-    /// Under this order id.
     Accepted(u32),
     AlreadyOrdered,
     SoldOut,
@@ -35,7 +34,6 @@ struct PendingPurchase {
     answer: oneshot::Sender<Answer>,
 }
 
-/// The orders of a log entry, and of its copy in the channel.
 type Batch = Vec<u32>;
 
 /// The faults of a run, drawn anew for each schedule.
@@ -70,7 +68,6 @@ struct World {
     /// In Redis: who has bought, under which order.
     buyers: BTreeMap<u32, u32>,
     log: Vec<Batch>,
-    /// In Postgres.
     rows: BTreeSet<u32>,
     /// Users in the order of joining the queue, and in that of their admission.
     joined: Vec<u32>,
@@ -109,7 +106,6 @@ impl World {
     }
 }
 
-/// Shared by all tasks of a run.
 #[derive(Clone)]
 struct Run {
     world: Arc<Mutex<World>>,
@@ -124,7 +120,6 @@ impl Run {
     }
 }
 
-/// A purchase joins the queue and waits for its answer.
 async fn ask(run: &Run, queue: &mpsc::Sender<PendingPurchase>, user: u32) -> Answer {
     let (answer, verdict) = oneshot::channel();
     yield_now().await;
@@ -137,7 +132,6 @@ async fn ask(run: &Run, queue: &mpsc::Sender<PendingPurchase>, user: u32) -> Ans
     }
 }
 
-/// The task of the admission queue.
 async fn serve(run: Run, mut queue: mpsc::Receiver<PendingPurchase>, handoff: mpsc::Sender<Batch>) {
     let mut waiting = Vec::new();
     let mut batches = 0;
@@ -207,7 +201,6 @@ async fn admit(run: &Run, waiting: &[PendingPurchase]) -> (Vec<Admission>, Optio
     }
 }
 
-/// The writer.
 async fn write(run: Run, mut channel: mpsc::Receiver<Batch>) {
     let mut batches = 0;
     while run.faults.writer_ends_after != Some(batches) {

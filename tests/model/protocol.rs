@@ -38,7 +38,6 @@ pub struct Protocol {
     pub rebuilds: [bool; 2],
 }
 
-/// An index into [`State::processes`].
 pub type Index = usize;
 
 impl Protocol {

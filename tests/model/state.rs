@@ -40,7 +40,6 @@ pub struct Row {
 pub struct Postgres {
     pub epoch: Epoch,
     pub taken: u8,
-    /// By id.
     pub rows: Vec<Row>,
     /// Orders whose units Redis is to take back, with a number that tells two returns of one order
     /// apart (`releases.created_at`).
@@ -49,7 +48,6 @@ pub struct Postgres {
     pub approved: RedisProcess,
     /// The highest floor of the id clock so far.
     pub floor: u8,
-    /// Which process holds the election lock.
     pub elected: Option<usize>,
 }
 
@@ -98,7 +96,6 @@ pub struct RedisData {
     pub sealed_for: Epoch,
     /// The live orders of each epoch's buyers. Sorted.
     pub buyers: Vec<(Epoch, Order)>,
-    /// In the order of admission.
     pub log: Vec<Entry>,
     /// 0: lost, or never set.
     pub floor: u8,
@@ -131,11 +128,9 @@ pub enum Verdict {
     Fenced,
 }
 
-/// A call of `admit.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     pub order: Order,
-    /// The epoch that the process believes in.
     pub epoch: Epoch,
     /// The Redis process at the other end of its connection.
     pub to: RedisProcess,
@@ -164,7 +159,6 @@ pub struct Work {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkStep {
-    /// The transaction is yet to come.
     Write,
     /// Its epoch is over: is it a row?
     Late,
@@ -194,10 +188,8 @@ pub struct Rebuild {
     /// The Redis process that it approves in the end: the one that was live when it began. `None`:
     /// only this sale was missing from an approved process.
     pub approves: Option<RedisProcess>,
-    /// The epoch that it opens.
     pub epoch: Epoch,
     pub step: RebuildStep,
-    /// The entry that is being drained.
     pub draining: Option<Work>,
 }
 
@@ -243,9 +235,7 @@ impl Process {
 pub struct Faults {
     /// FLUSHALL: the same process, without its data.
     pub flushes: u8,
-    /// Redis restarts with all of its data.
     pub restarts: u8,
-    /// Redis restarts without data.
     pub empty_restarts: u8,
     /// Redis restarts with the data of some earlier moment.
     pub rollbacks: u8,
@@ -264,7 +254,6 @@ pub enum Wrong {
     /// An order that was answered 202 is gone, although its log entry was not lost or a process
     /// had it in memory.
     Vanished(OrderId),
-    /// The id was given out while an order had it.
     RepeatedId(OrderId),
 }
 
@@ -282,7 +271,6 @@ pub struct State {
     /// Purchases that each user may still attempt.
     pub attempts: Vec<u8>,
     pub faults: Faults,
-    /// Orders that were answered 202.
     pub answered: BTreeSet<OrderId>,
     /// Orders that a loss took out of the log before they were rows.
     pub lost_in_log: BTreeSet<OrderId>,

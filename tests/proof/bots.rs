@@ -15,7 +15,6 @@ async fn pass(shopper: &Shopper, sale: &str) -> String {
     reply.text("pass").to_owned()
 }
 
-/// A challenge, and how many bits are to be found.
 async fn challenge(shopper: &Shopper, sale: &str) -> (String, u8) {
     let reply = shopper.get(&of_sale(sale, "challenge")).await;
     reply.assert(200);
@@ -23,7 +22,6 @@ async fn challenge(shopper: &Shopper, sale: &str) -> (String, u8) {
     (reply.text("challenge").to_owned(), bits.expect("bits"))
 }
 
-/// A challenge, solved.
 async fn solution(shopper: &Shopper, sale: &str) -> String {
     let (challenge, bits) = challenge(shopper, sale).await;
     work::solve(&challenge, bits)
@@ -71,7 +69,6 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
         ada.get(&of_sale(&plain, thing)).await.assert_problem(404, &format!("{thing}_not_found"));
     }
     ada.must_buy(&plain).await;
-    app.finish_with(second).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +97,6 @@ async fn a_purchase_is_worked_for_once() {
         ada.buy_with(&sale, other).await.assert_problem(409, "challenge_expired");
     }
     assert_eq!(app.assert_sound(&sale).await.live, 1);
-    app.finish_with(second).await;
 }
 
 /// With a waiting room the work is for the place: other tabs and the purchase need none.
@@ -122,14 +118,12 @@ async fn a_place_in_the_waiting_room_is_worked_for() {
     shopper.buy_with(&sale, &[token]).await.assert(202);
     // The work is for one place: another user makes none of it.
     app.shopper().post_with(&room, &work).await.assert_problem(403, "challenge_failed");
-    app.finish().await;
 }
 
 /// Where an operator switches them, what is not switched stays.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_switches_each_part() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let reply = app.change(&sale, json!({"purchase_pass": true})).await;
     reply.assert_has(json!({"purchase_pass": true, "challenge_bits": 0}));
     let reply = app.change(&sale, json!({"challenge_bits": 9})).await;
@@ -143,7 +137,6 @@ async fn an_operator_switches_each_part() {
     shopper.buy_with(&sale, &[work]).await.assert_problem(409, "pass_required");
     let pass = pass(&shopper, &sale).await;
     shopper.buy_with(&sale, &[("Purchase-Pass", &pass), work]).await.assert(202);
-    app.finish().await;
 }
 
 fn limited(shared_limits: Option<WhenAway>) -> Options {
@@ -205,11 +198,10 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     assert!(!refused.header("retry-after").is_empty());
     assert_ne!(app.shopper().post(PAY).await.body["detail"], uncounted);
     signal(&redis, Signal::SIGCONT);
-    app.finish_with(second).await;
 }
 
 /// Every answer tells how much is left of the widest limit; a refusal, which one is used up.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_tell_how_much_is_left() {
     let app = TestApp::start_with(limited(None)).await;
     let reply = app.get("/api/v1/sales").await;
@@ -228,5 +220,4 @@ async fn answers_tell_how_much_is_left() {
     // Without limits nobody is told anything.
     let free = app.another(Options::default()).await;
     assert_eq!(free.get("/api/v1/sales").await.header("ratelimit"), "");
-    app.finish_with(free).await;
 }

@@ -46,7 +46,7 @@ async fn with_lab() -> TestApp {
     .await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_cannot_take_all_arenas() {
     let app = with_lab().await;
     let (ann, bob) = ("10.0.0.1", "10.0.0.2");
@@ -62,10 +62,9 @@ async fn one_address_cannot_take_all_arenas() {
     delete(&app, ann, &arena(created[0])).await;
     create(&app, ann).await.assert(StatusCode::CREATED);
     create(&app, ann).await.assert_problem(409, "too_many_arenas");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storms_are_bounded_by_address_and_in_all() {
     let app = with_lab().await;
     let mut arenas = Vec::new();
@@ -84,10 +83,9 @@ async fn storms_are_bounded_by_address_and_in_all() {
     // A storm that ends makes room.
     delete(&app, "10.0.0.1", &arenas[0]).await;
     wait_for!(storm(&app, third, &arena).await.is_accepted());
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_storm_has_counted_does_not_stay_in_memory() {
     let app = with_lab().await;
     let post = async |path: &str, body| call(&app, "10.0.0.1", Method::POST, path, body).await;
@@ -96,7 +94,6 @@ async fn what_a_storm_has_counted_does_not_stay_in_memory() {
     post(&path, json!({"buyers": 3000, "concurrency": 50})).await.assert(StatusCode::ACCEPTED);
     // Nobody asks for a verdict, which would write it too.
     wait_for!(app.number("SELECT count(*) FROM lab.buyers").await == 3000);
-    app.finish().await;
 }
 
 #[tokio::test]

@@ -15,16 +15,15 @@ use std::convert::Infallible;
 use std::future::Future;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle};
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
 pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 
 /// How long a test waits for something that should happen soon. Generous, because the machine may
 /// be busy; nothing that works waits for it to pass.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How an application differs from the ordinary one.
 #[derive(Clone)]
 pub struct Options {
     pub role: Role,
@@ -80,8 +79,10 @@ pub struct TestApp {
     pub prefix: String,
     pub redis_url: String,
     tokens: Arc<TokenSigner>,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<()>,
+    /// Ends it, and what ends then.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// Whichever instance ends last and has this removes their database and keys.
+    leftovers: Option<Arc<()>>,
 }
 
 impl TestApp {
@@ -89,7 +90,6 @@ impl TestApp {
         Self::start_with(Options::default()).await
     }
 
-    /// An ordinary instance and a sale on it: see [`TestApp::sale`].
     pub async fn selling(stock: i64, members: Value) -> (Self, String) {
         let app = Self::start().await;
         let sale = app.sale(stock, members).await;
@@ -100,10 +100,15 @@ impl TestApp {
         Self::start_on(Servers::shared().await, options).await
     }
 
-    /// An instance with a fresh database and prefix on these servers.
     pub async fn start_on(servers: &Servers, options: Options) -> Self {
-        let database = servers.database().await;
-        Self::launch(database, servers.redis.url(), new_prefix(), options).await
+        Self::first(servers, servers.database().await, options).await
+    }
+
+    /// The first of a deployment. What servers of its own hold goes with them.
+    async fn first(servers: &Servers, database: Database, options: Options) -> Self {
+        let mut app = Self::launch(database, servers.redis.url(), new_prefix(), options).await;
+        app.leftovers = servers.is_shared.then(Arc::default);
+        app
     }
 
     /// An instance on these servers, but with another Redis, or another way to it.
@@ -115,12 +120,14 @@ impl TestApp {
     /// An ordinary instance on these servers that reaches Postgres through this proxy.
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
         let database = servers.database().await.through(postgres.address());
-        Self::launch(database, servers.redis.url(), new_prefix(), Options::default()).await
+        Self::first(servers, database, Options::default()).await
     }
 
     pub async fn another(&self, options: Options) -> Self {
         let (url, prefix) = (self.redis_url.clone(), self.prefix.clone());
-        Self::launch(self.database.clone(), url, prefix, options).await
+        let mut other = Self::launch(self.database.clone(), url, prefix, options).await;
+        other.leftovers = self.leftovers.clone();
+        other
     }
 
     pub async fn launch(database: Database, url: String, prefix: String, options: Options) -> Self {
@@ -169,26 +176,36 @@ impl TestApp {
             prefix,
             redis_url: url,
             tokens: Arc::new(TokenSigner::new(TOKEN_SECRET).expect("long enough")),
-            stop,
-            served,
+            running: Some((stop, served)),
+            leftovers: None,
         }
     }
 
     /// Stops this instance as SIGTERM does; the database stays.
-    pub async fn stop(self) -> Database {
-        let _ = self.stop.send(());
-        self.served.await.expect("the application ends in order");
-        self.database
+    pub async fn stop(mut self) -> Database {
+        self.leftovers = None;
+        self.end().await;
+        self.database.clone()
     }
 
-    /// Stops it and removes what it leaves.
-    pub async fn finish(self) {
-        let (all, mut redis) = (format!("{}*", self.prefix), self.redis().await);
-        self.stop().await.drop().await;
-        let keys: Vec<Vec<u8>> = redis.keys(all).await.expect("KEYS");
+    /// Stops it as dropping does, where a runtime of one thread cannot do that.
+    pub async fn finish(mut self) {
+        self.end().await;
+    }
+
+    async fn end(&mut self) {
+        let Some((stop, served)) = self.running.take() else { return };
+        let _ = stop.send(());
+        served.await.expect("the application ends in order");
+        if self.leftovers.take().and_then(Arc::into_inner).is_none() {
+            return;
+        }
+        let mut redis = self.redis().await;
+        let keys: Vec<Vec<u8>> = redis.keys(format!("{}*", self.prefix)).await.expect("KEYS");
         for keys in keys.chunks(1_000) {
             let () = redis.unlink(keys).await.expect("UNLINK");
         }
+        self.database.clone().drop().await;
     }
 
     /// Services on the same stores without background tasks: a test steps them. They claim to have
@@ -197,7 +214,6 @@ impl TestApp {
         services_without_tasks(&self.database, &self.redis_url, &self.prefix)
     }
 
-    /// The same, approved to sell.
     pub async fn approved_services(&self) -> (Services, mpsc::Receiver<AcceptedBatch>) {
         let (services, channel) = self.services_without_tasks();
         services.rebuild.step(&mut HashSet::new()).await.expect("approved");
@@ -221,17 +237,15 @@ impl TestApp {
     }
 
     pub fn shoppers(&self, count: usize) -> Vec<Shopper> {
-        (0..count).map(|_| self.shopper()).collect()
+        self.entrance().shoppers(count)
     }
 
-    /// Somebody new with an order that can be paid.
     pub async fn buyer(&self, sale: &str) -> (Shopper, String) {
         let shopper = self.shopper();
         let order = shopper.order_to_pay(sale).await;
         (shopper, order)
     }
 
-    /// So many of them, one after the other.
     pub async fn orders_to_pay(&self, sale: &str, count: usize) -> Vec<(Shopper, String)> {
         let mut orders = Vec::new();
         for _ in 0..count {
@@ -240,17 +254,12 @@ impl TestApp {
         orders
     }
 
-    /// Where people come in; it can be handed to another task.
     pub fn entrance(&self) -> Entrance {
         Entrance {
             tokens: self.tokens.clone(),
             client: self.client.clone(),
             base: self.base.clone(),
         }
-    }
-
-    pub fn as_shopper(&self, other: &Shopper) -> Shopper {
-        self.entrance().welcome(other)
     }
 
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
@@ -291,7 +300,6 @@ impl TestApp {
         reply.text("id").to_owned()
     }
 
-    /// A call with the admin token, about one sale.
     pub async fn admin_sale(
         &self,
         method: impl AsRef<str>,
@@ -330,12 +338,6 @@ impl TestApp {
         });
         let replies: Vec<_> = buying.buffered(256).collect().await;
         replies.into_iter().map(|reply| reply.expect("no panic")).collect()
-    }
-
-    pub async fn all_written(orders: &[(Shopper, String)]) {
-        for (shopper, id) in orders {
-            shopper.until(id, "pending_payment").await;
-        }
     }
 
     /// What this application's Redis answers, on a connection beside its own.
@@ -385,7 +387,6 @@ impl TestApp {
         self.services.auditor.audit(sale.parse().expect("an id")).await.expect("an audit")
     }
 
-    /// The audit once nothing is under way.
     pub async fn quiet_audit(&self, sale: &str) -> Audit {
         eventually("the sale is quiescent", async || {
             let audit = self.audit(sale).await;
@@ -406,12 +407,20 @@ impl TestApp {
     }
 }
 
+/// At the end of a test every instance must stop in order.
+impl Drop for TestApp {
+    fn drop(&mut self) {
+        if self.running.is_some() && !std::thread::panicking() {
+            tokio::task::block_in_place(|| Handle::current().block_on(self.end()));
+        }
+    }
+}
+
 fn new_prefix() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("t{}:", NUMBER.fetch_add(1, Relaxed))
 }
 
-/// See [`TestApp::services_without_tasks`].
 pub fn services_without_tasks(
     database: &Database,
     redis_url: &str,

@@ -12,7 +12,6 @@ pub type Micros = u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Buy,
-    /// The owner reads their order.
     Read,
     /// Somebody else tries to read, pay or cancel it.
     Pry,
@@ -26,7 +25,6 @@ pub enum Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// 202: a new order.
     Accepted,
     /// 202 with `Idempotent-Replayed`: the order of an earlier attempt.
     Replayed,
@@ -35,12 +33,10 @@ pub enum Answer {
     NotOpen,
     Paused,
     Ended,
-    /// 200 with the order in this status.
     Order(OrderStatus),
     OrderNotFound,
     /// A conflict with the state of the order or the sale.
     Conflict,
-    /// An operator's change is confirmed.
     Done,
     RateLimited,
     /// 503. Nothing is promised, and nothing excluded: it may have been accepted all the same.
@@ -49,9 +45,7 @@ pub enum Answer {
     NeverSent,
     /// It was sent, and the client did not wait for an answer.
     HungUp,
-    /// It was sent, and no answer came.
     Unknown,
-    /// An answer that is not documented for this call.
     Undocumented(u16),
 }
 
@@ -81,7 +75,6 @@ pub struct Operation {
     pub key: u32,
     pub client: u16,
     pub instance: u8,
-    /// Index into the sales of the run.
     pub sale: u8,
     pub kind: Kind,
     pub answer: Answer,
@@ -112,7 +105,6 @@ pub fn user_id(seed: u64, user: u32) -> UserId {
     UserId::from_bytes(*Uuid::from_u64_pair(random.next(), random.next()).as_bytes())
 }
 
-/// All operations of a run, in no particular order.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub seed: u64,
@@ -126,7 +118,6 @@ impl History {
         self.operations.iter().filter(|one| wanted(one)).count()
     }
 
-    /// The wall clock at this time.
     pub fn wall_clock(&self, at: Micros) -> i64 {
         self.began_at + i64::try_from(at).unwrap_or(i64::MAX)
     }

@@ -3,21 +3,45 @@
 use super::app::Entrance;
 use super::locked;
 use crate::support::prelude::*;
-use futures_util::future::ready;
 use futures_util::{StreamExt, stream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// Somebody who was told 202, and the order's id.
 pub type Winner = (Shopper, String);
 
-/// Buys with `count` new shoppers at once; those who were told 202.
+/// All ask to buy, 256 at a time; everybody, and what they were told.
+pub async fn all_told(
+    people: impl IntoIterator<Item = Shopper>,
+    sale: &str,
+) -> Vec<(Shopper, Reply)> {
+    let asking = stream::iter(people).map(async |shopper: Shopper| {
+        let reply = shopper.told(sale).await;
+        (shopper, reply)
+    });
+    asking.buffered(256).collect().await
+}
+
+/// Buys with `count` new shoppers at once; those who have an order then.
 pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
-    let shoppers = app.shoppers(count);
-    let replies = TestApp::all_buy(shoppers.clone(), sale).await;
-    let all = shoppers.into_iter().zip(&replies);
-    let accepted = all.filter(|(_, reply)| reply.is_accepted());
-    accepted.map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned())).collect()
+    let told = all_told(app.shoppers(count), sale).await;
+    let order = |(shopper, reply): (Shopper, Reply)| Some((shopper, reply.order()?));
+    told.into_iter().filter_map(order).collect()
+}
+
+/// Everybody buys, or hears of the order that they have.
+pub async fn all_order(people: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Winner> {
+    let told = all_told(people, sale).await.into_iter();
+    told.map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned())).collect()
+}
+
+/// Waits until each of these orders is its owner's and can be paid.
+pub async fn all_written(orders: &[Winner]) {
+    let reading = |(shopper, id): &Winner| {
+        let (shopper, id) = (shopper.clone(), id.clone());
+        async move { shopper.until(&id, "pending_payment").await }
+    };
+    stream::iter(orders).map(reading).buffer_unordered(200).collect::<Vec<_>>().await;
 }
 
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
@@ -30,38 +54,34 @@ const RETRY: Duration = Duration::from_millis(25);
 #[derive(Default)]
 pub struct Told {
     pub winners: Vec<Winner>,
-    /// How often a newcomer was told to come back later.
-    pub shed: usize,
+    /// Newcomers who were told to come back later, or nothing at all.
+    pub unanswered: Vec<Shopper>,
+    /// How many of them because the sale was fenced, and not because the machine was busy.
+    pub suspended: usize,
     /// How often a regular was told the right order.
     pub reminded: usize,
+    /// What else went well, and what went wrong how often, where a lane notes it.
+    pub answers: usize,
+    pub failures: BTreeMap<String, usize>,
+    may_break: bool,
     /// Nobody new comes.
-    is_over: bool,
+    pub is_over: bool,
 }
 
 /// A rush on a sale at some instances: newcomers who ask once, and regulars, who have an order and
 /// ask again and again. The stock must be larger than what they buy: then a newcomer may hear only
 /// 202 or 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
+#[derive(Default)]
 pub struct Rush {
-    told: Arc<Mutex<Told>>,
-    lanes: JoinSet<()>,
+    pub told: Arc<Mutex<Told>>,
+    pub lanes: JoinSet<()>,
 }
 
 impl Rush {
-    /// Starts `lanes` newcomers at a time at each instance, and the regulars, each at every
-    /// instance.
-    pub fn start(apps: &[&TestApp], sale: &str, lanes: usize, regulars: &[Winner]) -> Self {
-        Self::start_at(apps.iter().map(|app| app.entrance()), sale, lanes, regulars)
-    }
-
-    /// The same at instances that are processes of their own.
-    pub fn start_at(
-        entrances: impl Iterator<Item = Entrance>,
-        sale: &str,
-        lanes: usize,
-        regulars: &[Winner],
-    ) -> Self {
-        let mut rush = Self { told: Arc::default(), lanes: JoinSet::new() };
-        for entrance in entrances {
+    /// Starts `lanes` newcomers at a time at each entrance, and the regulars, each at every one.
+    pub fn start(at: &[Entrance], sale: &str, lanes: usize, regulars: &[Winner]) -> Self {
+        let mut rush = Self::default();
+        for entrance in at {
             for _ in 0..lanes {
                 let told = rush.told.clone();
                 rush.lanes.spawn(newcomers(entrance.clone(), sale.to_owned(), told));
@@ -74,15 +94,23 @@ impl Rush {
         rush
     }
 
+    /// Waits until so many more of these were counted.
+    pub async fn until(&self, more: usize, count: impl Fn(&Told) -> usize) {
+        let counted = || count(&locked(&self.told));
+        let wanted = counted() + more;
+        // A lane that was told something wrong has panicked, and says so.
+        let what = format!("{more} more were counted");
+        eventually(&what, async || (counted() >= wanted).then_some(())).await;
+    }
+
     /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
-        let accepted = || locked(&self.told).winners.len();
-        let wanted = accepted() + more;
-        // A lane that was told something wrong has panicked, and says so.
-        eventually(&format!("{more} more were told 202"), async || {
-            (accepted() >= wanted).then_some(())
-        })
-        .await;
+        self.until(more, |told| told.winners.len()).await;
+    }
+
+    /// From now on connections may break: a server is about to be killed.
+    pub fn may_break(&self) {
+        locked(&self.told).may_break = true;
     }
 
     /// Nobody new comes; waits for those who still wait.
@@ -96,16 +124,27 @@ impl Rush {
 async fn newcomers(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
     while !locked(&told).is_over {
         let shopper = entrance.shopper();
-        let reply = shopper.buy(&sale).await;
-        if reply.is_accepted() {
-            let order = reply.text("order_id").to_owned();
-            locked(&told).winners.push((shopper, order));
-            sleep(PAUSE).await;
-        } else {
-            assert_shed(&reply);
-            locked(&told).shed += 1;
-            sleep(RETRY).await;
-        }
+        let reply = shopper.buying(&sale).send().await;
+        let pause = match reply {
+            Ok(reply) if reply.is_accepted() => {
+                let order = reply.text("order_id").to_owned();
+                locked(&told).winners.push((shopper, order));
+                PAUSE
+            }
+            answer => {
+                let told = &mut *locked(&told);
+                match answer {
+                    Ok(reply) => {
+                        assert_shed(&reply);
+                        told.suspended += usize::from(reply.text("detail").contains("suspended"));
+                    }
+                    Err(error) => assert!(told.may_break, "{error:?}"),
+                }
+                told.unanswered.push(shopper);
+                RETRY
+            }
+        };
+        sleep(pause).await;
     }
 }
 
@@ -132,6 +171,12 @@ pub fn assert_shed(reply: &Reply) {
 }
 
 impl TestApp {
+    pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {
+        self.database.assert_kept(sale, winners).await
+    }
+}
+
+impl Database {
     /// I3 and I6: everybody who was told 202 has a row of their own, each under another id; how
     /// many of those have each status. Waits for rows that are not written yet.
     pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {
@@ -142,7 +187,7 @@ impl TestApp {
         let orders = "SELECT id, user_id, sale_id, status::text FROM orders WHERE id = ANY($1)";
         let what = format!("all {} orders are rows (I3)", ids.len());
         let rows: Vec<(i64, UserId, i64, String)> = eventually(&what, async || {
-            let mut connection = self.database.connect().await;
+            let mut connection = self.connect().await;
             let rows = sqlx::query_as(orders).bind(&ids).fetch_all(&mut connection).await;
             rows.ok().filter(|rows| rows.len() == ids.len())
         })
@@ -155,116 +200,4 @@ impl TestApp {
         }
         statuses
     }
-}
-
-/// An order that was answered 202, and the token of its owner.
-pub type Bought = (String, String);
-
-/// How the people of a [`Crowd`] buy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// As fast as they can, and they ask once.
-    Once,
-    /// They ask until there is an answer, with a pause between buyers, so that the rush lasts.
-    Patient,
-}
-
-/// A crowd that buys one unit each, 200 at a time, from a program that may be killed meanwhile.
-pub struct Crowd {
-    count: Arc<AtomicUsize>,
-    /// Nobody new comes.
-    enough: Arc<AtomicBool>,
-    buyers: JoinHandle<Vec<Result<Bought, String>>>,
-}
-
-impl Crowd {
-    pub fn start(base: &str, sale: &str, tokens: Vec<String>, manner: Manner) -> Self {
-        let (count, enough) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-        let (accepted, is_over) = (count.clone(), enough.clone());
-        let (client, url) = (client(), format!("{base}/api/v1/sales/{sale}/orders"));
-        let buyer = move |token: String| {
-            let (client, url, accepted) = (client.clone(), url.clone(), accepted.clone());
-            async move {
-                loop {
-                    if let Some(order) = buy(&client, &url, &token).await {
-                        accepted.fetch_add(1, Relaxed);
-                        if manner == Manner::Patient {
-                            sleep(5 * PAUSE).await;
-                        }
-                        return Ok((order, token));
-                    }
-                    if manner == Manner::Once {
-                        return Err(token);
-                    }
-                    sleep(RETRY).await;
-                }
-            }
-        };
-        let coming = stream::iter(tokens).take_while(move |_| ready(!is_over.load(Relaxed)));
-        let buyers = tokio::spawn(coming.map(buyer).buffer_unordered(200).collect());
-        Self { count, enough, buyers }
-    }
-
-    pub fn count(&self) -> usize {
-        self.count.load(Relaxed)
-    }
-
-    pub async fn until(&self, count: usize) {
-        let what = format!("{count} have bought");
-        eventually(&what, async || (self.count() >= count).then_some(())).await;
-    }
-
-    /// Nobody new comes.
-    pub fn no_more(&self) {
-        self.enough.store(true, Relaxed);
-    }
-
-    /// Waits until all have asked: what was promised, and who asked once and got no answer or 503.
-    pub async fn leave(self) -> (Vec<Bought>, Vec<String>) {
-        let (mut bought, mut unanswered) = (Vec::new(), Vec::new());
-        for answer in self.buyers.await.expect("no panic") {
-            match answer {
-                Ok(one) => bought.push(one),
-                Err(token) => unanswered.push(token),
-            }
-        }
-        (bought, unanswered)
-    }
-}
-
-/// One purchase: the order that it made or had made, or `None` if nobody answered or with 503.
-async fn buy(client: &reqwest::Client, url: &str, token: &str) -> Option<String> {
-    let response = client.post(url).bearer_auth(token).send().await.ok()?;
-    let status = response.status();
-    let body: Value = response.json().await.ok()?;
-    match (status.as_u16(), body["code"].as_str()) {
-        // `already_ordered`: accepted before; the answer was lost on its way.
-        (202, None) | (409, Some("already_ordered")) => {}
-        (503, Some("unavailable")) => return None,
-        _ => panic!("{status}: {body:#}"),
-    }
-    Some(body["order_id"].as_str().expect("an order id").to_owned())
-}
-
-/// Every promised order belongs to its buyer alone, and is a row.
-pub async fn assert_kept(program: &Program, bought: &[Bought]) {
-    let client = &client();
-    for some in bought.chunks(200) {
-        join_all(some.iter().map(async |(order, token)| {
-            eventually(&format!("order {order} is a row"), async || {
-                let url = program.url(&format!("/api/v1/orders/{order}"));
-                let reply = ask(client, "GET", url).bearer(token).await;
-                assert_eq!(reply.status, 200, "order {order} is lost");
-                assert_eq!(reply.text("order_id"), order);
-                let status = reply.text("status");
-                let may_be = ["queued", "pending_payment"].contains(&status);
-                assert!(may_be, "order {order} ended as {:#}", reply.body);
-                (status == "pending_payment").then_some(())
-            })
-            .await;
-        }))
-        .await;
-    }
-    let orders: HashSet<&str> = bought.iter().map(|(order, _)| order.as_str()).collect();
-    assert_eq!(orders.len(), bought.len(), "no order has two owners");
 }

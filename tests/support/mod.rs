@@ -17,7 +17,6 @@ pub mod lessons;
 pub mod load;
 pub mod locks;
 pub mod network;
-pub mod own_redis;
 pub mod people;
 pub mod pgbouncer;
 pub mod plant;
@@ -26,6 +25,7 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod random;
+pub mod redis_files;
 pub mod redis_servers;
 pub mod standby;
 pub mod stores;
@@ -45,6 +45,7 @@ use tokio::sync::{Mutex, OnceCell};
 pub struct Servers {
     pub postgres: PostgresServer,
     pub redis: RedisServer,
+    pub is_shared: bool,
     dir: PathBuf,
     janitor: ChildStdin,
 }
@@ -69,7 +70,7 @@ impl Servers {
         let postgres = postgres.expect("postgres starts");
         let redis = redis.expect("redis starts");
         let janitor = hire_janitor(&dir, &[postgres.pid(), redis.pid()]);
-        Self { postgres, redis, dir, janitor }
+        Self { postgres, redis, is_shared: !durable, dir, janitor }
     }
 
     pub async fn shared() -> &'static Self {
@@ -133,12 +134,6 @@ impl TestApp {
         let servers = Servers::own().await;
         let app = Self::start_on(&servers, Options::default()).await;
         (servers, app)
-    }
-
-    /// Stops it after another instance of the same deployment, and removes what they leave.
-    pub async fn finish_with(self, other: Self) {
-        other.stop().await;
-        self.finish().await;
     }
 }
 

@@ -44,6 +44,11 @@ impl Ask {
     pub async fn begin(self) -> Response {
         self.0.send().await.expect("an answer")
     }
+
+    /// For where there may be no answer, or one of a proxy.
+    pub async fn send(self) -> reqwest::Result<Reply> {
+        Reply::read(self.0.send().await?).await
+    }
 }
 
 impl IntoFuture for Ask {
@@ -80,12 +85,22 @@ pub struct Entrance {
 }
 
 impl Entrance {
+    /// Of a server with this secret for its tokens.
+    pub fn of(base: &str, secret: &str) -> Self {
+        let tokens = TokenSigner::new(secret.as_bytes()).expect("long enough");
+        Self { tokens: Arc::new(tokens), client: client(), base: base.to_owned() }
+    }
+
     pub fn shopper(&self) -> Shopper {
         let user = UserId::random();
         // For a week, as a session: long enough for an instance whose clock is a day ahead.
         let until = OffsetDateTime::now_utc() + time::Duration::WEEK;
         let token = self.tokens.mint(user, "tester", until);
         Shopper { user, token, client: self.client.clone(), base: self.base.clone() }
+    }
+
+    pub fn shoppers(&self, count: usize) -> Vec<Shopper> {
+        (0..count).map(|_| self.shopper()).collect()
     }
 
     pub fn at(&self, base: &str) -> Self {
@@ -112,7 +127,7 @@ impl Shopper {
     }
 
     pub fn at(&self, app: &TestApp) -> Self {
-        app.as_shopper(self)
+        app.entrance().welcome(self)
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -131,22 +146,48 @@ impl Shopper {
         self.buy_with(sale, &[]).await
     }
 
+    /// A purchase that is still to be sent.
+    pub fn buying(&self, sale: &str) -> Ask {
+        self.ask("POST", &format!("/api/v1/sales/{sale}/orders"))
+    }
+
     pub async fn buy_with(&self, sale: &str, headers: &[(&str, &str)]) -> Reply {
-        self.post_with(&format!("/api/v1/sales/{sale}/orders"), headers).await
+        self.buying(sale).headers(headers).await
     }
 
     pub async fn buy_with_key(&self, sale: &str, key: &str) -> Reply {
         self.buy_with(sale, &[("Idempotency-Key", key)]).await
     }
 
+    /// Asks to buy, and again if told to, as anybody may be by a busy machine.
+    pub async fn told(&self, sale: &str) -> Reply {
+        eventually("an answer", async || {
+            let reply = self.buy(sale).await;
+            (reply.code() != "unavailable").then_some(reply)
+        })
+        .await
+    }
+
     pub async fn must_buy(&self, sale: &str) -> String {
         let reply = self.buy(sale).await;
+        if reply.code() == "unavailable" {
+            return self.one_order(sale).await;
+        }
         reply.assert(202);
         reply.text("order_id").to_owned()
     }
 
+    /// The order that one has or gets.
+    pub async fn one_order(&self, sale: &str) -> String {
+        let reply = self.told(sale).await;
+        if reply.code() != "already_ordered" {
+            reply.assert(202);
+        }
+        reply.text("order_id").to_owned()
+    }
+
     pub async fn refused(&self, sale: &str, code: &str) -> Reply {
-        let reply = self.buy(sale).await;
+        let reply = self.told(sale).await;
         reply.assert_problem(409, code);
         reply
     }
@@ -187,11 +228,16 @@ pub struct Reply {
 
 impl Reply {
     pub async fn of(response: Response) -> Self {
+        let reply = Self::read(response).await.expect("a body");
+        assert!(reply.headers.contains_key("x-request-id"), "no request id: {reply:?}");
+        reply
+    }
+
+    async fn read(response: Response) -> reqwest::Result<Self> {
         let (status, headers) = (response.status(), response.headers().clone());
-        assert!(headers.contains_key("x-request-id"), "no request id: {headers:?}");
-        let text = response.text().await.expect("a body");
+        let text = response.text().await?;
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Self { status, headers, body }
+        Ok(Self { status, headers, body })
     }
 
     pub fn text(&self, member: &str) -> &str {
@@ -206,6 +252,11 @@ impl Reply {
 
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("")
+    }
+
+    /// The order that it made, or that its buyer has.
+    pub fn order(&self) -> Option<String> {
+        self.body["order_id"].as_str().map(str::to_owned)
     }
 
     pub fn is_accepted(&self) -> bool {

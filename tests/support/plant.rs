@@ -26,6 +26,8 @@ pub const REPEAT_IDS: Mutation =
 pub const SELL_FROM_ANY_PROCESS: Mutation = ("if state[2] ~= token() then", "if not state[2] then");
 /// Nobody takes part in the draw: all are queued as they came.
 pub const DRAW_BY_ARRIVAL: Mutation = ("early = joined\n", "early = 0\n");
+pub const COUNT_TURNS_TEN_TIMES: Mutation =
+    ("turns[last + 2] + begin", "turns[last + 2] + 10 * begin");
 pub const LET_EVERYBODY_IN: Mutation = (
     "local room_left = math.ceil(remaining * tonumber(args[8]) / 100) - open",
     "local room_left = joined",
@@ -85,3 +87,16 @@ pub const FORGET_A_RELEASE: &str = "
     END $$;
     CREATE TRIGGER planted BEFORE UPDATE ON sales FOR EACH ROW WHEN (NEW.taken < OLD.taken)
     EXECUTE FUNCTION planted()";
+
+/// Postgres takes no live order of the users in `refused`, as if it broke a constraint; then the
+/// writer rejects it.
+pub const REFUSE_SOME_USERS: &str = "
+    CREATE TABLE refused (user_id uuid PRIMARY KEY);
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF NEW.status = 'pending_payment'
+            AND EXISTS (SELECT FROM refused AS r WHERE r.user_id = NEW.user_id) THEN
+            RAISE EXCEPTION 'not to them' USING ERRCODE = 'check_violation';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";

@@ -4,10 +4,11 @@
 #![allow(unused_imports)]
 
 pub use super::app::{
-    ADMIN_TOKEN, Ask, Options, PATIENCE, Reply, Shopper, TestApp, all_at_once, ask, assert_has,
-    client, eventually, must_accept,
+    ADMIN_TOKEN, Ask, Entrance, Options, PATIENCE, Reply, Shopper, TestApp, all_at_once, ask,
+    assert_has, client, eventually, must_accept,
 };
-pub use super::load::{Winner, assert_shed, crowd};
+pub use super::load::{Rush, Told, Winner};
+pub use super::load::{all_order, all_told, all_written, assert_shed, crowd};
 pub use super::processes::signal;
 pub use super::program::{Home, Program, SECRET, settings_of};
 pub use super::proxy::{Address, Fault, Proxy, free_port};

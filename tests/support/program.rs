@@ -188,6 +188,11 @@ impl Program {
         sale.text("id").to_owned()
     }
 
+    /// Where people come in, if this is its secret.
+    pub fn entrance(&self, secret: &str) -> Entrance {
+        Entrance::of(&self.base, secret)
+    }
+
     pub async fn token(&self) -> String {
         let ask = self.ask("POST", "/api/v1/session");
         ask.json(serde_json::json!({})).await.text("token").to_owned()
@@ -204,17 +209,10 @@ impl Program {
         eventually("the program ends", ended).await.code()
     }
 
-    /// Ends it as a service manager does, which it has 10 s for.
-    pub async fn terminate(self) {
-        self.terminate_within(Duration::from_secs(10)).await;
-    }
-
-    /// The same for one that was told to serve on for a while.
-    pub async fn terminate_within(mut self, limit: Duration) {
+    /// Ends it as a service manager does: it must end in order, and by itself.
+    pub async fn terminate(mut self) {
         self.signal(Signal::SIGTERM);
-        let end = launch::poll(limit, 10, async || self.child.try_wait()).await.expect("wait");
-        let code = end.and_then(|status| status.code());
-        assert_eq!(code, Some(0), "{limit:?} after SIGTERM; stderr: {}", self.stderr());
+        assert_eq!(self.end().await, Some(0), "after SIGTERM; stderr: {}", self.stderr());
         assert_eq!(self.lines.recv().await, None, "there is one line on stdout");
     }
 }

@@ -1,8 +1,13 @@
 //! Redis processes that a test may do anything to: a cluster of three primaries with a replica
 //! each, and a primary with two replicas under three Sentinels. On loopback, without a password.
 
+use super::app::{PATIENCE, eventually};
+use super::driver::{Error, Result};
+use super::launch::{end_with_this_process, poll};
 use super::network::{Network, Ports};
-use super::{app::eventually, connect_redis, hire_janitor, locked, proxy::free_port};
+use super::proxy::{Address, free_port};
+use super::{connect_redis, locked};
+use nix::sys::signal::Signal;
 use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +18,7 @@ pub const SILENCE_MS: &str = "1000";
 
 pub struct RedisProcess {
     pub port: u16,
-    dir: PathBuf,
+    pub dir: PathBuf,
     arguments: Vec<String>,
     child: Mutex<Option<Child>>,
 }
@@ -50,6 +55,7 @@ impl RedisProcess {
         let mut command = Command::new("redis-server");
         command.args(&self.arguments).current_dir(&self.dir);
         command.stdin(Stdio::null()).stderr(Stdio::null());
+        end_with_this_process(&mut command, Signal::SIGKILL);
         let child = command.stdout(log.expect("a log")).spawn();
         let child = child.expect("redis-server runs (scripts/setup.sh installs it)");
         *self.child() = Some(child);
@@ -74,8 +80,16 @@ impl RedisProcess {
         format!("127.0.0.1:{}", self.port)
     }
 
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    pub fn target(&self) -> Address {
+        Address::Tcp((Ipv4Addr::LOCALHOST, self.port).into())
+    }
+
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        connect_redis(&format!("redis://{}", self.address())).await
+        connect_redis(&self.url()).await
     }
 
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
@@ -102,7 +116,14 @@ impl RedisProcess {
     }
 
     pub async fn until_ready(&self) {
-        eventually("redis answers", async || self.ask::<String>(&["PING"]).await.ok()).await;
+        self.ready().await.expect("it answers");
+    }
+
+    /// The same; an error if it does not come.
+    pub async fn ready(&self) -> Result {
+        let ready = async || Ok::<_, Error>(self.ask::<String>(&["PING"]).await.ok());
+        poll(PATIENCE, 10, ready).await?.ok_or("redis does not answer")?;
+        Ok(())
     }
 
     async fn cluster(&self, words: &str) -> String {
@@ -202,8 +223,6 @@ impl RedisCluster {
             RedisProcess::start(&dir, ports.clients, &arguments)
         };
         let nodes: Vec<RedisProcess> = ports.iter().enumerate().map(node).collect();
-        let pids: Vec<Option<u32>> = nodes.iter().map(RedisProcess::pid).collect();
-        std::mem::forget(hire_janitor(dir, &pids));
         for node in &nodes {
             node.until_ready().await;
         }
@@ -265,7 +284,6 @@ impl RedisCluster {
         &self.nodes[primary + 3]
     }
 
-    /// From now on its replica takes the place of this primary when that is away.
     pub async fn may_fail_over(&self, primary: usize) {
         let words = ["CONFIG", "SET", "cluster-replica-no-failover", "no"];
         let _: String = self.replica_of(primary).command(&words).await;
@@ -312,7 +330,6 @@ impl RedisCluster {
         self.nodes[from].cluster(&migrating).await;
     }
 
-    /// Moves at most so many keys; how many there were.
     pub async fn move_keys(&self, slot: u16, from: usize, to: usize, most: usize) -> usize {
         let (slot, most) = (slot.to_string(), most.to_string());
         let words = ["CLUSTER", "GETKEYSINSLOT", &slot, &most];
@@ -388,9 +405,6 @@ impl Watched {
             RedisProcess::sentinel(&dir, free_port(), &settings)
         };
         let sentinels: Vec<RedisProcess> = (0..3).map(sentinel).collect();
-        let all = servers.iter().chain(&sentinels);
-        let pids: Vec<Option<u32>> = all.map(RedisProcess::pid).collect();
-        std::mem::forget(hire_janitor(dir, &pids));
         for sentinel in &sentinels {
             eventually("the sentinels know each other", async || {
                 let info: String = sentinel.ask(&["INFO", "sentinel"]).await.ok()?;

@@ -64,7 +64,6 @@ pub async fn make_synchronous(primary: &PostgresServer) -> Result {
     until_followed(primary, "sync").await
 }
 
-/// Waits until a standby streams in this state of synchronisation.
 pub async fn until_followed(primary: &PostgresServer, state: &str) -> Result {
     let followed = async || Ok::<_, Error>((followers(primary, state).await? == 1).then_some(()));
     let followed = poll(Duration::from_secs(30), 20, followed).await?;

@@ -12,9 +12,7 @@ use tokio::task::JoinHandle;
 
 pub trait Stores {
     async fn postgres(&self) -> Result<PgConnection>;
-    /// The Redis that has this key.
     async fn redis(&self, key: &str) -> Result<MultiplexedConnection>;
-    /// Whether Postgres has approved the Redis that is running now.
     async fn is_approved(&self) -> Result<bool>;
 }
 
@@ -40,7 +38,6 @@ pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection> 
 const EVERY: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes snapshots until the world is over.
 pub async fn take_snapshots(
     world: Arc<World>,
     primary: Arc<Mutex<PgConnectOptions>>,
@@ -140,7 +137,6 @@ fn key_of(sale: i64) -> String {
     format!("{{sale:{sale}}}")
 }
 
-/// Fields of a sale's state, and how many entries its log has.
 async fn sale_state(
     stores: &impl Stores,
     sale: i64,

@@ -2,7 +2,6 @@
 //! Postgres keep the real time.
 
 use super::*;
-use crate::support::app::client;
 use crate::support::clock::{LIBRARY_MISSING, libfaketime, settings};
 
 const OFFSETS: [&str; 4] = ["+1d", "-1d", "+0", "+90s"];

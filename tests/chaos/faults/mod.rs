@@ -14,19 +14,13 @@ use crate::cluster::Cluster;
 use crate::instance::{Instance, Role, Settings};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::history::{Answer, Kind, NO_ORDER, user_id};
-use crate::support::processes::{family, signal, status_of};
-use crate::support::proxy::{Address, Fault as NetFault, Lost, Proxy, free_port};
+use crate::support::prelude::*;
+use crate::support::processes::{family, status_of};
+use crate::support::proxy::{Fault as NetFault, Lost};
 use crate::support::stores::{Error, Result, Stores};
 use crate::support::{driver::World, locked, random::Random};
 use crate::trial::{Healed, Plan};
-use nix::sys::signal::Signal;
-use sqlx::Executor;
-use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
-use std::{
-    collections::BTreeSet, fs, net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt,
-};
+use std::{net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt, sync::LazyLock};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
 /// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
@@ -136,7 +130,6 @@ const LOSSES: &[Fault] =
 #[derive(Debug, Default)]
 pub struct Strikes {
     pub count: u64,
-    /// Processes killed with SIGKILL.
     pub kills: u64,
     pub healed: Vec<Healed>,
     /// Instances that ended by themselves while they should have served.
@@ -226,7 +219,6 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Something works again, or should.
     pub fn healed(&mut self, instance: Option<u8>) -> Result {
         let at = self.world.now();
         self.strikes.healed.push(Healed { at, instance });
@@ -267,7 +259,6 @@ impl Fault {
         Self::ALL.iter().copied().find(|fault| fault.name() == name)
     }
 
-    /// The processes of the deployment.
     pub fn roles(self) -> &'static [Role] {
         use Role::{Server, ServerWithoutWriter as Taker, Worker};
         match self {
@@ -298,8 +289,7 @@ impl Fault {
     }
 
     fn is_long_stop(self) -> bool {
-        use Fault::{AppStopLong, PostgresStopLong, RedisStopLong};
-        matches!(self, AppStopLong | RedisStopLong | PostgresStopLong)
+        matches!(self, Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong)
     }
 
     fn is_mixed(self) -> bool {
@@ -314,10 +304,9 @@ impl Fault {
         }
     }
 
-    /// Whether Redis loses what it had confirmed.
     pub fn loses_redis_data(self) -> bool {
-        use Fault::{MixedLoss, RedisBackup, RedisFailover};
-        LOSSES.contains(&self) || matches!(self, MixedLoss | RedisBackup | RedisFailover)
+        let other = matches!(self, Self::MixedLoss | Self::RedisBackup | Self::RedisFailover);
+        other || LOSSES.contains(&self)
     }
 
     /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the

@@ -14,7 +14,6 @@ async fn set(stage: &Stage<'_>, number: usize, fault: NetFault) {
     }
 }
 
-/// One link has this fault for a while.
 async fn disturb(stage: &mut Stage<'_>, number: usize, fault: NetFault, millis: Range<u64>) {
     set(stage, number, fault).await;
     stage.wait(millis).await;
@@ -91,7 +90,6 @@ pub async fn mend(stage: &mut Stage<'_>) {
     everywhere(stage, NetFault::None).await;
 }
 
-/// The proxies have counted what they did.
 pub fn verify(stage: &mut Stage<'_>, what: &str, counted: fn(Counts) -> u64) {
     let count: u64 = stage.cluster.proxies().map(|proxy| counted(proxy.counts())).sum();
     stage.note(format!("{count} {what}"));

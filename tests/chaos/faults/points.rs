@@ -3,9 +3,8 @@
 
 use super::*;
 use crate::support::driver::{admin, shopper::Operator};
-use flash_sale::fail_point::POINTS;
-use serde_json::json;
-use time::{OffsetDateTime, macros::datetime};
+use crate::support::plant::REFUSE_SOME_USERS;
+use flash_sale::{admission::ids, fail_point::POINTS};
 
 /// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by
 /// there. The trials' sales have no waiting room: tests/proof/faults/fail_points.rs comes by there,
@@ -15,16 +14,13 @@ const ELSEWHERE: &[&str] = &["room.joining", "room.advanced", "eviction.deciding
 static HERE: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| POINTS.iter().copied().filter(|point| !ELSEWHERE.contains(point)).collect());
 
-/// How long to wait for a point to be reached before it counts as not reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(8);
 
 /// Turns with the actions that a process survives, at all points at once.
 const SURVIVED: [&str; 3] = ["error*2", "pause:300*2", "panic*1"];
 
-/// The action that ends a process.
 pub const EXIT: &str = "exit";
 
-/// How many points that were missed get another turn.
 const MORE_TURNS: usize = 12;
 
 /// Below this time a trial does not come to every point.
@@ -34,24 +30,8 @@ const COMPLETE_FROM: Duration = Duration::from_secs(15);
 const CLIENT: u16 = 30_000;
 const SALE: u8 = 0;
 
-/// Lets Postgres refuse the orders of some users as it would refuse an order that breaks a
-/// constraint; then the writer rejects them.
 pub async fn prepare(stage: &mut Stage<'_>) -> Result {
-    let mut connection = stage.cluster.direct().await?;
-    connection
-        .execute(
-            "CREATE TABLE chaos_refused (user_id uuid PRIMARY KEY);
-             CREATE FUNCTION chaos_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF NEW.status = 'pending_payment'
-                     AND EXISTS (SELECT FROM chaos_refused AS r WHERE r.user_id = NEW.user_id) THEN
-                     RAISE EXCEPTION 'made up by the test' USING ERRCODE = 'check_violation';
-                 END IF;
-                 RETURN NEW;
-             END $$;
-             CREATE TRIGGER chaos_refuse BEFORE INSERT ON orders
-                 FOR EACH ROW EXECUTE FUNCTION chaos_refuse();",
-        )
-        .await?;
+    stage.cluster.direct().await?.execute(REFUSE_SOME_USERS).await?;
     Ok(())
 }
 
@@ -110,7 +90,6 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
     Ok(())
 }
 
-/// Each in its turn; then those that were missed.
 fn point_of(stage: &Stage<'_>, turn: usize) -> &'static str {
     let missed = missed(stage, EXIT);
     match turn.checked_sub(HERE.len()) {
@@ -191,7 +170,7 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
 /// as `rejected`.
 async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
     let buyer = Buyer::new(&stage.world, SALE);
-    sqlx::query("INSERT INTO chaos_refused VALUES ($1)")
+    sqlx::query("INSERT INTO refused VALUES ($1)")
         .bind(user_id(stage.world.seed, buyer.user).uuid())
         .execute(&mut stage.cluster.direct().await?)
         .await?;
@@ -216,9 +195,9 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
     let (world, buyer) = (&client.world, Buyer::new(&client.world, SALE));
     let sale = world.sales[usize::from(SALE)].id;
     let now = OffsetDateTime::now_utc();
-    let second = (now - datetime!(2025-01-01 00:00 UTC)).whole_seconds();
     // Far from the numbers that the generator begins each day with.
-    let order = (second << 32) + 3_500_000_000 + i64::from(buyer.user);
+    let order = ids::encode(now.unix_timestamp(), 3_500_000_000 + buyer.user);
+    let order = order.ok_or("no id for now")?.get();
     let header = format!("0 {} 0", now.unix_timestamp_nanos() / 1_000_000);
     let mut entry = user_id(world.seed, buyer.user).as_bytes().to_vec();
     entry.extend(order.to_be_bytes());
@@ -251,7 +230,6 @@ fn lines_of(instance: &Instance) -> Vec<String> {
     log.lines().filter(|line| line.contains("fail point")).map(str::to_owned).collect()
 }
 
-/// How often it has come to this point.
 pub fn fired(instance: &Instance, point: &str) -> usize {
     let point = format!("point=\"{point}\"");
     lines_of(instance).iter().filter(|line| line.contains(&point)).count()

@@ -158,12 +158,13 @@ pub fn verify_stop(stage: &mut Stage<'_>) {
 pub async fn kill_everything(stage: &mut Stage<'_>) -> Result {
     stage.wait(300..1_000).await;
     stage.kill_all();
-    // Both are started again by their supervisors.
-    stage.cluster.redis.server()?.kill();
+    stage.cluster.redis.kill();
+    // It is started again by its supervisor.
     stage.cluster.postgres.kill();
     stage.strikes.kills += 2;
     (0..stage.cluster.instances.len()).try_for_each(|number| stage.start(number))?;
-    stage.cluster.redis.server()?.wait_ready().await?;
+    stage.cluster.redis.start_again();
+    stage.cluster.redis.ready().await?;
     stage.cluster.until_postgres_is_back().await?;
     stage.tend()?;
     stage.healed(None)

@@ -7,35 +7,31 @@ const SOON: Duration = Duration::from_secs(20);
 
 pub async fn kill(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
-    stage.cluster.redis.server()?.kill();
-    stage.strikes.kills += 1;
-    // Its supervisor starts it again. The death has to be noticed before readiness means the new
-    // one.
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    stage.cluster.redis.server()?.wait_ready().await?;
-    stage.healed(None)
+    take_down(stage);
+    bring_up(stage).await
 }
 
-async fn take_down(stage: &mut Stage<'_>) -> Result {
+fn take_down(stage: &mut Stage<'_>) {
     stage.strikes.kills += 1;
-    stage.cluster.redis.take_down().await
+    stage.cluster.redis.kill();
 }
 
 async fn bring_up(stage: &mut Stage<'_>) -> Result {
-    stage.cluster.redis.start_again().await?;
+    stage.cluster.redis.start_again();
+    stage.cluster.redis.ready().await?;
     stage.healed(None)
 }
 
 pub async fn restart_empty(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
-    take_down(stage).await?;
+    take_down(stage);
     stage.cluster.redis.empty()?;
     bring_up(stage).await
 }
 
 pub async fn restart_cut(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
-    take_down(stage).await?;
+    take_down(stage);
     let (_, length) = stage.cluster.redis.last_increment()?;
     let kept = stage.random.below(length + 1);
     stage.cluster.redis.cut(kept)?;
@@ -45,7 +41,7 @@ pub async fn restart_cut(stage: &mut Stage<'_>) -> Result {
 
 pub async fn flush(stage: &mut Stage<'_>) -> Result {
     stage.wait(300..1_200).await;
-    stage.cluster.redis.say(&["FLUSHALL"]).await?;
+    stage.cluster.redis.ask::<String>(&["FLUSHALL"]).await?;
     stage.healed(None)
 }
 
@@ -57,10 +53,9 @@ pub fn back_up(stage: &Stage<'_>) -> Result {
     Ok(stage.cluster.redis.back_up(&backup_of(stage))?)
 }
 
-/// Restores the copy that was made a moment ago, and makes the next one.
 pub async fn restore_backup(stage: &mut Stage<'_>) -> Result {
     stage.wait(400..1_500).await;
-    take_down(stage).await?;
+    take_down(stage);
     stage.cluster.redis.restore(&backup_of(stage))?;
     bring_up(stage).await?;
     until_approved(stage).await?;
@@ -80,7 +75,7 @@ pub async fn until_approved(stage: &mut Stage<'_>) -> Result {
 
 pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     stage.wait(200..700).await;
-    if let Some(pid) = stage.cluster.redis.server()?.pid() {
+    if let Some(pid) = stage.cluster.redis.pid() {
         processes::stand_still(stage, &[pid], millis).await;
     }
     stage.healed(None)
@@ -91,21 +86,21 @@ pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
 pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     let number = stage.strikes.count + 1;
     let folder = stage.cluster.folder.0.join(format!("r{number}"));
-    let link = Proxy::start(Address::Unix(stage.cluster.redis.socket())).await;
+    let link = Proxy::start(stage.cluster.redis.target()).await;
     let follow = ["--replicaof", &format!("127.0.0.1 {}", link.address().port())];
-    let replica = start_redis(folder, free_port(), &follow).await?;
+    let replica = start_redis(&folder, free_port(), &follow).await?;
     let linked = poll(SOON, 20, async || {
-        let said = replica.say(&["INFO", "replication"]).await?;
-        Ok::<_, Error>(said.contains("master_link_status:up").then_some(()))
+        let link = replica.info("replication", "master_link_status").await;
+        Ok::<_, Error>((link.as_deref() == Some("up")).then_some(()))
     });
     linked.await?.ok_or("the replica did not catch up within 20 s")?;
     stage.wait(100..500).await;
     link.set(NetFault::BlackHole).await;
     stage.wait(30..400).await;
-    take_down(stage).await?;
-    replica.say(&["REPLICAOF", "NO", "ONE"]).await?;
+    take_down(stage);
+    replica.ask::<String>(&["REPLICAOF", "NO", "ONE"]).await?;
     for proxy in &stage.cluster.redis_proxies {
-        proxy.set_target(Address::Unix(replica.socket()));
+        proxy.set_target(replica.target());
         proxy.cut();
     }
     stage.cluster.redis = replica;

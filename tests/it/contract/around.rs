@@ -3,7 +3,7 @@
 use super::*;
 use crate::security::sites::documented;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
     let (app, sale) = TestApp::selling(5, json!({})).await;
     let (shopper, order) = app.buyer(&sale).await;
@@ -29,7 +29,6 @@ async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
         }
     }
     assert_eq!(app.snapshot().await, before);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +54,6 @@ async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
     calm.pay(&order).await.assert(200);
     wait_for!(hasty.buy(&sale).await.code() == "already_ordered");
     assert_eq!(app.assert_sound(&sale).await.live, 2);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,5 +91,4 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     }
     assert_eq!(app.assert_sound(&sale).await.live, 6);
     wait_for!(app.get("/readyz").await.status == 200);
-    app.finish().await;
 }

@@ -2,7 +2,7 @@
 
 use super::{errors::Stage, *};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
     let stage = Stage::new().await;
     let (app, user, good) = (&stage.app, stage.shopper.user, &stage.shopper.token);
@@ -56,5 +56,4 @@ async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
         }
     }
     stage.assert_unchanged().await;
-    stage.app.finish().await;
 }

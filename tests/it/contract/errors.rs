@@ -9,7 +9,6 @@ use std::io;
 const LIMIT: usize = 16 * 1024;
 const SALES: &str = "/api/v1/admin/sales";
 
-/// A call with any body and content type.
 async fn send(
     app: &TestApp,
     token: &str,
@@ -45,7 +44,6 @@ fn pairs(table: Value) -> Vec<(String, Value)> {
     pairs
 }
 
-/// Wrong values for members of a sale that POST and PATCH share.
 fn wrong_shared_members() -> Vec<(String, Value)> {
     let mut wrong = pairs(json!({
         "title": ["", "   ", "x".repeat(201), "a\u{0}b", "a\u{7}b", "a\u{1b}[31mb"],
@@ -70,7 +68,7 @@ fn wrong_shared_members() -> Vec<(String, Value)> {
     wrong
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_sale_is_not_created() {
     let app = TestApp::start().await;
     app.sale(5, json!({})).await;
@@ -119,10 +117,9 @@ async fn a_wrong_sale_is_not_created() {
         reply.assert_problem_at(&body.to_string(), 422, "invalid");
     }
     assert_eq!(app.snapshot().await, before);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_change_changes_nothing() {
     let app = TestApp::start().await;
     let window = json!({"opens_at": "2030-01-01T00:00:00Z", "closes_at": "2030-01-02T00:00:00Z"});
@@ -172,7 +169,6 @@ async fn a_wrong_change_changes_nothing() {
     }
     assert_eq!(public().await, before);
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
 /// A sale with an order of a shopper, and what must not change.
@@ -192,7 +188,6 @@ impl Stage {
         Self { app, sale, shopper, order, before }
     }
 
-    /// The routes that change something, each with the token for it.
     fn changing(&self) -> impl Iterator<Item = (&str, Route)> {
         let routes = Route::all(&self.sale, &self.order).filter(|route| route.method != "GET");
         routes.map(|route| (self.token_for(&route), route))
@@ -207,6 +202,7 @@ impl Stage {
     }
 }
 
+// On one thread the server does not hang up on a body that is still being sent.
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_however_it_comes() {
     let stage = Stage::new().await;
@@ -244,7 +240,7 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
     stage.app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_has_to_be_json_and_to_be_called_so() {
     let stage = Stage::new().await;
     let app = &stage.app;
@@ -270,7 +266,6 @@ async fn a_body_has_to_be_json_and_to_be_called_so() {
     for kind in ["application/json", "Application/JSON; charset=utf-8"] {
         send(app, ADMIN_TOKEN, ("POST", &path), kind, r#"{"add":1}"#).await.assert(200);
     }
-    stage.app.finish().await;
 }
 
 /// Texts that are no ids, as parts of addresses; `SALE` and `ORDER` are ids.
@@ -279,7 +274,7 @@ const NO_IDS: &str = "abc -1 0 00 0SALE +SALE SALE.0 1e3 0x1 1_000 NaN null 9999
     %c3%28 %27%20OR%201=1-- %3Cscript%3E ..%2f..%2fetc%2fpasswd SALE%2forders %EF%BC%91 %D9%A1 * \
     {id} SALE;x=1 SALE,ORDER";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_malformed_id_is_nothing_that_exists() {
     let stage = Stage::new().await;
     let (app, sale, shopper) = (&stage.app, &stage.sale, &stage.shopper);
@@ -299,5 +294,4 @@ async fn a_malformed_id_is_nothing_that_exists() {
         }
     }
     stage.assert_unchanged().await;
-    stage.app.finish().await;
 }

@@ -28,7 +28,6 @@ async fn next(events: &mut Events, name: &str) -> Value {
     data
 }
 
-/// The remaining units and the state that the next event names.
 async fn next_sale(events: &mut Events) -> Value {
     let data = next(events, "sale").await;
     assert_members(&data, "remaining state server_time");
@@ -78,7 +77,6 @@ async fn a_sale_tells_its_changes() {
     let posted = app.ask("POST", &format!("/api/v1/sales/{sale}/events")).await;
     posted.assert_problem(405, "method_not_allowed");
     drop((events, later));
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,7 +103,6 @@ async fn a_sale_tells_at_most_five_changes_a_second() {
     let most = began.elapsed().as_secs_f64() * 5.0 + 2.0;
     assert!(f64::from(count) <= most, "{count} events, at most {most}");
     drop(events);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

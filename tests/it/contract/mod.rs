@@ -39,7 +39,6 @@ const ROUTES: &str = r#"
     operator GET /api/v1/admin/sales/SALE/audit
     operator GET /api/v1/admin/sales/SALE/orders"#;
 
-/// A line of [`ROUTES`].
 struct Route {
     who: &'static str,
     method: &'static str,
@@ -71,7 +70,6 @@ impl Route {
 /// An id that the contract allows and nothing has.
 const UNKNOWN: &str = "9223372036854775807";
 
-/// These members and no others.
 #[track_caller]
 fn assert_members(object: &Value, members: &str) {
     let found = object.as_object().map(|object| object.keys());

@@ -4,7 +4,7 @@ use super::*;
 
 const SALES: &str = "/api/v1/admin/sales";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_admin_token_nothing_happens() {
     let (app, sale) = TestApp::selling(5, json!({})).await;
     // Without a configured token there are no admin routes.
@@ -38,10 +38,9 @@ async fn without_the_admin_token_nothing_happens() {
     }
     app.add_stock(UNKNOWN, -1).await.assert_problem(404, "sale_not_found");
     assert_eq!(app.snapshot().await, before);
-    app.finish_with(hidden).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
     let app = TestApp::start().await;
     let create = async |body: Value| {
@@ -80,10 +79,9 @@ async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
     let opens_at = "2030-01-01T00:00:00Z";
     let later = json!({"title": "b", "price_cents": 1, "stock": 1, "opens_at": opens_at});
     assert_eq!(create(later).await["closes_at"], "2030-01-02T00:00:00Z");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_can_be_changed_member_by_member() {
     let (app, sale) = TestApp::selling(5, json!({"payment_timeout_secs": 600})).await;
     let mut expected = app.sale_now(&sale).await;
@@ -115,7 +113,6 @@ async fn a_sale_can_be_changed_member_by_member() {
     let reply = app.change(&opened, json!({"closes_at": in_secs(-1)})).await.must_be(200);
     assert_eq!(reply.text("state"), "ended");
     app.shopper().refused(&opened, "ended").await;
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,7 +140,9 @@ async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
     // Buyers keep coming while the sale is closed: after the answer all are refused.
     let buyers = TestApp::all_buy(there.shoppers(200), &sale);
     let (replies, closed) = tokio::join!(buyers, steer("close"));
-    let is_told = |reply: &Reply| reply.is_accepted() || reply.code() == "ended";
+    // Of a busy machine some may hear that they should come again.
+    let is_told =
+        |reply: &Reply| reply.is_accepted() || ["ended", "unavailable"].contains(&reply.code());
     assert!(replies.iter().all(is_told), "{replies:?}");
     assert_eq!(closed, "ended");
     let sold = here.quiet_audit(&sale).await.live;
@@ -154,10 +153,9 @@ async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
         all_refused("ended").await;
     }
     assert_eq!(here.assert_sound(&sale).await.live, sold);
-    here.finish_with(there).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stock_is_added_and_taken_away_up_to_what_remains() {
     let (app, sale) = TestApp::selling(3, json!({})).await;
     assert_eq!(crowd(&app, &sale, 3).await.len(), 3);
@@ -181,10 +179,9 @@ async fn stock_is_added_and_taken_away_up_to_what_remains() {
     changed(-2, json!({"stock": 4, "remaining": 0, "state": "sold_out"})).await;
     app.shopper().refused(&sale, "sold_out").await;
     app.assert_sound_with(&sale, json!({"stock": 4, "live": 4, "remaining": 0})).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_audit_counts_everything_and_says_so_in_these_members() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
     let orders = app.orders_to_pay(&sale, 4).await;
@@ -200,10 +197,9 @@ async fn the_audit_counts_everything_and_says_so_in_these_members() {
         "postgres": {"taken": 3, "epoch": 1},
     });
     assert_eq!(reply.body, expected);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
     let app = TestApp::start().await;
     let (sale, other) = (app.sale(9, json!({})).await, app.sale(9, json!({})).await);
@@ -257,5 +253,4 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
     for bad in ["status=done", "status=", "limit=0", "after=-1", "user=", "user=me"] {
         get(bad).await.assert_problem_at(bad, 422, "invalid");
     }
-    app.finish().await;
 }

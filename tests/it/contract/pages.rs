@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The value of an attribute in double quotes.
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     let start = |space| tag.split_once(&format!("{space}{name}=\""));
     let (_, rest) = start(' ').or_else(|| start('\n'))?;
@@ -40,7 +39,7 @@ fn assert_guarded(page: &str, reply: &Reply) {
     assert_eq!(reply.header("x-content-type-options"), "nosniff", "{page}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_guarded_and_everything_on_them_is_here() {
     let (app, sale) = TestApp::selling(5, json!({})).await;
     let mut files = BTreeSet::new();
@@ -77,10 +76,9 @@ async fn pages_are_guarded_and_everything_on_them_is_here() {
     for odd in ["/sales/abc", "/sales/0", "/sales/%00", "/sales/%ff"] {
         assert!(!app.get(odd).await.status.is_server_error(), "{odd}");
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_docs_work_offline() {
     let app = TestApp::start().await;
     let start = app.ask("GET", "/docs").begin().await;
@@ -105,5 +103,4 @@ async fn the_docs_work_offline() {
         }
     }
     assert!(configured, "the docs read /openapi.json");
-    app.finish().await;
 }

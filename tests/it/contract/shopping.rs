@@ -3,7 +3,7 @@
 use super::events::{next_order, of_order, open};
 use super::*;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_session_is_another_user_for_a_while() {
     let app = TestApp::start().await;
     let open = async || app.ask("POST", "/api/v1/session").json(json!({})).await.must_be(201);
@@ -12,10 +12,9 @@ async fn every_session_is_another_user_for_a_while() {
     one.text("user_id").parse::<uuid::Uuid>().expect("a uuid");
     assert_ne!(one.text("user_id"), other.text("user_id"));
     assert!(time_of(&one.body["expires_at"]) > OffsetDateTime::now_utc());
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sales_are_listed_open_ones_first_and_then_by_opening_time() {
     let app = TestApp::start().await;
     let opening = async |stock, secs| app.sale(stock, json!({"opens_at": in_secs(secs)})).await;
@@ -59,10 +58,9 @@ async fn sales_are_listed_open_ones_first_and_then_by_opening_time() {
         assert_eq!(json!([sale["id"], sale["state"]]), *listed);
     }
     app.get(&format!("/api/v1/sales/{UNKNOWN}")).await.assert_problem(404, "sale_not_found");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_is_accepted_written_and_paid() {
     let app = TestApp::start().await;
     let terms = json!({
@@ -97,10 +95,9 @@ async fn an_order_is_accepted_written_and_paid() {
     shopper.cancel(&order).await.assert_problem(409, "not_cancellable");
     assert_eq!(shopper.order(&order).await.body, paid.body);
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_with_its_key_gets_its_first_answer() {
     let app = TestApp::start().await;
     let (sale, other_sale) = (app.sale(5, json!({})).await, app.sale(5, json!({})).await);
@@ -136,10 +133,9 @@ async fn a_retry_with_its_key_gets_its_first_answer() {
     shopper.until(order, "pending_payment").await;
     shopper.cancel(order).await.assert(200);
     assert_replayed().await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purchase_is_refused_with_the_reason() {
     let app = TestApp::start().await;
     let shopper = app.shopper();
@@ -170,13 +166,11 @@ async fn a_purchase_is_refused_with_the_reason() {
     }
     shopper.buy(UNKNOWN).await.assert_problem(404, "sale_not_found");
     assert_eq!(app.assert_sound(&sale).await.live, 1);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_opens_and_ends_by_the_clock() {
-    let app = TestApp::start().await;
-    let sale = app.sale(1_000_000, json!({"opens_at": in_secs(4)})).await;
+    let (app, sale) = TestApp::selling(1_000_000, json!({"opens_at": in_secs(8)})).await;
     // Buys until the answer is not this one any more.
     let buy_while = async |accepted: bool| loop {
         let reply = app.shopper().buy(&sale).await;
@@ -195,7 +189,6 @@ async fn a_sale_opens_and_ends_by_the_clock() {
     within_patience(buy_while(true)).await.assert_problem(409, "ended");
     assert_eq!(app.sale_now(&sale).await["state"], "ended");
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
 /// In the log and in no table, with room for no other order that waits.
@@ -245,10 +238,9 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     assert_eq!(events.next().await, None);
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(app.assert_sound(&sale).await.live, 2);
-    app.finish_with(writer).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn my_orders_are_listed_newest_first_and_in_pages() {
     let app = TestApp::start().await;
     let limit = json!({"per_user_limit": 3});
@@ -277,5 +269,4 @@ async fn my_orders_are_listed_newest_first_and_in_pages() {
     assert_eq!(list(&format!("?after={}", mine[1])).await, mine[2..]);
     assert!(list(&format!("?after={}", mine[5])).await.is_empty());
     assert_eq!(app.shopper().get("/api/v1/orders").await.body, json!({"orders": []}));
-    app.finish().await;
 }

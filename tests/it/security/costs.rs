@@ -38,10 +38,9 @@ async fn ids_that_nobody_knows_take_few_connections_to_postgres() {
     assert!((1..=6).contains(&most), "{most} look-ups at once");
     locker.execute("ROLLBACK").await.expect("ROLLBACK");
     wait_for!(app.get("/api/v1/sales/1000001").await.status == 404);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_was_asked_for_too_early_is_found_when_it_is_there() {
     let (app, other) = TestApp::pair().await;
     let first: i64 = app.sale(1, json!({})).await.parse().expect("a number");
@@ -52,5 +51,4 @@ async fn a_sale_that_was_asked_for_too_early_is_found_when_it_is_there() {
     }
     assert_eq!(app.sale(1, json!({})).await, (first + 1).to_string());
     wait_for!(other.get(&next).await.status == 200);
-    app.finish_with(other).await;
 }

@@ -18,7 +18,6 @@ fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Method and path of everything in the OpenAPI document, with these ids filled in.
 pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     let document = serde_json::to_value(http::openapi()).expect("JSON");
     let paths = document["paths"].as_object().expect("paths");
@@ -34,7 +33,7 @@ pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     found
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     let app = TestApp::start_with(Options::with_lab()).await;
     let sale = app.sale(10, json!({"per_user_limit": 9})).await;
@@ -78,13 +77,12 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     }
     // A browser adds no bearer token by itself, so its origin does not matter.
     shopper.buy_with(&sale, &[("origin", "https://app.example")]).await.assert(202);
-    app.finish().await;
 }
 
 /// Routes of what a sale has only where an operator wanted it.
 const OPTIONAL: [&str; 3] = ["/waiting-room", "/pass", "/challenge"];
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_changes_nothing_and_no_other_site_may_read() {
     let app = TestApp::start_with(Options::with_lab()).await;
     let sale = app.sale(10, json!({})).await;
@@ -111,10 +109,9 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
         }
     }
     assert_eq!(app.snapshot().await, before);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_path_leads_out_of_the_folder_of_files_or_to_another_site() {
     let app = TestApp::start().await;
     let outside = "/static/../Cargo.toml /static/%2e%2e/Cargo.toml /static/..%2fCargo.toml \
@@ -147,5 +144,4 @@ async fn no_path_leads_out_of_the_folder_of_files_or_to_another_site() {
         assert!(!rest.starts_with(['/', '\\']), "{path}: {location}");
     }
     assert!(redirects >= 1, "/docs leads to /docs/");
-    app.finish().await;
 }

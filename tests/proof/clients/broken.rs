@@ -2,10 +2,9 @@
 
 use super::*;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_requests_are_answered_in_order() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let shopper = app.shopper();
     let mut wire = Wire::to(&app).await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: shop\r\n\r\n");
@@ -20,13 +19,11 @@ async fn pipelined_requests_are_answered_in_order() {
     }
     assert_eq!(orders.len(), 1, "the second purchase names the first");
     assert_eq!(app.assert_sound(&sale).await.live, 1);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let shopper = app.shopper();
     let chunked = |body: &str| {
         let head = purchase(&sale, &shopper, "transfer-encoding: chunked\r\n");
@@ -60,13 +57,11 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
     }
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.redis.buyers), (0, Some(0)));
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_is_refused_and_never_an_error_of_ours() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let whole = purchase(&sale, &app.shopper(), "idempotency-key: k\r\n");
     // Always the same garbage, so a failure can be had again.
     let mut random = Random::new(20_261_120);
@@ -100,14 +95,12 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     app.get("/healthz").await.assert(200);
     // A changed byte may have left a good purchase good.
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
     const BUYERS: usize = 100;
-    let app = TestApp::start().await;
-    let sale = app.sale(1_000, json!({})).await;
+    let (app, sale) = TestApp::selling(1_000, json!({})).await;
     let shoppers = app.shoppers(BUYERS);
     for (number, shopper) in shoppers.iter().enumerate() {
         let mut wire = Wire::to(&app).await;
@@ -138,5 +131,4 @@ async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
         orders.assert_has(json!({"orders": [order]}));
     }
     assert_eq!(app.assert_sound(&sale).await.live, BUYERS as i64);
-    app.finish().await;
 }

@@ -2,14 +2,12 @@
 
 use super::*;
 
-/// A connection that has been served.
 async fn connected(app: &TestApp) -> Wire {
     let mut wire = Wire::to(app).await;
     wire.assert_served().await;
     wire
 }
 
-/// Reads on until the stream has said this.
 async fn until_said(followers: &mut [Wire], said: &str) {
     for wire in followers {
         while !String::from_utf8_lossy(&wire.unread).contains(said) {
@@ -35,9 +33,7 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
         followers.push(wire);
     }
     until_said(&mut followers, "event: sale").await;
-    for reply in TestApp::all_buy(app.shoppers(200), &sale).await {
-        reply.assert(202);
-    }
+    all_order(app.shoppers(200), &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 200);
     // Everybody who follows hears of it.
     until_said(&mut followers, "\"remaining\":800").await;
@@ -70,10 +66,9 @@ async fn one_client_too_many_waits_for_a_free_place() {
     assert!(early.is_err(), "{early:?}");
     places.pop();
     assert_eq!(late.answer().await.expect("an answer").status, 200);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_cannot_have_all_connections() {
     // A quarter of twelve.
     let app = with_limits(ConnectionLimits::new(12, true)).await;
@@ -86,7 +81,6 @@ async fn one_address_cannot_have_all_connections() {
         assert_eq!(answer, (number < 3).then_some(200));
         wires.push(wire);
     }
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

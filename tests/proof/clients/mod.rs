@@ -16,11 +16,9 @@ struct Wire {
     unread: Vec<u8>,
 }
 
-/// One answer as it came over the wire.
 #[derive(Debug)]
 struct Answer {
     status: u16,
-    /// JSON, or null.
     body: Value,
 }
 
@@ -75,13 +73,11 @@ impl Wire {
         tokio::time::timeout(PATIENCE, reading).await.expect("something in time").unwrap_or(0)
     }
 
-    /// Asks for the health, which must be answered with 200.
     async fn assert_served(&mut self) {
         self.send(HEALTH).await;
         assert_eq!(self.answer().await.expect("an answer").status, 200);
     }
 
-    /// Reads on until the server ends the connection.
     async fn until_closed(&mut self) {
         while self.read().await > 0 {}
     }

@@ -65,12 +65,11 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
     silent.until_closed().await;
     assert!(silent.unread.is_empty());
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
 /// Takes half a minute, most of which it sleeps: that is how long answers may lie unread.
 #[cfg(target_os = "linux")]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_no_answers_is_given_up() {
     let app = TestApp::start().await;
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -90,5 +89,4 @@ async fn who_reads_no_answers_is_given_up() {
         }
         assert!(began.elapsed() < 4 * PATIENCE, "it is still there");
     }
-    app.finish().await;
 }

@@ -24,7 +24,6 @@ async fn a_server_of_another_kind_is_an_error() {
     assert!(Redis::new("redis-sentinel://127.0.0.1:26379", "").is_err());
 }
 
-/// The commands of an operator, on a cluster and under Sentinels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_take_a_cluster_and_sentinels() {
     let servers = Servers::own().await;

@@ -19,7 +19,6 @@ const PAYMENT_SECS: u32 = 3_600;
 const LAPSE: &str = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE;
     UPDATE sales SET payment_timeout_secs = 3;
     UPDATE orders SET pay_by = now() + interval '3 s' WHERE status = 'pending_payment'; COMMIT";
-/// The next shopper of a lane comes this much later.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Within this time after the last purchase everything is at rest.
 const REST: Duration = Duration::from_secs(60);
@@ -31,7 +30,6 @@ pub async fn sale(app: &TestApp, stock: i64) -> Sale {
     Sale { id: id.parse().expect("an id"), habits }
 }
 
-/// A crowd at some instances, and the snapshots that are taken meanwhile.
 pub struct Crowd {
     world: Arc<World>,
     lanes: JoinSet<()>,
@@ -60,14 +58,12 @@ impl Crowd {
         Self { world, lanes: shopping, snapshots }
     }
 
-    /// What was asked in this sale and answered so.
     fn told(&self, sale: usize, answer: Answer) -> Vec<Operation> {
         let operations = self.world.operations();
         let is_it = |one: &&Operation| usize::from(one.sale) == sale && one.answer == answer;
         operations.iter().filter(is_it).copied().collect()
     }
 
-    /// Waits until so many more were accepted in each of these sales.
     pub async fn until_accepted(&self, sales: &[usize], more: usize) {
         let count = |sale: usize| self.told(sale, Answer::Accepted).len();
         let wanted = Vec::from_iter(sales.iter().map(|sale| (*sale, count(*sale) + more)));
@@ -99,7 +95,6 @@ impl Crowd {
         wait_for!(rush().await == Answer::SoldOut);
     }
 
-    /// The time now, by the clock of the history.
     pub fn now(&self) -> Micros {
         self.world.now()
     }
@@ -121,12 +116,10 @@ impl Crowd {
         });
     }
 
-    /// How often people were told 503 in this sale.
     pub fn shed(&self, sale: usize) -> usize {
         self.told(sale, Answer::Unavailable).len()
     }
 
-    /// The longest time in which nothing was accepted in this sale.
     pub fn longest_pause(&self, sale: usize) -> Duration {
         let accepted = self.told(sale, Answer::Accepted);
         let mut times: Vec<Micros> = accepted.iter().map(|one| one.completed).collect();
@@ -167,7 +160,6 @@ impl<S: KeyHolder> Stores for View<'_, S> {
     }
 }
 
-/// The verdict, and what it is about.
 pub struct Judged {
     violations: Vec<Violation>,
     evidence: Evidence,
@@ -179,7 +171,6 @@ impl Judged {
         rows.map(|row| row.id)
     }
 
-    /// How many of these orders ended as `rejected`.
     pub fn rejected_of(&self, orders: &[i64]) -> usize {
         self.with(OrderStatus::Rejected).filter(|id| orders.contains(id)).count()
     }

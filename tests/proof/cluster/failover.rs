@@ -6,7 +6,6 @@ use crate::faults::{arm, until_rebuilt};
 use crate::support::plant::{SELL_FROM_ANY_PROCESS, plant};
 use crate::support::redis_servers::Watched;
 
-/// What becomes of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Killed,
@@ -66,7 +65,6 @@ async fn fail_over(fate: Fate) {
     }
     // The one that was replaced is approved no more.
     wait_for!(app.number("SELECT count(*) FROM redis_incarnation").await == 3);
-    deployment.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +96,6 @@ async fn a_primary_under_sentinels_is_killed_and_followed() {
     println!("stood still for {away:?}; {shed} told 503");
     judged.assert_kept("failover by Sentinels");
     assert_eq!(apps[0].number("SELECT count(*) FROM redis_incarnation").await, 1);
-    deployment.finish().await;
 }
 
 /// What would happen if any process sold: somebody who has an order gets another one, because the
@@ -125,7 +122,7 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     cluster.nodes[0].kill();
     cluster.may_fail_over(0).await;
     wait_for!(replica.info("replication", "role").await.as_deref() == Some("master"));
-    let buy = async || honest.as_shopper(&regular).buy(&sale).await;
+    let buy = async || regular.at(honest).buy(&sale).await;
     wait_for!(buy().await.code() == "unavailable");
     plant(&mut replica.connection().await.expect("it answers"), SELL_FROM_ANY_PROCESS).await;
     let second = wait_for!("the bug sells", {
@@ -142,7 +139,6 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     regular.until(&second, "rejected").await;
     until_rebuilt(honest, &sale, 1).await;
     honest.assert_sound(&sale).await;
-    deployment.finish().await;
 }
 
 /// The loss that the guarantees name: the instance never learned that it sold this order, so nobody
@@ -168,7 +164,7 @@ async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     told.assert_problem(409, "already_ordered");
     cluster.nodes[0].kill();
     cluster.may_fail_over(0).await;
-    let again = app.as_shopper(&buyer);
+    let again = buyer.at(app);
     let bought = wait_for!("the replica sells", {
         let reply = again.buy(&sale).await;
         (reply.status != StatusCode::SERVICE_UNAVAILABLE).then_some(reply)
@@ -180,5 +176,4 @@ async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     }
     buyer.until(bought.text("order_id"), "pending_payment").await;
     app.assert_sound(&sale).await;
-    deployment.finish().await;
 }

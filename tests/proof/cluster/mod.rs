@@ -24,11 +24,10 @@ use crate::support::prelude::*;
 use crate::support::redis_servers::{KeyHolder, RedisCluster};
 use crowd::{Crowd, sale};
 
-/// Servers of some kind, and two instances that sell from them.
 struct Deployment<S> {
-    redis: S,
     apps: [TestApp; 2],
-    servers: Servers,
+    redis: S,
+    _servers: Servers,
 }
 
 impl Deployment<RedisCluster> {
@@ -39,7 +38,6 @@ impl Deployment<RedisCluster> {
         Self::with(servers, cluster, url).await
     }
 
-    /// A sale whose keys are on this node.
     async fn sale_on(&self, node: usize, stock: i64) -> Sale {
         loop {
             let sale = sale(&self.apps[0], stock).await;
@@ -53,7 +51,6 @@ impl Deployment<RedisCluster> {
         self.redis.slot_of(&key_of(sale)).await
     }
 
-    /// The nodes and stocks of several.
     async fn sales(&self, of: impl IntoIterator<Item = (usize, i64)>) -> Vec<Sale> {
         let mut sales = Vec::new();
         for (node, stock) in of {
@@ -68,15 +65,7 @@ impl<S: KeyHolder> Deployment<S> {
         let (database, options) = (servers.database().await, Options::default());
         let first = TestApp::launch(database, url, String::new(), options.clone()).await;
         let second = first.another(options).await;
-        Self { redis, apps: [first, second], servers }
-    }
-
-    /// Ends the instances; the servers end with the value.
-    async fn finish(self) {
-        let [first, second] = self.apps;
-        second.stop().await;
-        first.stop().await;
-        drop(self.servers);
+        Self { redis, apps: [first, second], _servers: servers }
     }
 }
 

@@ -27,7 +27,7 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     while cluster.move_keys(slot, 0, 1, 10).await > 0 {}
     for app in &deployment.apps {
         app.shopper().must_buy(id).await;
-        let again = app.as_shopper(&winner).refused(id, "already_ordered").await;
+        let again = winner.at(app).refused(id, "already_ordered").await;
         assert_eq!(again.text("order_id"), order);
         winner.until(&order, "pending_payment").await;
     }
@@ -43,7 +43,6 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     cluster.end_move(slot, 0, 1).await;
     assert_eq!(crowd(app, id, 60).await.len(), 22, "all of the rest sells");
     assert_eq!((app.assert_sound(id).await.live, epoch_of(app, &sale).await), (25, 1));
-    deployment.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,7 +68,6 @@ async fn a_live_sale_is_moved_around_the_cluster_while_people_buy() {
     for sale in &sales {
         assert_eq!(epoch_of(app, sale).await, 1, "nothing was rebuilt");
     }
-    deployment.finish().await;
 }
 
 /// A node whose slots are all on their way, to itself: it answers what comes in one piece with its

@@ -7,7 +7,6 @@ use crate::faults::arm;
 use crate::support::network::{Network, Side};
 use crate::support::redis_servers::SILENCE_MS;
 
-/// The instances of [`Deployment::apps`].
 const CUT_OFF: usize = 0;
 const OTHER: usize = 1;
 
@@ -19,7 +18,7 @@ enum Reaches {
 }
 
 /// A deployment whose first instance and first node can be split off, and what does it.
-async fn divisible() -> (Deployment<RedisCluster>, Network, Proxy) {
+async fn divisible() -> (Network, Proxy, Deployment<RedisCluster>) {
     let servers = Servers::own().await;
     let (redis, network) = RedisCluster::start_on_network(&servers.folder("cluster")).await;
     let database = servers.database().await;
@@ -30,7 +29,7 @@ async fn divisible() -> (Deployment<RedisCluster>, Network, Proxy) {
     };
     let cut_off = database.clone().through(to_postgres.address());
     let apps = [start(cut_off, Side::Alone).await, start(database, Side::Others).await];
-    (Deployment { redis, apps, servers }, network, to_postgres)
+    (network, to_postgres, Deployment { redis, apps, _servers: servers })
 }
 
 /// The sales: two of the node that is cut off, of which the first has so few units that the other
@@ -44,7 +43,7 @@ const ELSEWHERE: usize = 2;
 /// Cuts a primary off together with an instance while people buy, and hands everything to the
 /// checkers. How many orders of the side that was cut off were rejected in the end.
 async fn split(reaches: Reaches) -> usize {
-    let (deployment, network, to_postgres) = divisible().await;
+    let (network, to_postgres, deployment) = divisible().await;
     let sales = deployment.sales([(0, LAST_UNITS), (0, 50_000), (1, 50_000)]).await;
     let other = &deployment.apps[OTHER];
     let crowd = Crowd::start(&deployment.apps, &sales, 8);
@@ -93,7 +92,6 @@ async fn split(reaches: Reaches) -> usize {
     );
     judged.assert_kept(&format!("split, reaching {reaches:?}"));
     assert!(elsewhere > 20, "sales of other nodes stood still");
-    deployment.finish().await;
     rejected
 }
 

@@ -4,13 +4,12 @@
 
 use super::*;
 use crate::support::app::services_without_tasks;
-use embedded::RedisFsync;
 use flash_sale::{catalog::changes::NewSale, services::Services};
 use tokio::sync::mpsc;
 
 /// Services whose every step the test makes itself.
 struct Workbench {
-    redis: OwnRedis,
+    redis: RedisProcess,
     services: Services,
     accepted: mpsc::Receiver<AcceptedBatch>,
     sale: SaleId,
@@ -34,12 +33,9 @@ struct Outcome {
 
 impl Workbench {
     async fn start(servers: &Servers) -> Self {
-        let settings = RedisSettings {
-            fsync: RedisFsync::Always,
-            extra_args: ["--aof-load-truncated", "yes"].map(str::to_owned).to_vec(),
-        };
-        let redis = OwnRedis::start(servers.folder("cut"), settings).await;
-        let redis = redis.expect("redis starts");
+        let safe = ["--appendfsync", "always", "--aof-load-truncated", "yes"];
+        let redis = RedisProcess::start(&servers.folder("cut"), free_port(), &safe);
+        redis.until_ready().await;
         let database = servers.database().await;
         let (services, accepted) = services_without_tasks(&database, &redis.url(), "");
         let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
@@ -65,12 +61,13 @@ impl Workbench {
 
     /// A new Redis, and a sale of which nothing is sold.
     async fn begin(&mut self) {
-        self.redis.take_down().await.expect("it ran");
+        self.redis.kill();
         self.redis.empty().expect("its files");
         while self.accepted.try_recv().is_ok() {}
         let forget = "TRUNCATE orders CASCADE; UPDATE sales SET taken = 0;";
         self.services.catalog.postgres.execute(forget).await.expect("executes");
-        self.redis.start_again().await.expect("redis starts");
+        self.redis.start_again();
+        self.redis.until_ready().await;
         self.rebuild().await;
     }
 
@@ -110,13 +107,14 @@ impl Workbench {
         let (_, before) = self.redis.last_increment().expect("a file");
         let bought = self.buy().await;
         let written = self.rows().await;
-        self.redis.take_down().await.expect("it ran");
+        self.redis.kill();
         let (_, length) = self.redis.last_increment().expect("a file");
         // Half of the cuts anywhere, which is mostly in the function library at the beginning.
         let from = before.min(length) * self.dice.below(2);
         let at = from + self.dice.below(length - from + 1);
         self.redis.cut(at).expect("the file is cut");
-        self.redis.start_again().await.expect("redis starts");
+        self.redis.start_again();
+        self.redis.until_ready().await;
         self.rebuild().await;
 
         let audit = wait_for!("the sale is quiescent", {

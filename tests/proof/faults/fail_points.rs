@@ -2,6 +2,7 @@
 //! shop that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
 
 use super::*;
+use crate::support::plant::REFUSE_SOME_USERS;
 use flash_sale::{catalog::eviction, fail_point::POINTS};
 use futures_util::{FutureExt, StreamExt, stream};
 use std::panic::AssertUnwindSafe;
@@ -13,7 +14,7 @@ const ACTIONS: [&str; 3] = ["error", "panic", "pause:300"];
 const AT_ONCE: usize = 12;
 
 /// How long one may take. None that works comes near.
-const A_DAY: Duration = Duration::from_secs(60);
+const A_DAY: Duration = Duration::from_secs(180);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_point_may_fail_panic_or_stand_still() {
@@ -74,6 +75,7 @@ async fn live_through(point: &'static str, action: &str) {
         shopper.pay(&id).await.assert(StatusCode::OK);
     }
     assert_eq!(app.assert_sound(&next).await.paid, 2);
+    // Here, where other days go on meanwhile.
     app.finish().await;
 }
 
@@ -84,7 +86,6 @@ struct Sales {
     winners: Vec<Winner>,
 }
 
-/// Passes every fail point.
 async fn a_day(app: &TestApp) -> Sales {
     // Takes orders and writes none: this one finds them in the log.
     let taker = app.another(Options::without_writer()).await;
@@ -121,7 +122,7 @@ async fn a_day(app: &TestApp) -> Sales {
 
 /// Purchases, here and where nobody writes (found in the log). The short sale's come last.
 async fn orders(app: &TestApp, taker: &TestApp, long: &str, short: &str) -> Vec<Winner> {
-    refuse_one_user(app).await;
+    app.execute(REFUSE_SOME_USERS).await;
     let refused = app.shopper();
     app.execute(&format!("INSERT INTO refused VALUES ('{}')", refused.user)).await;
 
@@ -152,7 +153,6 @@ async fn orders(app: &TestApp, taker: &TestApp, long: &str, short: &str) -> Vec<
     winners
 }
 
-/// An operator pauses, resumes, adds stock, takes some, and changes the title.
 async fn change(app: &TestApp, sale: &str) {
     // Repeated after an error, a change of stock may be done twice; the books balance all the same.
     for (method, path, body) in [
@@ -167,7 +167,6 @@ async fn change(app: &TestApp, sale: &str) {
     }
 }
 
-/// Somebody joins a waiting room, and their turn comes.
 async fn have_a_turn(app: &TestApp) {
     let sale = create(app, 5, json!({"waiting_room": {}})).await;
     let path = format!("/api/v1/sales/{sale}/waiting-room");
@@ -180,22 +179,6 @@ async fn have_a_turn(app: &TestApp) {
         }
         (reply.body["state"] == "turn").then_some(())
     });
-}
-
-/// From now on Postgres takes no live order of the users in `refused`.
-async fn refuse_one_user(app: &TestApp) {
-    app.execute(
-        "CREATE TABLE refused (user_id uuid PRIMARY KEY);
-         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             IF NEW.status = 'pending_payment'
-                AND EXISTS (SELECT FROM refused r WHERE r.user_id = NEW.user_id) THEN
-                 RAISE EXCEPTION 'not to them' USING ERRCODE = 'check_violation';
-             END IF;
-             RETURN NEW;
-         END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse();",
-    )
-    .await;
 }
 
 /// An order of an older epoch that the writer has in hand: it asks for a place in the live one.
@@ -219,7 +202,6 @@ async fn late_order(app: &TestApp, sale: &str) {
     wait_for!(app.number(&found).await == 1);
 }
 
-/// A sale that has long been over is taken out of Redis.
 async fn evicted_sale(app: &TestApp) {
     let ago = |hours| {
         let time = OffsetDateTime::now_utc() - time::Duration::hours(hours);

@@ -3,7 +3,6 @@
 use super::*;
 use flash_sale::{error::ServiceError, redis::functions::record::Held};
 
-/// As in a buyer's record.
 fn record(order: &AcceptedOrder) -> Vec<u8> {
     let AcceptedOrder { id: order_id, slot, key, .. } = *order;
     Held { slot, returned: false, order_id, key }.encode().to_vec()
@@ -41,7 +40,6 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[AcceptedOrd
     pipeline.exec_async(&mut redis).await.expect("planted");
 }
 
-/// How many orders have this id and status.
 async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
     let (id, user) = (order.id, order.user);
     let query = format!(
@@ -54,8 +52,7 @@ async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
 /// Nothing that this program does leaves such an entry, and nobody acknowledges it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let (keys, id) = keys_of(&app, &sale);
     let order = new_order(1);
     let header = format!("0 {} 0", now_ms()).into_bytes();
@@ -68,7 +65,6 @@ async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.redis.stream), (1, Some(0)), "{audit:#?}");
     assert_eq!(count(&app, &order, "pending_payment").await, 1);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,20 +109,17 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     // Every unit that nobody got can be bought.
     crowd(&writer, &sale, 100).await;
     assert_eq!(app.assert_sound(&sale).await.live, 100);
-    app.finish_with(writer).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
-    let app = TestApp::start().await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling(10, json!({})).await;
     let id: SaleId = sale.parse().expect("an id");
     let nowhere = SaleId::from_i64(id.get() + 1_000_000);
     let batches = [batch_of(nowhere, 1, new_order(31)), batch_of(id, 1, new_order(32))];
     let settled = app.services.orders.persist(&batches, Expect::New).await;
     settled.expect("settled");
     assert_eq!(app.number(&format!("SELECT count(*) FROM orders WHERE sale_id = {sale}")).await, 1);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,15 +147,9 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     assert_eq!(remaining, 1_000 - 1 - 20, "a purchase that is shed takes nothing");
 
     app.allow_connections(true).await;
-    let newcomer = app.shopper();
-    let id = wait_for!("purchases go on", {
-        let reply = newcomer.buy(&sale).await;
-        reply.is_accepted().then(|| reply.text("order_id").to_owned())
-    });
-    winners.push((newcomer, id));
+    winners.extend(all_order([app.shopper()], &sale).await);
     app.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 22);
-    app.finish().await;
 }
 
 /// More people than the queue of a sale holds (65,536).
@@ -171,11 +158,11 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     const CROWD: usize = 70_000;
     const QUEUE: usize = 65_536;
     const FIRST_BATCH: usize = 512;
-    let app = TestApp::start().await;
-    let sale = app.sale(100, json!({})).await;
+    let (app, sale) = TestApp::selling(100, json!({})).await;
     let id: SaleId = sale.parse().expect("an id");
     // The first batch stands still, so that all others have to queue.
     arm(&app, "admission.batched=pause:600000");
+    let began = Instant::now();
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..CROWD {
         let admission = app.services.admission.clone();
@@ -189,9 +176,10 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     }
     assert_eq!(fired(&app, "admission.batched"), 1);
     app.services.fail_points.resume();
-    let (mut shed, mut sold) = (0, 0);
+    let (mut late, mut shed, mut sold) = (0, 0, 0);
     while let Some(answered) = asking.join_next().await {
         match answered.expect("no panic") {
+            Err(ServiceError::Unavailable { what, .. }) if what.contains("too many") => late += 1,
             Err(ServiceError::Unavailable { .. }) => shed += 1,
             Ok(PurchaseResult::SoldOut) => {}
             Ok(PurchaseResult::Accepted { .. }) => sold += 1,
@@ -199,8 +187,9 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
         }
     }
     assert!(shed <= FIRST_BATCH, "{shed} of those who found a place were sent away");
+    // On a slow machine some have waited too long.
+    assert!(late == 0 || began.elapsed() > Duration::from_secs(2), "{late} were sent away");
     // It recovers when the crowd has gone, and what is left is sold.
     assert_eq!(crowd(&app, &sale, 150).await.len(), 100 - sold);
     assert_eq!(app.assert_sound(&sale).await.live, 100);
-    app.finish().await;
 }

@@ -49,7 +49,6 @@ async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
     assert_nothing_lost(&first, &sale, rush).await;
     let audit = first.audit(&sale).await;
     assert_eq!((audit.paid, audit.cancelled), (2, 2));
-    first.finish_with(second).await;
 }
 
 /// A connection that comes back to the pool is tested in one round trip; a silent one is replaced.
@@ -97,7 +96,6 @@ async fn loads_that_fell_silent_hold_up_nobody_afterwards() {
     // Those connections stay silent; the next loads find others.
     proxy.set(Fault::None).await;
     wait_for!(shopper.order(&order).await.status == StatusCode::OK);
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +111,6 @@ async fn a_postgres_that_stands_still_for_five_seconds() {
     signal(&stopped, Signal::SIGCONT);
     rush.until_accepted(ENOUGH).await;
     assert_nothing_lost(&app, &sale, rush).await;
-    app.stop().await;
 }
 
 /// Orders that a lagging standby has not got are lost for good; what is left is sold once.
@@ -152,7 +149,6 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     let live = audit.live;
     println!("{told} told 202, {live} live, {} of those lost", told - live);
     assert!(live <= audit.stock && live < told, "{audit:#?}");
-    app.stop().await;
 }
 
 /// A process that stands still in a transaction loses its locks; one that is at work keeps them.
@@ -178,7 +174,6 @@ async fn locks_of_a_process_that_stands_still_are_taken_from_it() {
     database.drop().await;
 }
 
-/// A small disk in memory.
 struct SmallDisk {
     path: PathBuf,
     janitor: Child,
@@ -203,7 +198,6 @@ impl SmallDisk {
         mounted.status.success().then_some(disk).ok_or(said)
     }
 
-    /// Fills it to the last byte.
     fn fill(&self) {
         let mut file = fs::File::create(self.path.join("big")).expect("a file");
         let mut block = vec![b'x'; 1 << 20];
@@ -247,6 +241,4 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     servers.postgres.wait_ready().await.expect("it comes back");
     rush.until_accepted(ENOUGH).await;
     assert_nothing_lost(&app, &sale, rush).await;
-    app.stop().await;
-    drop(servers);
 }

@@ -30,16 +30,13 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     assert_all_pending(&app, &sale, &winners).await;
     assert_eq!(crowd(&app, &sale, 30).await.len(), 20);
     assert_eq!(app.assert_sound(&sale).await.live, 40);
-    app.stop().await;
 }
 
-/// The keys of buyers of this sale, of every epoch.
 async fn keys_of_buyers(app: &TestApp, sale: &str) -> Vec<String> {
     let (keys, id) = keys_of(app, sale);
     app.in_redis(redis::cmd("KEYS").arg(format!("{}:*:buyers", keys.state(id)))).await
 }
 
-/// The key of the buyers of one epoch.
 fn key_of_buyers(app: &TestApp, sale: &str, epoch: i64) -> String {
     let (keys, id) = keys_of(app, sale);
     keys.buyers(id, epoch)
@@ -78,7 +75,6 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
         until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
         app.assert_kept(&sale, &winners).await;
         assert_eq!(app.assert_sound(&sale).await.live, 20);
-        app.stop().await;
     }
 }
 
@@ -104,7 +100,6 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
     app.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 8);
-    app.finish_with(other).await;
 }
 
 /// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
@@ -154,13 +149,11 @@ async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
         assert_all_pending(&app, sale, winners).await;
         app.assert_sound(sale).await;
     }
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() {
-    let app = TestApp::start().await;
-    let sale = app.sale(20, json!({})).await;
+    let (app, sale) = TestApp::selling(20, json!({})).await;
     let users = [UserId::random(), UserId::random()];
     for (user, ids) in users.iter().zip(["1, 12", "13, 15"]) {
         app.execute(&format!(
@@ -180,7 +173,6 @@ async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() 
         let held: Vec<i64> = returned.map(|held| held.order_id.get()).collect();
         assert_eq!(held, expected.collect::<Vec<_>>(), "the newest eight");
     }
-    app.finish().await;
 }
 
 /// By hand, while nothing else runs that would do it: one sale, and then everything.
@@ -223,7 +215,6 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
         crowd(&app, sale, 30).await;
         assert_eq!(app.assert_sound(sale).await.live, 20);
     }
-    app.finish().await;
 }
 
 /// A statement that waits is ended after a minute; how long an operator waits is for them to say.
@@ -278,7 +269,7 @@ async fn a_whole_catalogue_is_rebuilt() {
         Ok("full") => (1_000, 1_000_000),
         _ => (100, 20_000),
     };
-    let (_servers, [app, other]) = own_pair().await;
+    let (_servers, [app, _other]) = own_pair().await;
     let each = buyers / sales;
     // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As
     // if all sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale
@@ -319,5 +310,4 @@ async fn a_whole_catalogue_is_rebuilt() {
         wait_for!(!crowd(&app, &sale, 1).await.is_empty());
         assert_eq!(app.assert_sound(&sale).await.live, each as i64 + 1);
     }
-    app.finish_with(other).await;
 }

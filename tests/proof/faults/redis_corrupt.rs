@@ -5,7 +5,6 @@ use super::*;
 use Corruption::{Command, Entry};
 use redis::Pipeline;
 
-/// The keys of one sale.
 struct Damaged {
     state: String,
     log: String,
@@ -19,7 +18,6 @@ async fn damaged(app: &TestApp, sale: &str) -> Damaged {
     Damaged { state, log, buyers }
 }
 
-/// What is done to the keys of one sale.
 #[derive(Debug, Clone, Copy)]
 enum Corruption {
     /// A command, in words; STATE, LOG and BUYERS are the keys.
@@ -94,7 +92,7 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
         app.assert_sound(&sale).await;
         broken.push((how, sale, winners));
     }
-    let rush = Rush::start(&[&app], &neighbour, 4, &[]);
+    let rush = Rush::start(&[app.entrance()], &neighbour, 4, &[]);
     rush.until_accepted(20).await;
     let mut redis = app.redis().await;
     for (how, sale, _) in &broken {
@@ -110,14 +108,13 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
     }
     rush.until_accepted(20).await;
     let told = rush.end().await;
-    assert_eq!(told.shed, 0, "the neighbour stopped, too");
+    assert_eq!(told.suspended, 0, "the neighbour stopped, too");
     app.assert_kept(&neighbour, &told.winners).await;
     app.assert_sound(&neighbour).await;
     // What could not be read is not thrown away.
     let pattern = format!("{}*:unreadable", app.prefix);
     let aside: Vec<String> = app.in_redis(redis::cmd("KEYS").arg(pattern)).await;
     assert_eq!(aside.len(), 4, "three entries and a log: {aside:?}");
-    app.finish().await;
 }
 
 cases! { the_scrubber_has_it_rebuilt:
@@ -151,7 +148,6 @@ async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)
     rebuilt_by(&app, &sale, damaging).await;
     buyer.refused(&sale, "already_ordered").await;
     sells_out(&app, &sale).await;
-    app.finish().await;
 }
 
 /// The instance has no writer: the orders are in the log only, and the log is emptied. Their users
@@ -162,7 +158,6 @@ async fn units_of_a_log_that_was_trimmed_come_back() {
     let (sale, _) = sold(&app, 40, 20).await;
     let log = damaged(&app, &sale).await.log;
     app.in_redis::<()>(redis::cmd("XTRIM").arg(log).arg("MAXLEN").arg(0)).await;
-    let worker = app.another(Options::default()).await;
+    let _worker = app.another(Options::default()).await;
     until_rebuilt(&app, &sale, 1).await;
-    app.finish_with(worker).await;
 }

@@ -2,7 +2,6 @@
 //! come again, never 500; and when it works again so does everything else, without a restart.
 
 use super::*;
-use crate::support::own_redis::say;
 
 /// Everything that can be asked, of a sale and of somebody's order in it: by whom, and the body.
 const EVERYTHING: &str = r#"
@@ -82,7 +81,6 @@ impl Scene {
         Self { app, sale, proxy, winners, wrong }
     }
 
-    /// Waits until a shopper hears 503.
     async fn until_refused(&mut self) {
         let (app, sale, winners) = (&self.app, &self.sale, &mut self.winners);
         let refused = async || bought(app, sale).await.map(|winner| winners.push(winner)).err();
@@ -109,7 +107,6 @@ impl Scene {
         assert!(self.wrong.is_empty(), "\n{}", self.wrong.join("\n"));
         self.app.assert_kept(&self.sale, &self.winners).await;
         self.app.assert_sound(&self.sale).await;
-        self.app.stop().await;
     }
 
     /// The proxy's own refusals: it takes no connection, hangs up at the first question (as a
@@ -147,25 +144,27 @@ const OF_REDIS: [(&str, &str, &str); 9] = [
 struct Operator(MultiplexedConnection);
 
 impl Operator {
-    async fn say(&self, command: &str) -> Result<String, crate::support::stores::Error> {
-        say(&mut self.0.clone(), &command.split(' ').collect::<Vec<_>>()).await
+    async fn say(&self, command: &str) -> redis::RedisResult<String> {
+        self.say_words(&command.split(' ').collect::<Vec<_>>()).await
+    }
+
+    async fn say_words(&self, words: &[&str]) -> redis::RedisResult<String> {
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.0.clone()).await
     }
 
     async fn must_say(&self, command: &str) {
         self.say(command).await.expect(command);
     }
 
-    /// A folder is in the place of the snapshot.
     async fn make_snapshots_fail(&self, snapshot: &Path) {
         fs::create_dir(snapshot).expect("a folder");
         let save = ["CONFIG", "SET", "save", "3600 1000000"];
-        say(&mut self.0.clone(), &save).await.expect("saves");
+        self.say_words(&save).await.expect("saves");
         self.must_say("BGSAVE").await;
         let failed = "rdb_last_bgsave_status:err";
         wait_for!(self.say("INFO persistence").await.is_ok_and(|said| said.contains(failed)));
     }
 
-    /// A script that does not end.
     async fn make_busy(&self, mut another: MultiplexedConnection) {
         self.must_say("CONFIG SET busy-reply-threshold 1").await;
         tokio::spawn(async move {

@@ -35,7 +35,6 @@ impl Stage {
         Self { app, deaf, cut_off, networks }
     }
 
-    /// A sale that every instance knows and sells.
     async fn sale(&self) -> String {
         let sale = self.app.sale(1_000_000, json!({})).await;
         for instance in [&self.app, &self.deaf, &self.cut_off] {
@@ -57,7 +56,6 @@ impl Stage {
         }
         self.deaf.stop().await;
         self.cut_off.stop().await;
-        self.app.finish().await;
     }
 }
 

@@ -11,11 +11,8 @@ use nix::unistd::Pid;
 use reqwest::Client;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use tokio::runtime::Handle;
 
-/// What an instance has after SIGTERM: the longest notice of these tests, and 10 s.
-const GONE_WITHIN: Duration = Duration::from_secs(14);
-
-/// Which proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Nginx,
@@ -68,7 +65,6 @@ fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
     lines.join("\n")
 }
 
-/// A running proxy.
 struct Proxy {
     child: Child,
     base: String,
@@ -76,7 +72,6 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// In front of all instances.
     async fn start(kind: Kind, deployment: &Deployment) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
@@ -97,6 +92,10 @@ impl Proxy {
             asked.is_ok_and(|reply| reply.status() == 200).then_some(())
         });
         proxy
+    }
+
+    fn entrance(&self) -> Entrance {
+        Entrance::of(&self.base, SECRET)
     }
 
     /// A request of a client with a connection of its own.
@@ -127,7 +126,6 @@ pub struct Deployment {
     home: Home,
     database: Database,
     settings: Vec<(&'static str, String)>,
-    tokens: Arc<TokenSigner>,
     ports: Vec<u16>,
     instances: Vec<Option<Program>>,
 }
@@ -144,7 +142,6 @@ impl Deployment {
             home: Home::new(),
             database,
             settings,
-            tokens: Arc::new(TokenSigner::new(SECRET.as_bytes()).expect("long enough")),
             ports: (0..size).map(|_| free_port()).collect(),
             instances: (0..size).map(|_| None).collect(),
         };
@@ -170,13 +167,8 @@ impl Deployment {
         self.instances[number] = None;
     }
 
-    /// The first instance that runs.
     pub fn running(&self) -> &Program {
         self.instances.iter().flatten().next().expect("an instance runs")
-    }
-
-    fn token(&self) -> String {
-        mint(&self.tokens)
     }
 
     /// The program's own verdict, once nothing is under way, must be a good one.
@@ -189,16 +181,19 @@ impl Deployment {
         });
         assert!(audit["ok"] == true && audit["conserved"] == true, "{audit:#}");
     }
-
-    /// Ends what still runs, in order.
-    pub async fn finish(self) {
-        let going = self.instances.into_iter().flatten();
-        futures_util::future::join_all(going.map(|one| one.terminate_within(GONE_WITHIN))).await;
-        self.database.drop().await;
-    }
 }
 
-/// The token of a new user.
-fn mint(tokens: &TokenSigner) -> String {
-    tokens.mint(UserId::random(), "tester", OffsetDateTime::now_utc() + time::Duration::HOUR)
+/// At the end of a test, what still runs ends in order.
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let going = std::mem::take(&mut self.instances).into_iter().flatten();
+        let ending = async {
+            join_all(going.map(Program::terminate)).await;
+            self.database.clone().drop().await;
+        };
+        tokio::task::block_in_place(|| Handle::current().block_on(ending));
+    }
 }

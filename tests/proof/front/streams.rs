@@ -3,12 +3,6 @@
 
 use super::*;
 
-async fn buy(proxy: &Proxy, sale: &str, token: &str) -> String {
-    let reply = proxy.ask("POST", &format!("/api/v1/sales/{sale}/orders")).bearer(token).await;
-    reply.assert(202);
-    reply.text("order_id").to_owned()
-}
-
 async fn follow(proxy: &Proxy, sale: &str) -> Events {
     let mut events = Events::of(proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"))).await;
     events.until(|_| true).await;
@@ -27,7 +21,6 @@ async fn an_idle_stream_is_kept_alive_through_both_proxies() {
         while !next().await.starts_with(':') {}
     };
     tokio::join!(heartbeat(Kind::Nginx), heartbeat(Kind::Caddy));
-    deployment.finish().await;
 }
 
 /// A proxy that collected events (nginx: until 4 KiB are full) would let followers wait in vain.
@@ -42,18 +35,18 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
     }
     // Whichever instance sells, whichever shows it.
     for sold in 1..=4 {
-        let token = deployment.token();
-        let order = buy(&proxy, &sale, &token).await;
+        let shopper = proxy.entrance().shopper();
+        let order = shopper.must_buy(&sale).await;
         for events in &mut followers {
             events.until(|event| event["remaining"] == 100 - sold).await;
         }
-        let ask = proxy.ask("GET", &format!("/api/v1/orders/{order}/events"));
-        let mut order = Events::of(ask.bearer(&token)).await;
+        let path = format!("/api/v1/orders/{order}/events");
+        let mut order = Events::of(shopper.ask("GET", &path)).await;
         order.until(|event| event["status"] == "pending_payment").await;
     }
 
     deployment.kill(0);
-    buy(&proxy, &sale, &deployment.token()).await;
+    proxy.entrance().shopper().must_buy(&sale).await;
     let (mut lost, mut kept) = (0, 0);
     for mut events in followers {
         // Either the stream goes on and tells of the purchase, or it is over, in whatever way.
@@ -81,8 +74,6 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         });
     }
     assert!(lost > 0 && kept > 0, "{kind:?}: {lost} lost theirs, {kept} did not");
-    drop(proxy);
-    deployment.finish().await;
 }
 
 cases! { events_come_at_once_and_from_another_instance_after_a_loss:

@@ -30,7 +30,6 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     let second = app.another(Options::default()).await;
     buy(&eve.at(&second), &one, &theirs).await.assert(202);
     assert_eq!(app.assert_sound(&one).await.live, 2);
-    app.finish_with(second).await;
 }
 
 /// A sale that allows five each, a shopper with a turn, and all answers to a hundred uses of it.
@@ -82,7 +81,6 @@ async fn one_order_comes_of_an_admission() {
     again.assert_problem(409, "admission_used");
     assert_eq!(again.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 0);
-    app.finish_with(second).await;
 }
 
 /// The test above would notice a purchase that does not use its turn up.
@@ -93,7 +91,6 @@ async fn an_admission_that_can_be_reused_is_noticed() {
     plant(&mut app.redis().await, FORGET_IDEMPOTENCY_KEYS).await;
     let (_, _, _, replies) = a_hundred_uses(&app, &second).await;
     assert_eq!(orders_of(&replies).len(), 5);
-    app.finish_with(second).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +117,6 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
         let token = place.body["admission_token"].as_str()?;
         buy(&bob, &sale, token).await.is_accepted().then_some(())
     });
-    app.finish().await;
 }
 
 /// A purchase that is refused for another reason is told that reason.
@@ -146,7 +142,6 @@ async fn the_window_and_the_stock_are_said_first() {
     app.steer(&ended, "close").await;
     shopper.refused(&ended, "ended").await;
     shopper.post(&path(&ended)).await.assert_problem(409, "ended");
-    app.finish().await;
 }
 
 /// Per sale, by the operator: none, one, changed, none again.
@@ -186,11 +181,10 @@ async fn an_operator_switches_the_room_on_and_off() {
     }
     change(json!(null)).await.assert_has(json!({"waiting_room": null}));
     late.must_buy(&plain).await;
-    app.finish().await;
 }
 
 /// An instance looks an unknown sale up with its first purchase, and does not sell it unseen.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fresh_instance_lets_nobody_past_the_door() {
     let app = TestApp::start().await;
     let guarded = sale(&app, 10, SOON, json!({})).await;
@@ -205,5 +199,4 @@ async fn a_fresh_instance_lets_nobody_past_the_door() {
         assert!(matches!(refused, Err(ServiceError::Unavailable { .. })), "{refused:?}");
     }
     assert_eq!(app.audit(&guarded).await.live, 0);
-    app.finish().await;
 }

@@ -33,7 +33,6 @@ async fn openings(app: TestApp, count: usize) -> Option<String> {
     }
     let drawn = sales.iter().map(|sale| opening(&app, &other, sale));
     let places = futures_util::future::join_all(drawn).await;
-    app.finish_with(other).await;
     judge::unfairness(&places)
 }
 
@@ -42,7 +41,6 @@ async fn arrival_within_the_draw_gives_no_advantage() {
     assert_eq!(openings(TestApp::start().await, 4).await, None);
 }
 
-/// The test above would notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draw_by_arrival_is_noticed() {
     let (_servers, app) = TestApp::on_own_servers().await;
@@ -88,5 +86,4 @@ async fn one_user_with_many_tabs_has_one_place_and_later_ones_stand_behind_the_e
         join(&shopper, &sale).await.assert_has(place.clone());
         look(&shopper, &sale).await.assert_has(place);
     }
-    app.finish_with(other).await;
 }

@@ -39,7 +39,6 @@ async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
         None
     });
     assert_eq!(positions(&people, &sale).await, before);
-    app.finish().await;
 }
 
 /// Redis loses everything after the opening: admissions still buy, and the others join again.
@@ -70,5 +69,4 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     }
     // One of them has the turn for the unit that is left.
     wait_for!(field(&app, &sale, "frontier").await == Some(1));
-    app.finish().await;
 }

@@ -59,7 +59,6 @@ checkers! {
     DocumentedAnswers answers::documented_answers;
 }
 
-/// A broken promise, and how one knows.
 #[derive(Debug, Clone)]
 pub struct Violation {
     pub checker: Checker,
@@ -77,7 +76,6 @@ impl fmt::Display for Violation {
 pub struct SaleFacts {
     pub name: &'static str,
     pub id: i64,
-    /// What it was created with.
     pub first_stock: i64,
     pub stock: i64,
     pub taken: i64,
@@ -90,7 +88,6 @@ pub struct SaleFacts {
     pub sold_off: bool,
 }
 
-/// An order in Postgres, in the end.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     pub id: i64,
@@ -99,7 +96,6 @@ pub struct Row {
     pub status: OrderStatus,
     /// When Redis admitted it, in microseconds since 1970.
     pub created_at: i64,
-    /// Whether there is a payment for it.
     pub has_payment: bool,
 }
 
@@ -138,7 +134,6 @@ pub struct Settled {
     /// `None`: it did not happen within the limit.
     pub after: Option<Duration>,
     pub limit: Duration,
-    /// What was still under way at the limit.
     pub still: String,
 }
 
@@ -172,11 +167,9 @@ pub struct Evidence {
 /// The evidence, and what all checkers look up in it.
 struct Case<'a> {
     evidence: &'a Evidence,
-    /// Users by their id.
     users: HashMap<UserId, u32>,
     /// Rows by their id; the duplicates are impossible (a primary key).
     rows: HashMap<i64, &'a Row>,
-    /// Index into the sales by their id.
     sales: HashMap<i64, u8>,
 }
 

@@ -16,7 +16,6 @@ const IMPATIENCE: Duration = Duration::from_millis(1);
 const CONFLICTS: [&str; 4] =
     ["still_queued", "not_payable", "not_cancellable", "not_enough_remaining"];
 
-/// A user who wants something of a sale.
 #[derive(Clone)]
 pub struct Buyer {
     pub user: u32,
@@ -137,7 +136,6 @@ impl Client {
     }
 }
 
-/// The answer, and the order that it names.
 async fn answer_of(kind: Kind, response: Response) -> (Answer, i64) {
     let is_buy = kind == Kind::Buy;
     let about_order = matches!(kind, Kind::Read | Kind::Pry | Kind::Pay | Kind::Cancel);

@@ -24,9 +24,7 @@ pub struct Habits {
     /// Of the accepted orders, the share that is paid, and that is cancelled; the rest lapses.
     pub pay: f64,
     pub cancel: f64,
-    /// Paused and resumed again and again.
     pub is_paused_often: bool,
-    /// The operator adds and takes away units.
     pub stock_changes: bool,
     /// When it opens and closes, as parts of the run; `None`: open all the time.
     pub window: Option<(f64, f64)>,
@@ -108,7 +106,6 @@ impl World {
         self.stop.load(Relaxed)
     }
 
-    /// Of a user, or of a key.
     pub fn new_number(&self) -> u32 {
         self.next_number.fetch_add(1, Relaxed)
     }

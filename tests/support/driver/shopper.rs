@@ -8,21 +8,18 @@ use std::time::{Duration, Instant};
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 use tokio::task::JoinSet;
 
-/// How often a shopper asks again when the answer is unclear.
 const RETRIES: usize = 12;
 /// How many of their own orders a shopper remembers, to look at them again.
 const REMEMBERED: usize = 64;
 /// The last units are sold in this time; it takes a fraction of a second.
-const SOLD_OFF_WITHIN: Duration = Duration::from_secs(30);
+const SOLD_OFF_WITHIN: Duration = Duration::from_secs(60);
 /// Longer than anybody has to pay.
 const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
-/// One shopper after another.
 pub struct Shopper {
     client: Client,
     /// The only sale and instance that they come to, if they keep to one.
     place: Option<(u8, usize)>,
-    /// Each with an order of theirs.
     remembered: VecDeque<(Buyer, i64)>,
 }
 
@@ -131,7 +128,6 @@ impl Shopper {
         None
     }
 
-    /// Looks at the order; pays it, cancels it, or lets it lapse.
     async fn decide(&mut self, buyer: &Buyer, order: i64) {
         let habits = self.client.world.sales[usize::from(buyer.sale)].habits;
         let dice = self.client.random.below(1_000) as f64 / 1_000.0;
@@ -268,7 +264,6 @@ impl Operator {
         self.ask_at(sale, kind, instance).await
     }
 
-    /// One change, asked for at this instance.
     pub async fn ask_at(&self, sale: u8, kind: Kind, instance: usize) -> Answer {
         (self.0.ask(&Buyer::operator(sale), kind, NO_ORDER, instance).await).0
     }
