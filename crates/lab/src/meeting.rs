@@ -14,22 +14,18 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How long the first waits may be in vain, at each place. The very first one is what a sound
-/// strategy pays once, and what the second buyer of a broken one has on a loaded machine to come
-/// here.
-const TIMEOUTS: [Duration; 5] = [
-    Duration::from_millis(1_000),
-    Duration::from_millis(50),
-    Duration::from_millis(20),
-    Duration::from_millis(20),
-    Duration::from_millis(20),
-];
+/// How long the very first wait at each place may be in vain: what a sound strategy pays once, and
+/// what the second buyer of a broken one has on a loaded machine to come here.
+pub const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The same for the next few; then nobody waits any more.
+const NEXT_WAITS_MS: [u64; 4] = [50, 20, 20, 20];
 
 /// After so many meetings at a place the point is made.
 const MOST_MEETINGS: usize = 200;
 
 pub struct Meetings {
     forced: bool,
+    first_wait: Duration,
     pub collisions: Collisions,
     places: Mutex<HashMap<&'static str, Place>>,
 }
@@ -42,8 +38,9 @@ struct Place {
 }
 
 impl Meetings {
-    pub fn new(forced: bool) -> Self {
-        Self { forced, collisions: Collisions::default(), places: Mutex::default() }
+    pub fn new(forced: bool, first_wait: Duration) -> Self {
+        let (collisions, places) = (Collisions::default(), Mutex::default());
+        Self { forced, first_wait, collisions, places }
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<&'static str, Place>> {
@@ -77,15 +74,19 @@ impl Meetings {
                 }
                 return;
             }
-            let Some(wait) = TIMEOUTS.get(here.in_vain) else {
-                return;
+            let wait = match here.in_vain.checked_sub(1) {
+                None => self.first_wait,
+                Some(next) => match NEXT_WAITS_MS.get(next) {
+                    Some(wait) => Duration::from_millis(*wait),
+                    None => return,
+                },
             };
             if here.met >= MOST_MEETINGS {
                 return;
             }
             let (waiting, met) = oneshot::channel();
             here.waiting = Some((waiting, purchase));
-            (met, *wait)
+            (met, wait)
         };
         if tokio::time::timeout(wait, met).await.is_err()
             && let Some(here) = self.places().get_mut(place)
@@ -102,23 +103,23 @@ mod tests {
 
     #[tokio::test]
     async fn two_who_meet_go_on_at_once() {
-        let meetings = Meetings::new(true);
+        let meetings = Meetings::new(true, FIRST_WAIT);
         let began = Instant::now();
         for _ in 0..50 {
             tokio::join!(meetings.meet("here"), meetings.meet("here"));
         }
-        assert!(began.elapsed() < TIMEOUTS[0], "{:?}", began.elapsed());
+        assert!(began.elapsed() < FIRST_WAIT, "{:?}", began.elapsed());
         assert_eq!(meetings.places()["here"].met, 50);
     }
 
     #[tokio::test]
     async fn one_who_is_alone_waits_a_few_times_and_then_no_more() {
-        let meetings = Meetings::new(true);
+        let meetings = Meetings::new(true, FIRST_WAIT);
         let began = Instant::now();
         for _ in 0..1_000 {
             meetings.meet("here").await;
         }
-        let most: Duration = TIMEOUTS.iter().sum();
+        let most = FIRST_WAIT + Duration::from_millis(NEXT_WAITS_MS.iter().sum());
         assert!(began.elapsed() >= most, "{:?}", began.elapsed());
         assert!(began.elapsed() < most * 4, "{:?}", began.elapsed());
         // At another place everybody is new.
@@ -127,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_died_waiting_is_not_met() {
-        let meetings = Meetings::new(true);
+        let meetings = Meetings::new(true, FIRST_WAIT);
         let died = tokio::time::timeout(Duration::from_millis(1), meetings.meet("here"));
         assert!(died.await.is_err());
         tokio::join!(meetings.meet("here"), meetings.meet("here"));

@@ -1,7 +1,7 @@
 //! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
-use crate::real_shop::RealShop;
+use crate::{meeting, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 use sqlx::{
     ConnectOptions, PgPool,
@@ -42,6 +42,8 @@ pub struct Servers {
     nodes: Mutex<HashMap<usize, Spare<RedisServer>>>,
     zookeeper: Mutex<Option<Spare<ZooKeeperServer>>>,
     idle_limit: Duration,
+    /// See [`meeting::FIRST_WAIT`].
+    pub first_wait: Duration,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
     production: Arc<Semaphore>,
     /// Connections of pools that nodes have to themselves, see [`Self::own_pool`].
@@ -122,6 +124,7 @@ impl Servers {
             nodes: Mutex::default(),
             zookeeper: Mutex::default(),
             idle_limit: IDLE_LIMIT,
+            first_wait: meeting::FIRST_WAIT,
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
             own: Arc::new(Semaphore::new(OWN_CONNECTIONS)),
         }
@@ -262,7 +265,11 @@ impl Servers {
     pub async fn sweep(&self, arena: &str) -> Result<(), redis::RedisError> {
         let pattern = format!("{}*", escaped(&self.prefix_of(arena)));
         let client = redis::Client::open(&*self.redis_url)?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        // The client's own limit, half a second, is too short on a busy machine.
+        let limit = Some(Duration::from_secs(15));
+        let config = redis::AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(limit).set_response_timeout(limit);
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let mut cursor = 0_u64;
         loop {
             let (next, keys): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small
 /// machine is no outage.
-const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
+const REDIS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long ZooKeeper waits for a sign of life.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,10 @@ impl Shared {
         Self {
             postgres: servers.postgres.clone(),
             prefix: servers.prefix_of(&definition.id),
-            meetings: Meetings::new(definition.options.choice("interleave") == "on"),
+            meetings: Meetings::new(
+                definition.options.choice("interleave") == "on",
+                servers.first_wait,
+            ),
             definition,
             servers,
             meter: Arc::default(),

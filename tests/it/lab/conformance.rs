@@ -3,25 +3,41 @@
 
 use crate::support::test_lab::TestLab;
 use futures_util::{StreamExt, stream};
-use lab::{
-    Lab, STRATEGIES, Strategy, Trial,
-    arena::Arena,
-    command::grade::grade,
-    conformance::{self, Case, cases, missing_demonstrations},
-    marks::Excerpt,
-    strategies::{find, solutions::STRATEGIES as SOLUTIONS},
-    strategy::{Harms, Language, Likelihood, Promise},
-    verdict::Verdict,
-};
-use std::{collections::HashSet, sync::Mutex};
+use lab::conformance::{self, Case, cases, missing_demonstrations};
+use lab::servers::Servers;
+use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
+use lab::strategy::{Harm, Harms, Language, Likelihood, Promise};
+use lab::{Lab, STRATEGIES, Strategy, Trial, arena::Arena, command::grade::grade};
+use lab::{marks::Excerpt, verdict::Verdict};
+use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 /// How many scenarios run at a time: mostly they wait.
 const AT_ONCE: usize = 3;
 
+/// Two labs: in the second the first buyer waits long for the second, who is sure to come.
+struct Labs([TestLab; 2]);
+
+impl Labs {
+    async fn start(prefix: &str) -> Self {
+        let patient = |mut servers: Servers| {
+            servers.first_wait = Duration::from_secs(5);
+            servers
+        };
+        let patient = TestLab::with(&format!("patient-{prefix}"), patient).await;
+        Self([TestLab::start(prefix).await, patient])
+    }
+
+    fn of(&self, case: &Case) -> &Lab {
+        let shows_harm = case.shows.is_some_and(|harm| harm != Harm::Holds);
+        &self.0[usize::from(shows_harm)]
+    }
+}
+
 /// Contradictions between a strategy and this promise, a line each.
-async fn contradictions(lab: &Lab, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
+async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
     let ran = Mutex::<HashSet<(&str, u32)>>::default();
     let run = async |case: Case| {
+        let lab = labs.of(&case);
         let mut shared = None;
         let watch = |arena: &Arena| shared = Some(arena.shared.clone());
         let found = match Trial::of(strategy, &case.scenario).run(lab, Language::En, watch).await {
@@ -62,9 +78,7 @@ fn marks_that_did_not_run(strategy: &Strategy, ran: &HashSet<(&str, u32)>) -> Ve
     // Those of a lock's own code are for the lessons to run.
     let own = |mark: &Excerpt| mark.file.starts_with("crates/lab/");
     let marks = strategy.marks(Language::En).into_iter().filter(own).filter(did_not_run);
-    let at =
-        |mark: Excerpt| format!("{}:{}: no demonstration runs it", mark.file, mark.marked_line);
-    marks.map(at).collect()
+    marks.map(|mark| format!("{}:{}: not run", mark.file, mark.marked_line)).collect()
 }
 
 /// What contradicts the promise, with the verdict.
@@ -75,26 +89,24 @@ fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<St
 
 #[tokio::test]
 async fn every_strategy_does_what_it_promises() {
-    let lab = TestLab::start("conformance:").await;
+    let labs = Labs::start("conformance:").await;
     // LAB_ONLY=naive,hincrby runs only these, for work on one strategy.
     let only = std::env::var("LAB_ONLY").unwrap_or_default();
     let is_chosen = |id| only.is_empty() || only.split(',').any(|one| one == id);
-    let check = async |strategy: &'static Strategy| match lab.lacks(strategy) {
+    let check = async |strategy: &'static Strategy| match labs.0[0].lacks(strategy) {
         Some(why) => {
             crate::support::say(&format!("NOT EXERCISED: {}: {}", strategy.id, why.en));
             Vec::new()
         }
-        None => contradictions(&lab, strategy, strategy.promise).await,
+        None => contradictions(&labs, strategy, strategy.promise).await,
     };
     let chosen = STRATEGIES.iter().filter(|strategy| is_chosen(strategy.id));
     let found = stream::iter(chosen).map(check).buffer_unordered(AT_ONCE);
     let found: Vec<String> = found.collect::<Vec<_>>().await.concat();
     assert_eq!(found.len(), 0, "contradictions:\n{}", found.join("\n"));
-    lab.finish().await;
-}
-
-fn strategy(id: &str) -> &'static Strategy {
-    STRATEGIES.iter().find(|strategy| strategy.id == id).expect(id)
+    for lab in labs.0 {
+        lab.finish().await;
+    }
 }
 
 #[track_caller]
@@ -106,9 +118,9 @@ fn assert_found(found: &[String], what: &str) {
 #[tokio::test]
 async fn a_wrong_promise_is_noticed() {
     use Likelihood::{Expected, Never, Possible};
-    let lab = TestLab::start("wrong-promise:").await;
-    let naive = strategy("naive");
-    let contradictions = async |promise| contradictions(&lab, naive, promise).await;
+    let labs = Labs::start("wrong-promise:").await;
+    let [naive, sound] = ["naive", "conditional-update"].map(|id| find(id).expect(id));
+    let contradictions = async |promise| contradictions(&labs, naive, promise).await;
     type Change = fn(&mut Harms);
     let wrong: [(&str, Change); 5] = [
         ("Oversells although", |harms| harms.oversells = Never),
@@ -126,16 +138,18 @@ async fn a_wrong_promise_is_noticed() {
     }
     assert_eq!(contradictions(naive.promise).await, [""; 0]);
     // A strategy whose every purchase fails harms nobody, and is noticed all the same.
-    let sound = strategy("conditional-update");
     let plain = cases(sound).remove(0);
-    let verdict = Trial::of(sound, &plain.scenario).run(&lab, Language::En, |_| {}).await;
+    let trial = Trial::of(sound, &plain.scenario);
+    let verdict = trial.run(labs.of(&plain), Language::En, |_| {}).await;
     let mut verdict = verdict.expect("a verdict");
     assert_eq!(contradictions_in(sound.promise, &plain, &verdict), [""; 0]);
     (verdict.failed, verdict.sold) = (verdict.attempts, 0);
     let found = contradictions_in(sound.promise, &plain, &verdict);
     assert_found(&found, "purchases failed");
     assert_found(&found, "fewer sold than could be");
-    lab.finish().await;
+    for lab in labs.0 {
+        lab.finish().await;
+    }
 }
 
 #[test]

@@ -29,11 +29,7 @@ pub const STRATEGY: Strategy = Strategy {
     id: "reentrant-lock",
     options: &[LEASE_MS, WAIT_MS, redis_node_loss(1)],
     demonstrations: &[
-        show(
-            "watchdog",
-            Holds,
-            SMALL.stock(2).buyers(4).options(&[("lease_ms", "800"), ("pause_ms", "2000")]),
-        ),
+        show("watchdog", Holds, SMALL.stock(2).buyers(4).options(RENEWED)),
         show("redis-forgets", Oversells, ONE_UNIT.options(FORGOTTEN)),
         show("double-click", Duplicates, DOUBLE_CLICK.options(FORGOTTEN)),
         show("impatient", Undersells, IMPATIENT),
@@ -42,4 +38,7 @@ pub const STRATEGY: Strategy = Strategy {
     ..LOCK_STRATEGY
 };
 
+/// The pause is longer than the lease, and the lease than a busy machine needs to renew it.
+const RENEWED: &[(&str, &str)] =
+    &[("lease_ms", "2000"), ("pause_ms", "5000"), ("wait_ms", "20000")];
 const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("lease_ms", "800")];
