@@ -1,41 +1,37 @@
 //! Losses that an arena asks for: they leave nothing behind, and are refused where they cannot be.
 
-use super::http::with_lab;
+use super::http::{assert_text, with_lab};
+use super::verdicts::buyer;
 use crate::support::test_lab::{ARENAS, TestLab};
-use lab::{Wanted, losses::Losses, selling::Buyer};
-use serde_json::{Map, json};
+use lab::losses::Losses;
+use serde_json::json;
 use std::time::Duration;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy, split},
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
 async fn a_redis_that_does_not_start_leaves_no_folder() {
     let lab = TestLab::start("no-start:").await;
-    let wanted = Wanted {
-        strategy: "reentrant-lock".to_owned(),
-        stock: 1,
-        options: Map::from_iter([("redis_node_loss".to_owned(), 1.into())]),
-        ..Wanted::default()
-    };
-    let arena = lab.create(wanted).await.expect("an arena");
+    let arena = lab.arena("reentrant-lock", 1, json!({"redis_node_loss": 1})).await;
     let root = lab.servers.data_dir.clone().expect("a folder");
     let folder = root.join(format!("{}-1", arena.definition().id));
     // A file stands where the server would have its data.
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("redis"), "").expect("a file");
-    let answer = arena.purchase(&Buyer { name: "ann".to_owned() }, None).await;
-    assert!(answer.outcome.is_err(), "{answer:?}");
-    assert!(!folder.exists(), "{answer:?}");
+    let answer = arena.purchase(&buyer("ann"), None).await;
+    assert!(answer.outcome.is_err() && !folder.exists(), "{answer:?}");
     lab.finish().await;
 }
 
 /// The buyer hangs up, or the node crashes, while the session is made to lapse.
 #[tokio::test]
 async fn a_loss_that_is_given_up_does_not_leave_the_node_cut_off() {
-    let (echo, silent) = (listener().await, listener().await);
-    let (behind, nobody) = (address(&echo), address(&silent));
+    let listen = async || {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        (listener, address)
+    };
+    let ((echo, behind), (_silent, nobody)) = (listen().await, listen().await);
     tokio::spawn(async move {
         while let Ok((connection, _)) = echo.accept().await {
             let (mut reads, mut writes) = split(connection);
@@ -57,24 +53,14 @@ async fn a_loss_that_is_given_up_does_not_leave_the_node_cut_off() {
     assert_eq!(heard, Ok(b'?'), "the node is cut off for good");
 }
 
-async fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").await.expect("a free port")
-}
-
-fn address(listener: &TcpListener) -> String {
-    listener.local_addr().expect("an address").to_string()
-}
-
 #[tokio::test]
 async fn a_loss_that_needs_a_private_redis_is_refused_without_one() {
     let app = with_lab().await;
-    let wanted = json!({"strategy": "reentrant-lock", "stock": 1});
+    let mut wanted = json!({"strategy": "reentrant-lock", "stock": 1});
     app.post(ARENAS, wanted.clone()).await.assert(201);
-    let mut with_loss = wanted;
-    with_loss["options"] = json!({"redis_node_loss": 1});
-    let refused = app.post(ARENAS, with_loss).await;
+    wanted["options"] = json!({"redis_node_loss": 1});
+    let refused = app.post(ARENAS, wanted).await;
     refused.assert_problem(409, "strategy_unavailable");
-    let why = refused.text("detail");
-    assert!(why.contains("independent Redis servers are needed"), "{why}");
+    assert_text(&refused.body["detail"], "independent Redis servers are needed");
     app.finish().await;
 }

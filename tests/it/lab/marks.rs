@@ -1,14 +1,9 @@
 //! Marks and shape: every strategy marks its lines, shows little around them, and differs from its
 //! neighbours in the lines that matter. That marked lines run is part of the conformance suite.
 
-use lab::{
-    STRATEGIES, Strategy,
-    marks::{Excerpt, Kind, MOST_LINES, Source},
-    strategy::{
-        Language::{En, Zh},
-        Likelihood::Never,
-    },
-};
+use lab::marks::{Excerpt, Kind, MOST_LINES, Source};
+use lab::strategy::Language::{En, Zh};
+use lab::{STRATEGIES, Strategy, strategy::Likelihood::Never};
 
 /// How many lines may differ between two neighbours, on either side.
 const MOST_DIFFERENCES: usize = 25;

@@ -1,6 +1,7 @@
 //! The plays that are kept for machines without ZooKeeper.
 
 use crate::support::lessons::{TestTheatre, can_be_played, is_well_formed, lesson};
+use lab::lessons::terminal::{self, Style};
 use lab::lessons::{recorded, timeline::Timeline};
 use lab::strategy::{Language, Words};
 use serde_json::json;
@@ -11,8 +12,8 @@ const MOST_BYTES: usize = 60_000;
 
 fn steps(timeline: &Timeline) -> Vec<(usize, &str, &str)> {
     let steps = timeline.events.iter().map(|event| (event.act, event.actor, event.step));
-    // How often a queue is asked depends on the moment.
     let mut steps: Vec<_> = steps.collect();
+    // How often a queue is asked depends on the moment.
     steps.dedup();
     steps
 }
@@ -39,9 +40,6 @@ async fn the_recorded_play_is_as_the_lesson_goes_today() {
         let body = kept.body(language);
         assert!(body.recorded && body.verdict.broken && body.verdict.held, "{:?}", body.verdict);
     }
-    let shown = lab::lessons::terminal::play(
-        &kept,
-        lab::lessons::terminal::Style { language: Language::En, colours: false },
-    );
+    let shown = terminal::play(&kept, Style { language: Language::En, colours: false });
     assert!(shown.contains("This is a recording. There is no ZooKeeper."), "{shown}");
 }

@@ -1,19 +1,14 @@
 //! The words of the lessons: nothing is missing, nothing is left over. And the marks.
 
-use lab::lessons::{
-    LESSONS,
-    lesson::{Kind, Lesson},
-};
+use lab::lessons::{LESSONS, code::SOURCES, lesson::Kind};
 use lab::{marks, strategy::Language, texts};
 use std::collections::BTreeSet;
 
 /// What came of a step.
 const OUTCOMES: [&str; 6] = ["in", "out", "freed", "late", "left", "none"];
 
-fn source_of(lesson: &Lesson) -> &'static str {
-    let prefix = format!("crates/lab/src/lessons/{}_", lesson.id);
-    let mut sources = lab::lessons::code::SOURCES.iter();
-    sources.find(|(file, _)| file.starts_with(&prefix)).expect("a source").1
+fn of_act(key: &str) -> (Option<&str>, &str) {
+    key.split_once('.').map_or((None, key), |(act, rest)| (Some(act), rest))
 }
 
 #[test]
@@ -27,26 +22,20 @@ fn every_key_is_of_something_in_its_lesson() {
         assert_eq!(keys("Marks"), acts, "{id}");
         assert_eq!(keys("Options"), lesson.options.iter().map(|knob| knob.name).collect(), "{id}");
         assert!(keys("Cast").iter().all(|actor| lesson.actor(actor).is_some()), "{id}");
-        let source = source_of(lesson);
+        let prefix = format!("crates/lab/src/lessons/{id}_");
+        let (_, source) = SOURCES.iter().find(|(file, _)| file.starts_with(&prefix)).expect(id);
         let is_written = |step: &str| {
             source.contains(&format!("\"{step}\"")) || ["refused", "give-back"].contains(&step)
         };
         for key in keys("Steps") {
-            let parts: Vec<&str> = key.split('.').collect();
-            let parts = match parts.split_last() {
-                Some((last, rest)) if OUTCOMES.contains(last) => rest,
-                _ => &parts[..],
-            };
-            let (step, act) = match parts {
-                [step] => (step, None),
-                [act, step] => (step, Some(act)),
-                _ => panic!("{id}: {key}"),
-            };
+            let whole = key.rsplit_once('.').filter(|(_, last)| OUTCOMES.contains(last));
+            let step = whole.map_or(key, |(step, _)| step);
+            let (act, step) = of_act(step);
             assert!(is_written(step), "{id}: no step {key}");
             assert!(act.is_none_or(|act| acts.contains(act)), "{id}: no act of {key}");
         }
         for key in keys("Endings") {
-            let (act, how) = key.split_once('.').map_or((None, key), |(act, how)| (Some(act), how));
+            let (act, how) = of_act(key);
             let is_known = ["broken", "held"].contains(&how) || is_written(how);
             assert!(is_known && act.is_none_or(|act| acts.contains(act)), "{id}: {key}");
         }
@@ -65,9 +54,8 @@ fn every_act_has_its_words_and_its_marked_line() {
             assert!(!act.marks.is_empty(), "{id}/{}", act.id);
             let marked = act.excerpts(lesson, Language::En);
             assert_eq!(marked.len(), act.marks.len(), "{id}: {:?}", act.marks);
-            for marked in marked {
-                assert!(marked.lines().count() <= marks::MOST_LINES, "{marked:?}");
-            }
+            let is_short = |one: &marks::Excerpt| one.lines().count() <= marks::MOST_LINES;
+            assert!(marked.iter().all(is_short), "{id}: {marked:?}");
         }
         let kinds: Vec<Kind> = lesson.acts.iter().map(|act| act.kind).collect();
         assert_eq!(kinds.first(), Some(&Kind::Failure), "{id}");
