@@ -8,20 +8,8 @@ use std::io;
 
 const LIMIT: usize = 16 * 1024;
 const SALES: &str = "/api/v1/admin/sales";
-
-async fn send(
-    app: &TestApp,
-    token: &str,
-    (method, path): (&str, &str),
-    kind: &str,
-    body: impl Into<Body>,
-) -> Reply {
-    let ask = app.ask(method, path).bearer(token).body(body);
-    match kind {
-        "" => ask.await,
-        kind => ask.header("content-type", kind).await,
-    }
-}
+const KIND: &str = "content-type";
+const JSON: &str = "application/json";
 
 /// A body that does not say how long it is.
 fn chunked(bytes: &[u8]) -> Body {
@@ -90,27 +78,26 @@ async fn a_wrong_sale_is_not_created() {
     for member in "price_cents original_price_cents stock per_user_limit".split(' ') {
         wrong.extend(pairs(json!({ member: not_integers() })));
     }
-    let mut bodies = Vec::new();
-    for (member, value) in wrong {
+    let with = |members: &[(&str, Value)]| {
         let mut body = good.clone();
-        body[&member] = value;
-        bodies.push(body);
-    }
+        members.iter().for_each(|(member, value)| body[member] = value.clone());
+        body
+    };
+    let mut bodies: Vec<Value> =
+        wrong.iter().map(|(name, wrong)| with(&[(name, wrong.clone())])).collect();
     for missing in ["title", "price_cents", "stock"] {
         let mut body = good.clone();
         body.as_object_mut().expect("an object").remove(missing);
         bodies.push(body);
     }
     // A window that closes before it opens, or as it opens.
-    for window in [
+    for [opens_at, closes_at] in [
         ["2030-01-01T00:00:00Z", "2029-12-31T23:59:59Z"],
         ["2030-01-01T00:00:00Z", "2030-01-01T00:00:00Z"],
         ["2030-01-01T00:00:00Z", "2030-01-01T08:00:00+08:00"],
         ["2030-01-01T00:00:00-01:00", "2030-01-01T00:30:00Z"],
     ] {
-        let mut body = good.clone();
-        (body["opens_at"], body["closes_at"]) = (json!(window[0]), json!(window[1]));
-        bodies.push(body);
+        bodies.push(with(&[("opens_at", json!(opens_at)), ("closes_at", json!(closes_at))]));
     }
     for body in bodies {
         let reply = app.admin("POST", SALES, Some(body.clone())).await;
@@ -208,11 +195,12 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
     let stage = Stage::new().await;
     let app = &stage.app;
     for (token, Route { method, path, body, .. }) in stage.changing() {
+        let post = |body| app.ask(method, &path).bearer(token).header(KIND, JSON).body(body);
         for size in [LIMIT + 1, 60 * LIMIT] {
             let mut large = body.as_bytes().to_vec();
             large.resize(size, b' ');
             for body in [chunked(&large), Body::from(large)] {
-                let reply = send(app, token, (method, &path), "application/json", body).await;
+                let reply = post(body).await;
                 let what = format!("{size} bytes: {method} {path}");
                 reply.assert_problem_at(&what, 413, "too_large");
                 // Its body is left unread: the next request needs another connection.
@@ -234,8 +222,8 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
     let mut exact = br#"{"title":"b","price_cents":1,"stock":1}"#.to_vec();
     exact.resize(LIMIT, b' ');
     for body in [chunked(&exact), Body::from(exact)] {
-        let reply = send(app, ADMIN_TOKEN, ("POST", SALES), "application/json", body).await;
-        reply.assert(StatusCode::CREATED);
+        let post = app.ask("POST", SALES).bearer(ADMIN_TOKEN).header(KIND, JSON);
+        post.body(body).await.assert(201);
     }
     stage.app.finish().await;
 }
@@ -245,26 +233,27 @@ async fn a_body_has_to_be_json_and_to_be_called_so() {
     let stage = Stage::new().await;
     let app = &stage.app;
     for (token, Route { method, path, body, .. }) in stage.changing() {
+        let post = |body| app.ask(method, &path).bearer(token).body(body);
         if body.is_empty() {
             // No body is taken, so one that wants something is refused rather than ignored.
             for unwanted in [r#"{"quantity":5}"#, "[]", "null", "quantity=5"] {
                 for body in [Body::from(unwanted), chunked(unwanted.as_bytes())] {
-                    let reply = send(app, token, (method, &path), "application/json", body).await;
-                    assert_refused(&reply, &path);
+                    assert_refused(&post(body).header(KIND, JSON).await, &path);
                 }
             }
             continue;
         }
-        for kind in ["", "text/plain", "application/x-www-form-urlencoded"] {
-            let reply = send(app, token, (method, &path), kind, body).await;
+        let post = || post(Body::from(body));
+        post().await.assert_problem_at(&path, 415, "unsupported_media_type");
+        for kind in ["text/plain", "application/x-www-form-urlencoded"] {
             let what = format!("{kind}: {method} {path}");
-            reply.assert_problem_at(&what, 415, "unsupported_media_type");
+            post().header(KIND, kind).await.assert_problem_at(&what, 415, "unsupported_media_type");
         }
     }
     stage.assert_unchanged().await;
-    let path = format!("{SALES}/{}/stock", stage.sale);
-    for kind in ["application/json", "Application/JSON; charset=utf-8"] {
-        send(app, ADMIN_TOKEN, ("POST", &path), kind, r#"{"add":1}"#).await.assert(200);
+    for kind in [JSON, "Application/JSON; charset=utf-8"] {
+        let add = app.ask("POST", &format!("{SALES}/{}/stock", stage.sale)).bearer(ADMIN_TOKEN);
+        add.header(KIND, kind).body(r#"{"add":1}"#).await.assert(200);
     }
 }
 
@@ -281,11 +270,8 @@ async fn a_malformed_id_is_nothing_that_exists() {
     let junk = NO_IDS.replace("LONG", &"9".repeat(1_000));
     for id in junk.replace("SALE", sale).replace("ORDER", &stage.order).split(' ') {
         for route in Route::all(id, id).filter(|route| route.has_id) {
-            let ask = route.ask(app).bearer(stage.token_for(&route));
-            assert_refused(
-                &within_patience(ask).await,
-                &format!("{} {}", route.method, route.path),
-            );
+            let reply = within_patience(route.ask(app).bearer(stage.token_for(&route))).await;
+            assert_refused(&reply, &format!("{} {}", route.method, route.path));
         }
         if !id.contains(['{', ';']) {
             assert_refused(&shopper.get(&format!("/api/v1/orders?after={id}")).await, id);

@@ -74,9 +74,7 @@ async fn a_sale_tells_its_changes() {
     let mut later = open(of_sale(&app, &sale)).await;
     assert_eq!(next_sale(&mut later).await, json!([1, "ended"]));
     within_patience(of_sale(&app, UNKNOWN)).await.assert_problem(404, "sale_not_found");
-    let posted = app.ask("POST", &format!("/api/v1/sales/{sale}/events")).await;
-    posted.assert_problem(405, "method_not_allowed");
-    drop((events, later));
+    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

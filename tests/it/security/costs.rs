@@ -13,21 +13,18 @@ async fn ids_that_nobody_knows_take_few_connections_to_postgres() {
     let mut locker = app.database.connect().await;
     let lock = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE";
     locker.execute(lock).await.expect("a lock");
-    let calls: Vec<_> = (0..CALLERS)
-        .map(|number| {
-            let path = format!("/api/v1/sales/{}", 1_000_000 + number);
-            match number % 2 {
-                0 => app.shopper().ask("GET", &path).into_future(),
-                _ => app.shopper().ask("POST", &format!("{path}/orders")).into_future(),
-            }
-        })
-        .collect();
-    let asking = tokio::spawn(all_at_once(calls.into_iter()));
+    let ask = |number| {
+        let (method, rest) = if number % 2 == 0 { ("GET", "") } else { ("POST", "/orders") };
+        app.shopper()
+            .ask(method, &format!("/api/v1/sales/{}{rest}", 1_000_000 + number))
+            .into_future()
+    };
+    let asking = tokio::spawn(all_at_once((0..CALLERS).map(ask).collect::<Vec<_>>().into_iter()));
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'
+            AND query LIKE '%FROM sales WHERE id = $1'";
     let mut most = 0;
     while !asking.is_finished() {
-        let waiting = "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND wait_event_type = 'Lock'
-                AND query LIKE '%FROM sales WHERE id = $1'";
         most = most.max(app.number(waiting).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

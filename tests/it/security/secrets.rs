@@ -16,8 +16,8 @@ async fn be_hostile(program: &Program) -> String {
     let token = opened.text("token");
     let title = format!("a title\n{FORGED}\n{{\"level\":\"ERROR\"}}");
     let sale = json!({"title": title, "price_cents": 1, "stock": 5});
-    let created = ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN).json(sale).await;
-    created.assert(201);
+    let create = ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN);
+    let created = create.json(sale).await.must_be(201);
     let sale = created.text("id");
     let buy = || ask("POST", &format!("/api/v1/sales/{sale}/orders")).bearer(token);
     let unescaped = "/%0d%0a2026-01-01T00:00:00Z%20INFO%20the%20shop%20was%20sold";
@@ -59,8 +59,8 @@ async fn what_clients_send_forges_no_line_of_the_log_and_no_secret_gets_there() 
         let log = program.stderr();
         program.terminate().await;
         for line in log.lines() {
-            assert!(!line.trim_start().starts_with(FORGED), "{line}");
-            assert!(!line.contains('\u{1b}'), "{line:?}");
+            let is_forged = line.trim_start().starts_with(FORGED);
+            assert!(!is_forged && !line.contains('\u{1b}'), "{line:?}");
             if format == "json" {
                 let entry: Value = serde_json::from_str(line).expect("JSON");
                 assert!(entry["level"].is_string() && entry["timestamp"].is_string());
@@ -100,9 +100,8 @@ async fn no_error_and_no_help_tells_a_password() {
         command.envs([("TOKEN_SECRET", secret.as_str()), ("ADMIN_TOKEN", PASSWORD)]);
         command.env("RUST_LOG", "debug");
         let ended = home.finish(command).await;
-        let said = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(!said.is_empty(), "{call}");
-        assert!(!said.contains(PASSWORD), "{call}: {said}");
+        let said = ended.stdout + &ended.stderr;
+        assert!(!said.is_empty() && !said.contains(PASSWORD), "{call}: {said}");
         assert_eq!(ended.code == Some(0), parts[0].contains("--help"), "{said}");
     }
 }
