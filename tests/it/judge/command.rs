@@ -46,22 +46,18 @@ async fn what_cannot_be_judged_exits_with_2_and_says_why() {
     let ended = home.run(&words).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{ended:?}");
     assert!(ended.stderr.contains("adapter: order: missing field `request`"), "{ended:?}");
-    let cases: [(&str, &[&str]); 5] = [
-        ("judge http://192.0.2.1:9", &["192.0.2.1 is not this machine", "--allow-remote"]),
-        ("judge https://127.0.0.1:1", &["is no http:// URL"]),
-        ("judge http://127.0.0.1:1", &["setup[0]: POST /reset: "]),
-        ("judge --history nowhere.jsonl", &["nowhere.jsonl: "]),
-        (
-            "judge http://127.0.0.1:1 --orders-sql postgres://192.0.2.1/x",
-            &["has a URL but no SELECT"],
-        ),
-    ];
-    for (words, why) in cases {
-        home.run(words).await.assert_refused(why);
-    }
     let sale = BuggySale::start(Manner::Right);
-    let fails = sale.url() + " --kill false";
-    home.run(&format!("judge {fails}")).await.assert_refused(&["--kill \"false\": exit status: 1"]);
+    for (words, why) in [
+        ("http://192.0.2.1:9", "192.0.2.1 is not this machine"),
+        ("http://192.0.2.1:9", "--allow-remote"),
+        ("https://127.0.0.1:1", "is no http:// URL"),
+        ("http://127.0.0.1:1", "setup[0]: POST /reset: "),
+        ("--history nowhere.jsonl", "nowhere.jsonl: "),
+        ("http://127.0.0.1:1 --orders-sql postgres://192.0.2.1/x", "has a URL but no SELECT"),
+        (&(sale.url() + " --kill false"), "--kill \"false\": exit status: 1"),
+    ] {
+        home.run(&format!("judge {words}")).await.assert_refused(&[why]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,19 +78,18 @@ async fn this_program_holds_before_its_own_judge() {
     let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/adapters/flash-sale.json");
     let patient = "--stock 30 --buyers 80 --timeout 60 --settle 60";
     let words = format!("judge {} --adapter {adapter} {patient}", program.base);
-    let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
-    command.env("ADMIN_TOKEN", ADMIN_TOKEN);
-    let ended = home.finish(command).await;
+    let judge = async |more: &[&str]| {
+        let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
+        command.args(more).env("ADMIN_TOKEN", ADMIN_TOKEN);
+        home.finish(command).await
+    };
+    let ended = judge(&[]).await;
     ended.assert_done();
     assert!(ended.stdout.contains("stored    30 orders, 0 units remaining"), "{ended:?}");
 
     // The same orders, read from its database.
     let url = &settings_of(servers, &database, "judged:")[0].1;
     let query = "SELECT id, user_id FROM orders WHERE sale_id = (SELECT max(id) FROM sales)";
-    let sql = format!("{url} {query}");
-    let words = words.split(' ').chain(["--orders-sql", &sql]).collect::<Vec<_>>();
-    let mut command = home.command(&words);
-    command.env("ADMIN_TOKEN", ADMIN_TOKEN);
-    home.finish(command).await.assert_done();
+    judge(&["--orders-sql", &format!("{url} {query}")]).await.assert_done();
     program.terminate().await;
 }

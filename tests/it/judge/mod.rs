@@ -5,19 +5,20 @@ mod adapters;
 mod command;
 mod history;
 
-use crate::support::buggy_sale::{BuggySale, Manner, kinds};
-use judge::history::{Meaning, Phase};
-use judge::report::{Report, Verdict};
+use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds};
+use judge::history::{Meaning, Phase, Request, Row};
+use judge::report::Verdict;
 use judge::verdict::Kind::{self, *};
 use std::time::Duration;
 
 /// Everything that is wrong is found, nothing else is, and it is proved by the buyers concerned.
-async fn is_caught(manner: Manner, expected: &[Kind]) {
+async fn is_caught<const N: usize>((manner, expected): (Manner, [Kind; N])) {
     let sale = BuggySale::start(manner);
     // What this server has not done at once, it will never do.
     let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
     let (report, _) = judged.expect("a verdict");
-    assert_eq!((report.verdict, &kinds(&report)[..]), (Verdict::Broken, expected), "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Broken, "{report:#?}");
+    assert_eq!(kinds(&report), expected, "{report:#?}");
     let wronged = sale.wronged();
     for finding in &report.findings {
         let mut requests = finding.requests.iter();
@@ -40,76 +41,55 @@ async fn is_caught(manner: Manner, expected: &[Kind]) {
     }
 }
 
-macro_rules! caught {
-    ($($name:ident: $manner:ident => [$($kind:ident),+],)+) => {
-        $(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                is_caught(Manner::$manner, &[$($kind),+]).await;
-            }
-        )+
-    };
-}
-
-caught! {
-    three_units_too_many: Oversells => [Oversold],
-    two_units_for_one_buyer: SellsTwice => [SoldTwice],
-    one_id_for_several_orders: GivesAnIdTwice => [OrderIdTwice],
-    an_acknowledged_order_that_is_not_stored: Forgets => [AcknowledgedAndLost],
-    a_stored_order_that_was_refused: StoresWhatItRefuses => [StoredNotAcknowledged],
-    a_key_that_was_sold_and_then_sold_out: TakesAKeyBack => [KeyAnsweredDifferently],
-    units_that_a_failure_keeps: LosesUnits => [Undersold, FalseSoldOut],
-    buyers_who_are_locked_out_by_a_failure: MarksBeforeItFails => [Undersold],
-    a_count_that_is_wrong: Miscounts => [WrongRemaining],
-    units_that_a_kill_keeps: HangsBeforeStoring => [Undersold, FalseSoldOut],
+cases! { is_caught:
+    three_units_too_many => (Oversells, [Oversold]),
+    two_units_for_one_buyer => (SellsTwice, [SoldTwice]),
+    one_id_for_several_orders => (GivesAnIdTwice, [OrderIdTwice]),
+    an_acknowledged_order_that_is_not_stored => (Forgets, [AcknowledgedAndLost]),
+    a_stored_order_that_was_refused => (StoresWhatItRefuses, [StoredNotAcknowledged]),
+    a_key_that_was_sold_and_then_sold_out => (TakesAKeyBack, [KeyAnsweredDifferently]),
+    units_that_a_failure_keeps => (LosesUnits, [Undersold, FalseSoldOut]),
+    buyers_who_are_locked_out_by_a_failure => (MarksBeforeItFails, [Undersold]),
+    a_count_that_is_wrong => (Miscounts, [WrongRemaining]),
+    units_that_a_kill_keeps => (HangsBeforeStoring, [Undersold, FalseSoldOut]),
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_that_a_kill_loses() {
-    let sale = BuggySale::start(Manner::KeepsNothing);
+    let sale = BuggySale::start(KeepsNothing);
     let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
     let (report, history) = judged.expect("a verdict");
-    let lost = |report: &Report| {
-        let found = report.findings.iter().find(|finding| finding.kind == AcknowledgedAndLost);
-        found.expect("lost orders").clone()
-    };
+    let lost = report.findings.iter().find(|finding| finding.kind == AcknowledgedAndLost);
     let stored = history.stored.expect("what is stored").orders;
-    for request in lost(&report).requests {
-        let is_it = |row: &judge::history::Row| Some(&row.order_id) == request.order_id.as_ref();
-        assert!(!stored.iter().any(|row| is_it(row) && row.user == request.user), "{request:?}");
+    for Request { user, order_id, .. } in &lost.expect("lost orders").requests {
+        let is_it = |row: &Row| row.user == *user && Some(&row.order_id) == order_id.as_ref();
+        assert!(!stored.iter().any(is_it), "{order_id:?} of {user}");
     }
 }
 
 /// Everybody has an order when this one comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_order_that_is_stored_late() {
-    let sale = BuggySale::start(Manner::StoresAgain);
+    let sale = BuggySale::start(StoresAgain);
     let (report, _) = sale.judged(|config| config.buyers = 40).await.expect("a verdict");
     assert_eq!(kinds(&report), [SoldTwice, StoredNotAcknowledged], "{report:#?}");
 }
 
-macro_rules! holds {
-    ($($name:ident: $manner:ident,)+) => {
-        $(
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                BuggySale::start(Manner::$manner).must_hold(3).await;
-            }
-        )+
-    };
+async fn holds(manner: Manner) {
+    BuggySale::start(manner).must_hold(3).await;
 }
 
-holds! {
-    a_right_server_holds: Right,
-    a_slow_server_holds: Slow,
-    a_busy_server_holds: Busy,
-    a_server_that_stores_later_holds: StoresLater,
-    a_server_that_knows_no_key_holds: KnowsNoKey,
-    a_server_that_is_killed_with_answers_unsent_holds: HangsAfterStoring,
+cases! { holds:
+    a_right_server_holds => Right,
+    a_slow_server_holds => Slow,
+    a_busy_server_holds => Busy,
+    a_server_that_stores_later_holds => StoresLater,
+    a_server_that_knows_no_key_holds => KnowsNoKey,
+    a_server_that_is_killed_with_answers_unsent_holds => HangsAfterStoring,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_are_served_too() {
-    let judged = BuggySale::start(Manner::Right).judged(|config| config.slow_client = 0.5).await;
+    let judged = BuggySale::start(Right).judged(|config| config.slow_client = 0.5).await;
     assert_eq!(judged.expect("a verdict").0.verdict_in_words(), "held");
 }
