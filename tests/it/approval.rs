@@ -166,7 +166,6 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     assert_eq!(app.number("SELECT epoch FROM sales").await, 1, "it was rebuilt");
     let mut delete = redis::cmd("FUNCTION");
     app.in_redis::<()>(delete.arg("DELETE").arg(format!("flash_sale_{other}"))).await;
-    app.finish().await;
 }
 
 /// The cache may still hold a late answer of the process that was there before.

@@ -231,7 +231,7 @@ async fn a_lost_log_entry_is_named() {
         // The other two are written, and then it shows.
         let writer = app.another(Options::default()).await;
         let (_, lost) = orders.swap_remove(1);
-        TestApp::all_written(&orders).await;
+        all_written(&orders).await;
         let nowhere = "accepted orders that are neither live in postgres nor waiting: 1";
         let expected = match counted {
             true => format!("{nowhere} (for example {lost})"),

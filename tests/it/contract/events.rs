@@ -74,7 +74,6 @@ async fn a_sale_tells_its_changes() {
     let mut later = open(of_sale(&app, &sale)).await;
     assert_eq!(next_sale(&mut later).await, json!([1, "ended"]));
     within_patience(of_sale(&app, UNKNOWN)).await.assert_problem(404, "sale_not_found");
-    app.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -62,7 +62,7 @@ pub fn assert_text(found: &Value, part: &str) {
     assert!(found.as_str().is_some_and(|text| text.contains(part)), "no {part} in {found:#}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strategies_are_listed_in_the_language_of_the_reader() {
     let app = with_lab().await;
     let list = async |query: &str, language: &str| {
@@ -91,10 +91,9 @@ async fn strategies_are_listed_in_the_language_of_the_reader() {
     assert_has(&chinese.body["strategies"][1], json!({"title": mutex.title(Zh)}));
     let options = english.body["options"].as_array().map(Vec::len);
     assert!(options >= Some(7), "{options:?}");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_arena_from_creation_to_deletion() {
     let app = with_lab().await;
     let sale = app.sale(3, json!({})).await;
@@ -135,10 +134,9 @@ async fn an_arena_from_creation_to_deletion() {
     assert_eq!(app.number("SELECT count(*) FROM public.orders").await, 0);
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let app = with_lab().await;
     let options = json!({"work_ms": 20});
@@ -166,10 +164,9 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let [a, b] = ["a", "b"].map(|side| collision[side]["order_id"].as_str());
     assert!(a.is_some() && b.is_some() && a != b, "{collision:#}");
     assert_eq!(collision["place"], "the stock is read");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_takes_a_node_away_and_it_comes_back() {
     let app = with_lab().await;
     let options = json!({"crash_at": "the stock is written", "crash_node": 1, "restart_ms": 3_000});
@@ -183,10 +180,9 @@ async fn a_crash_takes_a_node_away_and_it_comes_back() {
     let verdict = app.verdict(&arena).await;
     assert_eq!(verdict["sold"], 3, "{verdict:#}");
     assert_eq!(verdict["notes"]["node crashed"], 1, "{verdict:#}");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_input_is_refused_and_nothing_is_created() {
     let app = with_lab().await;
     let good = json!({"strategy": "naive", "stock": 5});
@@ -233,10 +229,9 @@ async fn bad_input_is_refused_and_nothing_is_created() {
             reply.assert_problem_at(&path, 404, "arena_not_found");
         }
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn arenas_are_bounded_and_too_old_ones_go() {
     let app = with_lab().await;
     let create = async || app.post(ARENAS, json!({"strategy": "naive", "stock": 1})).await;
@@ -255,10 +250,9 @@ async fn arenas_are_bounded_and_too_old_ones_go() {
     let count = format!("SELECT count(*) FROM lab.arenas WHERE id = '{old}'");
     wait_for!(app.number(&count).await == 0);
     app.get(&format!("{ARENAS}/{old}/verdict")).await.assert_problem(404, "arena_not_found");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_lab_none_of_its_routes_is_there() {
     let app = TestApp::start().await;
     let mut routes = documented("", "0123456789abcdef0123456789abcdef");
@@ -273,10 +267,9 @@ async fn without_a_lab_none_of_its_routes_is_there() {
     for page in "/lab /lab/lessons /lab/lessons/b03 /lab/locks /lab/ids".split(' ') {
         assert_eq!(app.get(page).await.status, 404, "{page}");
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_is_a_page_that_runs_nothing() {
     let app = with_lab().await;
     let mut ids = Vec::new();
@@ -302,5 +295,4 @@ async fn a_report_is_a_page_that_runs_nothing() {
     ] {
         app.get(&path(&query)).await.assert(status);
     }
-    app.finish().await;
 }

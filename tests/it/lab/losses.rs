@@ -53,7 +53,7 @@ async fn a_loss_that_is_given_up_does_not_leave_the_node_cut_off() {
     assert_eq!(heard, Ok(b'?'), "the node is cut off for good");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_that_needs_a_private_redis_is_refused_without_one() {
     let app = with_lab().await;
     let mut wanted = json!({"strategy": "reentrant-lock", "stock": 1});
@@ -62,5 +62,4 @@ async fn a_loss_that_needs_a_private_redis_is_refused_without_one() {
     let refused = app.post(ARENAS, wanted).await;
     refused.assert_problem(409, "strategy_unavailable");
     assert_text(&refused.body["detail"], "independent Redis servers are needed");
-    app.finish().await;
 }

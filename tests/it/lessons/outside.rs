@@ -10,7 +10,7 @@ async fn play(app: &TestApp, lesson: &str, body: Option<Value>) -> Reply {
     app.ask("POST", &format!("{LESSONS}/{id}/play?{query}")).maybe_json(body).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lessons_are_listed_and_played() {
     let app = with_lab().await;
     let list = app.get(LESSONS).await.must_be(200);
@@ -62,10 +62,9 @@ async fn lessons_are_listed_and_played() {
 
     let ids = app.get("/api/v1/lab/ids?lang=zh").await.must_be(200);
     assert_eq!(ids.body["sections"].as_array().map(Vec::len), Some(6));
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_play_is_streamed_as_it_happens() {
     let app = with_lab().await;
     let ask = app.ask("POST", &format!("{LESSONS}/b07/play"));
@@ -78,10 +77,9 @@ async fn a_play_is_streamed_as_it_happens() {
     let told = events.rsplit(|(name, _)| name != "step").nth(1).expect("steps");
     let told: Value = told.iter().map(|(_, step)| step.clone()).collect();
     assert_eq!(told, whole["events"]);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_are_refused_clearly() {
     let app = with_lab().await;
     let bad = json!([
@@ -96,10 +94,9 @@ async fn bad_requests_are_refused_clearly() {
     play(&app, "b12?lang=fr", None).await.assert_problem(422, "invalid");
     play(&app, "b99", None).await.assert_problem(404, "lesson_not_found");
     play(&app, "b09", None).await.assert_problem(409, "lesson_unavailable");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_few_are_played_at_once() {
     let app = with_lab().await;
     let slow = json!({"options": {"lease_ms": 50, "pause_ms": 1_500}});
@@ -109,10 +106,9 @@ async fn only_a_few_are_played_at_once() {
     for reply in refused {
         assert!(reply.code() == "rate_limited" && reply.body["retry_after_ms"].is_u64());
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminal_shows_the_same_timeline() {
     let home = Home::new();
     let on_two = "TWO HOLD THE LOCK: alice, carol|=> BROKEN|=> HELD|DEL lock:phone|(integer) 1|\
