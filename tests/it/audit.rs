@@ -229,7 +229,7 @@ async fn a_lost_log_entry_is_named() {
             add_in_redis(&app, &sale, "pending", -1).await;
         }
         // The other two are written, and then it shows.
-        let writer = app.another(Options::default()).await;
+        let _writer = app.another(Options::default()).await;
         let (_, lost) = orders.swap_remove(1);
         all_written(&orders).await;
         let nowhere = "accepted orders that are neither live in postgres nor waiting: 1";

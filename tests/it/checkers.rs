@@ -124,6 +124,11 @@ fn did(run: &mut Evidence, operation: Operation) {
     run.history.operations.push(operation);
 }
 
+fn did_after_loss(run: &mut Evidence, operation: Operation) {
+    run.redis_lost_data = true;
+    did(run, operation);
+}
+
 fn has(run: &mut Evidence, id: i64, user: u32, status: OrderStatus) {
     run.rows.push(row(id, user, status));
 }
@@ -141,8 +146,7 @@ fn lose(run: &mut Evidence, lost: i64) {
 
 /// Redis loses an order that only the retry after this answer has named.
 fn lose_unheard(run: &mut Evidence, first: Answer) {
-    run.redis_lost_data = true;
-    did(run, buy(60, 9, first, NO_ORDER));
+    did_after_loss(run, buy(60, 9, first, NO_ORDER));
     did(run, buy(90, 9, AlreadyOrdered, 300));
     lose(run, 0);
 }
@@ -152,7 +156,7 @@ fn change_stock(run: &mut Evidence, add: i16, answer: Answer) {
 }
 
 fn leave_one(run: &mut Evidence) {
-    (run.rows[2].status, run.rows[2].has_payment) = (Expired, false);
+    run.rows[2] = row(103, 3, Expired);
     run.history.operations.retain(|one| one.order != 103);
     run.sales[0].taken = 1;
     run.redis[0].live.pop();
@@ -163,18 +167,20 @@ fn read(at: u64, answer: Answer) -> Operation {
     operation(at, Read, answer, 101)
 }
 
+fn pry(answer: Answer) -> Operation {
+    Operation { user: 2, ..operation(80, Pry, answer, 101) }
+}
+
 /// User 5 is told of an order of theirs, asked for in this time (in µs).
 fn accepted_between(run: &mut Evidence, invoked: u64, completed: u64) {
     has(run, 104, 5, Expired);
-    let asked = buy(42, 5, Accepted, 104);
-    did(run, Operation { invoked, completed, ..asked });
+    did(run, Operation { invoked, completed, ..buy(42, 5, Accepted, 104) });
 }
 
 /// After a loss of data the first order of a key gives way to a second, which ends like this.
 fn give_way(run: &mut Evidence, end: OrderStatus) {
-    run.redis_lost_data = true;
     has(run, 105, 1, end);
-    did(run, keyed(5, buy(70, 1, Accepted, 105)));
+    did_after_loss(run, keyed(5, buy(70, 1, Accepted, 105)));
 }
 
 type Change = fn(&mut Evidence);
@@ -185,9 +191,7 @@ const BREAKS: &[(Checker, Change)] = &[
     (NoOversell, |run| run.sales[0].stock = 1),
     (NoDuplicate, |run| run.snapshots[0].users_over_limit = 1),
     (NoDuplicate, |run| run.rows[2].user = run.rows[0].user),
-    (AcceptedIsOneRow, |run| {
-        run.rows.remove(1);
-    }),
+    (AcceptedIsOneRow, |run| run.rows.retain(|row| row.id != 102)),
     // The row is there, but somebody else's.
     (AcceptedIsOneRow, |run| run.rows[1].user = run.rows[0].user),
     // The documented loss is allowed only where it is documented, and only for a few.
@@ -234,23 +238,16 @@ const BREAKS: &[(Checker, Change)] = &[
     (NothingReverts, |run| did(run, read(80, Is(Expired)))),
     (NothingReverts, |run| did(run, read(80, OrderNotFound))),
     // Told that it is paid; the database says otherwise.
-    (NothingReverts, |run| {
-        (run.rows[0].status, run.rows[0].has_payment) = (Expired, false);
-    }),
+    (NothingReverts, |run| run.rows[0] = row(101, 1, Expired)),
     (NothingReverts, |run| run.rows[1].has_payment = true),
     // Out of sight is excused only while Redis had lost the order and it was no row.
     (NothingReverts, |run| did(run, read(15, OrderNotFound))),
-    (NothingReverts, |run| {
-        run.redis_lost_data = true;
-        did(run, read(90, OrderNotFound));
-    }),
+    (NothingReverts, |run| did_after_loss(run, read(90, OrderNotFound))),
     (SameKeySameOrder, |run| {
         has(run, 105, 1, Expired);
         did(run, keyed(5, buy(70, 1, Accepted, 105)));
     }),
-    (SameKeySameOrder, |run| {
-        did(run, keyed(5, buy(70, 1, AlreadyOrdered, 101)));
-    }),
+    (SameKeySameOrder, |run| did(run, keyed(5, buy(70, 1, AlreadyOrdered, 101)))),
     (SameKeySameOrder, |run| give_way(run, Expired)),
     (TerminalInTime, |run| run.settled.after = None),
     (TerminalInTime, |run| run.late.push("an instance sold nothing".to_owned())),
@@ -263,15 +260,8 @@ const BREAKS: &[(Checker, Change)] = &[
     (OnlyWhileOpen, |run| accepted_between(run, 42_000, 43_000)),
     (OrdersArePrivate, |run| did(run, pry(Is(Paid)))),
     (OrdersArePrivate, |run| did(run, pry(Conflict))),
-    (DocumentedAnswers, |run| {
-        did(run, buy(80, 4, Undocumented(500), NO_ORDER));
-    }),
+    (DocumentedAnswers, |run| did(run, buy(80, 4, Undocumented(500), NO_ORDER))),
 ];
-
-fn pry(answer: Answer) -> Operation {
-    let user = 2;
-    Operation { user, ..operation(80, Pry, answer, 101) }
-}
 
 const SOUND: &[Change] = &[
     |_| {},
@@ -296,15 +286,8 @@ const SOUND: &[Change] = &[
     // The same key: one purchase, asked for twice.
     |run| did(run, keyed(5, buy(10, 1, Accepted, 101))),
     // At the same time as the payment, both answers are right.
-    |run| {
-        let mut overlapping = read(30, Is(PendingPayment));
-        overlapping.completed = 31_500;
-        did(run, overlapping);
-    },
-    |run| {
-        run.redis_lost_data = true;
-        did(run, read(15, OrderNotFound));
-    },
+    |run| did(run, Operation { completed: 31_500, ..read(30, Is(PendingPayment)) }),
+    |run| did_after_loss(run, read(15, OrderNotFound)),
     // Another key is another purchase, and hears of the first.
     |run| did(run, keyed(6, buy(70, 1, AlreadyOrdered, 101))),
     |run| give_way(run, Rejected),

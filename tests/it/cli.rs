@@ -17,13 +17,6 @@ pub async fn sale_for_loads(program: &Program) -> String {
     id.expect("an id").to_owned()
 }
 
-async fn minted(home: &Home, users: usize) -> Vec<Value> {
-    let file = home.0.join("tokens.json");
-    let ended = home.run(&format!("tokens --users {users} --out {}", file.display())).await;
-    assert_eq!(ended.assert_done().stdout, "");
-    serde_json::from_slice(&fs::read(&file).expect("the tokens")).expect("JSON")
-}
-
 /// Where people come in, with tokens of the secret that the program has made for itself.
 pub fn entrance(home: &Home, program: &Program) -> Entrance {
     let secret = fs::read_to_string(home.data().join("token_secret"));
@@ -85,8 +78,8 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     let here = entrance(&home, &program);
     assert_kept(&here, &mut bought).await;
     // Seeding again makes no new sales.
-    let ids = |sales: Vec<Value>| {
-        HashSet::<Value>::from_iter(sales.iter().map(|sale| sale["id"].clone()))
+    let ids = |sales: Vec<Value>| -> HashSet<Value> {
+        sales.iter().map(|sale| sale["id"].clone()).collect()
     };
     assert_eq!(ids(sales(&program).await), ids(found));
     assert_eq!(assert_sound(&home, &sale).await["live"], 100);
@@ -126,7 +119,11 @@ async fn commands_work_without_a_server_and_beside_one() {
     assert!(document["paths"]["/api/v1/sales/{id}/orders"]["post"].is_object());
     assert!(!home.data().exists(), "something was written");
     // The first command that needs the secret makes it.
-    let entries = minted(&home, 1_000).await;
+    let file = home.0.join("tokens.json");
+    let minted = home.run(&format!("tokens --users 1000 --out {}", file.display())).await;
+    assert_eq!(minted.assert_done().stdout, "");
+    let entries = fs::read(&file).expect("the tokens");
+    let entries: Vec<Value> = serde_json::from_slice(&entries).expect("JSON");
     let users: HashSet<_> = entries.iter().filter_map(|entry| entry["user_id"].as_str()).collect();
     assert_eq!((entries.len(), users.len()), (1_000, 1_000));
     // Without a file they go to stdout, and only they.
@@ -176,11 +173,9 @@ async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
     let run =
         async |word: &str| home.finish(home.command_on(word, servers, &database, "older:")).await;
     run("audit").await.assert_done();
-    let mut connection = database.connect().await;
-    let newest =
+    let forget =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
-    let forgotten = sqlx::query(newest).execute(&mut connection).await;
-    forgotten.expect("a migration is forgotten");
+    database.connect().await.execute(forget).await.expect("a migration is forgotten");
     for word in ["audit", "rebuild"] {
         run(word).await.assert_refused(&["the schema is older", "flash-sale migrate"]);
     }
@@ -221,9 +216,8 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
     }
     for row in table.lines().filter(|row| !row.is_empty()) {
         let (call, said) = row.split_once(" → ").expect("two columns");
-        let words = call.split_whitespace();
         let (settings, arguments): (Vec<&str>, Vec<&str>) =
-            words.partition(|word| word.contains('='));
+            call.split_whitespace().partition(|word| word.contains('='));
         let mut command = home.command(&arguments);
         command.envs(settings.iter().filter_map(|setting| setting.split_once('=')));
         home.finish(command).await.assert_refused(&said.split(", ").collect::<Vec<_>>());
@@ -242,11 +236,9 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
 async fn a_missing_server_is_named_with_the_line_that_installs_it() {
     // Without PATH the program still looks where Homebrew puts things; there is no hiding those.
     for prefix in ["/opt/homebrew", "/usr/local"] {
-        for bin in ["bin", "opt/redis/bin", "opt/valkey/bin"] {
-            let folder = Path::new(prefix).join(bin);
-            if ["redis-server", "valkey-server"].iter().any(|name| folder.join(name).exists()) {
-                eprintln!("skipped: there is a Redis in {}", folder.display());
-                return;
+        for server in ["bin/redis-server", "bin/valkey-server", "opt/redis", "opt/valkey"] {
+            if Path::new(prefix).join(server).exists() {
+                return eprintln!("skipped: there is {server} in {prefix}");
             }
         }
     }
@@ -274,15 +266,13 @@ async fn one_process_takes_orders_and_another_writes_them() {
     // They are not written yet: the audit calls that neither broken (1) nor compared (0).
     let waiting = home.finish(command("audit --json --wait 0")).await;
     assert_eq!(waiting.code, Some(2), "{waiting:?}");
-    let expected = json!({"backlog": 50, "conserved": null});
-    assert_has(&waiting.json()[0], expected);
+    assert_has(&waiting.json()[0], json!({"backlog": 50, "conserved": null}));
 
     let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
     let figures = worker.line_after("flash-sale worker ready, metrics on ").await;
     all_written(&bought).await;
-    let written = home.finish(command("audit --json")).await;
-    let expected = json!({"backlog": 0, "live": 50, "conserved": true});
-    assert_has(&written.assert_done().json()[0], expected);
+    let written = home.finish(command("audit --json")).await.assert_done().json();
+    assert_has(&written[0], json!({"backlog": 0, "live": 50, "conserved": true}));
 
     // A worker says of itself how it is, and nothing else.
     for (path, status, words) in [
@@ -292,12 +282,10 @@ async fn one_process_takes_orders_and_another_writes_them() {
         ("/api/v1/sales", 404, ""),
     ] {
         let asked = reqwest::get(figures.replace("/metrics", path)).await.expect("an answer");
-        assert_eq!(asked.status(), status, "{path}");
-        let text = asked.text().await.expect("text");
-        assert!(text.contains(words), "{path}: {text}");
+        let (found, text) = (asked.status(), asked.text().await.expect("text"));
+        assert!(found == status && text.contains(words), "{path}: {found} {text}");
     }
-    let port = figures.trim_start_matches("http://");
-    let port = port.trim_end_matches("/metrics");
+    let port = figures.trim_start_matches("http://").trim_end_matches("/metrics");
     let mut second = command("worker");
     second.env("METRICS_ADDR", port);
     home.finish(second).await.assert_refused(&["cannot listen on", port]);

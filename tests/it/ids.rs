@@ -48,8 +48,7 @@ async fn many_instances_never_make_the_same_id() {
         }
     };
     let all = all_at_once((0..8).map(instance)).await.concat();
-    let distinct: HashSet<OrderId> = all.iter().copied().collect();
-    assert_eq!(distinct.len(), all.len());
+    assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
     let is_of_now = |id: &OrderId| (now() - decode(*id).0).abs() < 60;
     assert!(all.iter().all(is_of_now), "ids carry their time");
 
@@ -83,19 +82,14 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     let day = ahead - ahead % 86_400 - 86_400;
     set_clock(&app, &[("floor", ahead), ("day", day)]).await;
     let early = take(&app.services.catalog.redis, &generator(&app), 50).await;
-    let is_ahead = |id: &OrderId| decode(*id).0 == ahead;
-    assert!(early.iter().all(is_ahead), "never less than the floor");
+    assert!(early.iter().all(|id| decode(*id).0 == ahead), "never less than the floor");
     // One of them became an order; then Redis lost everything, and its clock is right again.
-    app.execute(&format!(
-        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, closed_at)
-         VALUES ({}, 1, gen_random_uuid(), NULL, 'rejected', 1, now(), now())",
-        early[49]
-    ))
-    .await;
+    let row = format!("({}, 1, gen_random_uuid(), 'rejected', 1, now(), now())", early[49]);
+    let columns = "(id, sale_id, user_id, status, price_cents, created_at, closed_at)";
+    app.execute(&format!("INSERT INTO orders {columns} VALUES {row}")).await;
     let () = app.redis().await.del(&keys(&app)[1]).await.expect("DEL");
     let late = take(&app.services.catalog.redis, &generator(&app), 50).await;
-    let is_later = |id: &OrderId| decode(*id).0 > ahead;
-    assert!(late.iter().all(is_later), "later than any stored");
+    assert!(late.iter().all(|id| decode(*id).0 > ahead), "later than any stored");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,6 +104,5 @@ async fn a_lease_of_yesterday_is_not_used_today() {
     let next = take(&app.services.catalog.redis, &generator, 10).await;
     assert!(next.iter().all(|id| decode(*id).0 == tomorrow));
     assert_eq!(decode(next[0]).1, 1, "a new day counts from the start");
-    let all: HashSet<_> = today.iter().chain(&next).collect();
-    assert_eq!(all.len(), 20);
+    assert_eq!(today.iter().chain(&next).collect::<HashSet<_>>().len(), 20);
 }

@@ -76,16 +76,14 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
     let open = app.sale(10, json!({})).await;
     let next = app.sale(10, json!({"opens_at": in_secs(3_600)})).await;
     // No rebuild repairs what the test breaks.
-    let points = &app.services.fail_points;
-    points.set("rebuild.elected=error*always").expect("a point");
+    app.services.fail_points.set("rebuild.elected=error*always").expect("a point");
     let shopper = app.shopper();
     let unknown = |hours: i64| {
         let time = OffsetDateTime::now_utc() + time::Duration::hours(hours);
         ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
     };
     let break_sale = async |sale: &str| {
-        let keys = &app.services.catalog.redis.keys;
-        let state = keys.state(sale.parse().expect("an id"));
+        let state = Keys::new(&app.prefix).state(sale.parse().expect("an id"));
         let () = app.redis().await.hset(state, "epoch", 7).await.expect("HSET");
     };
     let ask = async |hours| shopper.order(&unknown(hours).to_string()).await;

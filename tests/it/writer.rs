@@ -71,10 +71,8 @@ async fn two_writers_of_the_same_orders_count_them_once() {
     };
     let mut new_in_all = 0;
     for written in all_at_once((0..8).map(writer)).await {
-        match written {
-            Written::All { new } => new_in_all += new,
-            other => panic!("the epoch has not changed: {other:?}"),
-        }
+        let Written::All { new } = written else { panic!("another epoch: {written:?}") };
+        new_in_all += new;
     }
     assert_eq!(new_in_all, 20);
     assert_rows(&app, 20, 20).await;
@@ -86,18 +84,15 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     let (_, services, batch) = accepted(&app, 10, 4).await;
     write(&services, &[first(1, &batch)]).await;
     // A second order of the same user, which only a Redis that lost the first would accept.
-    let duplicate = AcceptedOrder {
-        id: OrderId::from_i64(batch.orders[0].id.get() + 1_000_000),
-        ..batch.orders[0]
-    };
+    let id = OrderId::from_i64(batch.orders[0].id.get() + 1_000_000);
+    let duplicate = AcceptedOrder { id, ..batch.orders[0] };
     let mut both = [batch];
     both[0].orders.push(duplicate);
     let written = services.orders.write_accepted(&both, Expect::New).await;
     written.expect_err("I2 is not written over");
     assert_rows(&app, 1, 1).await;
 
-    let settled = services.orders.persist(&both, Expect::New).await;
-    settled.expect("settled one by one");
+    services.orders.persist(&both, Expect::New).await.expect("settled one by one");
     assert_rows(&app, 5, 4).await;
     let rejected = "SELECT id FROM orders WHERE status = 'rejected'";
     assert_eq!(app.number(rejected).await, duplicate.id.get());

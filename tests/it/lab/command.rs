@@ -7,6 +7,8 @@ async fn done(home: &Home, words: &str) -> String {
     home.run(&format!("lab {words}")).await.assert_done().stdout.clone()
 }
 
+const SMALL: &str = "run --stock 5 --buyers 30 --concurrency 30";
+
 #[tokio::test]
 async fn it_lists_strategies() {
     let home = Home::new();
@@ -24,10 +26,9 @@ async fn it_lists_strategies() {
 #[tokio::test]
 async fn it_runs_strategies() {
     let home = Home::new();
-    let small = "run --stock 5 --buyers 30 --concurrency 30";
     let report = home.0.join("report.html");
     let chosen = "--strategy naive --strategy conditional-update --nodes 2 --report";
-    let table = done(&home, &format!("{small} {chosen} {}", report.display())).await;
+    let table = done(&home, &format!("{SMALL} {chosen} {}", report.display())).await;
     for (id, verdict) in [("naive", "oversold, as predicted"), ("conditional-update", "held")] {
         let row = table.lines().find(|line| line.starts_with(id));
         assert!(row.is_some_and(|row| row.contains(verdict)), "{table}");
@@ -35,10 +36,9 @@ async fn it_runs_strategies() {
     let page = std::fs::read_to_string(&report);
     assert!(page.is_ok_and(|page| page.contains("naive")));
 
-    let six = "run --stock 5 --buyers 6 --concurrency 6 --json";
+    let six = "lab run --stock 5 --buyers 6 --concurrency 6 --json";
     let without_retries = "--strategy version-column --option retries=0";
-    let verdicts = home.run(&format!("lab {six} {without_retries}")).await;
-    let verdicts = verdicts.assert_done().json();
+    let verdicts = home.run(&format!("{six} {without_retries}")).await.assert_done().json();
     assert!(verdicts[0]["undersold"].as_i64() > Some(0), "{verdicts:#}");
 }
 
@@ -51,8 +51,7 @@ async fn it_grades_a_strategy_of_ones_own() {
     assert!(broken.stdout.contains("example is broken: "), "{broken:?}");
     let sound = done(&home, "grade solution-3 --lang zh").await;
     assert!(sound.contains("守住了它的承诺") && !sound.contains("破了"), "{sound}");
-    let json = home.run("lab grade solution-3 --json").await;
-    let json = json.assert_done().json();
+    let json = home.run("lab grade solution-3 --json").await.assert_done().json();
     assert_eq!((&json["holds"], &json["cases"][0]["verdict"]["sold"]), (&true.into(), &5.into()));
     // What it writes is for its own tests: here it would write into this checkout.
     let refused = home.run("lab new match").await;
@@ -62,13 +61,10 @@ async fn it_grades_a_strategy_of_ones_own() {
 #[tokio::test]
 async fn it_compares_a_strategy_with_and_without_its_lock() {
     let home = Home::new();
-    let costs =
-        done(&home, "run --stock 5 --buyers 30 --concurrency 30 --with-and-without-lock").await;
+    let costs = done(&home, &format!("{SMALL} --with-and-without-lock")).await;
     let rows = costs.lines().filter(|line| line.starts_with("lock-and-hincrby"));
     let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
-    let [without, waiting, turned_away] = &rows[..] else {
-        panic!("three rows: {costs}");
-    };
+    let [without, waiting, turned_away] = &rows[..] else { panic!("three rows: {costs}") };
     assert_eq!([without[1], waiting[1], turned_away[2]], ["lock=off", "lock=on", "wait_ms=0"]);
     // Sold, oversold, contended, let through; then round trips to Redis.
     assert_eq!(without[2..6], ["5", "0", "0", "30"], "{costs}");
