@@ -13,7 +13,7 @@ pub use crate::{
         Strategy, show,
     },
 };
-pub use locks::wire::LuaScript;
+pub use locks::{lua, wire::LuaScript};
 
 pub const SMALL: Scenario = Scenario::SMALL;
 pub const ONE_UNIT: Scenario = Scenario::ONE_UNIT;

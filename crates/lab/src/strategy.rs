@@ -259,6 +259,8 @@ pub struct Strategy {
     pub demonstrations: &'static [Demonstration],
     /// The locks whose code decides, besides the purchase.
     pub locks: &'static [&'static str],
+    /// Flawed variants of its lock: the lesson and the act that tell of one, and its source.
+    pub variants: &'static [(&'static str, &'static str, Source)],
     /// Scripts that belong to the purchase.
     pub scripts: &'static [Source],
     /// Whether the load balancer has to send a buyer always to the same node.
@@ -279,6 +281,7 @@ impl Strategy {
         crash_points: &[],
         demonstrations: &[],
         locks: &[],
+        variants: &[],
         scripts: &[],
         routes_by_buyer: false,
         code: Source { file: "", text: "" },
@@ -326,7 +329,7 @@ impl Strategy {
         parts.join("\n\n")
     }
 
-    /// The marked lines: of its file, its scripts and its locks.
+    /// The marked lines: of its file, its scripts, its locks and their variants.
     pub fn marks(&self, language: Language) -> Vec<Excerpt> {
         let sources = std::iter::once(&self.code).chain(self.scripts);
         let mut found: Vec<Excerpt> = sources.copied().flat_map(marks::excerpts).collect();
@@ -337,6 +340,11 @@ impl Strategy {
             let mut of_lock: Vec<Excerpt> = sources.flat_map(marks::excerpts).collect();
             translate(&mut of_lock, "locks", id, language);
             found.extend(of_lock);
+        }
+        for (lesson, act, source) in self.variants {
+            let words = texts::item(lesson, "Marks", act, language);
+            let marked = marks::excerpts(*source).into_iter();
+            found.extend(marked.map(|mark| Excerpt { words: words.to_owned(), ..mark }));
         }
         found
     }

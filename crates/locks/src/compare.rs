@@ -9,7 +9,7 @@ use super::{
     wire::{Clock, Line, Meter, RoundTrips, Sql, Zoo},
 };
 use futures_util::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// That a lock has a property (`yes`, `no`, or `partly`: under a condition), and the test that
@@ -66,27 +66,39 @@ const LEASE: Duration = Duration::from_secs(10);
 
 type Trips = (RoundTrips, RoundTrips);
 
+/// Any lock.
+trait Measured: Send + Sync {
+    /// Takes and releases it once.
+    fn round<'a>(&'a self, name: &'a str, meter: &'a Meter) -> BoxFuture<'a, Answer<Trips>>;
+}
+
+impl<L: Lock> Measured for L {
+    fn round<'a>(&'a self, name: &'a str, meter: &'a Meter) -> BoxFuture<'a, Answer<Trips>> {
+        Box::pin(async {
+            meter.take();
+            let Acquired::Held(guard) = self.acquire(name, LEASE).await? else {
+                // Left over by a measurement that was cut off.
+                return Err(LockError::NoQuorum { got: 0, needed: 1 });
+            };
+            let acquire = meter.take();
+            let _released = guard.release().await?;
+            Ok((acquire, meter.take()))
+        })
+    }
+}
+
 /// A lock that is measured.
 struct Candidate {
     id: &'static str,
-    round: Box<dyn Fn() -> BoxFuture<'static, Answer<Trips>> + Send + Sync>,
+    lock: Box<dyn Measured>,
     rounds: Vec<(Duration, Trips)>,
 }
 
 impl Candidate {
-    fn new<L: Lock>(id: &'static str, prefix: &str, meter: &Meter, lock: L) -> Self {
-        let lock = Arc::new((lock, format!("{prefix}{id}"), meter.clone()));
-        let round = move || -> BoxFuture<'static, Answer<Trips>> {
-            let lock = lock.clone();
-            Box::pin(async move { round(&lock.0, &lock.1, &lock.2).await })
-        };
-        Self { id, round: Box::new(round), rounds: Vec::new() }
-    }
-
     /// One turn; false if the lock did not answer.
-    async fn turn(&mut self) -> bool {
-        let begun = Instant::now();
-        let Ok(Ok(trips)) = timeout(ROUND_TIMEOUT, (self.round)()).await else {
+    async fn turn(&mut self, prefix: &str, meter: &Meter) -> bool {
+        let (begun, name) = (Instant::now(), format!("{prefix}{}", self.id));
+        let Ok(Ok(trips)) = timeout(ROUND_TIMEOUT, self.lock.round(&name, meter)).await else {
             tracing::debug!(lock = self.id, "not measured");
             return false;
         };
@@ -115,16 +127,16 @@ impl Candidate {
 
 /// How many locks [`measure`] tries to measure; fewer [`Cost`]s mean that one was too slow.
 pub fn measurable(servers: &Servers) -> usize {
-    candidates(servers, "", &Meter::default()).len()
+    candidates(servers, &Meter::default()).len()
 }
 
-fn candidates(servers: &Servers, prefix: &str, meter: &Meter) -> Vec<Candidate> {
+fn candidates(servers: &Servers, meter: &Meter) -> Vec<Candidate> {
     let redis = || servers.redis.clone().counted_by(meter);
     let nodes = || servers.nodes.iter().map(|node| node.clone().counted_by(meter)).collect();
     let mut all = Vec::new();
     macro_rules! add {
         ($id:literal, $lock:expr) => {
-            all.push(Candidate::new($id, prefix, meter, $lock))
+            all.push(Candidate { id: $id, lock: Box::new($lock), rounds: Vec::new() })
         };
     }
     add!("setnx-expire", SetnxExpire::new(redis(), LEASE));
@@ -149,28 +161,18 @@ fn candidates(servers: &Servers, prefix: &str, meter: &Meter) -> Vec<Candidate> 
 /// Takes and releases every lock in turns, uncontended, on keys with `prefix`. Locks whose server
 /// does not answer are left out.
 pub async fn measure(servers: &Servers, prefix: &str) -> Vec<Cost> {
-    let mut living = candidates(servers, prefix, &Meter::default());
+    let meter = Meter::default();
+    let mut living = candidates(servers, &meter);
     let begun = Instant::now();
     for turn in 0..=TURNS {
         if turn > 1 && begun.elapsed() > BUDGET {
             break;
         }
         for mut candidate in std::mem::take(&mut living) {
-            if candidate.turn().await {
+            if candidate.turn(prefix, &meter).await {
                 living.push(candidate);
             }
         }
     }
     living.into_iter().filter_map(Candidate::cost).collect()
-}
-
-async fn round<L: Lock>(lock: &L, name: &str, meter: &Meter) -> Answer<Trips> {
-    meter.take();
-    let Acquired::Held(guard) = lock.acquire(name, LEASE).await? else {
-        // Left over by a measurement that was cut off.
-        return Err(LockError::NoQuorum { got: 0, needed: 1 });
-    };
-    let acquire = meter.take();
-    let _released = guard.release().await?;
-    Ok((acquire, meter.take()))
 }

@@ -22,7 +22,9 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     const ENDS_WITH_GUARD: bool = false;
 
     /// A value that no other acquisition has.
-    fn token(&self) -> String;
+    fn token(&self) -> String {
+        uuid::Uuid::new_v4().simple().to_string()
+    }
 
     /// How long the lock lasts; `None`: its holder cannot tell.
     fn lease(&self) -> Option<Lease> {

@@ -13,12 +13,11 @@
 //! resource refuses all writers until the numbers have caught up, which is safe for the data.
 
 use super::{
-    Answer,
+    Answer, lua,
     wire::{Line, LuaScript, Sql},
 };
 
-static WRITE: LuaScript =
-    LuaScript::new("fenced_write.lua", include_str!("scripts/fenced_write.lua"));
+static WRITE: LuaScript = lua!("fenced_write.lua");
 
 /// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +47,7 @@ impl RedisResource {
     pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
         let call = WRITE.on(&[key]).arg(fencing).arg(value);
         //= CURE the resource compares the number and writes in one step: an older holder is refused
-        let (applied, newest) = self.0.call(&call).await?;
+        let (applied, newest) = self.0.ask(&call).await?;
         Ok(if applied { Write::Applied } else { Write::Refused { newest } })
     }
 }

@@ -82,6 +82,14 @@ pub use zookeeper::ZooKeeperLock;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper_client;
 
+/// The script of this name in the folder `scripts` beside the caller's file.
+#[macro_export]
+macro_rules! lua {
+    ($name:literal) => {
+        $crate::wire::LuaScript::new($name, include_str!(concat!("scripts/", $name)))
+    };
+}
+
 /// What every lock is written with.
 mod prelude {
     pub use crate::{

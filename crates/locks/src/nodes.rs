@@ -54,7 +54,7 @@ impl<R: Rule> Nodes<R> {
         match node.ask::<Option<String>>(set.arg(millis(self.lease.time))).await? {
             None => Ok(true),
             Some(holder) if holder != *claim.token => Ok(false),
-            Some(_) => node.call(&renew(&claim.name, &claim.token, self.lease.time)).await,
+            Some(_) => node.ask(&renew(&claim.name, &claim.token, self.lease.time)).await,
         }
     }
 
@@ -83,7 +83,7 @@ impl<R: Rule> Nodes<R> {
         let asked = self.lines.iter().map(async |node| {
             let mut attempt = 1;
             loop {
-                let answer = node.call(&call).await;
+                let answer = node.ask(&call).await;
                 if answer.is_ok() || attempt == 3 {
                     return answer;
                 }
@@ -114,7 +114,7 @@ impl<R: Rule> Protocol for Nodes<R> {
 
     async fn renew(&self, claim: &Claim) -> Answer<bool> {
         let call = renew(&claim.name, &claim.token, self.lease.time);
-        let answers = join_all(self.lines.iter().map(|node| node.call(&call))).await;
+        let answers = join_all(self.lines.iter().map(|node| node.ask(&call))).await;
         let refused = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
         let (left, needed) = (self.lines.len() - refused, R::needed(self.lines.len()));
         match self.decide(answers) {

@@ -14,19 +14,16 @@
 //! again.
 
 use super::{
-    Held,
+    Held, lua,
     prelude::*,
     token::{REMEMBERED, freed},
     wire::{LuaScript, ScriptCall},
 };
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-static ACQUIRE: LuaScript =
-    LuaScript::new("reentrant_acquire.lua", include_str!("scripts/reentrant_acquire.lua"));
-static RELEASE: LuaScript =
-    LuaScript::new("reentrant_release.lua", include_str!("scripts/reentrant_release.lua"));
-static RENEW: LuaScript =
-    LuaScript::new("reentrant_renew.lua", include_str!("scripts/reentrant_renew.lua"));
+static ACQUIRE: LuaScript = lua!("reentrant_acquire.lua");
+static RELEASE: LuaScript = lua!("reentrant_release.lua");
+static RENEW: LuaScript = lua!("reentrant_renew.lua");
 
 /// The lock of one owner. Clones are the same owner; [`ReentrantLock::another_owner`] and `new`
 /// make others.
@@ -83,11 +80,6 @@ fn channel(name: &str) -> String {
 impl Protocol for ReentrantLock {
     type Own = Count;
 
-    /// Names the request, for Redis to recognise its second attempt.
-    fn token(&self) -> String {
-        uuid::Uuid::new_v4().simple().to_string()
-    }
-
     fn lease(&self) -> Option<Lease> {
         Some(self.lease)
     }
@@ -96,7 +88,7 @@ impl Protocol for ReentrantLock {
         let call = ACQUIRE.on(&[&claim.name, &format!("{}:fence", claim.name)]).arg(&*self.owner);
         //= CURE every attempt carries the request's token: one that comes twice counts once
         let call = call.arg(&*claim.token).arg(millis(self.lease.time));
-        let (ours, number, count): (bool, i64, u32) = self.line.call(&call).await?;
+        let (ours, number, count): (bool, i64, u32) = self.line.ask(&call).await?;
         claim.own.store(count, Relaxed);
         let number = u64::try_from(number).ok();
         if !ours {
@@ -108,13 +100,13 @@ impl Protocol for ReentrantLock {
 
     async fn renew(&self, claim: &Claim<Count>) -> Answer<bool> {
         let call = RENEW.on(&[&claim.name]).arg(&*self.owner).arg(&*claim.token);
-        self.line.call(&call.arg(millis(self.lease.time))).await
+        self.line.ask(&call.arg(millis(self.lease.time))).await
     }
 
     async fn release(&self, claim: &Claim<Count>, _: Ending<'_>) -> Answer<Released> {
         let call = self.giving_back(claim, millis(REMEMBERED));
         // Redis remembers a request whose reply was lost; one that lost the lock answers no.
-        let (given_back, left): (bool, u32) = self.line.call(&call).await?;
+        let (given_back, left): (bool, u32) = self.line.ask(&call).await?;
         Ok(match (given_back, left) {
             (false, _) => Released::NotHeld,
             (true, 0) => Released::Freed,
@@ -123,7 +115,7 @@ impl Protocol for ReentrantLock {
     }
 
     async fn undo(&self, claim: &Claim<Count>) {
-        let _: Result<(u32, u32), _> = self.line.call(&self.giving_back(claim, 0)).await;
+        let _: Result<(u32, u32), _> = self.line.ask(&self.giving_back(claim, 0)).await;
     }
 
     fn channel(&self, name: &str) -> Option<(&Line, String)> {

@@ -27,11 +27,6 @@ impl Protocol for SetPxNoOwner {
     type Own = ();
     const RELEASES: u32 = 1;
 
-    /// Stays unused.
-    fn token(&self) -> String {
-        "locked".to_owned()
-    }
-
     async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
         let mut set = cmd("SET");
         //= FLAW the same value for everybody: nobody can tell whose lock it is

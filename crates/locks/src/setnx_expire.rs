@@ -64,11 +64,6 @@ impl Protocol for SetnxExpire {
     const PAUSE: Duration = Duration::from_millis(5);
     const RELEASES: u32 = 1;
 
-    /// Stays unused.
-    fn token(&self) -> String {
-        "locked".to_owned()
-    }
-
     async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
         const NO_EXPIRY: i64 = -1;
         let name = &*claim.name;

@@ -36,11 +36,6 @@ impl Protocol for SetnxGetset {
     const PAUSE: Duration = Duration::from_millis(5);
     const RELEASES: u32 = 1;
 
-    /// Stays unused.
-    fn token(&self) -> String {
-        "stamp".to_owned()
-    }
-
     async fn attempt(&self, claim: &Claim<Self::Own>, _: Instant) -> Answer<Attempt> {
         let name = &*claim.name;
         let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);

@@ -14,16 +14,14 @@
 //! watchdog (`renewed`) makes that rarer, fencing harmless.
 
 use super::{
+    lua,
     prelude::*,
     wire::{LuaScript, ScriptCall},
 };
 
-static ACQUIRE: LuaScript =
-    LuaScript::new("token_acquire.lua", include_str!("scripts/token_acquire.lua"));
-static RELEASE: LuaScript =
-    LuaScript::new("token_release.lua", include_str!("scripts/token_release.lua"));
-static RENEW: LuaScript =
-    LuaScript::new("token_renew.lua", include_str!("scripts/token_renew.lua"));
+static ACQUIRE: LuaScript = lua!("token_acquire.lua");
+static RELEASE: LuaScript = lua!("token_release.lua");
+static RENEW: LuaScript = lua!("token_renew.lua");
 
 /// How long Redis remembers a release, so that a retry can tell "freed, reply lost" from "forgotten
 /// or taken". Longer than all attempts; afterwards the answer is the safe one.
@@ -77,7 +75,7 @@ impl TokenLock {
         let fence = format!("{}:fence", claim.name);
         let lease = millis(self.lease.time);
         let call = ACQUIRE.on(&[&claim.name, &fence]).arg(&*claim.token).arg(lease);
-        let (outcome, number): (u8, i64) = self.line.call(&call).await?;
+        let (outcome, number): (u8, i64) = self.line.ask(&call).await?;
         // Negative: a key without a lease is not of this kind.
         let number = u64::try_from(number).ok();
         Ok(match outcome {
@@ -116,16 +114,16 @@ impl Protocol for TokenLock {
     }
 
     async fn renew(&self, claim: &Claim) -> Answer<bool> {
-        self.line.call(&renew(&claim.name, &claim.token, self.lease.time)).await
+        self.line.ask(&renew(&claim.name, &claim.token, self.lease.time)).await
     }
 
     async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
         //= CURE one script compares and deletes: a late release touches nobody else's lock
-        let deleted: bool = self.line.call(&release(&claim.name, &claim.token)).await?;
+        let deleted: bool = self.line.ask(&release(&claim.name, &claim.token)).await?;
         Ok(Released::freed(deleted))
     }
 
     async fn undo(&self, claim: &Claim) {
-        let _: Result<bool, _> = self.line.call(&undo(&claim.name, &claim.token)).await;
+        let _: Result<bool, _> = self.line.ask(&undo(&claim.name, &claim.token)).await;
     }
 }

@@ -4,7 +4,7 @@
 //! the subscription is seen by the second try, a later one by its message. A lost message costs at
 //! most the rest of the lease.
 
-use super::wire::{Line, Wake, Wakeups};
+use super::wire::{Line, Wakeups};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -16,23 +16,17 @@ pub(crate) fn jitter(pause: Duration) -> Duration {
 
 /// What one acquire waits for.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    wakeups: Option<Wakeups>,
-    /// A wake-up that is to be used or passed on.
-    woken: Option<Wake>,
-}
+pub(crate) struct Waiting(Option<Wakeups>);
 
 impl Waiting {
     /// The lock was asked for: no other waiter needs this wake-up.
     pub fn used(&mut self) {
-        if let Some(wake) = self.woken.take() {
-            wake.used();
-        }
+        self.0.iter_mut().for_each(Wakeups::used);
     }
 
     /// A waiter that was woken and got no answer passes the wake-up on.
     pub fn pass_on(&mut self) {
-        self.woken = None;
+        self.0.iter_mut().for_each(Wakeups::pass_on);
     }
 
     /// Waits until another attempt may succeed. The first time it only subscribes: the lock may
@@ -45,10 +39,10 @@ impl Waiting {
         remaining: Option<Duration>,
         pause: Duration,
     ) {
-        let Some(wakeups) = &self.wakeups else {
+        let Some(wakeups) = &mut self.0 else {
             //= CURE subscribed: now try again, and only then sleep
             match timeout_at(deadline, line.subscribe(channel)).await {
-                Ok(Ok(subscribed)) => self.wakeups = Some(subscribed),
+                Ok(Ok(subscribed)) => self.0 = Some(subscribed),
                 Err(_) => {} // the time is over: one last attempt
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "no wake-ups; asking again instead");
@@ -60,12 +54,9 @@ impl Waiting {
         // A lock without an expiry is not of this kind: nobody announces its end.
         let remaining = remaining.unwrap_or(Duration::from_secs(1)) + Duration::from_millis(1);
         tokio::select! {
-            (wake, is_connected) = wakeups.next() => {
-                self.woken = Some(wake);
-                if !is_connected {
-                    self.wakeups = None;
-                }
-            }
+            is_connected = wakeups.next() => if !is_connected {
+                self.0 = None;
+            },
             () = sleep(remaining) => {}
             () = sleep_until(deadline) => {}
         }

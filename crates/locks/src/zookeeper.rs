@@ -77,11 +77,6 @@ impl Protocol for ZooKeeperLock {
     const RELEASES: u32 = 1;
     const ENDS_WITH_GUARD: bool = true;
 
-    /// The GUID in the name of the node.
-    fn token(&self) -> String {
-        uuid::Uuid::new_v4().simple().to_string()
-    }
-
     async fn attempt(&self, claim: &Claim<Arc<Own>>, deadline: Instant) -> Answer<Attempt> {
         let session = self.zoo.session(deadline).await?;
         let place = Place::new(&session, claim);

@@ -173,6 +173,39 @@ async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: b
     freed(next).await;
 }
 
+/// Its client has a new session, and a node from the one before is still there: it goes when the
+/// servers end that session, and with it a lock that was built on it.
+#[tokio::test]
+async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
+    let server = zookeeper!("zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours");
+    let name = name("zk-earlier");
+    // To the servers it is alive: here another client's, which nothing of ours can end.
+    let earlier = Client::connect(&server.cluster()).await.expect("a session");
+    let interceptor = Interceptor::new();
+    let zoo = Zoo::new(&server.cluster(), LONG).watched_by(interceptor.clone());
+    let lock = ZooKeeperLock::new(zoo.clone());
+    warm(&lock, &name).await;
+    let before = interceptor.texts().len();
+    interceptor.fail("create", 1); // to our client; in truth it is on its way
+    let looking = interceptor.hold("sync");
+    interceptor.fail("ls", 1);
+    let asking = acquiring(lock, &name, SOON);
+    looking.reached().await;
+    let texts = interceptor.texts().split_off(before);
+    let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
+    let prefix = texts.iter().find_map(create).expect("a create");
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, number) = earlier.create(&prefix, b"", &options).await.expect("created");
+    zoo.close().await;
+    looking.resume();
+    let guard = let_in(asking).await;
+    assert_ne!(guard.path(), format!("{prefix}{number}"));
+    let (parent, _) = prefix.rsplit_once('/').expect("a path");
+    let queue = earlier.list_children(parent).await.expect("a queue");
+    assert_eq!(queue.len(), 1, "only ours is left of {queue:?}");
+    freed(guard).await;
+}
+
 /// A server that has fallen behind its leader would not list a node that it has not heard of. The
 /// only server here never falls behind, so this asserts the requests and their order.
 #[tokio::test]

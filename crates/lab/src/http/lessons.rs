@@ -197,6 +197,9 @@ impl From<Trouble> for Problem {
             Trouble::Lock(error) => error.is_unreachable(),
             Trouble::Redis(error) => stores::redis::is_away(error),
             Trouble::Postgres(error) => stores::postgres::is_away(error),
+            Trouble::NoServer(_) => {
+                return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
+            }
             Trouble::NotAsWritten(_) => false,
         };
         if away {

@@ -15,20 +15,18 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 async fn for_ever(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("for-ever").await?;
-    dead_lock(stage).await?;
+    let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
+    dead_lock(stage, alice).await?;
     if stage.options().is("crash", "after") {
         stage.until_gone(REDIS_NODE, LOCK).await?;
     }
-    let bob = stage.client("bob");
     let trying = bob.acquires(&lock(&bob, LONG, Repair::Never)?, ZERO);
     let _his = trying.rest("try").await??;
     stage.ends(stage.is_stuck(REDIS_NODE).await?)
 }
 
 /// Alice takes the lock and dies: before its EXPIRE, or after it.
-async fn dead_lock(stage: &Stage) -> Result<(), Trouble> {
-    let alice = stage.client("alice");
+async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), Trouble> {
     let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never)?, ZERO);
     taking.next("setnx").await?;
     alice.stands().await?;
@@ -40,9 +38,8 @@ async fn dead_lock(stage: &Stage) -> Result<(), Trouble> {
 
 /// Bob and Carol both find a lock without an end before either of them repairs it.
 async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result<(), Trouble> {
-    stage.act(act).await?;
-    dead_lock(stage).await?;
-    let [bob, carol] = stage.clients(["bob", "carol"]);
+    let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
+    dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&AnyRepair::new(bob.line()?, LONG, repair), ZERO);
     let mut hers = carol.acquires(&AnyRepair::new(carol.line()?, LONG, repair), ZERO);
     for doing in [&mut his, &mut hers] {
@@ -55,9 +52,8 @@ async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result
 }
 
 async fn only_expire(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("only-expire").await?;
-    dead_lock(stage).await?;
-    let [bob, carol] = stage.clients(["bob", "carol"]);
+    let [alice, bob, carol] = stage.act("only-expire", EVERYBODY).await?;
+    dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire)?, ZERO);
     let mut hers = carol.acquires(&lock(&carol, stage.lease(), Repair::OnlyExpire)?, ZERO);
     his.next("try").await?;
@@ -73,8 +69,7 @@ async fn only_expire(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn one_command(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("one-command").await?;
-    let [alice, bob, carol] = stage.clients(["alice", "bob", "carol"]);
+    let [alice, bob, carol] = stage.act("one-command", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     alice.crashes(hers, "crash").await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
@@ -107,10 +102,6 @@ impl Protocol for AnyRepair {
     const PAUSE: Duration = SetnxExpire::PAUSE;
     const RELEASES: u32 = SetnxExpire::RELEASES;
 
-    fn token(&self) -> String {
-        self.lock.token()
-    }
-
     async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
         let tried = self.lock.attempt(claim, deadline).await?;
         let is_late = Instant::now() >= deadline && matches!(tried, Attempt::Taken { .. });
@@ -130,7 +121,6 @@ impl Protocol for AnyRepair {
     }
 }
 
-const HERE: &str = "crates/lab/src/lessons/b01_crash_between.rs";
 const SETNX_EXPIRE: &str = "crates/locks/src/setnx_expire.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -141,7 +131,7 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, CAROL, REDIS],
     acts: &[
         failure("for-ever", &[mark(SETNX_EXPIRE, "cmd(\"PEXPIRE\")")]),
-        flaw_of_the_cure("del-and-setnx", &[mark(HERE, "cmd(\"DEL\")")]),
+        flaw_of_the_cure("del-and-setnx", &[mark(file!(), "cmd(\"DEL\")")]),
         flaw_of_the_cure("take-over", &[mark(SETNX_EXPIRE, "cmd(\"SETNX\")")]),
         cure("only-expire", &[mark(SETNX_EXPIRE, "(&expire)")]),
         cure("one-command", &[mark("crates/locks/src/token.rs", "\"NX\"")]),

@@ -20,8 +20,7 @@ async fn both_take_over<L>(stage: &Stage, act: &str, new: New<L>) -> Result<(), 
 where
     L: Lock + Clone,
 {
-    stage.act(act).await?;
-    let [bob, carol] = expired(stage).await?;
+    let [bob, carol] = expired(stage, act).await?;
     let his = bob.acquires(&lock(stage, &bob, new)?, ZERO);
     let hers = carol.acquires(&lock(stage, &carol, new)?, ZERO);
     let [his, hers] = race(his, hers).await?;
@@ -39,8 +38,7 @@ async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], Troubl
 }
 
 async fn overwritten(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("overwritten").await?;
-    let [bob, carol] = expired(stage).await?;
+    let [bob, carol] = expired(stage, "overwritten").await?;
     // Bob's work needs long, Carol's does not.
     let long = SetnxGetset::new(bob.line()?, stage.lease() * 10, bob.clock.clone());
     let hers = carol.acquires(&lock(stage, &carol, SetnxGetset::new)?, ZERO);
@@ -57,8 +55,7 @@ async fn overwritten(stage: &Stage) -> Result<(), Trouble> {
 
 /// Alice has the lock, and Bob's clock is ahead.
 async fn fast_clock<L: Lock + Clone>(stage: &Stage, act: &str, new: New<L>) -> Result<(), Trouble> {
-    stage.act(act).await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     let _hers = alice.takes(&lock(stage, &alice, new)?, "take").await?;
     bob.clock.set_offset_ms(stage.options().whole("skew_ms"));
     stage.plays("bob", "runs-fast").await?;
@@ -67,16 +64,15 @@ async fn fast_clock<L: Lock + Clone>(stage: &Stage, act: &str, new: New<L>) -> R
 }
 
 /// Alice takes the lock and dies; then time passes, on everybody's clock.
-async fn expired(stage: &Stage) -> Result<[Client; 2], Trouble> {
-    let alice = stage.client("alice");
+async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2], Trouble> {
+    let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     let held = alice.takes(&lock(stage, &alice, SetnxGetset::new)?, "acquire").await?;
     alice.crashes(held, "crash").await?;
-    let others = stage.clients(["bob", "carol"]);
-    for client in &others {
+    for client in [&bob, &carol] {
         client.clock.set_offset_ms(stage.options().whole("pause_ms"));
     }
     stage.plays("bob", "clocks-go-on").await?;
-    Ok(others)
+    Ok([bob, carol])
 }
 
 fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L, Trouble> {
@@ -100,10 +96,6 @@ impl DeleteAndSetnx {
 impl Protocol for DeleteAndSetnx {
     type Own = ();
 
-    fn token(&self) -> String {
-        "stamp".to_owned()
-    }
-
     async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
         let (name, now) = (&*claim.name, self.clock.now_ms());
         let mut setnx = cmd("SETNX");
@@ -126,7 +118,6 @@ impl Protocol for DeleteAndSetnx {
     }
 }
 
-const HERE: &str = "crates/lab/src/lessons/b02_expired_stamp.rs";
 const SETNX_GETSET: &str = "crates/locks/src/setnx_getset.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -140,7 +131,7 @@ pub const LESSON: Lesson = Lesson {
     ],
     cast: &[ALICE, BOB, CAROL, client("dave"), REDIS],
     acts: &[
-        failure("del-and-setnx", &[mark(HERE, "cmd(\"DEL\")")]),
+        failure("del-and-setnx", &[mark(file!(), "cmd(\"DEL\")")]),
         cure("getset", &[mark(SETNX_GETSET, "old == seen")]),
         flaw_of_the_cure("overwritten", &[mark(SETNX_GETSET, "cmd(\"GETSET\")")]),
         flaw_of_the_cure("clock-skew", &[mark(SETNX_GETSET, "self.clock.now_ms()")]),

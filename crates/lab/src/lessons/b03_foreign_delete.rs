@@ -22,9 +22,8 @@ async fn scene<L: Lock + Clone>(
     act: &str,
     lock: impl Fn(Line, Duration) -> L,
 ) -> Result<(), Trouble> {
-    stage.act(act).await?;
+    let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     stage.show_shop();
-    let [alice, bob, carol] = stage.clients(["alice", "bob", "carol"]);
     let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire").await?;
     let mut unlock = alice.releases(hers);
     if act == "two-calls" {
@@ -104,10 +103,7 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, CAROL, REDIS, SHOP],
     acts: &[
         failure("plain-del", &[mark("crates/locks/src/set_px_no_owner.rs", "cmd(\"DEL\")")]),
-        flaw_of_the_cure(
-            "two-calls",
-            &[mark("crates/lab/src/lessons/b03_foreign_delete.rs", "cmd(\"DEL\")")],
-        ),
+        flaw_of_the_cure("two-calls", &[mark(file!(), "cmd(\"DEL\")")]),
         cure("one-script", &[mark("crates/locks/src/scripts/token_release.lua", "ARGV[1]")]),
     ],
 };

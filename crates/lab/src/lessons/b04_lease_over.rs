@@ -17,12 +17,11 @@ async fn long_pause(
     kind: impl Fn(TokenLock) -> TokenLock,
     fenced: bool,
 ) -> Result<(), Trouble> {
-    stage.act(act).await?;
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_shop();
     if fenced {
         stage.show_only(&[(REDIS_NODE, LOCK), (REDIS_NODE, "lock:phone:fence")]);
     }
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let lock = |line, lease| {
         let lock = kind(TokenLock::new(line, lease));
         if fenced { lock.fenced() } else { lock }
@@ -41,9 +40,8 @@ async fn long_pause(
 
 /// The work is long, but the process lives, and its watchdog with it.
 async fn long_work(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("watchdog").await?;
+    let [alice, bob] = stage.act("watchdog", ["alice", "bob"]).await?;
     stage.show_shop();
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     // As many renewals as her work lasts, and two at least.

@@ -1,7 +1,7 @@
 //! B5: a reentrant lock, a lost reply, a retry: count 2, never freed.
 
 use super::prelude::*;
-use locks::{ReentrantLock, wire::LuaScript};
+use locks::{ReentrantLock, lua, wire::LuaScript};
 use redis::RedisError;
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
@@ -10,8 +10,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 async fn counting(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("counting").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("counting", ["alice", "bob"]).await?;
     let lock = CountingLock::of(&alice, stage)?;
     let taking = alice.does(lock.clone().acquire());
     let got_it = acquires(stage, &alice, taking).await??;
@@ -29,8 +28,7 @@ async fn counting(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn request_id(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("request-id").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("request-id", ["alice", "bob"]).await?;
     let taking = alice.acquires(&ReentrantLock::new(alice.line()?, LONG), LONG);
     let hers = alice.must_hold(acquires(stage, &alice, taking).await?)?;
     let _ = alice.unlocks(hers, "unlock").await?;
@@ -56,12 +54,9 @@ struct CountingLock {
     lease_ms: u64,
 }
 
-static ACQUIRE: LuaScript =
-    LuaScript::new("counting_acquire.lua", include_str!("scripts/counting_acquire.lua"));
-static RELEASE: LuaScript =
-    LuaScript::new("counting_release.lua", include_str!("scripts/counting_release.lua"));
-static RENEW: LuaScript =
-    LuaScript::new("counting_renew.lua", include_str!("scripts/counting_renew.lua"));
+static ACQUIRE: LuaScript = lua!("counting_acquire.lua");
+static RELEASE: LuaScript = lua!("counting_release.lua");
+static RENEW: LuaScript = lua!("counting_renew.lua");
 
 impl CountingLock {
     fn of(client: &Client, stage: &Stage) -> Result<Self, Trouble> {
@@ -72,9 +67,9 @@ impl CountingLock {
 
     async fn acquire(self) -> Result<bool, RedisError> {
         let call = ACQUIRE.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
-        let left: Option<i64> = match self.line.run(&call).await {
+        let left: Option<i64> = match self.line.send(&call).await {
             //= FLAW Nobody knows whether the first attempt counted; this one counts again.
-            Err(error) if error.is_io_error() => self.line.run(&call).await?,
+            Err(error) if error.is_io_error() => self.line.send(&call).await?,
             other => other?,
         };
         Ok(left.is_none())
@@ -82,12 +77,12 @@ impl CountingLock {
 
     async fn release(self) -> Result<i64, RedisError> {
         let call = RELEASE.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
-        self.line.run(&call).await
+        self.line.send(&call).await
     }
 
     async fn renew(self) -> Result<bool, RedisError> {
         let call = RENEW.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
-        self.line.run(&call).await
+        self.line.send(&call).await
     }
 }
 
@@ -98,10 +93,7 @@ pub const LESSON: Lesson = Lesson {
     options: &[whole("lease_ms", 3_000, 500, 10_000), choice("reply", &["lost", "arrives"])],
     cast: &[ALICE, BOB, REDIS],
     acts: &[
-        failure(
-            "counting",
-            &[mark("crates/lab/src/lessons/b05_counted_twice.rs", "is_io_error()")],
-        ),
+        failure("counting", &[mark(file!(), "is_io_error()")]),
         cure("request-id", &[mark("crates/locks/src/scripts/reentrant_acquire.lua", "holding:")]),
     ],
 };

@@ -17,8 +17,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 async fn for_ever(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("for-ever").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
     let careless = Careless::takes(stage, &alice).await?;
     let watchdog = alice.does(careless.clone().renews_for_ever());
     alice.watchdog().goes("renew").await?;
@@ -38,8 +37,7 @@ async fn for_ever(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn one_error(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("one-error").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("one-error", ["alice", "bob"]).await?;
     let watchdog = alice.does(Careless::takes(stage, &alice).await?.renews_until_an_error());
     alice.watchdog().goes("renew").await?;
     if breaks(stage) {
@@ -54,8 +52,7 @@ async fn one_error(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn ends_first(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("ends-first").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("ends-first", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     alice.watchdog().goes("renew").await?;
@@ -71,8 +68,7 @@ async fn ends_first(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn tries_again(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("tries-again").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("tries-again", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let _hers = alice.takes(&lock, "acquire").await?;
     if breaks(stage) {
@@ -84,8 +80,7 @@ async fn tries_again(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn is_told(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("is-told").await?;
-    let [alice, bob] = stage.clients(["alice", "bob"]);
+    let [alice, bob] = stage.act("is-told", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     // Nobody answers the watchdog: its request stays in the gate.
@@ -123,7 +118,7 @@ impl Careless {
         loop {
             sleep(self.lease / 3).await;
             // An error is ignored, and only the unlock ends this.
-            let _ = self.line.run::<bool>(&self.renewal()).await;
+            let _ = self.line.send::<bool>(&self.renewal()).await;
         }
     }
 
@@ -131,7 +126,7 @@ impl Careless {
         loop {
             sleep(self.lease / 3).await;
             //= FLAW One error ends the watchdog, and nobody tells the holder.
-            self.line.run::<bool>(&self.renewal()).await?;
+            self.line.send::<bool>(&self.renewal()).await?;
         }
     }
 
@@ -143,13 +138,12 @@ impl Careless {
         // One attempt, so nothing has to be remembered for a second one.
         let call = token::undo(&self.name, &self.token);
         //= FLAW The question mark leaves before the watchdog is ended.
-        let freed = self.line.run::<bool>(&call).await?;
+        let freed = self.line.send::<bool>(&call).await?;
         watchdog.abort();
         Ok(freed)
     }
 }
 
-const HERE: &str = "crates/lab/src/lessons/b06_watchdog.rs";
 const WATCHDOG: &str = "crates/locks/src/watchdog.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -159,8 +153,8 @@ pub const LESSON: Lesson = Lesson {
     options: &[whole("lease_ms", 900, 300, 5_000), choice("network", &["breaks", "holds"])],
     cast: &[ALICE, BOB, REDIS],
     acts: &[
-        failure("for-ever", &[mark(HERE, "run::<bool>(&call)")]),
-        failure("one-error", &[mark(HERE, "self.renewal()")]),
+        failure("for-ever", &[mark(file!(), "send::<bool>(&call)")]),
+        failure("one-error", &[mark(file!(), "self.renewal()")]),
         cure("ends-first", &[mark("crates/locks/src/driver.rs", "watchdog.take()")]),
         cure("tries-again", &[mark(WATCHDOG, "Ok(Err(error))")]),
         cure("is-told", &[mark(WATCHDOG, "hold.lose(Why::LeaseOver)")]),

@@ -10,9 +10,8 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 
 /// Bob finds the lock taken; Alice unlocks before he subscribes, or after it.
 async fn scene(stage: &Stage, act: &str) -> Result<(), Trouble> {
-    stage.act(act).await?;
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     let careless = act == "try-subscribe-wait";
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let hers = alice.takes(&ReentrantLock::new(alice.line()?, LONG), "acquire").await?;
     let line = bob.line()?;
     let lock = ReentrantLock::new(line.clone(), LONG);
@@ -56,7 +55,7 @@ async fn acquire_carelessly(
     let channel = format!("{name}:free");
     //= FLAW What was published before this line nobody hears.
     let subscribed = line.subscribe(&channel).await;
-    let messages = subscribed.map_err(|error| line.lock_error(error))?;
+    let mut messages = subscribed.map_err(|error| line.lock_error(error))?;
     let _ = tokio::time::timeout(remaining, messages.next()).await;
     lock.acquire(&name, ZERO).await
 }
@@ -68,10 +67,7 @@ pub const LESSON: Lesson = Lesson {
     options: &[choice("unlock", &["before-subscribe", "after-subscribe"])],
     cast: &[ALICE, BOB, REDIS],
     acts: &[
-        failure(
-            "try-subscribe-wait",
-            &[mark("crates/lab/src/lessons/b07_lost_wakeup.rs", "line.subscribe(")],
-        ),
+        failure("try-subscribe-wait", &[mark(file!(), "line.subscribe(")]),
         cure("subscribe-try-wait", &[mark("crates/locks/src/waiting.rs", "line.subscribe(")]),
     ],
 };

@@ -11,8 +11,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 async fn finally_unlock(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("finally-unlock").await?;
-    let [alice, bob, carol] = stage.clients(["alice", "bob", "carol"]);
+    let [alice, bob, carol] = stage.act("finally-unlock", EVERYBODY).await?;
     let _hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
     let his = bob.tries(&SetPxNoOwner::new(bob.line()?, LONG), "try").await?;
     if always(stage) || his.is_some() {
@@ -23,8 +22,7 @@ async fn finally_unlock(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn twice(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("twice").await?;
-    let [alice, bob, carol] = stage.clients(["alice", "bob", "carol"]);
+    let [alice, bob, carol] = stage.act("twice", EVERYBODY).await?;
     let hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
     let _ = alice.unlocks(hers, "unlock").await?;
     let _his = bob.tries(&SetPxNoOwner::new(bob.line()?, LONG), "try").await?;
@@ -36,8 +34,7 @@ async fn twice(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn owner_check(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("owner-check").await?;
-    let [alice, bob, carol] = stage.clients(["alice", "bob", "carol"]);
+    let [alice, bob, carol] = stage.act("owner-check", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     let unlocking = alice.releases(hers);
     alice.stands().await?;
@@ -59,7 +56,7 @@ fn always(stage: &Stage) -> bool {
     stage.options().is("cleanup", "always")
 }
 
-const UNLOCK: Mark = mark("crates/lab/src/lessons/b08_foreign_unlock.rs", "line.send(");
+const UNLOCK: Mark = mark(file!(), "line.send(");
 
 pub const LESSON: Lesson = Lesson {
     number: 8,

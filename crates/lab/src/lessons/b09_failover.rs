@@ -5,19 +5,25 @@ use locks::{MultiLock, Redlock, TokenLock};
 use redis::cmd;
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
-    failover(&stage, "failover").await?;
-    failover(&stage, "fencing").await?;
-    let first = stage.node("redis-1", &[]).await?;
-    let second = stage.node("redis-2", &[]).await?;
-    let _third = stage.node("redis-3", &[]).await?;
+    // Replicas connect by TCP only.
+    let port = free_port()?.to_string();
+    let flags = ["--port", &port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"];
+    let [first, second, _third] = stage.three_nodes(&flags.map(str::to_owned)).await?;
+    failover(&stage, "failover", [&first, &second], &port).await?;
+    failover(&stage, "fencing", [&first, &second], &port).await?;
     several(&stage, "multi-lock", &first, |lines| MultiLock::new(lines, LONG)).await?;
     several(&stage, "redlock", &second, |lines| Redlock::new(lines, LONG)).await
 }
 
 /// Alice has the lock of the primary, Bob that of the promoted replica.
-async fn failover(stage: &Stage, act: &'static str) -> Result<(), Trouble> {
-    let [alice, bob] = stage.clients(["alice", "bob"]);
-    let (primary, replica) = primary_and_replica(stage, act).await?;
+async fn failover(
+    stage: &Stage,
+    act: &'static str,
+    [primary, replica]: [&Node; 2],
+    port: &str,
+) -> Result<(), Trouble> {
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
+    replicates(stage, replica, port).await?;
     let lock = TokenLock::new(alice.line_to("redis-1")?, LONG).fenced();
     let hers = alice.takes(&lock, "acquire").await?;
     let her_number = number(stage, act, &alice, &hers).await?;
@@ -25,7 +31,7 @@ async fn failover(stage: &Stage, act: &'static str) -> Result<(), Trouble> {
         stage.until_there("redis-2", LOCK).await?;
         stage.happens("redis-2", "copied").await?;
     }
-    primary.kill();
+    let killed = primary.kill();
     //= FLAW One Redis, however well it locks, and a replica that copies later.
     stage.happens("redis-1", "crash").await?;
     let promoted: String = replica.order(&follow("NO", "ONE")).await?;
@@ -38,10 +44,10 @@ async fn failover(stage: &Stage, act: &'static str) -> Result<(), Trouble> {
         stage.shop().sell_fenced(&bob, his_number, "bob-sells").await?;
     }
     stage.shop().sell_fenced(&alice, her_number, "sell").await?;
-    let ended = stage.ends_by_rows(his.is_some(), "copied-in-time").await;
+    stage.ends_by_rows(his.is_some(), "copied-in-time").await?;
     alice.leaves();
     bob.leaves();
-    ended
+    primary.until_back(killed).await
 }
 
 /// Of the lock, or, in the cure, of the row.
@@ -58,27 +64,18 @@ async fn number(
 }
 
 /// The replica follows, and then it does not any more, unless the lock is to reach it.
-async fn primary_and_replica(
-    stage: &Stage,
-    act: &'static str,
-) -> Result<(std::sync::Arc<Node>, std::sync::Arc<Node>), Trouble> {
-    // Replicas connect by TCP only.
-    let port = free_port()?.to_string();
-    let flags = ["--port", &port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"];
-    let primary = stage.node("redis-1", &flags.map(str::to_owned)).await?;
-    let replica = stage.node("redis-2", &[]).await?;
-    stage.act(act).await?;
+async fn replicates(stage: &Stage, replica: &Node, port: &str) -> Result<(), Trouble> {
     stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
     stage.show_shop();
-    replica.order::<()>(&follow("127.0.0.1", &port)).await?;
+    replica.order::<()>(&follow("127.0.0.1", port)).await?;
     replica.until_synchronised().await?;
-    shows_link(stage, &replica, "replicate").await?;
+    shows_link(stage, replica, "replicate").await?;
     if stage.options().is("replicated", "no") {
         // Nobody listens there: the link is down, and what the replica has stays.
         replica.order::<()>(&follow("127.0.0.1", "1")).await?;
-        shows_link(stage, &replica, "cut").await?;
+        shows_link(stage, replica, "cut").await?;
     }
-    Ok((primary, replica))
+    Ok(())
 }
 
 fn follow(host: &str, port: &str) -> redis::Cmd {
@@ -98,8 +95,6 @@ fn free_port() -> Result<u16, Trouble> {
     Ok(listener.local_addr().map_err(redis::RedisError::from)?.port())
 }
 
-const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
-
 /// Three independent nodes, of which one forgets.
 async fn several<L: Lock + Clone>(
     stage: &Stage,
@@ -107,9 +102,8 @@ async fn several<L: Lock + Clone>(
     forgets: &Node,
     make: impl Fn(Vec<Line>) -> L,
 ) -> Result<(), Trouble> {
-    stage.act(act).await?;
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_only(&NODES.map(|id| (id, LOCK)));
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let _hers = alice.must_hold(alice.asks(&make(alice.lines_to(&NODES)?), "acquire").await?)?;
     forgets.restart().await?;
     stage.happens(forgets.id, "restart").await?;
@@ -124,10 +118,7 @@ pub const LESSON: Lesson = Lesson {
     options: &[choice("replicated", &["no", "yes"])],
     cast: &[ALICE, BOB, node("redis-1"), node("redis-2"), node("redis-3"), SHOP],
     acts: &[
-        failure(
-            "failover",
-            &[mark("crates/lab/src/lessons/b09_failover.rs", "stage.happens(\"redis-1\"")],
-        ),
+        failure("failover", &[mark(file!(), "stage.happens(\"redis-1\"")]),
         cure("fencing", &[mark(SHOPPING, "sql.optional(NUMBER")]),
         cure("multi-lock", &[mark("crates/locks/src/multi.rs", "nodes")]),
         cure("redlock", &[mark("crates/locks/src/redlock.rs", "join_all(")]),

@@ -5,9 +5,7 @@ use locks::Redlock;
 use redis::{RedisError, cmd};
 
 pub async fn play(stage: Stage) -> Result<(), Trouble> {
-    let _first = stage.node("redis-1", &[]).await?;
-    let second = stage.node("redis-2", &[]).await?;
-    let _third = stage.node("redis-3", &[]).await?;
+    let [_first, second, _third] = stage.three_nodes(&[]).await?;
     if stage.options().is("restart", "delayed") {
         stays_away(&stage, "restarts-empty", &second).await?;
     } else {
@@ -99,9 +97,9 @@ async fn slow_network(stage: &Stage, alice: &Client) -> Result<(), Trouble> {
 }
 
 async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], Trouble> {
-    stage.act(act).await?;
+    let clients = stage.act(act, ["alice", "bob"]).await?;
     stage.show_only(&NODES.map(|id| (id, LOCK)));
-    Ok(stage.clients(["alice", "bob"]))
+    Ok(clients)
 }
 
 /// Redis 3 cannot be reached, so her majority is Redis 1 and 2.
@@ -115,8 +113,6 @@ async fn takes_two_of_three(
     let hers = taking.at("redis-2").last("majority").await?;
     alice.must_hold(hers)
 }
-
-const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
 
 fn redlock(client: &Client, lease: Duration) -> Result<Redlock, Trouble> {
     Ok(Redlock::new(client.lines_to(&NODES)?, lease))
@@ -139,8 +135,6 @@ async fn acquire_carelessly(
     Ok(taken > nodes.len() / 2)
 }
 
-const HERE: &str = "crates/lab/src/lessons/b10_redlock.rs";
-
 pub const LESSON: Lesson = Lesson {
     number: 10,
     id: "b10",
@@ -153,10 +147,10 @@ pub const LESSON: Lesson = Lesson {
     ],
     cast: &[ALICE, BOB, node("redis-1"), node("redis-2"), node("redis-3")],
     acts: &[
-        failure("restarts-empty", &[mark(HERE, "stage.happens(\"redis-2\", \"restart\")")]),
-        cure("stays-away", &[mark(HERE, "alice.loses(")]),
+        failure("restarts-empty", &[mark(file!(), "stage.happens(\"redis-2\", \"restart\")")]),
+        cure("stays-away", &[mark(file!(), "alice.loses(")]),
         failure("clock-jumps", &[mark("crates/locks/src/redlock.rs", "nodes / 2 + 1")]),
-        failure("counts-only", &[mark(HERE, "node.send(&set)")]),
+        failure("counts-only", &[mark(file!(), "node.send(&set)")]),
         cure("checks-validity", &[mark("crates/locks/src/driver.rs", "Hold::since(")]),
     ],
 };

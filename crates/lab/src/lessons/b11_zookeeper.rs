@@ -113,7 +113,7 @@ async fn enter_carelessly(session: &ZooSession, path: &str) -> Result<String, Zo
     session.create_ephemeral(&format!("{path}/lock-")).await
 }
 
-const ORPHAN: Mark = mark("crates/lab/src/lessons/b11_zookeeper.rs", "enter_carelessly(");
+const ORPHAN: Mark = mark(file!(), "enter_carelessly(");
 
 pub const LESSON: Lesson = Lesson {
     number: 11,

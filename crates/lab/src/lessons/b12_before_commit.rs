@@ -15,9 +15,8 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 async fn unlock_commit(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("unlock-commit").await?;
+    let [alice, bob] = stage.act("unlock-commit", ["alice", "bob"]).await?;
     stage.show_shop();
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
     let mut sale =
         alice.does(unlock_then_commit(alice.sql(), stage.shop().play.clone(), "alice", hers));
@@ -35,9 +34,8 @@ async fn unlock_commit(stage: &Stage) -> Result<(), Trouble> {
 }
 
 async fn commit_unlock(stage: &Stage) -> Result<(), Trouble> {
-    stage.act("commit-unlock").await?;
+    let [alice, bob] = stage.act("commit-unlock", ["alice", "bob"]).await?;
     stage.show_shop();
-    let [alice, bob] = stage.clients(["alice", "bob"]);
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
     let mut sale =
         alice.does(commit_then_unlock(alice.sql(), stage.shop().play.clone(), "alice", hers));
@@ -120,8 +118,6 @@ async fn sells(
     Ok(stock > 0)
 }
 
-const HERE: &str = "crates/lab/src/lessons/b12_before_commit.rs";
-
 pub const LESSON: Lesson = Lesson {
     number: 12,
     id: "b12",
@@ -129,7 +125,7 @@ pub const LESSON: Lesson = Lesson {
     options: &[choice("commit", &["late", "at-once"])],
     cast: &[ALICE, BOB, REDIS, SHOP],
     acts: &[
-        failure("unlock-commit", &[mark(HERE, "guard.release()")]),
-        cure("commit-unlock", &[mark(HERE, "transaction.commit()")]),
+        failure("unlock-commit", &[mark(file!(), "guard.release()")]),
+        cure("commit-unlock", &[mark(file!(), "transaction.commit()")]),
     ],
 };

@@ -12,6 +12,8 @@ pub enum Trouble {
     StoodStill,
     #[error("a lesson does not go as it is written: {0}")]
     NotAsWritten(String),
+    #[error("a server that the lesson needs does not start: {0}")]
+    NoServer(String),
     #[error("lock: {0}")]
     Lock(#[from] LockError),
     #[error("redis: {0}")]
@@ -21,6 +23,11 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// Why a server did not start, which says what to do about it.
+    pub fn no_server(error: selling::Trouble) -> Self {
+        Self::NoServer(error.to_string())
+    }
+
     /// Whether a machine that stood still explains it.
     pub fn may_be_a_pause(&self) -> bool {
         match self {

@@ -13,6 +13,9 @@ use utoipa::ToSchema;
 /// The node that lessons use which need only one.
 pub const REDIS_NODE: &str = "redis";
 
+/// The nodes of lessons that use several.
+pub const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
+
 /// One lesson: a failure, how it is forced, its cure.
 pub struct Lesson {
     pub number: u8,

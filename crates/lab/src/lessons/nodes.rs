@@ -29,7 +29,8 @@ impl Node {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("lessons/{}-{number}", std::process::id());
-        Ok(Self { id, redis: servers.own_redis(&name, flags).await? })
+        let redis = servers.own_redis(&name, flags).await.map_err(Trouble::no_server)?;
+        Ok(Self { id, redis })
     }
 
     pub(super) async fn end(self) {

@@ -3,8 +3,8 @@
 pub use super::{
     error::Trouble,
     lesson::{
-        ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, PAUSE_MS, Part, REDIS, REDIS_NODE, SHOP,
-        SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,
+        ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, NODES, PAUSE_MS, Part, REDIS, REDIS_NODE,
+        SHOP, SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,
         whole,
     },
     stage::{
@@ -17,3 +17,5 @@ pub use locks::{Acquired, Guard, Lock, wire::Line};
 pub use std::time::Duration;
 
 pub const ZERO: Duration = Duration::ZERO;
+/// The clients of an act with three.
+pub const EVERYBODY: [&str; 3] = ["alice", "bob", "carol"];

@@ -6,12 +6,12 @@ use locks::{LockError, ZooKeeperLock};
 use tokio::time::{Instant, sleep, timeout};
 
 pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], Trouble> {
-    stage.act(act).await?;
+    let clients = stage.act(act, ["alice", "bob"]).await?;
     stage.show_zoo();
     // Before the curtain rises: what is lost on stage is to be the reply to the create of a place.
     let session = stage.zoo_session().await?;
     session.make_folders(ROOT, &stage.queue()).await.map_err(LockError::from)?;
-    Ok(stage.clients(["alice", "bob"]))
+    Ok(clients)
 }
 
 /// `held` keeps sessions open.

@@ -3,8 +3,8 @@
 use crate::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-static RESERVE: LuaScript = LuaScript::new("reserve.lua", include_str!("scripts/reserve.lua"));
-static BORROW: LuaScript = LuaScript::new("borrow.lua", include_str!("scripts/borrow.lua"));
+static RESERVE: LuaScript = lua!("reserve.lua");
+static BORROW: LuaScript = lua!("borrow.lua");
 
 pub struct Node {
     /// The key of each bucket, and whether it was seen empty: units never come back.
@@ -32,7 +32,7 @@ impl Sell for Node {
         let home = buyer.hash() as usize % buckets.len();
         let (units, buyers) = (&buckets[home].0, format!("{}:buyers", buckets[home].0));
         let reserve = RESERVE.on(&[units, &buyers]).arg(&buyer.name).arg(stand.per_user_limit());
-        let reserved: i32 = stand.line().run(&reserve).await?;
+        let reserved: i32 = stand.line().send(&reserve).await?;
         if reserved == 2 {
             return Ok(Outcome::Duplicate);
         }
@@ -61,7 +61,7 @@ impl Node {
         let others = buckets[home..].iter().chain(&buckets[..home]);
         for (units, empty) in others.filter(|(_, empty)| !empty.load(Relaxed)) {
             //= CURE ask every bucket that may have one; units never come back to an empty one
-            if stand.line().run(&BORROW.on(&[units])).await? {
+            if stand.line().send(&BORROW.on(&[units])).await? {
                 return Ok(true);
             }
             empty.store(true, Relaxed);

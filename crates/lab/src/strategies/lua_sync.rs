@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-static DECIDE: LuaScript = LuaScript::new("decide.lua", include_str!("scripts/decide.lua"));
+static DECIDE: LuaScript = lua!("decide.lua");
 
 pub struct Node {
     stock: String,
@@ -19,7 +19,7 @@ impl Sell for Node {
     async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
-        match stand.line().run(&decide.arg(stand.per_user_limit())).await? {
+        match stand.line().send(&decide.arg(stand.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),

@@ -48,6 +48,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
     ],
     locks: &["setnx-expire"],
+    variants: &[("b01", "del-and-setnx", DELETE_AND_TAKE)],
     ..LOCK_STRATEGY
 };
 
@@ -58,3 +59,7 @@ const UP: (&str, &str) = ("restart_ms", "0");
 const NEVER: (&str, &str) = ("repair", "never");
 const SOON: (&str, &str) = ("wait_ms", "50");
 const REPAIRS: &[&str] = &["take-over", "never", "delete-and-take", "only-expire"];
+const DELETE_AND_TAKE: Source = Source {
+    file: "crates/lab/src/lessons/b01_crash_between.rs",
+    text: include_str!("../lessons/b01_crash_between.rs"),
+};

@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-static FILL: LuaScript = LuaScript::new("fill.lua", include_str!("scripts/fill.lua"));
+static FILL: LuaScript = lua!("fill.lua");
 
 pub struct Node {
     tokens: String,
@@ -12,7 +12,7 @@ pub struct Node {
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let (tokens, buyers) = (stand.key("tokens"), stand.key("buyers"));
     let fill = FILL.on(&[&tokens, &stand.key("filled")]).arg(stand.stock());
-    let _: u32 = stand.line().run(&fill).await?;
+    let _: u32 = stand.line().send(&fill).await?;
     Ok(Node { tokens, buyers })
 }
 

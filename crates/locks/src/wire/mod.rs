@@ -20,8 +20,8 @@ mod zoo;
 
 pub use self::redis::Line;
 pub use meter::{Meter, RoundTrips};
-pub use script::{LuaScript, ScriptCall};
+pub use script::{LuaScript, Request, ScriptCall};
 pub use sql::{Binding, Sql, SqlTransaction};
 pub use tap::{Clock, Reply, Sent, Tapped, Verdict, Watcher, millis};
-pub use wakeups::{Wake, Wakeups};
+pub use wakeups::Wakeups;
 pub use zoo::{Zoo, ZooError, ZooSession, ZooWatch};

@@ -4,14 +4,14 @@
 //! knows what a silent connection will still deliver.
 
 use super::{
-    script::{ScriptCall, words_of},
+    script::Request,
     tap::Tapped,
     wakeups::{Channels, Wakeups, listening},
 };
 use crate::LockError;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
-    aio::MultiplexedConnection,
+    aio::MultiplexedConnection, cmd,
 };
 use std::{
     io,
@@ -60,44 +60,20 @@ impl Line {
         Self { connection, tap: self.tap.clone() }
     }
 
-    /// Sends one command.
+    /// Sends a command, or runs a script.
     #[track_caller]
     pub fn send<'a, T: FromRedisValue + Send>(
         &'a self,
-        command: &'a Cmd,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
-        self.pass(move || words_of(command).join(" "), self.connection.query(command))
-    }
-
-    /// Runs a script by its hash, or its source where Redis does not know it.
-    #[track_caller]
-    pub fn run<'a, T: FromRedisValue + Send>(
-        &'a self,
-        call: &'a ScriptCall,
+        request: &'a impl Request,
     ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
         let at = Location::caller();
-        let (wire, meter) = (&self.connection, &self.tap.meter);
-        meter.ran(call.script.name);
-        let request = async move {
-            match wire.query(&call.evalsha).await {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    meter.count(|trips| &mut trips.redis, at);
-                    wire.query(&call.eval()).await
-                }
-                other => other,
-            }
-        };
-        self.pass(move || call.text(), request)
-    }
-
-    #[track_caller]
-    fn pass<'a, T: FromRedisValue + Send>(
-        &'a self,
-        text: impl FnOnce() -> String + Send + 'a,
-        request: impl Future<Output = Result<Value, RedisError>> + Send + 'a,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
-        let at = Location::caller();
-        async move { Ok(redis::from_redis_value(self.tap.pass(at, text, show, request).await?)?) }
+        if let Some(script) = request.script() {
+            self.tap.meter.ran(script.name);
+        }
+        async move {
+            let answer = self.connection.answer(request);
+            Ok(redis::from_redis_value(self.tap.pass(at, || request.text(), show, answer).await?)?)
+        }
     }
 
     /// Subscribes, or joins those who have, on a connection of its own for each channel. Redis has
@@ -113,7 +89,7 @@ impl Line {
             let mut channels = wire.channels.lock().await;
             let known = channels.get(channel).and_then(Weak::upgrade);
             if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
-                return Ok(Wakeups(alive));
+                return Ok(Wakeups::of(alive));
             }
             let connecting = async {
                 let mut connection = wire.client.get_async_pubsub().await?;
@@ -128,7 +104,7 @@ impl Line {
             let new = Arc::new(listening(subscribed, self.tap.clone()));
             channels.retain(|_, channel| channel.strong_count() > 0);
             channels.insert(channel.to_owned(), Arc::downgrade(&new));
-            Ok(Wakeups(new))
+            Ok(Wakeups::of(new))
         }
     }
 
@@ -136,20 +112,10 @@ impl Line {
     #[track_caller]
     pub fn ask<'a, T: FromRedisValue + Send>(
         &'a self,
-        command: &'a Cmd,
+        request: &'a impl Request,
     ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
-        let sending = self.send(command);
+        let sending = self.send(request);
         async move { sending.await.map_err(|error| self.lock_error(error)) }
-    }
-
-    /// [`Line::run`], with the errors of a lock.
-    #[track_caller]
-    pub(crate) fn call<'a, T: FromRedisValue + Send>(
-        &'a self,
-        call: &'a ScriptCall,
-    ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
-        let running = self.run(call);
-        async move { running.await.map_err(|error| self.lock_error(error)) }
     }
 
     /// Classifies an error for a lock.
@@ -181,6 +147,18 @@ impl Wire {
             connecting: Mutex::default(),
             channels: Channels::default(),
         })
+    }
+
+    /// A Redis that does not know a script is told it first.
+    async fn answer(&self, request: &impl Request) -> Result<Value, RedisError> {
+        let (answer, unknown) = (self.query(request.command()).await, ServerErrorKind::NoScript);
+        match (&answer, request.script()) {
+            (Err(error), Some(script)) if error.kind() == ErrorKind::Server(unknown) => {
+                self.query(cmd("SCRIPT").arg("LOAD").arg(script.source)).await?;
+                self.query(request.command()).await
+            }
+            _ => answer,
+        }
     }
 
     async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {

@@ -1,7 +1,36 @@
-//! Lua scripts, called by their hash.
+//! What can be sent to a Redis: commands, and Lua scripts by their hash.
 
 use redis::{Arg, Cmd, Script, ToRedisArgs, cmd};
 use std::sync::OnceLock;
+
+/// A command, or a call of a script.
+pub trait Request: Sync {
+    fn command(&self) -> &Cmd;
+
+    /// What the command's hash stands for, if it is a call.
+    fn script(&self) -> Option<&'static LuaScript> {
+        None
+    }
+
+    /// As typed, with long words cut, and a script's name instead of its hash.
+    fn text(&self) -> String {
+        let words = self.command().args_iter().map(|argument| match argument {
+            Arg::Simple(bytes) => shortened(&String::from_utf8_lossy(bytes)),
+            _ => String::new(),
+        });
+        let mut words: Vec<String> = words.collect();
+        if let (Some(script), Some(hash)) = (self.script(), words.get_mut(1)) {
+            script.name.clone_into(hash);
+        }
+        words.join(" ")
+    }
+}
+
+impl Request for Cmd {
+    fn command(&self) -> &Cmd {
+        self
+    }
+}
 
 /// A Lua script: a file's name and its text.
 pub struct LuaScript {
@@ -26,8 +55,8 @@ impl LuaScript {
 
 /// A script with its keys and arguments.
 pub struct ScriptCall {
-    pub(super) script: &'static LuaScript,
-    pub(super) evalsha: Cmd,
+    script: &'static LuaScript,
+    evalsha: Cmd,
 }
 
 impl ScriptCall {
@@ -36,41 +65,22 @@ impl ScriptCall {
         self.evalsha.arg(argument);
         self
     }
+}
 
-    /// With the script's source, for a Redis that does not know it.
-    pub(super) fn eval(&self) -> Cmd {
-        let mut eval = cmd("EVAL");
-        eval.arg(self.script.source);
-        for argument in self.evalsha.args_iter().skip(2) {
-            if let Arg::Simple(bytes) = argument {
-                eval.arg(bytes);
-            }
-        }
-        eval
+impl Request for ScriptCall {
+    fn command(&self) -> &Cmd {
+        &self.evalsha
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut words = words_of(&self.evalsha);
-        if let Some(hash) = words.get_mut(1) {
-            self.script.name.clone_into(hash);
-        }
-        words.join(" ")
+    fn script(&self) -> Option<&'static LuaScript> {
+        Some(self.script)
     }
 }
 
-/// A command as typed, with long words cut.
-pub(super) fn words_of(command: &Cmd) -> Vec<String> {
+fn shortened(word: &str) -> String {
     const LONGEST: usize = 80;
-    let cut = |bytes: &[u8]| {
-        let word = String::from_utf8_lossy(bytes);
-        match word.char_indices().nth(LONGEST) {
-            Some((end, _)) => format!("{}…", &word[..end]),
-            None => word.into_owned(),
-        }
-    };
-    let words = command.args_iter().map(|argument| match argument {
-        Arg::Simple(bytes) => cut(bytes),
-        _ => String::new(),
-    });
-    words.collect()
+    match word.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &word[..end]),
+        None => word.to_owned(),
+    }
 }

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! A message wakes one waiter of this line, since a released lock is for one. A waiter that leaves
-//! without an attempt passes the wake-up on ([`Wake`]), or the others would sleep beside a free
-//! lock.
+//! without an attempt passes the wake-up on, or the others would sleep beside a free lock.
 //!
 //! Messages can be lost (pub/sub delivers at most once, and the connection may break), so waiters
 //! rely on them for at most the rest of the lease. When the connection ends, all waiters are woken
@@ -43,33 +42,43 @@ impl Drop for Channel {
 }
 
 /// One waiter's subscription to one channel.
-pub struct Wakeups(pub(super) Arc<Channel>);
-
-/// A wake-up. Unless [`Wake::used`] is called, dropping it wakes another waiter.
-pub struct Wake(Option<Arc<Channel>>);
+pub struct Wakeups {
+    channel: Arc<Channel>,
+    /// By a message that is neither used nor passed on.
+    woken: bool,
+}
 
 impl Wakeups {
-    /// The next message; or false if the connection has ended: subscribe again.
-    pub async fn next(&self) -> (Wake, bool) {
+    pub(super) fn of(channel: Arc<Channel>) -> Self {
+        Self { channel, woken: false }
+    }
+
+    /// Waits for the next message; false if the connection has ended: subscribe again.
+    pub async fn next(&mut self) -> bool {
+        self.pass_on();
         tokio::select! {
-            () = self.0.permit.notified() => (Wake(Some(self.0.clone())), true),
-            () = self.0.ended.cancelled() => (Wake(None), false),
+            () = self.channel.permit.notified() => self.woken = true,
+            () = self.channel.ended.cancelled() => {}
         }
+        self.woken
     }
-}
 
-impl Wake {
     /// The lock was asked for: if it was not free, its release wakes again.
-    pub fn used(mut self) {
-        self.0 = None;
+    pub fn used(&mut self) {
+        self.woken = false;
+    }
+
+    /// Wakes another waiter, if this one was woken for nothing.
+    pub fn pass_on(&mut self) {
+        if std::mem::take(&mut self.woken) {
+            self.channel.permit.notify_one();
+        }
     }
 }
 
-impl Drop for Wake {
+impl Drop for Wakeups {
     fn drop(&mut self) {
-        if let Some(channel) = self.0.take() {
-            channel.permit.notify_one();
-        }
+        self.pass_on();
     }
 }
 

@@ -223,17 +223,6 @@ impl ZooSession {
             absent()
         )
     }
-
-    #[track_caller]
-    fn ask<'a, T: Send>(
-        &'a self,
-        text: String,
-        show: impl FnOnce(&T) -> String + Send + 'a,
-        request: impl Future<Output = Result<T, ZooError>> + Send + 'a,
-    ) -> impl Future<Output = Result<T, ZooError>> + Send + 'a {
-        let at = Location::caller();
-        async move { self.tap.pass(at, || text, show, request).await }
-    }
 }
 
 macro_rules! requests {
@@ -246,8 +235,9 @@ macro_rules! requests {
                 &'a self,
                 $path: &'a str,
             ) -> impl Future<Output = Result<$answer, ZooError>> + Send + 'a {
-                let $client = &self.connection;
-                self.ask(format!($text), $show, async move { built!($request, absent()) })
+                let (at, $client) = (Location::caller(), &self.connection);
+                let request = async move { built!($request, absent()) };
+                self.tap.pass(at, move || format!($text), $show, request)
             })*
         }
     };
@@ -269,14 +259,23 @@ requests! {
     /// Lets the server catch up with its leader.
     sync(path: "sync {path}", |()| "synced".to_owned()) -> ()
         = |client| Ok(client.sync(path).await?);
-    /// The number of the transaction that made a node, if it is there, and a watch on it.
-    watch(path: "stat -w {path}", shown) -> (Option<u64>, ZooWatch) = |client| {
-        let (stat, watch) = client.check_and_watch_stat(path).await?;
-        Ok((stat.map(|stat| stat.czxid.unsigned_abs()), ZooWatch(watch)))
-    };
+    /// The number of the transaction that made a node, if it is there.
+    stat(path: "stat {path}", |czxid| shown(*czxid)) -> Option<u64>
+        = |client| Ok(czxid(client.check_stat(path).await?));
+    /// The same, and a watch on it.
+    watch(path: "stat -w {path}", |(czxid, _)| shown(*czxid)) -> (Option<u64>, ZooWatch)
+        = |client| {
+            let (stat, watch) = client.check_and_watch_stat(path).await?;
+            Ok((czxid(stat), ZooWatch(watch)))
+        };
 }
 
-fn shown((czxid, _): &(Option<u64>, ZooWatch)) -> String {
+#[cfg(feature = "zookeeper")]
+fn czxid(stat: Option<zookeeper_client::Stat>) -> Option<u64> {
+    stat.map(|stat| stat.czxid.unsigned_abs())
+}
+
+fn shown(czxid: Option<u64>) -> String {
     czxid.map_or("no node".to_owned(), |czxid| format!("czxid {czxid:#x}"))
 }
 

@@ -39,13 +39,19 @@ pub struct Client {
 type Tried<G> = Result<Acquired<G>, LockError>;
 
 impl Stage {
+    /// Clears the stage for an act of these clients.
+    pub async fn act<const N: usize>(
+        &self,
+        id: &str,
+        clients: [&'static str; N],
+    ) -> Result<[Client; N], Trouble> {
+        self.opens(id).await?;
+        Ok(clients.map(|id| self.client(id)))
+    }
+
     pub fn client(&self, id: &'static str) -> Client {
         let stage = self.clone();
         Client { id, stage, gate: Arc::default(), clock: Clock::default() }
-    }
-
-    pub fn clients<const N: usize>(&self, ids: [&'static str; N]) -> [Client; N] {
-        ids.map(|id| self.client(id))
     }
 }
 

@@ -43,7 +43,7 @@ impl Stage {
             let looking = LOOK.on(&[&self.key(key)]);
             // The node may be down. What it remembers is seen when it is back.
             let found: Result<(Option<String>, i64), _> =
-                self.hand(node).await?.run(&looking).await;
+                self.hand(node).await?.send(&looking).await;
             let (value, ttl) = found.unwrap_or((None, -2));
             let name = if several { format!("{node} {key}") } else { key.to_owned() };
             let value = value.map(|text| self.readable(&text));
@@ -61,7 +61,7 @@ impl Stage {
     /// ZooKeeper, and the stage hand's own session with it.
     async fn zoo(&self) -> Result<&(Arc<ZooKeeperServer>, ZooSession), Trouble> {
         let opening = || async {
-            let server = self.0.servers.zookeeper().await?;
+            let server = self.0.servers.zookeeper().await.map_err(Trouble::no_server)?;
             let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);
             let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
             Ok::<_, Trouble>((server, session))
@@ -90,7 +90,7 @@ impl Stage {
         children.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
         let mut seen = Vec::new();
         for child in children {
-            if let Ok((Some(czxid), _)) = session.watch(&format!("{path}/{child}")).await {
+            if let Ok(Some(czxid)) = session.stat(&format!("{path}/{child}")).await {
                 let value = format!("czxid {czxid:#x}");
                 seen.push((self.readable(&child), Some(value), None));
             }

@@ -34,7 +34,7 @@ mod shopping;
 
 use super::{
     error::Trouble,
-    lesson::{Kind, Lesson, REDIS_NODE as REDIS},
+    lesson::{Kind, Lesson, NODES, REDIS_NODE as REDIS},
     nodes::Node,
     pauses::PauseDetector,
     shop::Shop,
@@ -42,6 +42,7 @@ use super::{
     waiting::STEP_TIMEOUT,
 };
 use crate::{options::Options, servers::Servers};
+use futures_util::future::join_all;
 use locks::{wire::Line, zookeeper::ZooSession};
 use record::{Record, Scene};
 use std::{
@@ -140,7 +141,7 @@ impl Stage {
     // --- the acts
 
     /// Clears the stage for an act: no key, nobody who believes anything, a full shop.
-    pub async fn act(&self, id: &str) -> Result<(), Trouble> {
+    async fn opens(&self, id: &str) -> Result<(), Trouble> {
         let acts = self.0.lesson.acts;
         let number = acts.iter().position(|act| act.id == id);
         let number =
@@ -237,13 +238,14 @@ impl Stage {
         }
     }
 
-    /// A server of this play alone, with more flags of `redis-server` if need be.
-    pub async fn node(&self, id: &'static str, flags: &[String]) -> Result<Arc<Node>, Trouble> {
-        let node = Arc::new(Node::start(&self.0.servers, id, flags).await?);
-        // Another one than before, under the same name.
-        self.0.hands.lock().await.remove(id);
-        self.nodes().push(node.clone());
-        Ok(node)
+    /// Servers of this play alone, which kills them; the first with more flags of `redis-server`.
+    pub async fn three_nodes(&self, flags: &[String]) -> Result<[Arc<Node>; 3], Trouble> {
+        let start = |at: usize, flags| Node::start(&self.0.servers, NODES[at], flags);
+        let (first, second, third) =
+            tokio::try_join!(start(0, flags), start(1, &[]), start(2, &[]))?;
+        let nodes = [first, second, third].map(Arc::new);
+        self.nodes().extend(nodes.clone());
+        Ok(nodes)
     }
 
     fn nodes(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
@@ -251,7 +253,7 @@ impl Stage {
     }
 
     fn connect(&self, node: &str) -> Result<Line, Trouble> {
-        let private = self.nodes().iter().rev().find(|one| one.id == node).cloned();
+        let private = self.nodes().iter().find(|one| one.id == node).cloned();
         let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
         Ok(Line::with_timeouts(&url, STEP_TIMEOUT, STEP_TIMEOUT)?.to(node))
     }
@@ -283,8 +285,6 @@ impl Stage {
         self.0.hands.lock().await.clear();
         let nodes = std::mem::take(&mut *self.nodes());
         // Still in somebody's hands: it ends when they let it go.
-        for node in nodes.into_iter().filter_map(Arc::into_inner) {
-            node.end().await;
-        }
+        join_all(nodes.into_iter().filter_map(Arc::into_inner).map(Node::end)).await;
     }
 }
