@@ -37,9 +37,9 @@ expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]
 {parameters}
 # Whether these accept a well-formed body depends on more than a schema can say: a sale has to close after it opens, stock
 # must not fall below what is sold, an ended sale stays ended, a text must not be blank; a strategy has to exist, its options
-# are its own, as those of a lesson are, and an arena has only so many nodes. (To a schema 7.0 is an integer, here it is not.)
+# are its own, as those of a lesson are, and an arena has only so many nodes; an address may be closed to the judge. (To a schema 7.0 is an integer, here it is not.)
 [[operations]]
-include-operation-id = ["create_sale", "change_sale", "add_stock", "open_session", "create_arena", "buy_in_arena", "storm_arena", "play_lesson"]
+include-operation-id = ["create_sale", "change_sale", "add_stock", "open_session", "create_arena", "buy_in_arena", "storm_arena", "judge_server", "play_lesson"]
 checks.positive_data_acceptance.enabled = false
 """
 

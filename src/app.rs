@@ -309,7 +309,8 @@ pub async fn serve(
 ) -> Result<(), AppError> {
     let (draining, connections) = (CancellationToken::new(), front.connections);
     let drain_notice = front.drain_notice;
-    let state = http_state(&running, front, draining.clone());
+    let own_port = listener.local_addr().map_or(0, |address| address.port());
+    let state = http_state(&running, front, draining.clone(), own_port);
     let (drain_announced, lab) = (state.drain_announced.clone(), state.lab.lab.clone());
     let (router, until) = (http::router(state), draining.clone());
     let server = http::server::serve(listener, router, connections, until, REQUESTS_GRACE);
@@ -338,7 +339,12 @@ pub async fn serve(
 }
 
 /// The state of the handlers; starts their tasks.
-fn http_state(running: &Running, front: Front, draining: CancellationToken) -> HttpState {
+fn http_state(
+    running: &Running,
+    front: Front,
+    draining: CancellationToken,
+    own_port: u16,
+) -> HttpState {
     let (tasks, services) = (running.tasks(), running.services.clone());
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
     if let Some(limits) = &limits {
@@ -381,7 +387,13 @@ fn http_state(running: &Running, front: Front, draining: CancellationToken) -> H
         draining,
         drain_announced: Arc::default(),
         trust_proxy: front.trust_proxy,
-        lab: LabState { lab, streams, trust_proxy: front.trust_proxy, limits: front.rate_limit },
+        lab: LabState {
+            lab,
+            streams,
+            trust_proxy: front.trust_proxy,
+            own_port,
+            limits: front.rate_limit,
+        },
     }
 }
 

@@ -3,12 +3,14 @@
 
 import { everywhere } from './lab-everywhere.mjs';
 import { locks } from './lab-locks.mjs';
+import { ownServers } from './lab-own-server.mjs';
 import { races } from './lab-races.mjs';
 import { theatre } from './lab-theatre.mjs';
 import { why } from './lab-why.mjs';
 
 export function lab(stage) {
   races(stage);
+  ownServers(stage);
   why(stage);
   theatre(stage);
   locks(stage);

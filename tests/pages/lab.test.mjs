@@ -10,7 +10,7 @@ import { badges } from '../../static/js/lab/promise.js';
 import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { RUN } from '../../static/js/lab/recorded.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
-import { arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
+import { OWN, arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
 import { buyerNumber, GAP, LINES, MOMENTS, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
@@ -62,6 +62,17 @@ describe('what is raced', () => {
     assert.equal(laneSetup(page, 'token-lock', shown), page);
     assert.equal(laneSetup(page, 'token-lock:of-another-version', shown), page);
     assert.deepEqual(fromQuery('s=token-lock:lease,naive,a:b:c').strategies, ['token-lock:lease', 'naive']);
+  });
+
+  it('a server of one’s own is on this machine, stands in the address, and is raced as it is', () => {
+    for (const [given, address] of [['127.0.0.1:9000', 'http://127.0.0.1:9000'], ['localhost:9000/shop/', 'http://localhost:9000/shop'], ['http://[::1]:9000', 'http://[::1]:9000']]) assert.equal(serverOf(given), address);
+    for (const elsewhere of ['', 'https://127.0.0.1', '192.0.2.1:9000', 'localhost.evil.example', 'http://a@127.0.0.1', '127.0.0.1:9000/?a', 'javascript:alert(1)', ':', 'http://127.0.0.1:99999']) assert.equal(serverOf(elsewhere), '', elsewhere);
+    assert.deepEqual(['localhost', '127.0.0.2', '[::1]', 'shop.example', '127.0.0.1.evil.example'].map(isHere), [true, true, true, false, false]);
+    const query = 's=naive,own-server&server=http://127.0.0.1:9000&stock=50', setup = fromQuery(query);
+    assert.deepEqual([setup.server, toQuery(setup), fromQuery('server=http://evil.example').server], ['http://127.0.0.1:9000', query, '']);
+    const own = laneSetup({ ...setup, work_ms: 7, nodes: 3 }, OWN, { id: OWN });
+    assert.deepEqual([own.nodes, own.work_ms, isFair(own, 1), optionsOf({ id: OWN }, shared)], [1, 0, true, []]);
+    assert.deepEqual(judgementBody(own), { url: 'http://127.0.0.1:9000', stock: 50, buyers: 1000, concurrency: 64, duplicate_share: 0.1 });
   });
 
   it('speeds compare only alone and unforced', () => {
@@ -118,6 +129,7 @@ describe('a race', () => {
     assert.deepEqual([told({ duplicates: 9 }), told({ lost: 1 }), told({ undersold: 2 })].map(({ kind, tone: one }) => [kind, one]), [['duplicates', 'bad'], ['lost', 'bad'], ['undersold', 'warn']]);
     assert.deepEqual(told({ sold: 0, undersold: 0, failed: 40 }), { kind: 'nothing', n: 40, tone: 'warn' });
     assert.deepEqual([told({}).kind, outcome({ sold: 1, stock: 5 }).kind], ['exact', 'sound']);
+    assert.deepEqual([told({ broken: 2, undersold: 1 }), told({ verdict: 'undecided' })], [{ kind: 'broken', n: 2, tone: 'bad' }, { kind: 'undecided', n: 1, tone: 'warn' }]);
   });
 
   it('curves stay within their box, and need two points', () => {
@@ -167,6 +179,10 @@ describe('results', () => {
     assert.deepEqual([first.fair, first.demonstration, unpack(pack([{ ...rows[0], demonstration: 'lease', fair: true }]))[0].demonstration], [false, '', 'lease']);
     assert.deepEqual(unpack(pack([{ ...rows[0], demonstration: '<b>' }])), []);
     assert.equal(pack(unpack(link)), link);
+    const [mine] = unpack(pack([{ ...rows[0], strategy: OWN, oversold: 0, broken: 1, sold: 10 }]));
+    assert.equal(outcome(mine).kind, 'broken', 'what is wrong otherwise does not turn green in a link');
+    const old = JSON.parse(atob(link.replaceAll('-', '+').replaceAll('_', '/'))).map((values) => values.slice(0, -1));
+    assert.equal(unpack(btoa(JSON.stringify(old)))[0].sold, 13, 'a link of before there was that column');
   });
 
   it('a broken link is a link without results', () => {

@@ -144,7 +144,7 @@ fn shown() -> Progress {
             bar.set_length(requests as u64);
             line(&bar, format!("{requests} requests"));
         }
-        Event::Answered(counts) => {
+        Event::Answered(_, counts) => {
             bar.set_position(counts.0.values().sum::<usize>() as u64);
             let [sold, out] = [Meaning::Sold, Meaning::SoldOut].map(|means| counts.of(means));
             bar.set_message(format!("sold {sold}, sold out {out}"));

@@ -3,8 +3,8 @@
 use crate::adapter::Adapter;
 use crate::faults;
 use crate::server::{LOOKING, READING};
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{Args, Parser};
 use std::time::Duration;
 
 /// For the calls of all buyers before the storm.
@@ -57,6 +57,18 @@ pub struct Config {
     /// Storm a server that is not on this machine. Only your own
     #[arg(long)]
     pub allow_remote: bool,
+}
+
+/// As the command line has it without any switch.
+impl Default for Config {
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            config: Config,
+        }
+        Line::parse_from(["judge"]).config
+    }
 }
 
 impl Config {

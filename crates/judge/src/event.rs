@@ -1,17 +1,18 @@
 //! What happens during a run, for whoever watches.
 
-use crate::history::Counts;
+use crate::history::{Counts, Request};
 use serde::Serialize;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum Event<'a> {
     /// So many of all buyers have been prepared.
     Prepared(usize, usize),
     /// The storm begins, with so many requests if nobody has to ask again.
     Storm(usize),
-    Answered(Counts),
+    /// One more request is over; so many had each meaning.
+    Answered(&'a Request, &'a Counts),
     Killed,
     Started,
     /// Buyers without an order are asked again: so many units are left.
@@ -20,4 +21,4 @@ pub enum Event {
     Settling(usize),
 }
 
-pub type Progress = Arc<dyn Fn(Event) + Send + Sync>;
+pub type Progress = Arc<dyn Fn(Event<'_>) + Send + Sync>;

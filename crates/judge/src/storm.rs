@@ -181,13 +181,13 @@ impl Storm {
     fn record(&self, request: Request) {
         let mut log = self.log();
         log.1.add(request.means);
-        log.0.push(request);
         let counts = log.1.clone();
+        log.0.push(request.clone());
         drop(log);
         if counts.of(Meaning::Sold) * 2 >= self.stock {
             self.half.send_replace(true);
         }
-        (self.progress)(Event::Answered(counts));
+        (self.progress)(Event::Answered(&request, &counts));
     }
 }
 

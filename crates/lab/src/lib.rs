@@ -19,6 +19,7 @@
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
 //! | [`collision`] | which two purchases met there |
+//! | [`judgement`], [`loopback`] | a visitor's own server before the judge; where it may be |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`conformance`] | what every strategy has to go through, and what contradicts its promise |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
@@ -45,9 +46,11 @@ pub mod consumer;
 pub mod definition;
 pub mod early_bird;
 pub mod http;
+pub mod judgement;
 pub mod lessons;
 pub mod limits;
 pub mod lock_comparison;
+pub mod loopback;
 pub mod losses;
 pub mod marks;
 pub mod meeting;
@@ -81,6 +84,7 @@ pub mod verdict;
 use arena::Arena;
 use dashmap::DashMap;
 use definition::Definition;
+use judgement::Judgements;
 use limits::Limits;
 use options::Options;
 use servers::Servers;
@@ -151,7 +155,9 @@ pub struct Lab {
     /// One opening at a time: two requests must not open the same arena twice.
     opening: tokio::sync::Mutex<()>,
     arenas: Limits,
+    /// Of arenas, and on visitors' own servers.
     storms: Limits,
+    pub judgements: Judgements,
     /// What the locks cost on these servers, once it has been measured.
     lock_costs: tokio::sync::OnceCell<Vec<locks::compare::Cost>>,
 }
@@ -167,6 +173,7 @@ impl Lab {
             opening: tokio::sync::Mutex::default(),
             arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
             storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
+            judgements: Judgements::default(),
             lock_costs: tokio::sync::OnceCell::new(),
         }
     }
@@ -423,6 +430,7 @@ impl Lab {
 
     /// Ends every node of this process. The arenas stay: another process may serve them.
     pub async fn close(&self) {
+        self.judgements.close();
         let arenas = self.served();
         self.open.clear();
         let ended = arenas.into_iter().map(|arena| async move {

@@ -3,6 +3,7 @@
 
 use crate::{meeting, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
+use redis::ConnectionAddr;
 use sqlx::{
     ConnectOptions, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -138,6 +139,16 @@ impl Servers {
             own: Arc::new(Semaphore::new(most as usize)),
             ..self
         }
+    }
+
+    /// The ports of the stores. One behind a socket file is merely closed to the judge, too.
+    pub fn ports(&self) -> Vec<u16> {
+        let redis = redis::IntoConnectionInfo::into_connection_info(&*self.redis_url).ok();
+        let redis = redis.and_then(|info| match info.addr() {
+            ConnectionAddr::Tcp(_, port) | ConnectionAddr::TcpTls { port, .. } => Some(*port),
+            _ => None,
+        });
+        redis.into_iter().chain([self.postgres.connect_options().get_port()]).collect()
     }
 
     /// For tests, which do not wait that long.

@@ -63,7 +63,7 @@ impl Counts {
     }
 
     /// Somebody bought from `first` to `last`.
-    fn span(&mut self, first: i64, last: i64) {
+    pub fn span(&mut self, first: i64, last: i64) {
         if first > 0 && (self.first_us == 0 || first < self.first_us) {
             self.first_us = first;
         }

@@ -33,7 +33,8 @@ pub fn refuse_cross_origin(parts: &Parts) -> Result<(), Problem> {
     if same { Ok(()) } else { Err(Problem::new(&CROSS_ORIGIN)) }
 }
 
-fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+/// Whom the request was meant for.
+pub fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     // HTTP/2 has the authority in the URI.
     headers
         .get(HOST)

@@ -10,7 +10,7 @@ import { lessonCards } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import { row, unpack, pack } from './results.js';
-import { FIELDS, MOST_LANES, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, laneParts, laneSetup, merged, optionsOf, toQuery } from './setup.js';
+import { FIELDS, MOST_LANES, OWN, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, laneParts, laneSetup, merged, optionsOf, serverOf, toQuery } from './setup.js';
 import { inWords, t } from './race-words.js';
 
 /** What runs when it is clicked. `strategy:demonstration` is a lane that runs what this strategy is shown by. */
@@ -29,6 +29,8 @@ let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
 let reading = null, toRead = [];
 /** The lines and words of a strategy, below the races: fetched when somebody comes near. */
 function readThese(...ids) {
+  ids = ids.filter((id) => id !== OWN); // of that one there is nothing to read
+  if (!ids.length) return;
   toRead = ids;
   text($('#h-reader'), named(ids[0])?.title ?? ''); // a heading is never empty, also while its words are still to come
   if (reading) readNow();
@@ -42,8 +44,10 @@ function readNow() {
   return reading.then((read) => read.open(...toRead), () => { reading = null; });
 }
 const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '100px' });
-const named = (key) => strategies.find(({ id }) => id === laneParts(key)[0]);
-const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false);
+/** The visitor's own server, as if it were a strategy: what it is called, and whether it can run from where this page is seen. */
+const own = { id: OWN, title: t('lab.server.title'), available: { ok: isHere(location.hostname) } };
+const named = (key) => (key === OWN ? own : strategies.find(({ id }) => id === laneParts(key)[0]));
+const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false && (key !== OWN || setup.server));
 async function readIn(id) {
   readThese(id);
   await readNow();
@@ -69,6 +73,31 @@ function pickers() {
   $('#picker').replaceChildren(...[...grouped(strategies)].map(([family, members]) => h('fieldset', { class: 'family' },
     h('legend', {}, familyName(family)), ...members.map(picker))));
 }
+/** The field for a server of the visitor's own; it is chosen as soon as there is its address. */
+function ownServer() {
+  const box = $(`#pick-${OWN}`), input = $('#server');
+  boxes.set(OWN, box);
+  input.value = setup.server;
+  for (const control of [box, input]) control.disabled = !own.available.ok;
+  const say = (key, params) => text($('#t-server'), t(`lab.server.${key}`, params));
+  if (!own.available.ok) say('elsewhere', { command: `flash-sale judge ${setup.server || 'http://127.0.0.1:9000'}` });
+  const heard = () => {
+    const wrong = input.value.trim() && !serverOf(input.value.trim());
+    setup.server = serverOf(input.value.trim());
+    if (setup.server) input.value = setup.server;
+    input.setAttribute('aria-invalid', String(Boolean(wrong)));
+    say(wrong ? 'bad' : 'help');
+    if (isChosen(OWN) !== Boolean(setup.server)) choose(OWN, Boolean(setup.server));
+    else remember();
+    box.checked = isChosen(OWN);
+  };
+  input.addEventListener('change', heard);
+  box.addEventListener('change', () => {
+    if (box.checked && !setup.server) { box.checked = false; return input.focus(); }
+    choose(OWN, box.checked);
+  });
+}
+
 /** By family, in the order in which the server teaches them. */
 function grouped(list) {
   const groups = new Map();
@@ -173,7 +202,7 @@ function optionFields() {
       remember();
     });
     return h('p', { class: 'field' }, h('label', { for: `o-${name}` }, optionName(name)), input,
-      h('small', { id: `o-${name}-teaches` }, option.teaches ?? '', h('span', { class: 'for' }, ` ${t('lab.option_for', { names: ids.length === setup.strategies.length ? t('lab.option_all') : ids.map((id) => named(id).title).join(', ') })}`)));
+      h('small', { id: `o-${name}-teaches` }, option.teaches ?? '', h('span', { class: 'for' }, ` ${t('lab.option_for', { names: ids.length === setup.strategies.filter((key) => key !== OWN).length ? t('lab.option_all') : ids.map((id) => named(id).title).join(', ') })}`)));
   }));
 }
 
@@ -242,7 +271,7 @@ async function race(heat, signal) {
     heat.states.push(...states);
     for (const [nth, one] of states.entries()) {
       const { strategy, setup: asked, show } = members[nth];
-      if (one.verdict) rows.push({ ...row(one.verdict, asked, run, members.length), strategy: strategy.id, demonstration: show?.id ?? '', arena: one.arena });
+      if (one.verdict && one.verdict.verdict !== 'undecided') rows.push({ ...row(one.verdict, asked, run, members.length), strategy: strategy.id, demonstration: show?.id ?? '', arena: one.arena });
       else if (one.status === 'refused' && one.why.code !== 'stopped') toast(`${strategy.title}: ${refusal(one.why)}`, 'bad');
     }
     await results();
@@ -305,7 +334,8 @@ async function load() {
   setup.strategies = able(setup.strategies);
   if (!new URLSearchParams(location.search).has('s')) setup.strategies = able(PRESETS.first.strategies);
   pickers();
-  const [first = strategies[0]?.id, second] = setup.strategies.map((key) => laneParts(key)[0]);
+  ownServer();
+  const [first = strategies[0]?.id, second] = setup.strategies.filter((key) => key !== OWN).map((key) => laneParts(key)[0]);
   readThese(first, second);
   near.observe($('#reader'));
   fill();

@@ -4,7 +4,9 @@ import { number } from '../format.js';
 import { h, text } from '../ui.js';
 import { cause } from './cause.js';
 import { refusal } from './frame.js';
+import { proof } from './own-server.js';
 import { outcome, polyline, tone } from './race.js';
+import { OWN } from './setup.js';
 import { t } from './words.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -46,9 +48,10 @@ function squares(onOver) {
 
 /** `lane` is {key, strategy, show, setup, fair}; `onSource()` opens the strategy's source. */
 export function laneView({ strategy, show, setup, fair }, onSource) {
+  const isOwn = strategy.id === OWN;
   const state = h('p', { class: 'lane-state' }), said = h('p', { class: 'predicted' }), count = h('strong', {}, '0');
   const beyond = h('p', { class: 'beyond' }), scaleNote = h('p', { class: 'muted small per' });
-  const figures = Object.fromEntries(['attempts', ...(fair ? ['rate', 'p99'] : []), 'trips'].map((name) => [name, h('dd', {}, '–')]));
+  const figures = Object.fromEntries(['attempts', ...(fair ? ['rate', 'p99'] : []), ...(isOwn ? [] : ['trips'])].map((name) => [name, h('dd', {}, '–')]));
   const speed = curve(), latency = curve();
   const explains = h('p', { class: 'explains' }), notes = h('ul', { class: 'notes' }), panel = h('div', { class: 'why-panel', hidden: true });
   let last = null;
@@ -57,12 +60,12 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
   function open(wanted) {
     panel.hidden = !wanted;
     why.setAttribute('aria-expanded', String(wanted));
-    if (wanted) panel.replaceChildren(cause(strategy, last?.verdict, tone(last) !== 'good', onSource));
+    if (wanted) panel.replaceChildren(isOwn ? proof(last?.verdict) : cause(strategy, last?.verdict, tone(last) !== 'good', onSource));
   }
   const track = squares(() => open(true));
   const element = h('li', { class: 'lane' },
     h('div', { class: 'lane-head' }, h('h3', {}, strategy.title), h('div', { class: 'came' }, state, said)),
-    show ? h('p', { class: 'demonstrates' }, show.teaches) : null,
+    show ? h('p', { class: 'demonstrates' }, show.teaches) : isOwn ? h('p', { class: 'demonstrates' }, h('code', {}, setup.server)) : null,
     h('p', { class: 'score' }, count, h('span', {}, ` ${t('lab.sold_of', { stock: number(setup.stock) })}`)),
     track.element, scaleNote,
     h('div', { class: 'so' }, beyond, why), panel,
@@ -78,7 +81,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
       if (judged && !panel.hidden) open(true); // the verdict knows which two met
       element.className = `lane ${mood}`;
       text(state, stateWords(lane));
-      text(said, lane.verdict ? predicted(lane.verdict.kept_promise) : '');
+      text(said, lane.verdict && !isOwn ? predicted(lane.verdict.kept_promise) : '');
       said.classList.toggle('against', lane.verdict?.kept_promise === false);
       text(count, number(lane.sold));
       text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold) }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
@@ -92,7 +95,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
         speed.draw(polyline(lane.curve, 'rate'));
         latency.draw(polyline(lane.curve, 'p99'));
       }
-      text(figures.trips, lane.verdict?.round_trips ? tripsWords(lane.verdict.round_trips) : '–');
+      if (figures.trips) text(figures.trips, lane.verdict?.round_trips ? tripsWords(lane.verdict.round_trips) : '–');
       text(explains, lane.why ? refusal(lane.why) : lane.verdict?.explanation ?? '');
       const seen = Object.entries(lane.verdict?.notes ?? {});
       if (seen.length !== notes.children.length) notes.replaceChildren(...seen.map(([note, times]) => h('li', {}, t('lab.note', { note: t(`lab.noted.${note}`, { name: note }, 'lab.option_other'), n: number(times) }))));

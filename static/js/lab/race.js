@@ -39,9 +39,10 @@ export function scale(lanes) {
 }
 
 /** What happened, the worst of it: one answer for the lane, the table and the bars. */
-export function outcome({ sold, stock, oversold, duplicates, lost, undersold, failed }) {
+export function outcome({ sold, stock, oversold, duplicates, lost, broken, undersold, failed, verdict }) {
+  if (verdict === 'undecided') return { kind: 'undecided', n: 1, tone: 'warn' };
   const nothing = sold === 0 ? failed : 0;
-  const [kind, n] = Object.entries({ oversold, duplicates, lost, nothing, undersold }).find(([, many]) => many > 0) ?? [sold < stock ? 'sound' : 'exact', 0];
+  const [kind, n] = Object.entries({ oversold, duplicates, lost, broken, nothing, undersold }).find(([, many]) => many > 0) ?? [sold < stock ? 'sound' : 'exact', 0];
   return { kind, n, tone: n === 0 ? 'good' : ['undersold', 'nothing'].includes(kind) ? 'warn' : 'bad' };
 }
 

@@ -7,6 +7,7 @@ import { refusal } from './frame.js';
 import { outcomeWords, predicted, tripsWords } from './lanes.js';
 import { outcome } from './race.js';
 import { csv, json } from './results.js';
+import { OWN } from './setup.js';
 import { inWords, t } from './words.js';
 
 const fixed = (n) => (n == null ? '–' : number(n, { maximumFractionDigits: n < 10 ? 1 : 0 }));
@@ -52,7 +53,7 @@ function bars(name, rows, value, tone, words = (one) => fixed(value(one)), limit
       fill.style.transform = `scaleX(${(value(one) ?? 0) / most})`;
       const mark = limit(one) == null ? null : h('b', {});
       if (mark) mark.style.left = `${(limit(one) / most) * 100}%`;
-      const bad = ['bad', 'warn'].includes(tone(one));
+      const bad = ['bad', 'warn'].includes(tone(one)) && one.strategy !== OWN;
       return h('li', { class: tone(one) }, h('span', { class: 'what' }, title(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
         h('span', { class: 'num' }, bad ? h('button', { type: 'button', class: 'read', 'aria-label': `${words(one)}. ${t('lab.why_of', { title: title(one) })}`, onclick: () => readIn(one.strategy) }, words(one)) : words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
     })));

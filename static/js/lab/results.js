@@ -12,8 +12,9 @@ export const COLUMNS = [
   ...['latency_ms', 'winners_ms', 'losers_ms'].flatMap((group) => ['p50', 'p95', 'p99', 'max'].map((name) => [`${group}.${name}`, (row) => row[group]?.[name]])),
   ...['redis', 'postgres', 'zookeeper'].map((name) => [`round_trips.${name}`, (row) => row.round_trips?.[name]]),
   ['kept_promise', (row) => row.kept_promise],
-  ['demonstration', (row) => row.demonstration ?? ''], ['fair', (row) => row.fair],
+  ['demonstration', (row) => row.demonstration ?? ''], ['fair', (row) => row.fair], ['broken', (row) => row.broken],
 ];
+const DEMONSTRATION = COLUMNS.findIndex(([name]) => name === 'demonstration');
 const TEXTS = ['strategy', 'demonstration'], FLAGS = ['kept_promise', 'fair'];
 
 /** A verdict and what it was run with → a row. `run` numbers the races of a page, from 1. */
@@ -49,7 +50,7 @@ export function unpack(text) {
   try {
     const bytes = Uint8Array.from(atob(text.replaceAll('-', '+').replaceAll('_', '/')), (char) => char.charCodeAt(0));
     const packed = JSON.parse(new TextDecoder().decode(bytes));
-    return packed.slice(0, 200).filter((values) => Array.isArray(values) && /^[\w-]{1,64}$/.test(values[1]) && /^[\w-]{0,64}$/.test(values[COLUMNS.length - 2] ?? '')).map(unpacked);
+    return packed.slice(0, 200).filter((values) => Array.isArray(values) && /^[\w-]{1,64}$/.test(values[1]) && /^[\w-]{0,64}$/.test(values[DEMONSTRATION] ?? '')).map(unpacked);
   } catch {
     return [];
   }

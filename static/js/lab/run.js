@@ -2,24 +2,28 @@
 
 import { call, Problem } from '../api.js';
 import { follow } from '../sse.js';
+import { explained } from './own-server.js';
 import { after, lane } from './race.js';
-import { arenaBody, stormBody } from './setup.js';
+import { OWN, arenaBody, judgementBody, stormBody } from './setup.js';
 import { inWords } from './words.js';
 
-const ARENAS = '/api/v1/lab/arenas';
+const ARENAS = '/api/v1/lab/arenas', JUDGEMENTS = '/api/v1/lab/judgements';
 const KEPT = 16; // arenas that stay for the report, as many as the server lets one address have
 const MOST_RETRIES = 3; // how often a "too many requests" is waited out
 const CREATING_MS = 60_000; // a strategy may have to start a ZooKeeper first
 
 const arenas = []; // ours that still stand, oldest first
+const judging = new Set(); // paths of judgements of ours that go on
 
 export const standing = () => arenas.slice();
 /** Arenas of this page before it was loaded again. */
 export const adopt = (ids) => { arenas.push(...ids.filter((id) => !arenas.includes(id))); };
 /** The page is only loaded again: its arenas stay. */
-export const stay = () => arenas.splice(0);
+export const stay = () => { judging.clear(); return arenas.splice(0); };
 
 const path = (id, what = '') => inWords(`${ARENAS}/${encodeURIComponent(id)}${what}`);
+const isOwn = ({ strategy }) => strategy.id === OWN;
+const home = (one) => (isOwn(one) ? `${JUDGEMENTS}/${encodeURIComponent(one.arena)}` : path(one.arena));
 const later = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 async function remove(id) {
@@ -28,9 +32,17 @@ async function remove(id) {
   await call('DELETE', path(id)).catch(() => {}); // it also dies of old age
 }
 
+/** No more requests to a lane's store or server. */
+function halt(one) {
+  if (!isOwn(one)) return remove(one.arena);
+  if (one.arena) call('DELETE', home(one)).catch(() => {}); // nobody follows it: it ends by itself
+}
+
 /** Leaving: the browser sends these even though the page has gone. */
 export function leave() {
-  for (const id of arenas.splice(0)) fetch(path(id), { method: 'DELETE', keepalive: true }).catch(() => {});
+  const left = [...arenas.splice(0).map((id) => path(id)), ...judging];
+  judging.clear();
+  for (const ours of left) fetch(ours, { method: 'DELETE', keepalive: true }).catch(() => {});
 }
 
 async function create(body) {
@@ -62,11 +74,12 @@ export async function heat(lanes, shared, onLane, signal) {
 
   for (const one of lanes) { // one after the other: opening a stock is not what is raced
     if (signal.aborted) break;
+    if (isOwn(one)) continue;
     try {
       one.arena ??= (await create(arenaBody(one.setup, one.strategy, shared))).arena_id;
     } catch (problem) { refuse(one.key, problem); }
   }
-  await Promise.all(lanes.filter(({ arena }) => arena).map((one) => storm(one, signal, (name, news) => set(one.key, after(states.get(one.key), name, news)))
+  await Promise.all(lanes.filter((one) => one.arena || isOwn(one)).map((one) => storm(one, signal, (name, news) => set(one.key, after(states.get(one.key), name, news)))
     .catch((problem) => refuse(one.key, problem))));
   for (const { key } of lanes) if (!['done', 'refused'].includes(states.get(key).status)) refuse(key, new Problem(0, 'stopped'));
   return lanes.map((one) => ({ ...states.get(one.key), arena: one.arena ?? null }));
@@ -74,31 +87,42 @@ export async function heat(lanes, shared, onLane, signal) {
 
 function storm(one, signal, onEvent) {
   return new Promise((done, broken) => {
-    const stream = follow(path(one.arena, '/events'), {
-      onEvent(name, news) {
-        onEvent(name, news);
-        if (name === 'verdict') end(done);
-      },
-      onRefused: (problem) => end(broken, problem),
-    });
-    const stop = () => { end(broken, new Problem(0, 'stopped')); remove(one.arena); };
+    let stream = null, over = false;
+    const listen = () => {
+      if (over) return halt(one); // stopped while it began
+      if (isOwn(one)) judging.add(home(one));
+      stream = follow(isOwn(one) ? `${home(one)}/events` : path(one.arena, '/events'), {
+        onEvent(name, news) {
+          onEvent(name, isOwn(one) && name === 'verdict' ? { ...news, explanation: explained(news), report: `${home(one)}/report` } : news);
+          if (name === 'verdict') end(done);
+        },
+        onRefused: (problem) => end(broken, problem),
+      });
+    };
+    const stop = () => { end(broken, new Problem(0, 'stopped')); halt(one); };
     function end(how, what) {
+      over = true;
       signal.removeEventListener('abort', stop);
-      stream.close();
+      judging.delete(home(one));
+      stream?.close();
       how(what);
     }
     if (signal.aborted) return stop();
     signal.addEventListener('abort', stop);
-    begin(one, signal).catch((problem) => end(broken, problem));
+    if (!isOwn(one)) listen();
+    begin(one, signal).then(() => { if (isOwn(one)) listen(); }).catch((problem) => end(broken, problem));
   });
 }
 
-/** Starts the storm, once the others that go on leave room for it. */
+/** Starts the storm, once the others that go on leave room for it. A judgement is there when it begins. */
 async function begin(one, signal) {
-  while (!one.begun) {
+  while (isOwn(one) ? !one.arena : !one.begun) {
     try {
-      one.begun = true; // before it is sent: a page that is loaded again must not send it twice
-      await call('POST', path(one.arena, '/storm'), { body: stormBody(one.setup) });
+      if (isOwn(one)) one.arena = (await call('POST', JUDGEMENTS, { body: judgementBody(one.setup) })).judgement_id;
+      else {
+        one.begun = true; // before it is sent: a page that is loaded again must not send it twice
+        await call('POST', path(one.arena, '/storm'), { body: stormBody(one.setup) });
+      }
     } catch (problem) {
       if (problem.code !== 'too_many_storms' || signal.aborted) throw problem;
       one.begun = false;

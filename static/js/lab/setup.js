@@ -2,6 +2,7 @@
 
 import { chosenOptions } from './choices.js';
 
+export const OWN = 'own-server'; // the lane of a server of the visitor's own, which the judge storms
 export const MOST_LANES = 4; // each holds a stream open, and HTTP/1.1 grants six connections per site
 
 /** Name → [default, least, most]. The server has the last word; these catch typing errors. */
@@ -20,6 +21,16 @@ export function bounded(name, given) {
   return Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
 }
 
+/** A machine's own names for itself: only there may a server be judged, and only for those who sit at it. */
+export const isHere = (host) => /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(host);
+
+/** `localhost:9000/shop/` → `http://localhost:9000/shop`; '' for what is no address of this machine. */
+export function serverOf(text) {
+  const url = /^[\w+]+:\/\//.test(text) ? text : `http://${text}`;
+  const { protocol, hostname, host, pathname, username, search } = URL.canParse(url) ? new URL(url) : {};
+  return protocol === 'http:' && isHere(hostname) && !username && !search ? `http://${host}${pathname.replace(/\/+$/, '')}` : '';
+}
+
 const LANE = /^[\w-]{1,64}(?::[\w-]{1,64})?$/; // a strategy, or one of its demonstrations
 
 /** `strategy` or `strategy:demonstration` → [strategy, demonstration or undefined]. */
@@ -30,6 +41,7 @@ export function fromQuery(query) {
   const given = new URLSearchParams(query);
   const setup = defaults();
   setup.strategies = [...new Set((given.get('s') ?? '').split(',').filter((key) => LANE.test(key)))];
+  setup.server = serverOf(given.get('server') ?? '');
   setup.together = given.get('in_turn') !== '1';
   for (const name of Object.keys(FIELDS)) if (given.has(name)) setup[name] = bounded(name, given.get(name));
   for (const [name, value] of given) if (/^o\.\w{1,40}$/.test(name) && value.length <= 40) setup.options[name.slice(2)] = value;
@@ -40,10 +52,11 @@ export function fromQuery(query) {
 export function toQuery(setup) {
   const said = new URLSearchParams();
   if (setup.strategies.length) said.set('s', setup.strategies.join(','));
+  if (setup.server) said.set('server', setup.server);
   if (!setup.together) said.set('in_turn', '1');
   for (const [name, [otherwise]] of Object.entries(FIELDS)) if (setup[name] !== otherwise) said.set(name, setup[name]);
   for (const [name, value] of Object.entries(setup.options)) said.set(`o.${name}`, value);
-  return said.toString().replaceAll('%2C', ',').replaceAll('%3A', ':');
+  return said.toString().replaceAll('%2C', ',').replaceAll('%3A', ':').replaceAll('%2F', '/');
 }
 
 /**
@@ -51,6 +64,7 @@ export function toQuery(setup) {
  * nothing about crashes is asked; and where it can, each strategy names its own places.
  */
 export function optionsOf(strategy, shared = []) {
+  if (strategy.id === OWN) return [];
   const own = strategy.options ?? [], points = strategy.crash_points ?? [];
   return [...own, ...shared.filter(({ name }) => !own.some((one) => one.name === name))]
     .filter(({ name }) => !(name in FIELDS) && (points.length || !/^crash_|^restart_/.test(name)))
@@ -62,6 +76,7 @@ export const merged = (a, b) => (a && Array.isArray(a.values) ? { ...a, values: 
 
 /** What one lane is run with: the setup of the page, or its demonstration's own. */
 export function laneSetup(setup, key, strategy) {
+  if (key === OWN) return { ...setup, nodes: 1, work_ms: 0, per_user_limit: 1, options: { interleave: 'off' } }; // nothing is forced there
   const show = (strategy.demonstrations ?? []).find(({ id }) => id && id === laneParts(key)[1]);
   return show ? { ...fromDemonstration(strategy, show), together: setup.together } : setup;
 }
@@ -84,6 +99,9 @@ export function arenaBody(setup, strategy, shared) {
   return Object.keys(options).length ? { ...body, options } : body;
 }
 export const stormBody = (setup) => ({ buyers: setup.buyers, concurrency: Math.min(setup.concurrency, setup.buyers), duplicate_share: setup.duplicates / 100 });
+
+/** The body of POST judgements. */
+export const judgementBody = (setup) => ({ url: setup.server, stock: setup.stock, ...stormBody(setup) });
 
 /** Those that run at once: all together, at most MOST_LANES, or one by one. */
 export function heats(ids, together) {

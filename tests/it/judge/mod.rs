@@ -4,6 +4,7 @@
 mod adapters;
 mod command;
 mod history;
+mod lane;
 
 use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds};
 use judge::history::{Meaning, Phase, Request, Row};

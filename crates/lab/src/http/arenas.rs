@@ -4,6 +4,7 @@ use super::{
     error::{ARENA_NOT_FOUND, Problem},
     events::told,
     extract::{LanguageParams, Spoken, TheLab, Visitor, accepted},
+    progress::{PACE, Progress},
     state::LabState,
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     storm::Storm,
     strategy::Language,
     tally::millis,
-    verdict::{self, Percentiles, Verdict},
+    verdict::{self, Verdict},
 };
 use axum::{
     extract::State,
@@ -36,8 +37,6 @@ use web::{
     refusals,
 };
 
-/// How often a stream of events tells how a storm goes.
-const PACE: Duration = Duration::from_millis(200);
 /// A stream without a storm ends with a verdict when nobody has bought for so long.
 const QUIET: Duration = Duration::from_secs(3);
 const LONGEST_NAME: usize = 100;
@@ -206,45 +205,6 @@ pub async fn storm(
 }
 
 // ---- what came of it --------------------------------------------------------------------------
-
-/// How a storm goes, as this process sees it.
-#[derive(Serialize, ToSchema)]
-pub struct Progress {
-    attempts: u64,
-    /// How many attempts the storm makes; 0 without a storm.
-    of: u64,
-    /// Buyers who were told so.
-    sold: u64,
-    oversold: u64,
-    /// Orders that were told of beyond what a buyer may have.
-    duplicates: u64,
-    contended: u64,
-    failed: u64,
-    throughput_per_s: f64,
-    latency_ms: Percentiles,
-    elapsed_ms: u64,
-}
-
-impl Progress {
-    fn of(arena: &Arena) -> Self {
-        let counts = arena.counts();
-        let definition = arena.definition();
-        let stock = u64::from(definition.stock.unsigned_abs());
-        let limit = u64::from(definition.per_user_limit.unsigned_abs());
-        Self {
-            attempts: counts.attempts,
-            of: arena.storm.of(),
-            sold: counts.sold,
-            oversold: counts.sold.saturating_sub(stock),
-            duplicates: arena.tally.told_beyond(limit),
-            contended: counts.contended,
-            failed: counts.failed,
-            throughput_per_s: counts.throughput_per_s(),
-            latency_ms: Percentiles::from(&counts.latencies()),
-            elapsed_ms: u64::try_from(counts.elapsed().as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-}
 
 /// Follow an arena: event `progress` five times a second, then `verdict` (or `unavailable`, with a
 /// `detail`), and the stream ends.

@@ -18,6 +18,11 @@ const RETRY_STORM: Duration = Duration::from_secs(5);
 kinds! {
     ARENA_NOT_FOUND = NOT_FOUND "arena_not_found", "No such arena",
         "There is no arena with this id (any more).";
+    LOCAL_ONLY = FORBIDDEN "local_only", "Only on this machine",
+        "A server is judged only for a visitor on the machine that this program runs on, without a \
+         proxy in between; elsewhere run `flash-sale judge URL`.";
+    JUDGEMENT_NOT_FOUND = NOT_FOUND "judgement_not_found", "No such judgement",
+        "There is no judgement with this id (any more).";
     LESSON_NOT_FOUND = NOT_FOUND "lesson_not_found", "No such lesson",
         "There is no lesson with this id.";
     TOO_MANY_ARENAS = CONFLICT "too_many_arenas", "Too many arenas",

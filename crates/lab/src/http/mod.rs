@@ -1,14 +1,18 @@
-//! The lab's routes: strategies, arenas, purchases, storms, verdicts, lessons, locks. Without a lab
-//! (`LAB=off`) every handler answers 404 before it looks at anything.
+//! The lab's routes: strategies, arenas, purchases, storms, verdicts, visitors' own servers,
+//! lessons, locks. Without a lab (`LAB=off`) every handler answers 404 before it looks at anything.
 //!
 //! Nobody has to say who they are: an arena sells nothing. It is bounded in number, size and age,
-//! and everybody who knows its id may use it.
+//! and everybody who knows its id may use it. A visitor's own server is judged only for one who
+//! sits at this machine (`local.rs`).
 
 mod arenas;
 mod error;
 mod events;
 mod extract;
+mod judgements;
 mod lessons;
+mod local;
+mod progress;
 mod state;
 mod strategies;
 
@@ -31,6 +35,10 @@ pub fn routes<S: Clone + Send + Sync + 'static>(state: LabState) -> OpenApiRoute
         .routes(routes!(arenas::events))
         .routes(routes!(arenas::verdict))
         .routes(routes!(arenas::report))
+        .routes(routes!(judgements::start))
+        .routes(routes!(judgements::stop))
+        .routes(routes!(judgements::events))
+        .routes(routes!(judgements::report))
         .routes(routes!(lessons::list))
         .routes(routes!(lessons::play))
         .routes(routes!(lessons::ids))

@@ -14,6 +14,8 @@ pub struct LabState {
     pub streams: Streams,
     /// Which proxies in front say who is asking.
     pub trust_proxy: ProxyTrust,
+    /// Where this program listens: it is not stormed from here.
+    pub own_port: u16,
     /// Whether one address may have only so much.
     pub limits: bool,
 }
@@ -31,6 +33,7 @@ impl Default for LabState {
             lab: None,
             streams: Streams::new(false, Default::default()),
             trust_proxy: ProxyTrust::Nobody,
+            own_port: 0,
             limits: false,
         }
     }

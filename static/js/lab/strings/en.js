@@ -83,6 +83,8 @@ export default {
   'error.too_many_storms': 'As many storms are going on as the lab allows. Wait a little and try again.',
   'error.storm_running': 'A storm is already going on there.',
   'error.strategy_unavailable': 'This cannot run here: {detail}',
+  'error.local_only': 'A server is judged only for a browser on the machine where this lab runs. Elsewhere run: flash-sale judge URL',
+  'error.judgement_not_found': 'This judgement is over and forgotten. Run it again.',
   'error.lesson_not_found': 'There is no such lesson.',
   'error.lesson_unavailable': 'This lesson cannot be played here: {detail}',
 

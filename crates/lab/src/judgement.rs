@@ -1,0 +1,247 @@
+//! A server of a visitor's own before the judge, as a lane of the race: stormed, followed, stopped,
+//! and forgotten after a while.
+
+use crate::{Lab, LabError, MOST_STOCK, loopback, storm::Storm, tally::Counts};
+use judge::{
+    Config, Event,
+    history::{Meaning, Phase, Request},
+    report::Report,
+};
+use serde::Deserialize;
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+use uuid::Uuid;
+use web::address::Address;
+
+/// How many are remembered, those under way among them.
+const MOST_KEPT: usize = 32;
+/// How long after its end.
+const KEPT: Duration = Duration::from_secs(10 * 60);
+/// One that nobody follows for so long is stopped. A page in the background lets go of its stream,
+/// and may come back.
+const LONGEST_UNFOLLOWED: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = StartJudgement)]
+pub struct Wanted {
+    /// A server on this machine, by the contract of docs/judge.md.
+    #[schema(
+        example = "http://127.0.0.1:9000",
+        max_length = 200,
+        pattern = r"^http://(localhost|127\.[\d.]+|\[[\da-f:]+\])(:\d+)?(/[A-Za-z\d._/-]*)?$"
+    )]
+    pub url: String,
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub stock: i64,
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub buyers: u32,
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub concurrency: u32,
+    /// Of all buyers, how many click twice; 0 if absent.
+    #[schema(minimum = 0, maximum = 1)]
+    pub duplicate_share: Option<f64>,
+}
+
+const LONGEST_URL: usize = 200;
+
+impl Wanted {
+    fn config(&self, closed: &[u16]) -> Result<Config, LabError> {
+        let Self { url, stock, buyers, concurrency, duplicate_share } = self.clone();
+        let invalid = |field, why| LabError::Invalid { field, why };
+        if url.len() > LONGEST_URL {
+            return Err(invalid("url", format!("must have at most {LONGEST_URL} characters")));
+        }
+        loopback::check_url(&url, closed).map_err(|why| invalid("url", why))?;
+        if !(1..=MOST_STOCK).contains(&stock) {
+            return Err(invalid("stock", format!("must be from 1 to {MOST_STOCK}")));
+        }
+        Storm { buyers, concurrency, duplicate_share }.check()?;
+        Ok(Config {
+            url,
+            stock: stock.unsigned_abs() as usize,
+            buyers: buyers as usize,
+            concurrency: concurrency as usize,
+            duplicates: duplicate_share.unwrap_or(0.0),
+            ..Config::default()
+        })
+    }
+}
+
+/// Why there is no report, in words.
+pub type End = Result<Report, String>;
+
+pub struct Judgement {
+    pub id: String,
+    pub stock: u64,
+    /// Stopped, or forgotten.
+    pub gone: CancellationToken,
+    live: Mutex<Live>,
+    pub end: watch::Sender<Option<Arc<End>>>,
+}
+
+/// What its buyers have heard so far.
+#[derive(Default)]
+pub struct Live {
+    pub counts: Counts,
+    /// How many requests the storm makes, if nobody has to ask again.
+    pub planned: u64,
+    /// Orders beyond the one that a buyer may have.
+    pub beyond: u64,
+    orders: HashMap<String, HashSet<Option<String>>>,
+}
+
+impl Live {
+    fn note(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Storm(planned) => self.planned = *planned as u64,
+            Event::Answered(request, _) => self.add(request),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, request: &Request) {
+        let counts = &mut self.counts;
+        if request.phase == Phase::Storm {
+            counts.attempts += 1;
+            // From 1: a time of 0 is none.
+            counts.span(request.start_us as i64 + 1, request.end_us as i64 + 1);
+            let took = Duration::from_micros(request.end_us.saturating_sub(request.start_us));
+            counts.losers.record(took);
+        }
+        match request.means {
+            Meaning::Sold => {
+                let orders = self.orders.entry(request.user.clone()).or_default();
+                // The same order may be told of twice: to a key that is known.
+                if orders.insert(request.order_id.clone()) {
+                    counts.sold += 1;
+                    self.beyond += u64::from(orders.len() > 1);
+                }
+            }
+            Meaning::SoldOut | Meaning::AlreadyOrdered => {}
+            Meaning::ComeAgain => counts.contended += 1,
+            Meaning::Lost | Meaning::NotSent | Meaning::Unexpected => counts.failed += 1,
+        }
+    }
+}
+
+impl Judgement {
+    fn new(stock: i64) -> Arc<Self> {
+        Arc::new(Self {
+            id: Uuid::new_v4().simple().to_string(),
+            stock: stock.unsigned_abs(),
+            gone: CancellationToken::new(),
+            live: Mutex::default(),
+            end: watch::Sender::new(None),
+        })
+    }
+
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: stopped. All its requests end with this.
+    async fn judged(self: &Arc<Self>, config: Config, unfollowed: Duration) -> Option<End> {
+        let watched = self.clone();
+        let progress = Arc::new(move |event: Event<'_>| watched.live().note(&event));
+        tokio::select! {
+            judged = judge::run(config, progress) => {
+                Some(judged.map(|(report, _)| report).map_err(|error| error.to_string()))
+            }
+            () = self.gone.cancelled() => None,
+            () = self.unfollowed(unfollowed) => None,
+        }
+    }
+
+    async fn unfollowed(&self, limit: Duration) {
+        let mut followed = Instant::now();
+        while followed.elapsed() < limit {
+            tokio::time::sleep(limit / 60).await;
+            if self.end.receiver_count() > 0 {
+                followed = Instant::now();
+            }
+        }
+    }
+}
+
+/// Those of this process, the oldest first.
+#[derive(Clone)]
+pub struct Judgements {
+    all: Arc<Mutex<VecDeque<Arc<Judgement>>>>,
+    /// How long one goes on that nobody follows.
+    pub unfollowed: Duration,
+}
+
+impl Default for Judgements {
+    fn default() -> Self {
+        Self { all: Arc::default(), unfollowed: LONGEST_UNFOLLOWED }
+    }
+}
+
+impl Judgements {
+    fn all(&self) -> MutexGuard<'_, VecDeque<Arc<Judgement>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn find(&self, id: &str) -> Option<Arc<Judgement>> {
+        self.all().iter().find(|judgement| judgement.id == id).cloned()
+    }
+
+    /// Stops and forgets it.
+    pub fn remove(&self, id: &str) -> Option<()> {
+        let mut all = self.all();
+        let index = all.iter().position(|judgement| judgement.id == id)?;
+        all.remove(index)?.gone.cancel();
+        Some(())
+    }
+
+    fn add(&self, judgement: Arc<Judgement>) {
+        let mut all = self.all();
+        all.push_back(judgement);
+        while all.len() > MOST_KEPT {
+            // Fewer storms than this are under way.
+            let Some(index) = all.iter().position(|one| one.end.borrow().is_some()) else { return };
+            if let Some(oldest) = all.remove(index) {
+                oldest.gone.cancel();
+            }
+        }
+    }
+
+    pub fn close(&self) {
+        self.all().drain(..).for_each(|judgement| judgement.gone.cancel());
+    }
+}
+
+impl Lab {
+    /// Has a visitor's server judged: `by` is their address, if addresses are limited; `own_port`
+    /// is where this program listens.
+    pub fn judge(
+        &self,
+        by: Option<Address>,
+        wanted: &Wanted,
+        own_port: u16,
+    ) -> Result<Arc<Judgement>, LabError> {
+        let closed = [self.servers.ports(), vec![own_port]].concat();
+        let config = wanted.config(&closed)?;
+        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        let judgement = Judgement::new(wanted.stock);
+        self.judgements.add(judgement.clone());
+        let (all, started) = (self.judgements.clone(), judgement.clone());
+        tokio::spawn(async move {
+            let end = judgement.judged(config, all.unfollowed).await;
+            drop(share);
+            if let Some(end) = end {
+                judgement.end.send_replace(Some(Arc::new(end)));
+                let _ = tokio::time::timeout(KEPT, judgement.gone.cancelled()).await;
+            }
+            all.remove(&judgement.id);
+        });
+        Ok(started)
+    }
+}

@@ -1,0 +1,248 @@
+//! A server of one's own as a lane of the lab's race.
+
+use crate::{
+    lab::http::{assert_text, events, with_lab},
+    support::{
+        buggy_sale::{BuggySale, Manner},
+        events::Events,
+        prelude::*,
+    },
+};
+use axum::{Router, routing::post};
+use lab::{Lab, MOST_STORMS, judgement};
+
+const JUDGEMENTS: &str = "/api/v1/lab/judgements";
+
+fn storm(url: &str) -> Value {
+    json!({"url": url, "stock": 20, "buyers": 50, "concurrency": 8, "duplicate_share": 0.5})
+}
+
+async fn judge(app: &TestApp, url: &str) -> String {
+    let started = app.post(JUDGEMENTS, storm(url)).await.must_be(202);
+    format!("{JUDGEMENTS}/{}", started.text("judgement_id"))
+}
+
+/// All that is told, the verdict last.
+async fn told(app: &TestApp, judgement: &str) -> (Vec<Value>, Value) {
+    let mut told = events(app.ask("GET", &format!("{judgement}/events"))).await;
+    let (last, verdict) = told.pop().expect("events");
+    assert_eq!(last, "verdict");
+    assert!(told.iter().all(|(name, _)| name == "progress"), "{told:?}");
+    (told.into_iter().map(|(_, data)| data).collect(), verdict)
+}
+
+#[tokio::test]
+async fn a_lane_runs_to_its_verdict_in_the_members_of_an_arena() {
+    let app = with_lab().await;
+    let cases = [
+        (Manner::Right, json!({"verdict": "held", "sold": 20, "findings": []})),
+        (Manner::Oversells, json!({"verdict": "broken", "sold": 23, "oversold": 3, "broken": 0})),
+        (Manner::TakesAKeyBack, json!({"verdict": "broken", "oversold": 0, "broken": 1})),
+    ];
+    for (manner, members) in cases {
+        let sale = BuggySale::start(manner);
+        let judgement = judge(&app, &sale.url()).await;
+        let (progress, verdict) = told(&app, &judgement).await;
+        assert_has(&verdict, members);
+        assert_has(&verdict, json!({"stock": 20, "lost": 0, "undersold": 0, "failed": 0}));
+        let attempts = progress.iter().map(|data| data["attempts"].as_u64());
+        assert!(attempts.is_sorted(), "{progress:?}");
+        let last = progress.last().expect("progress");
+        assert_has(last, json!({"of": last["attempts"], "duplicates": 0}));
+        assert!(last["attempts"].as_u64() > Some(50), "some click twice: {last:#}");
+        assert!(last["latency_ms"]["p99"].as_f64() > Some(0.0), "{last:#}");
+
+        let is_held = manner == Manner::Right;
+        if !is_held {
+            let finding = &verdict["findings"][0];
+            assert!(finding["requests"][0]["user"].is_string(), "{verdict:#}");
+        }
+        let page = app.get(&format!("{judgement}/report")).await.must_be(200);
+        assert!(page.header("content-type").starts_with("text/html"));
+        assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
+        // What is over can be followed again, and is forgotten on demand.
+        let (_, again) = told(&app, &judgement).await;
+        assert_eq!(again, verdict);
+        app.ask("DELETE", &judgement).await.assert(204);
+        app.get(&format!("{judgement}/report")).await.assert_problem(404, "judgement_not_found");
+    }
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn where_nothing_answers_the_call_that_failed_is_named() {
+    let app = with_lab().await;
+    let judgement = judge(&app, &format!("http://localhost:{}/shop", free_port())).await;
+    let (_, verdict) = told(&app, &judgement).await;
+    assert_has(&verdict, json!({"verdict": "undecided", "sold": 0, "findings": []}));
+    assert_text(&verdict["doubts"][0], "POST /shop/reset");
+    app.get(&format!("{judgement}/report")).await.assert_problem(404, "judgement_not_found");
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_and_nothing_is_sent() {
+    let app = with_lab().await;
+    let (server, mut asked) = Hanging::start();
+    let good = storm(&server.url);
+    let after_host = app.redis_url.rsplit(':').next().unwrap_or_default();
+    let redis = after_host.split('/').next().and_then(|port| port.parse::<u16>().ok());
+    let postgres = app.database.options().get_port();
+    let stores = redis.into_iter().chain([postgres]).map(|port| format!("http://[::1]:{port}"));
+    let mut urls: Vec<String> = stores.chain([app.base.clone()]).collect();
+    let bad = "http://192.0.2.1:9000 http://example.com https://127.0.0.1:9000 \
+               http://127.0.0.1:22 http://a@127.0.0.1:9000 http://127.0.0.1:9000/?a ftp://[::1] x";
+    urls.extend(bad.split_whitespace().map(str::to_owned));
+    urls.push(format!("{}/{}", server.url, "x".repeat(200)));
+    let urls = urls.iter().map(|url| json!({"url": url}));
+    let others = json!([
+        {"stock": 0}, {"stock": 10_001}, {"buyers": 0}, {"buyers": 100_001}, {"concurrency": 0},
+        {"concurrency": 1_001}, {"duplicate_share": -0.1}, {"duplicate_share": 2}, {"more": 1},
+        {"url": null}, {"stock": "5"}, {"kill": "true"}, {"allow_remote": true},
+    ]);
+    for bad in urls.chain(others.as_array().expect("bodies").clone()) {
+        let mut body = good.clone();
+        let bad = bad.as_object().expect("an object").clone();
+        body.as_object_mut().expect("an object").extend(bad);
+        let reply = app.post(JUDGEMENTS, body.clone()).await;
+        reply.assert_problem_at(&body.to_string(), 422, "invalid");
+    }
+    let nobody = format!("{JUDGEMENTS}/{}", "0".repeat(32));
+    for (method, path) in [("GET", "/events"), ("GET", "/report"), ("DELETE", "")] {
+        let reply = app.ask(method, &format!("{nobody}{path}")).await;
+        reply.assert_problem(404, "judgement_not_found");
+    }
+    assert!(asked.try_recv().is_err(), "somebody was asked");
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
+    let app = with_lab().await;
+    let (server, mut asked) = Hanging::start();
+    let from = async |app: &TestApp, name: &str, value: &str| {
+        app.ask("POST", JUDGEMENTS).header(name, value).json(storm(&server.url)).await
+    };
+    for (name, value) in [
+        ("host", "evil.example"),
+        ("host", "localhost.evil.example:8080"),
+        ("host", "192.0.2.1"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("forwarded", "for=127.0.0.1"),
+    ] {
+        from(&app, name, value).await.assert_problem_at(value, 403, "local_only");
+    }
+    let origin = [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")];
+    for (name, value) in origin {
+        from(&app, name, value).await.assert_problem_at(value, 403, "cross_origin");
+    }
+    let behind = app.another(Options { trust_proxy: true, ..Options::with_lab() }).await;
+    from(&behind, "accept", "*/*").await.assert_problem(403, "local_only");
+    behind.stop().await;
+    let without = app.another(Options::default()).await;
+    from(&without, "accept", "*/*").await.assert_problem(404, "not_found");
+    without.stop().await;
+    assert!(asked.try_recv().is_err(), "somebody was asked");
+    app.finish().await;
+}
+
+/// A server that resets, and never answers who buys.
+struct Hanging {
+    url: String,
+    served: tokio::task::JoinHandle<()>,
+    /// Purchases that hang.
+    open: Arc<AtomicUsize>,
+}
+
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Hanging {
+    /// The server, and a word for each purchase that it hears of.
+    fn start() -> (Self, tokio::sync::mpsc::UnboundedReceiver<()>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("nonblocking");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (heard, asked) = tokio::sync::mpsc::unbounded_channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let counted = open.clone();
+        let hang = move || {
+            let _ = heard.send(());
+            counted.fetch_add(1, Relaxed);
+            let open = Open(counted.clone());
+            async move {
+                let _open = open;
+                std::future::pending::<()>().await;
+            }
+        };
+        let none = async || axum::Json(json!({"orders": []}));
+        let reset = post(async || StatusCode::NO_CONTENT);
+        let routes = Router::new().route("/orders", post(hang).get(none)).route("/reset", reset);
+        let served = tokio::spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            axum::serve(listener, routes).await.expect("serves");
+        });
+        (Self { url, served, open }, asked)
+    }
+
+    fn open(&self) -> usize {
+        self.open.load(Relaxed)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
+    let app = with_lab().await;
+    let (server, mut asked) = Hanging::start();
+    let mut all = Vec::new();
+    for _ in 0..MOST_STORMS {
+        all.push(judge(&app, &server.url).await);
+    }
+    let one_more = app.post(JUDGEMENTS, storm(&server.url)).await;
+    one_more.assert_problem(429, "too_many_storms");
+    assert!(!one_more.header("retry-after").is_empty());
+    asked.recv().await.expect("a purchase");
+    let mut stream = Events::of(app.ask("GET", &format!("{}/events", all[0]))).await;
+    stream.next().await.expect("progress");
+    for judgement in &all {
+        app.ask("DELETE", judgement).await.assert(204);
+        app.ask("DELETE", judgement).await.assert_problem(404, "judgement_not_found");
+    }
+    while let Some((name, _)) = stream.try_next().await.expect("an orderly end") {
+        assert_eq!(name, "progress", "there is no verdict over what was stopped");
+    }
+    wait_for!(server.open() == 0);
+    let right = BuggySale::start(Manner::Right);
+    wait_for!(app.post(JUDGEMENTS, storm(&right.url())).await.status == 202);
+    assert_eq!(server.open(), 0);
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn one_that_nobody_follows_is_stopped() {
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let mut lab = Lab::new(shared.of_a_lab(&database, "unfollowed:", None));
+    lab.judgements.unfollowed = Duration::from_millis(200);
+    let (server, _asked) = Hanging::start();
+    let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url)).expect("one");
+    let followed = lab.judge(None, &wanted, 0).expect("room");
+    let _follower = followed.end.subscribe();
+    let unfollowed = lab.judge(None, &wanted, 0).expect("room");
+    wait_for!(lab.judgements.find(&unfollowed.id).is_none());
+    assert!(lab.judgements.find(&followed.id).is_some());
+    lab.close().await;
+    wait_for!(server.open() == 0);
+    database.drop().await;
+}
