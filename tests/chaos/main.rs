@@ -183,18 +183,19 @@ async fn run(arguments: Arguments) -> Result<Report> {
     let machine = machine();
     say(&format!("seed {seed}, {machine}\narguments: {}\n", words.join(" ")));
     let faults = faults_of(&arguments)?;
+    let is_short = arguments.only.is_empty() && !arguments.all;
     let plan = Plan {
         seed,
         length: Duration::from_secs(arguments.seconds),
         clients: arguments.clients,
         terminal_within: Duration::ZERO, // each fault has its own
+        patience: if is_short { 4 } else { 1 },
         least_accepted: arguments.seconds * 20,
         swaps_tokens: false,
     };
     if !faults.is_empty() {
         say(HEADINGS);
     }
-    let is_short = arguments.only.is_empty() && !arguments.all;
     // In the short form two at once: each mostly waits for orders to lapse.
     let at_once = if is_short { 2 } else { 1 };
     let trials = stream::iter(faults).map(async |fault| try_fault(fault, plan, &arguments).await);

@@ -1,15 +1,9 @@
 //! Black-box tests through the real router, on a private Postgres and a private Redis that this
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
-/// Waits until it is so, or until there is something: see `support::app::eventually`.
-macro_rules! wait_for {
-    ($what:expr, $found:expr) => {
-        $crate::support::app::eventually($what, async || $found).await
-    };
-    ($condition:expr) => {
-        wait_for!(stringify!($condition), ($condition).then_some(()))
-    };
-}
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
 
 mod admission;
 mod approval;
@@ -30,8 +24,6 @@ mod plans;
 mod proxy;
 mod recovery;
 mod security;
-#[path = "../support/mod.rs"]
-mod support;
 mod upgrade;
 mod watching;
 mod writer;

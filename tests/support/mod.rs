@@ -1,8 +1,31 @@
 //! What tests stand on: servers that live as long as the test process, and an application for each
 //! test. A static is never dropped: a small shell removes the servers when this process has gone.
 
-// Two test binaries include this module, and neither uses all of it.
-#![allow(dead_code)]
+// Three test binaries include this module, and none uses all of it.
+#![allow(dead_code, unused_macros)]
+
+/// Waits until it is so, or until there is something: see `support::app::eventually`.
+macro_rules! wait_for {
+    ($what:expr, $found:expr) => {
+        $crate::support::app::eventually($what, async || $found).await
+    };
+    ($condition:expr) => {
+        wait_for!(stringify!($condition), ($condition).then_some(()))
+    };
+}
+
+/// A table of tests, each of which runs the same function on its own case.
+macro_rules! cases {
+    ($run:path: $($(#[$doc:meta])* $name:ident => $case:expr),* $(,)?) => {
+        $(
+            $(#[$doc])*
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                $run($case).await;
+            }
+        )*
+    };
+}
 
 pub mod app;
 pub mod buggy_redis;
