@@ -97,7 +97,6 @@ fn list_of_faults() -> String {
     text + &format!("\n  {MEASURES:<24}no fault: promised times against their targets")
 }
 
-/// Where the logs of failed trials are kept, if anywhere.
 static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
 static TALKATIVE: OnceLock<Instant> = OnceLock::new();

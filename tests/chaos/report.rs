@@ -187,7 +187,6 @@ impl Report {
 
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// On stderr, and in the report.
 pub fn say(line: &str) {
     eprintln!("{line}");
     *locked(&SAID) += &format!("{line}\n");

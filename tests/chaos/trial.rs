@@ -30,7 +30,6 @@ pub struct Plan {
     pub swaps_tokens: bool,
 }
 
-/// Within this time after healing every instance sells again.
 const SERVES_WITHIN: Duration = Duration::from_secs(15);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;

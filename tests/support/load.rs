@@ -50,7 +50,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A customer who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);
 
-/// What a rush was told.
 #[derive(Default)]
 pub struct Told {
     pub winners: Vec<Winner>,
@@ -64,7 +63,6 @@ pub struct Told {
     pub answers: usize,
     pub failures: BTreeMap<String, usize>,
     may_break: bool,
-    /// Nobody new comes.
     pub is_over: bool,
 }
 
@@ -103,7 +101,6 @@ impl Rush {
         eventually(&what, async || (counted() >= wanted).then_some(())).await;
     }
 
-    /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
         self.until(more, |told| told.winners.len()).await;
     }
@@ -162,7 +159,6 @@ async fn regular((shopper, id): Winner, sale: String, told: Arc<Mutex<Told>>) {
     }
 }
 
-/// Told to come back, and when.
 #[track_caller]
 pub fn assert_shed(reply: &Reply) {
     reply.assert_problem(503, "unavailable");

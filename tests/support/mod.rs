@@ -48,7 +48,6 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod random;
-pub mod redis_files;
 pub mod redis_servers;
 pub mod standby;
 pub mod stores;
@@ -64,7 +63,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, OnceCell};
 
-/// A Postgres and a Redis.
 pub struct Servers {
     pub postgres: PostgresServer,
     pub redis: RedisServer,
@@ -107,7 +105,6 @@ impl Servers {
         self.dir.join(name)
     }
 
-    /// What a lab in the test's own process works on.
     pub fn of_a_lab(
         &self,
         database: &Database,
@@ -143,16 +140,13 @@ impl Drop for Servers {
     }
 }
 
-/// The usual company of an application.
 impl TestApp {
-    /// Two ordinary instances of one deployment on the shared servers.
     pub async fn pair() -> (Self, Self) {
         let first = Self::start().await;
         let second = first.another(Options::default()).await;
         (first, second)
     }
 
-    /// An ordinary instance on servers of its own, which end when they are dropped.
     pub async fn on_own_servers() -> (Servers, Self) {
         let servers = Servers::own().await;
         let app = Self::start_on(&servers, Options::default()).await;
@@ -218,7 +212,6 @@ async fn make_template(address: &PostgresAddress) {
     lab::schema::migrate(&options(address, "migrated")).await.expect("the lab's migrations run");
 }
 
-/// A database of one test.
 #[derive(Clone)]
 pub struct Database {
     address: PostgresAddress,

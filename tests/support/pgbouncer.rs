@@ -82,7 +82,6 @@ impl Database {
         Self { is_pooled: true, ..self.through(pooler.address) }
     }
 
-    /// What an application makes of its address.
     pub async fn pool(&self, connections: u32) -> flash_sale::postgres::Pool {
         let options = self.options();
         if !self.is_pooled {

@@ -98,14 +98,12 @@ impl Client {
         (answer, order)
     }
 
-    /// The same purchase twice at once; the order that it became.
     pub async fn click_twice(&self, buyer: &Buyer, at: [usize; 2]) -> Option<i64> {
         let clicks = at.map(|at| self.ask(buyer, Kind::Buy, NO_ORDER, at));
         let mut told = join_all(clicks).await.into_iter();
         told.rfind(|(answer, _)| answer.is_accepted()).map(|(_, order)| order)
     }
 
-    /// Sends a purchase and hangs up, as an impatient visitor does.
     pub async fn hang_up(&self, buyer: &Buyer, at: usize) {
         let asked = self.request(buyer, Kind::Buy, NO_ORDER, at);
         let invoked = self.world.now();

@@ -66,7 +66,6 @@ pub struct World {
     pub pause: Duration,
     /// A planted bug: a client that looks at another user's order is taken for that user.
     pub swaps_tokens: bool,
-    /// Clients end their session and stop.
     pub stop: AtomicBool,
     /// No more snapshots are taken.
     pub is_over: AtomicBool,
@@ -129,7 +128,6 @@ impl World {
         self.operations().push(one);
     }
 
-    /// A purchase of another user, made at any time so far.
     pub fn purchase_of_another(&self, user: u32, random: &mut Random) -> Option<Operation> {
         let operations = self.operations();
         let is_it = |one: &&Operation| one.answer == Answer::Accepted && one.user != user;
