@@ -16,9 +16,8 @@ use clap::Parser;
 use faults::Fault;
 use futures_util::{StreamExt, stream};
 use report::{HEADINGS, Report, TrialReport, Verdict, machine, say};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{env, path::PathBuf, process::ExitCode, sync::OnceLock};
-use support::stores::Result;
+use std::{env, process::ExitCode, sync::OnceLock};
+use support::{prelude::*, stores::Result};
 use trial::Plan;
 
 /// What `cargo test` runs: a fault of each kind.
@@ -176,7 +175,7 @@ async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.verbose {
         TALKATIVE.get_or_init(Instant::now);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let now = OffsetDateTime::now_utc().unix_timestamp().unsigned_abs();
     let seed = arguments.seed.unwrap_or(now % 1_000_000);
     let words: Vec<String> = env::args().skip(1).collect();
     let machine = machine();

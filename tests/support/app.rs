@@ -365,11 +365,10 @@ impl TestApp {
     }
 
     pub async fn quiet_audit(&self, sale: &str) -> Audit {
-        eventually("the sale is quiescent", async || {
+        wait_for!("the sale is quiescent", {
             let audit = self.audit(sale).await;
             audit.quiescent.then_some(audit)
         })
-        .await
     }
 
     pub async fn assert_sound(&self, sale: &str) -> Audit {

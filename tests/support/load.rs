@@ -182,12 +182,11 @@ impl Database {
         let ids: Vec<i64> = owners.keys().copied().collect();
         let orders = "SELECT id, user_id, sale_id, status::text FROM orders WHERE id = ANY($1)";
         let what = format!("all {} orders are rows (I3)", ids.len());
-        let rows: Vec<(i64, UserId, i64, String)> = eventually(&what, async || {
+        let rows: Vec<(i64, UserId, i64, String)> = wait_for!(&what, {
             let mut connection = self.connect().await;
             let rows = sqlx::query_as(orders).bind(&ids).fetch_all(&mut connection).await;
             rows.ok().filter(|rows| rows.len() == ids.len())
-        })
-        .await;
+        });
         let mut statuses = BTreeMap::new();
         for (id, user, row_sale, status) in rows {
             assert_eq!(owners[&id], user, "order {id} belongs to somebody else");

@@ -53,15 +53,12 @@ pub mod standby;
 pub mod stores;
 pub mod test_lab;
 
-use app::{Options, TestApp};
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
-use redis::aio::MultiplexedConnection;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
-use std::path::{Path, PathBuf};
+use prelude::*;
+use sqlx::postgres::PgConnectOptions;
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::sync::{Mutex, OnceCell};
+use std::{io::Write, net::SocketAddr};
+use tokio::sync::OnceCell;
 
 pub struct Servers {
     pub postgres: PostgresServer,
@@ -119,7 +116,7 @@ impl Servers {
     /// An empty, migrated database of its own.
     pub async fn database(&self) -> Database {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+        static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let guard = ONE_AT_A_TIME.lock().await;
         let mut admin = connect(self.postgres.address(), "postgres").await;
         let name = format!("test_{}", NUMBER.fetch_add(1, Relaxed));
@@ -292,7 +289,7 @@ pub async fn connect(address: &PostgresAddress, database: &str) -> PgConnection 
 }
 
 /// Also after another has panicked with it.
-pub fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -1,11 +1,9 @@
 //! Requests and their answers, and people who send them.
 
-use super::app::{TestApp, eventually};
-use flash_sale::{auth::TokenSigner, domain::UserId, http::ConnectionLimits};
-use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, header::HeaderValue};
-use serde_json::{Value, json};
-use std::{fmt::Debug, pin::Pin, sync::Arc};
-use time::OffsetDateTime;
+use crate::support::prelude::*;
+use flash_sale::http::ConnectionLimits;
+use reqwest::{Body, Client, RequestBuilder, Response, header::HeaderValue};
+use std::{fmt::Debug, pin::Pin};
 
 /// A request that `.await` sends; its answer is read whole.
 pub struct Ask(pub RequestBuilder);
@@ -39,6 +37,10 @@ impl Ask {
 
     pub fn body(self, body: impl Into<Body>) -> Self {
         Self(self.0.body(body))
+    }
+
+    pub fn within(self, limit: Duration) -> Self {
+        Self(self.0.timeout(limit))
     }
 
     pub async fn begin(self) -> Response {
@@ -159,11 +161,10 @@ impl Shopper {
 
     /// Asks to buy, and again if told to, as anybody may be by a busy machine.
     pub async fn told(&self, sale: &str) -> Reply {
-        eventually("an answer", async || {
+        wait_for!("an answer", {
             let reply = self.buy(sale).await;
             (reply.code() != "unavailable").then_some(reply)
         })
-        .await
     }
 
     pub async fn must_buy(&self, sale: &str) -> String {
@@ -195,11 +196,10 @@ impl Shopper {
     }
 
     pub async fn until(&self, id: &str, status: &str) -> Value {
-        eventually(&format!("order {id} is {status}"), async || {
+        wait_for!(&format!("order {id} is {status}"), {
             let reply = self.order(id).await;
             (reply.status == 200 && reply.text("status") == status).then_some(reply.body)
         })
-        .await
     }
 
     pub async fn pay(&self, id: &str) -> Reply {
