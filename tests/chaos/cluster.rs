@@ -90,7 +90,6 @@ impl Cluster {
         self.redis_proxies.iter().chain(&self.postgres_proxies)
     }
 
-    /// Whether Postgres refuses connections and has lost those it had.
     pub async fn refuse_postgres(&self, refuses: bool) {
         for proxy in &self.postgres_proxies {
             proxy.set(if refuses { Fault::Refuse } else { Fault::None }).await;
@@ -172,7 +171,6 @@ impl Stores for Cluster {
     }
 }
 
-/// Redis with its files in this folder, once it answers.
 pub async fn start_redis(folder: &Path, port: u16, extra: &[&str]) -> Result<RedisProcess> {
     let ordinary = ["--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
     let redis = RedisProcess::start(folder, port, &[&ordinary, extra].concat());

@@ -1,14 +1,12 @@
 //! One process of the program: started, killed, stopped, continued and started again, always on the
 //! same port.
 
-use crate::support::{launch, processes, proxy::free_port, stores::Result};
-use nix::sys::signal::Signal;
+use crate::support::prelude::*;
+use crate::support::{launch, processes, stores::Result};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant};
-use std::{fs, os::unix::process::ExitStatusExt, path::PathBuf};
 
-/// What a process of the program is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Server,

@@ -16,9 +16,8 @@ use clap::Parser;
 use faults::Fault;
 use futures_util::{StreamExt, stream};
 use report::{HEADINGS, Report, TrialReport, Verdict, machine, say};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{env, path::PathBuf, process::ExitCode, sync::OnceLock};
-use support::stores::Result;
+use std::{env, process::ExitCode, sync::OnceLock};
+use support::{prelude::*, stores::Result};
 use trial::Plan;
 
 /// What `cargo test` runs: a fault of each kind.
@@ -97,7 +96,6 @@ fn list_of_faults() -> String {
     text + &format!("\n  {MEASURES:<24}no fault: promised times against their targets")
 }
 
-/// Where the logs of failed trials are kept, if anywhere.
 static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
 static TALKATIVE: OnceLock<Instant> = OnceLock::new();
@@ -177,24 +175,25 @@ async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.verbose {
         TALKATIVE.get_or_init(Instant::now);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let now = OffsetDateTime::now_utc().unix_timestamp().unsigned_abs();
     let seed = arguments.seed.unwrap_or(now % 1_000_000);
     let words: Vec<String> = env::args().skip(1).collect();
     let machine = machine();
     say(&format!("seed {seed}, {machine}\narguments: {}\n", words.join(" ")));
     let faults = faults_of(&arguments)?;
+    let is_short = arguments.only.is_empty() && !arguments.all;
     let plan = Plan {
         seed,
         length: Duration::from_secs(arguments.seconds),
         clients: arguments.clients,
         terminal_within: Duration::ZERO, // each fault has its own
+        patience: if is_short { 4 } else { 1 },
         least_accepted: arguments.seconds * 20,
         swaps_tokens: false,
     };
     if !faults.is_empty() {
         say(HEADINGS);
     }
-    let is_short = arguments.only.is_empty() && !arguments.all;
     // In the short form two at once: each mostly waits for orders to lapse.
     let at_once = if is_short { 2 } else { 1 };
     let trials = stream::iter(faults).map(async |fault| try_fault(fault, plan, &arguments).await);

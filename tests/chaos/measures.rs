@@ -63,7 +63,6 @@ async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
     Ok((cluster, Arc::new(world)))
 }
 
-/// kill -9 of the app, from its start to the first purchase it accepts.
 async fn restart_of_the_app(seed: u64) -> Result<Vec<Measure>> {
     let (mut cluster, world) = deploy(seed, 10_000).await?;
     let mut seconds = Vec::new();
@@ -103,19 +102,16 @@ async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result 
     Ok(())
 }
 
-/// Starts Redis again, with its data or without; when it was killed.
 async fn restart_redis(cluster: &mut Cluster, with_data: bool) -> Result<Instant> {
     let since = Instant::now();
     cluster.redis.kill();
     if !with_data {
         cluster.redis.empty()?;
     }
-    cluster.redis.start_again();
-    cluster.redis.ready().await?;
+    cluster.redis.come_back().await?;
     Ok(since)
 }
 
-/// kill -9 of Redis to the first purchase, with 100,000 buyers in the sale.
 async fn restart_of_redis(seed: u64) -> Result<Vec<Measure>> {
     let (mut cluster, world) = deploy(seed, 200_000).await?;
     let sale = world.sales[0].id;
@@ -181,7 +177,6 @@ async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
     Ok(vec![served, drained])
 }
 
-/// Redis restarts empty, with 1,000 sales of 1,000 buyers each in Postgres.
 async fn rebuild_of_a_catalogue(seed: u64) -> Result<Vec<Measure>> {
     let (mut cluster, world) = deploy(seed, 10_000).await?;
     let mut connection = cluster.direct().await?;

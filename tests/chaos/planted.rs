@@ -117,9 +117,10 @@ async fn try_out(seed: u64, planted: Planted) -> Result<(bool, Vec<Checker>, Str
         clients: 8,
         // Where nothing will ever end there is no use in waiting for long.
         terminal_within: match checker {
-            Some(TerminalInTime) => Duration::from_secs(5),
+            Some(TerminalInTime) => Duration::from_secs(2),
             _ => fault.terminal_within(),
         },
+        patience: 4,
         least_accepted: 150,
         swaps_tokens: how == SwappedTokens,
     };

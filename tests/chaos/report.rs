@@ -3,10 +3,11 @@
 use crate::faults::{Fault, Strikes, points::EXIT};
 use crate::planted::PlantedReport;
 use crate::support::checkers::{Evidence, Violation};
+use crate::support::prelude::*;
 use crate::support::stores::{Error, Result};
 use crate::support::{history::Answer, locked};
 use serde::Serialize;
-use std::{fs, path::Path, process::Command, sync::Mutex, time::Duration};
+use std::process::Command;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -187,7 +188,6 @@ impl Report {
 
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// On stderr, and in the report.
 pub fn say(line: &str) {
     eprintln!("{line}");
     *locked(&SAID) += &format!("{line}\n");

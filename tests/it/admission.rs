@@ -45,7 +45,7 @@ async fn all_purchase(app: &TestApp, sale: &str, users: usize) -> Vec<PurchaseRe
 #[tokio::test]
 async fn the_largest_batch_is_admitted_at_once() {
     const CROWD: u16 = 4_096;
-    let app = TestApp::start_with(Options { batch_limit: CROWD, ..Options::default() }).await;
+    let app = TestApp::start_with(Options { batch_limit: Some(CROWD), ..Options::default() }).await;
     let sale = app.sale(CROWD.into(), json!({})).await;
     for answer in all_purchase(&app, &sale, CROWD.into()).await {
         assert!(matches!(answer, PurchaseResult::Accepted { .. }), "{answer:?}");

@@ -2,8 +2,8 @@
 //! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
 
 #[macro_use]
-#[path = "../support/macros.rs"]
-mod macros;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod admission;
 mod approval;
@@ -24,8 +24,6 @@ mod plans;
 mod proxy;
 mod recovery;
 mod security;
-#[path = "../support/mod.rs"]
-mod support;
 mod upgrade;
 mod watching;
 mod writer;

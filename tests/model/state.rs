@@ -243,7 +243,6 @@ pub struct Faults {
     pub lost_replies: u8,
     /// The connection that carries the election lock breaks, unknown to its process.
     pub lost_locks: u8,
-    /// A step of a rebuild fails without any effect.
     pub failed_steps: u8,
     pub cancels: u8,
 }
@@ -268,7 +267,6 @@ pub struct State {
     pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],
-    /// Purchases that each user may still attempt.
     pub attempts: Vec<u8>,
     pub faults: Faults,
     pub answered: BTreeSet<OrderId>,
@@ -280,14 +278,12 @@ pub struct State {
 }
 
 impl State {
-    /// Whether the order is a row, in the log, or held by a living process.
     pub fn exists(&self, id: OrderId) -> bool {
         self.postgres.row(id).is_some()
             || self.redis.log.iter().any(|entry| entry.order.id == id)
             || self.processes.iter().any(|process| process.holds(id))
     }
 
-    /// Whether processes that have heard of it may sell.
     pub fn admission_is_open(&self) -> bool {
         let live = self.redis.selling.map(|selling| selling.epoch);
         self.postgres.approved == self.live_redis && live == Some(self.postgres.epoch)

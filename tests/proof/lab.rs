@@ -1,13 +1,9 @@
 //! Limits for visitors of the lab: each address has its share, and nothing stays behind.
 
-use crate::support::app::{Options, Reply, TestApp};
-use crate::support::program::{Home, Program, get};
+use crate::support::prelude::*;
+use crate::support::program::get;
 use crate::support::test_lab::{ARENAS, TestLab};
-use futures_util::future::join_all;
-use lab::{Wanted, selling::Buyer, servers::Servers};
-use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
-use std::time::Duration;
+use lab::{Wanted, selling::Buyer, servers};
 use tokio_util::sync::CancellationToken;
 
 /// A visitor's call, by way of a proxy that names their address.
@@ -37,13 +33,8 @@ async fn delete(app: &TestApp, by: &str, arena: &str) {
 }
 
 async fn with_lab() -> TestApp {
-    TestApp::start_with(Options {
-        lab: true,
-        rate_limit: true,
-        trust_proxy: true,
-        ..Options::default()
-    })
-    .await
+    let limits = Options { rate_limit: true, trust_proxy: true, ..Options::with_lab() };
+    TestApp::start_with(limits).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +89,7 @@ async fn what_a_storm_has_counted_does_not_stay_in_memory() {
 
 #[tokio::test]
 async fn extra_servers_end_when_no_arena_needs_them() {
-    let soon_idle = |servers: Servers| servers.with_idle_limit(Duration::from_millis(200));
+    let soon_idle = |servers: servers::Servers| servers.with_idle_limit(Duration::from_millis(200));
     let lab = TestLab::with("idle-servers:", soon_idle).await;
     let stop = CancellationToken::new();
     let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));

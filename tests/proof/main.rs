@@ -1,8 +1,8 @@
 //! The second tier: faults, clusters, proxies, and what takes long or needs other programs.
 
 #[macro_use]
-#[path = "../support/macros.rs"]
-mod macros;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod bots;
 mod clients;
@@ -15,6 +15,4 @@ mod lessons;
 mod locks;
 mod pooler;
 mod room;
-#[path = "../support/mod.rs"]
-mod support;
 mod traces;

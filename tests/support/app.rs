@@ -24,39 +24,21 @@ pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 /// be busy; nothing that works waits for it to pass.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-#[derive(Clone)]
+/// How an application differs from the ordinary one.
+#[derive(Clone, Default)]
 pub struct Options {
-    pub role: Role,
+    pub writes_nothing: bool,
     pub rate_limit: bool,
     pub shared_limits: Option<WhenAway>,
     pub trust_proxy: bool,
     pub drain_notice: Duration,
-    pub admin: bool,
-    pub backlog_limit: i64,
-    pub batch_limit: u16,
-    pub connections: ConnectionLimits,
+    pub hides_admin: bool,
+    pub backlog_limit: Option<i64>,
+    pub batch_limit: Option<u16>,
+    pub connections: Option<ConnectionLimits>,
     pub fail_points: String,
     pub lab: bool,
-    pub lab_dir: Option<std::path::PathBuf>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            role: Role::Server,
-            rate_limit: false,
-            shared_limits: None,
-            trust_proxy: false,
-            drain_notice: Duration::ZERO,
-            admin: true,
-            backlog_limit: 1_000_000,
-            batch_limit: 512,
-            connections: ConnectionLimits::new(10_000, false),
-            fail_points: String::new(),
-            lab: false,
-            lab_dir: None,
-        }
-    }
+    pub lab_dir: Option<PathBuf>,
 }
 
 impl Options {
@@ -65,7 +47,7 @@ impl Options {
     }
 
     pub fn without_writer() -> Self {
-        Self { role: Role::ServerWithoutWriter, ..Self::default() }
+        Self { writes_nothing: true, ..Self::default() }
     }
 }
 
@@ -135,20 +117,22 @@ impl TestApp {
         let redis = Redis::new(&url, &prefix).expect("redis url");
         let stores = Stores::existing(database.pool(10).await, redis);
         let sale = SaleSettings {
-            backlog_limit: options.backlog_limit,
-            batch_limit: options.batch_limit,
+            backlog_limit: options.backlog_limit.unwrap_or(1_000_000),
+            batch_limit: options.batch_limit.unwrap_or(512),
             fail_points: options.fail_points,
         };
+        let role = if options.writes_nothing { Role::ServerWithoutWriter } else { Role::Server };
         let (postgres, redis) = (&stores.postgres, &stores.redis);
-        let running = Running::start(postgres, redis, &sale, options.role, Metrics::published());
+        let running = Running::start(postgres, redis, &sale, role, Metrics::published());
         let running = running.expect("well-formed fail points");
         assert!(running.admission_opened(PATIENCE).await, "it is ready to sell");
         let services = running.services.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let connections = options.connections.unwrap_or(ConnectionLimits::new(10_000, false));
         let front = Front {
             tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
-            admin: options.admin.then(|| AdminToken::new(ADMIN_TOKEN)),
+            admin: (!options.hides_admin).then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
             trust_proxy: match options.trust_proxy {
                 true => ProxyTrust::Everybody,
@@ -156,7 +140,7 @@ impl TestApp {
             },
             drain_notice: options.drain_notice,
             shared_limits: options.shared_limits,
-            connections: options.connections,
+            connections,
             lab: match options.lab {
                 true => Some(stores.lab(options.lab_dir).await.expect("a lab")),
                 false => None,
@@ -171,7 +155,7 @@ impl TestApp {
         Self {
             services,
             base,
-            client: client_of(options.connections),
+            client: client_of(connections),
             database,
             prefix,
             redis_url: url,
@@ -315,7 +299,6 @@ impl TestApp {
         self.admin_sale("PATCH", sale, "", Some(members)).await
     }
 
-    /// An operator pauses, resumes or closes a sale, which must succeed; the sale as it answers.
     pub async fn steer(&self, sale: &str, step: &str) -> Value {
         let rest = format!("/{step}");
         let reply = self.admin_sale("POST", sale, &rest, None).await;
@@ -332,20 +315,14 @@ impl TestApp {
     /// All buy, 256 at a time: of more, a busy machine answers some only after the 2 s that a buyer
     /// waits in the queue. The answers in their order.
     pub async fn all_buy(shoppers: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Reply> {
-        let buying = stream::iter(shoppers).map(|shopper| {
-            let sale = sale.to_owned();
-            tokio::spawn(async move { shopper.buy(&sale).await })
-        });
-        let replies: Vec<_> = buying.buffered(256).collect().await;
-        replies.into_iter().map(|reply| reply.expect("no panic")).collect()
+        let buying = stream::iter(shoppers).map(async |shopper: Shopper| shopper.buy(sale).await);
+        buying.buffered(256).collect().await
     }
 
-    /// What this application's Redis answers, on a connection beside its own.
     pub async fn in_redis<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         command.query_async(&mut self.redis().await).await.expect("redis answers")
     }
 
-    /// Runs statements in this application's database, behind its back.
     pub async fn execute(&self, statements: &str) {
         let mut connection = self.database.connect().await;
         connection.execute(AssertSqlSafe(statements)).await.expect("executes");
@@ -388,11 +365,10 @@ impl TestApp {
     }
 
     pub async fn quiet_audit(&self, sale: &str) -> Audit {
-        eventually("the sale is quiescent", async || {
+        wait_for!("the sale is quiescent", {
             let audit = self.audit(sale).await;
             audit.quiescent.then_some(audit)
         })
-        .await
     }
 
     pub async fn assert_sound(&self, sale: &str) -> Audit {
@@ -401,7 +377,6 @@ impl TestApp {
         audit
     }
 
-    /// The quiet audit, which must find nothing wrong and have these members.
     pub async fn assert_sound_with(&self, sale: &str, members: Value) {
         assert_has(&serde_json::to_value(self.assert_sound(sale).await).expect("JSON"), members);
     }
@@ -411,9 +386,14 @@ impl TestApp {
 impl Drop for TestApp {
     fn drop(&mut self) {
         if self.running.is_some() && !std::thread::panicking() {
-            tokio::task::block_in_place(|| Handle::current().block_on(self.end()));
+            while_dropping(self.end());
         }
     }
+}
+
+/// On a runtime of several threads.
+pub fn while_dropping<T>(ending: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| Handle::current().block_on(ending))
 }
 
 fn new_prefix() -> String {
@@ -440,7 +420,6 @@ pub fn services_without_tasks(
     (services, channel)
 }
 
-/// A new user buys, which must succeed; the user and the order.
 pub async fn must_accept(services: &Services, sale: SaleId) -> (UserId, OrderId) {
     let user = UserId::random();
     match services.admission.purchase(sale, user, None).await {

@@ -7,9 +7,7 @@ use tokio::io::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 
-/// Its words.
 pub type Command = Vec<Vec<u8>>;
-/// What becomes of a command.
 pub type Bug = fn(Command) -> Command;
 
 /// The lock is taken whoever has it: `SET … NX GET` does not look at the owner.
@@ -24,7 +22,6 @@ pub fn take_from_anybody(command: Command) -> Command {
     words.into_iter().chain([command[1].clone(), command[2].clone(), lease]).collect()
 }
 
-/// GETSET that only reads: everybody gets the expired stamp.
 pub fn getset_only_reads(command: Command) -> Command {
     if command[0].eq_ignore_ascii_case(b"GETSET") {
         return vec![b"GET".to_vec(), command[1].clone()];
@@ -43,14 +40,12 @@ pub fn release_anybodys(command: Command) -> Command {
     words.into_iter().chain([command[3].clone()]).collect()
 }
 
-/// Dropping it ends it.
 pub struct BuggyRedis {
     pub url: String,
     accepting: AbortHandle,
 }
 
 impl BuggyRedis {
-    /// In front of the Redis at this socket.
     pub async fn start(socket: &Path, bug: Bug) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let url = format!("redis://{}", listener.local_addr().expect("an address"));

@@ -1,30 +1,19 @@
 //! A sale by the contract of docs/judge.md, in memory: right, or wrong in just one way. It runs on
 //! a runtime of its own, so that a kill ends it in the middle of whatever it does.
 
-use super::launch::Folder;
-use super::locked;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use super::{launch::Folder, locked};
+use crate::support::prelude::*;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
-use judge::adapter::Adapter;
+use axum::{Json, Router, extract::State, http::HeaderMap};
 use judge::history::{History, Meaning};
-use judge::report::Report;
-use judge::verdict::Kind;
-use judge::{Config, Error};
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use judge::{Config, Error, adapter::Adapter, report::Report, verdict::Kind};
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tokio::runtime::Runtime;
-use tokio::time::sleep;
+use tokio::{runtime::Runtime, time::sleep};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Right,
-    /// Each answer takes a while.
     Slow,
     /// Every other request has to come again.
     Busy,
@@ -46,7 +35,6 @@ pub enum Manner {
     Miscounts,
     /// Hangs with a unit taken and nothing stored, until it is killed.
     HangsBeforeStoring,
-    /// Starts again with nothing.
     KeepsNothing,
     /// Stores the first order once more, long after its answer.
     StoresAgain,
@@ -63,11 +51,9 @@ struct Sale {
     keys: HashMap<String, String>,
     marked: BTreeSet<String>,
     lives: usize,
-    /// Requests that hang.
     hanging: usize,
     /// Readings of the stock, since something is stored.
     readings: usize,
-    /// Buyers to whom it was wrong.
     wronged: BTreeSet<String>,
 }
 
@@ -294,12 +280,10 @@ impl BuggySale {
         }
     }
 
-    /// Buyers for whom it has not done what is right.
     pub fn wronged(&self) -> BTreeSet<String> {
         locked(&self.shop.sale).wronged.clone()
     }
 
-    /// A small storm, judged.
     pub async fn judged(
         &self,
         change: impl FnOnce(&mut Config),
@@ -325,7 +309,6 @@ impl BuggySale {
         }
     }
 
-    /// A correct server has to be found so.
     pub async fn must_hold(&self, storms: usize) {
         for storm in 0..storms {
             let (report, history) = self.judged(|_| ()).await.expect("a verdict");
@@ -378,13 +361,4 @@ pub fn storm_on(url: String) -> Config {
 
 pub fn kinds(report: &Report) -> Vec<Kind> {
     report.findings.iter().map(|finding| finding.kind).collect()
-}
-
-/// The orders that a history was told of, by buyer.
-pub fn told(history: &History) -> BTreeMap<&str, BTreeSet<&str>> {
-    let mut told: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for request in &history.requests {
-        told.entry(&request.user).or_default().extend(request.order_id.as_deref());
-    }
-    told
 }

@@ -5,7 +5,6 @@ use std::{fs, path::Path, path::PathBuf};
 
 pub const LIBRARY_MISSING: &str = "libfaketime is not installed (Debian: apt-get install faketime)";
 
-/// The library of the package faketime, if it is installed.
 pub fn libfaketime() -> Option<PathBuf> {
     let mut folders = vec![PathBuf::from("/usr/lib64"), PathBuf::from("/usr/local/lib")];
     let multiarch = fs::read_dir("/usr/lib").into_iter().flatten().flatten();

@@ -10,7 +10,6 @@ pub struct Events {
 }
 
 impl Events {
-    /// Of a request that must be answered with 200.
     pub async fn of(ask: Ask) -> Self {
         let response = ask.begin().await;
         assert_eq!(response.status(), 200);

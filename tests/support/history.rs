@@ -35,7 +35,6 @@ pub enum Answer {
     Ended,
     Order(OrderStatus),
     OrderNotFound,
-    /// A conflict with the state of the order or the sale.
     Conflict,
     Done,
     RateLimited,
@@ -99,7 +98,6 @@ impl fmt::Display for Operation {
     }
 }
 
-/// User number `user` of the run with this seed.
 pub fn user_id(seed: u64, user: u32) -> UserId {
     let mut random = Random::of(seed, "user", u64::from(user));
     UserId::from_bytes(*Uuid::from_u64_pair(random.next(), random.next()).as_bytes())

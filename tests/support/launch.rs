@@ -53,7 +53,6 @@ impl Drop for Folder {
     }
 }
 
-/// A path that nothing has yet.
 pub fn name_in(parent: &Path, prefix: &str) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -103,7 +102,6 @@ pub async fn poll<T, E>(
     }
 }
 
-/// The last lines of a log.
 pub fn tail(log: &Path, count: usize) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,13 +1,12 @@
 //! Plays of the lessons, and what every timeline must have.
 
-use super::{Servers, test_lab::TestLab};
+use super::test_lab::TestLab;
+use crate::support::prelude::*;
 use embedded::ZooKeeperServer;
 use futures_util::{StreamExt, stream};
 use lab::lessons::lesson::{Kind, Lesson};
 use lab::lessons::{self, LESSONS, Theatre, timeline::Timeline};
 use lab::strategy::{Language, Need};
-use serde_json::{Value, json};
-use std::{collections::BTreeSet, sync::Arc};
 
 /// A theatre for as many plays at once as a test wants, and where its keys and rows are.
 pub struct TestTheatre {
@@ -42,7 +41,7 @@ impl TestTheatre {
 
     /// Closes it. Plays have left no keys and no rows.
     pub async fn close(self) {
-        let mut redis = super::redis_connection(&Servers::shared().await.redis.url()).await;
+        let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;
         let mut keys = redis::cmd("KEYS");
         let keys = keys.arg(format!("{}*", self.prefix)).query_async(&mut redis).await;
         assert_eq!(keys, Ok([""; 0].map(str::to_owned).to_vec()));

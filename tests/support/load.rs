@@ -50,7 +50,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A customer who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);
 
-/// What a rush was told.
 #[derive(Default)]
 pub struct Told {
     pub winners: Vec<Winner>,
@@ -64,7 +63,6 @@ pub struct Told {
     pub answers: usize,
     pub failures: BTreeMap<String, usize>,
     may_break: bool,
-    /// Nobody new comes.
     pub is_over: bool,
 }
 
@@ -103,7 +101,6 @@ impl Rush {
         eventually(&what, async || (counted() >= wanted).then_some(())).await;
     }
 
-    /// Waits until so many more newcomers have been told 202.
     pub async fn until_accepted(&self, more: usize) {
         self.until(more, |told| told.winners.len()).await;
     }
@@ -162,7 +159,6 @@ async fn regular((shopper, id): Winner, sale: String, told: Arc<Mutex<Told>>) {
     }
 }
 
-/// Told to come back, and when.
 #[track_caller]
 pub fn assert_shed(reply: &Reply) {
     reply.assert_problem(503, "unavailable");
@@ -186,12 +182,11 @@ impl Database {
         let ids: Vec<i64> = owners.keys().copied().collect();
         let orders = "SELECT id, user_id, sale_id, status::text FROM orders WHERE id = ANY($1)";
         let what = format!("all {} orders are rows (I3)", ids.len());
-        let rows: Vec<(i64, UserId, i64, String)> = eventually(&what, async || {
+        let rows: Vec<(i64, UserId, i64, String)> = wait_for!(&what, {
             let mut connection = self.connect().await;
             let rows = sqlx::query_as(orders).bind(&ids).fetch_all(&mut connection).await;
             rows.ok().filter(|rows| rows.len() == ids.len())
-        })
-        .await;
+        });
         let mut statuses = BTreeMap::new();
         for (id, user, row_sale, status) in rows {
             assert_eq!(owners[&id], user, "order {id} belongs to somebody else");

@@ -1,8 +1,31 @@
 //! What tests stand on: servers that live as long as the test process, and an application for each
 //! test. A static is never dropped: a small shell removes the servers when this process has gone.
 
-// Two test binaries include this module, and neither uses all of it.
-#![allow(dead_code)]
+// Three test binaries include this module, and none uses all of it.
+#![allow(dead_code, unused_macros)]
+
+/// Waits until it is so, or until there is something: see `support::app::eventually`.
+macro_rules! wait_for {
+    ($what:expr, $found:expr) => {
+        $crate::support::app::eventually($what, async || $found).await
+    };
+    ($condition:expr) => {
+        wait_for!(stringify!($condition), ($condition).then_some(()))
+    };
+}
+
+/// A table of tests, each of which runs the same function on its own case.
+macro_rules! cases {
+    ($run:path: $($(#[$doc:meta])* $name:ident => $case:expr),* $(,)?) => {
+        $(
+            $(#[$doc])*
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                $run($case).await;
+            }
+        )*
+    };
+}
 
 pub mod app;
 pub mod buggy_redis;
@@ -25,23 +48,18 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod random;
-pub mod redis_files;
 pub mod redis_servers;
 pub mod standby;
 pub mod stores;
 pub mod test_lab;
 
-use app::{Options, TestApp};
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
-use redis::aio::MultiplexedConnection;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
-use std::path::{Path, PathBuf};
+use prelude::*;
+use sqlx::postgres::PgConnectOptions;
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::{io::Write, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::sync::{Mutex, OnceCell};
+use std::{io::Write, net::SocketAddr};
+use tokio::sync::OnceCell;
 
-/// A Postgres and a Redis.
 pub struct Servers {
     pub postgres: PostgresServer,
     pub redis: RedisServer,
@@ -84,7 +102,6 @@ impl Servers {
         self.dir.join(name)
     }
 
-    /// What a lab in the test's own process works on.
     pub fn of_a_lab(
         &self,
         database: &Database,
@@ -99,7 +116,7 @@ impl Servers {
     /// An empty, migrated database of its own.
     pub async fn database(&self) -> Database {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+        static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let guard = ONE_AT_A_TIME.lock().await;
         let mut admin = connect(self.postgres.address(), "postgres").await;
         let name = format!("test_{}", NUMBER.fetch_add(1, Relaxed));
@@ -120,16 +137,13 @@ impl Drop for Servers {
     }
 }
 
-/// The usual company of an application.
 impl TestApp {
-    /// Two ordinary instances of one deployment on the shared servers.
     pub async fn pair() -> (Self, Self) {
         let first = Self::start().await;
         let second = first.another(Options::default()).await;
         (first, second)
     }
 
-    /// An ordinary instance on servers of its own, which end when they are dropped.
     pub async fn on_own_servers() -> (Servers, Self) {
         let servers = Servers::own().await;
         let app = Self::start_on(&servers, Options::default()).await;
@@ -195,7 +209,6 @@ async fn make_template(address: &PostgresAddress) {
     lab::schema::migrate(&options(address, "migrated")).await.expect("the lab's migrations run");
 }
 
-/// A database of one test.
 #[derive(Clone)]
 pub struct Database {
     address: PostgresAddress,
@@ -276,7 +289,7 @@ pub async fn connect(address: &PostgresAddress, database: &str) -> PgConnection 
 }
 
 /// Also after another has panicked with it.
-pub fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

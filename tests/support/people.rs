@@ -1,11 +1,9 @@
 //! Requests and their answers, and people who send them.
 
-use super::app::{TestApp, eventually};
-use flash_sale::{auth::TokenSigner, domain::UserId, http::ConnectionLimits};
-use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, header::HeaderValue};
-use serde_json::{Value, json};
-use std::{fmt::Debug, pin::Pin, sync::Arc};
-use time::OffsetDateTime;
+use crate::support::prelude::*;
+use flash_sale::http::ConnectionLimits;
+use reqwest::{Body, Client, RequestBuilder, Response, header::HeaderValue};
+use std::{fmt::Debug, pin::Pin};
 
 /// A request that `.await` sends; its answer is read whole.
 pub struct Ask(pub RequestBuilder);
@@ -41,6 +39,10 @@ impl Ask {
         Self(self.0.body(body))
     }
 
+    pub fn within(self, limit: Duration) -> Self {
+        Self(self.0.timeout(limit))
+    }
+
     pub async fn begin(self) -> Response {
         self.0.send().await.expect("an answer")
     }
@@ -67,7 +69,6 @@ pub fn client_of(server: ConnectionLimits) -> Client {
     client.build().expect("a client")
 }
 
-/// The same for a server with its usual limits.
 pub fn client() -> Client {
     client_of(ConnectionLimits::new(1, false))
 }
@@ -112,7 +113,6 @@ impl Entrance {
     }
 }
 
-/// Somebody with a token.
 #[derive(Clone)]
 pub struct Shopper {
     pub user: UserId,
@@ -161,26 +161,19 @@ impl Shopper {
 
     /// Asks to buy, and again if told to, as anybody may be by a busy machine.
     pub async fn told(&self, sale: &str) -> Reply {
-        eventually("an answer", async || {
+        wait_for!("an answer", {
             let reply = self.buy(sale).await;
             (reply.code() != "unavailable").then_some(reply)
         })
-        .await
     }
 
     pub async fn must_buy(&self, sale: &str) -> String {
-        let reply = self.buy(sale).await;
-        if reply.code() == "unavailable" {
-            return self.one_order(sale).await;
+        let mut reply = self.buy(sale).await;
+        let is_unsure = reply.code() == "unavailable";
+        if is_unsure {
+            reply = self.told(sale).await;
         }
-        reply.assert(202);
-        reply.text("order_id").to_owned()
-    }
-
-    /// The order that one has or gets.
-    pub async fn one_order(&self, sale: &str) -> String {
-        let reply = self.told(sale).await;
-        if reply.code() != "already_ordered" {
+        if !(is_unsure && reply.code() == "already_ordered") {
             reply.assert(202);
         }
         reply.text("order_id").to_owned()
@@ -203,11 +196,10 @@ impl Shopper {
     }
 
     pub async fn until(&self, id: &str, status: &str) -> Value {
-        eventually(&format!("order {id} is {status}"), async || {
+        wait_for!(&format!("order {id} is {status}"), {
             let reply = self.order(id).await;
             (reply.status == 200 && reply.text("status") == status).then_some(reply.body)
         })
-        .await
     }
 
     pub async fn pay(&self, id: &str) -> Reply {
@@ -271,7 +263,6 @@ impl Reply {
         assert_eq!(self.status, status, "{:#}", self.body);
     }
 
-    /// The same, and hands the answer on.
     #[track_caller]
     pub fn must_be<S: Debug>(self, status: S) -> Self
     where
@@ -281,7 +272,6 @@ impl Reply {
         self
     }
 
-    /// The body has these members, beside others.
     #[track_caller]
     pub fn assert_has(&self, members: Value) {
         assert_has(&self.body, members);

@@ -1,11 +1,11 @@
 //! The real PgBouncer in transaction mode, in front of a Postgres of a test.
 
-use super::temporary_folder;
-use super::{Database, Servers, app::eventually, hire_janitor, launch::tail, proxy::free_port};
+use super::{hire_janitor, launch::tail, temporary_folder};
+use crate::support::prelude::*;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::{fs, os::unix::process::CommandExt};
 use tokio::net::TcpStream;
 
 /// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
@@ -59,12 +59,11 @@ impl PgBouncer {
         let child = command.spawn().expect("pgbouncer starts");
         std::mem::forget(hire_janitor(&dir, &[Some(child.id())]));
         let mut started = Self { child, address };
-        eventually("pgbouncer listens", async || {
+        wait_for!("pgbouncer listens", {
             let ended = started.child.try_wait().expect("a child");
             assert!(ended.is_none(), "pgbouncer has ended: {}", tail(&dir.join("log"), 20));
             TcpStream::connect(address).await.ok()
-        })
-        .await;
+        });
         started
     }
 }
@@ -82,7 +81,6 @@ impl Database {
         Self { is_pooled: true, ..self.through(pooler.address) }
     }
 
-    /// What an application makes of its address.
     pub async fn pool(&self, connections: u32) -> flash_sale::postgres::Pool {
         let options = self.options();
         if !self.is_pooled {

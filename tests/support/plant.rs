@@ -33,7 +33,6 @@ pub const LET_EVERYBODY_IN: Mutation = (
     "local room_left = joined",
 );
 
-/// Puts the mutated library in the place of the program's own.
 pub async fn plant(connection: &mut impl ConnectionLike, (from, to): Mutation) {
     let source = LIBRARY.source();
     assert!(source.contains(from), "not in the library: {from}");
@@ -60,7 +59,6 @@ macro_rules! trigger {
 
 /// Rows that the writer has inserted are not there.
 pub const SWALLOW_ROWS: &str = trigger!("BEFORE INSERT", "NEW.id % 7 = 0", "RETURN NULL;");
-/// Nothing can be written.
 pub const WRITE_NOTHING: &str =
     trigger!("BEFORE INSERT", "true", "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';");
 /// A copy of an order, for somebody who never asked.
@@ -72,7 +70,6 @@ pub const INVENT_AN_ORDER: &str = trigger!(
              NEW.price_cents, NEW.created_at, NEW.pay_by);
      RETURN NULL;"
 );
-/// What was paid waits to be paid.
 pub const UNPAY: &str = trigger!(
     "AFTER UPDATE",
     "OLD.status = 'pending_payment' AND NEW.status = 'paid'",

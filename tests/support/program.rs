@@ -48,7 +48,6 @@ impl Home {
         command
     }
 
-    /// Runs a command, in words, to its end.
     pub async fn run(&self, words: &str) -> Ended {
         let words: Vec<&str> = words.split_whitespace().collect();
         self.finish(self.command(&words)).await
@@ -143,7 +142,6 @@ impl Program {
         Self::serve_by(home, command).await
     }
 
-    /// The same for a command that starts the server in its own way.
     pub async fn serve_by(home: &Home, command: Command) -> Self {
         Self::spawn(home, command).ready().await
     }
@@ -180,7 +178,6 @@ impl Program {
         ask(&client(), method, self.url(path))
     }
 
-    /// An operator creates a sale of this stock; its id.
     pub async fn sale(&self, stock: i64) -> String {
         let body = serde_json::json!({"title": "a thing", "price_cents": 100, "stock": stock});
         let sale = self.ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN).json(body).await;
@@ -188,7 +185,6 @@ impl Program {
         sale.text("id").to_owned()
     }
 
-    /// Where people come in, if this is its secret.
     pub fn entrance(&self, secret: &str) -> Entrance {
         Entrance::of(&self.base, secret)
     }
@@ -229,7 +225,6 @@ impl Drop for Program {
     }
 }
 
-/// What a program needs to know to be an instance on these servers.
 pub fn settings_of(
     servers: &Servers,
     database: &Database,
@@ -248,7 +243,6 @@ pub fn settings_of(
     ]
 }
 
-/// How a command ended.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,

@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio::{sync::watch, task::JoinHandle};
 
-/// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -21,7 +20,6 @@ pub enum Address {
 }
 
 impl Address {
-    /// The socket of a Postgres.
     pub fn of_postgres(address: &PostgresAddress) -> Self {
         Self::Unix(address.socket_dir.join(format!(".s.PGSQL.{}", address.port)))
     }
@@ -62,7 +60,6 @@ async fn connect(target: &Address) -> io::Result<Box<dyn Stream>> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// Nothing: everything passes.
     None,
     /// Nobody listens: a new connection is refused by the kernel.
     Refuse,
@@ -70,15 +67,21 @@ pub enum Fault {
     /// byte stays silent when the fault is over, as with a firewall that forgot its connections.
     BlackHole,
     /// A black hole for connections that send a request with these bytes in it, from there on.
-    SilentTo { request: &'static str },
+    SilentTo {
+        request: &'static str,
+    },
     /// A black hole for connections from this address.
     SilentFrom(IpAddr),
     /// Every byte arrives that much later, in each direction.
     Latency(Duration),
     /// So many bytes a second, in each direction of each connection.
-    Throttle { bytes_per_second: u32 },
+    Throttle {
+        bytes_per_second: u32,
+    },
     /// A connection is cut after it has passed so many more bytes of requests.
-    CutRequest { after: u64 },
+    CutRequest {
+        after: u64,
+    },
     /// The server gets the request and acts on it; then the connection closes without its reply.
     LoseReplies {
         which: Lost,
@@ -87,7 +90,6 @@ pub enum Fault {
     },
 }
 
-/// Which replies are lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Lost {
     /// The next so many; then all pass again.
@@ -263,7 +265,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether nothing of it comes through.
     fn is_swallowed_by(&self, fault: &Fault) -> bool {
         match fault {
             Fault::BlackHole => true,
@@ -319,12 +320,9 @@ async fn serve(
 const PIECE: usize = 16 * 1024;
 const PIECES_IN_FLIGHT: usize = 4 * 1024;
 
-/// What becomes of a piece that was read.
 enum Treated {
     Passes,
-    /// Only so many bytes pass; then the connection is cut.
     CutAfter(usize),
-    /// It is a reply that is lost, and the connection with it.
     Lost,
     Swallowed,
 }

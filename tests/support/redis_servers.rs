@@ -1,17 +1,14 @@
 //! Redis processes that a test may do anything to: a cluster of three primaries with a replica
 //! each, and a primary with two replicas under three Sentinels. On loopback, without a password.
 
-use super::app::{PATIENCE, eventually};
 use super::driver::{Error, Result};
 use super::launch::{end_with_this_process, poll};
 use super::network::{Network, Ports};
-use super::proxy::{Address, free_port};
 use super::{connect_redis, locked};
-use nix::sys::signal::Signal;
-use redis::{FromRedisValue, RedisResult, Value, aio::MultiplexedConnection};
-use std::path::{Path, PathBuf};
+use crate::support::prelude::*;
+use redis::{FromRedisValue, RedisResult, Value};
 use std::process::{Child, Command, Stdio};
-use std::{net::Ipv4Addr, sync::Mutex};
+use std::{io, net::Ipv4Addr};
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
 pub const SILENCE_MS: &str = "1000";
@@ -26,7 +23,7 @@ pub struct RedisProcess {
 impl RedisProcess {
     /// With its files in `dir`; `arguments` come behind the ordinary ones.
     pub fn start(dir: &Path, port: u16, arguments: &[&str]) -> Self {
-        std::fs::create_dir_all(dir).expect("a folder");
+        fs::create_dir_all(dir).expect("a folder");
         let ordinary =
             format!("--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync no --save");
         let all = ordinary.split(' ').chain([""]).chain(arguments.iter().copied());
@@ -35,11 +32,11 @@ impl RedisProcess {
 
     /// A Sentinel. It writes into its settings, so they are a file.
     pub fn sentinel(dir: &Path, port: u16, settings: &str) -> Self {
-        std::fs::create_dir_all(dir).expect("a folder");
+        fs::create_dir_all(dir).expect("a folder");
         let file = dir.join("sentinel.conf");
         let dir_line = format!("dir {}", dir.display());
         let text = format!("port {port}\nbind 127.0.0.1\n{dir_line}\n{settings}");
-        std::fs::write(&file, text).expect("its settings");
+        fs::write(&file, text).expect("its settings");
         Self::launch(dir, port, vec![file.display().to_string(), "--sentinel".to_owned()])
     }
 
@@ -49,8 +46,13 @@ impl RedisProcess {
         process
     }
 
+    pub async fn come_back(&self) -> Result {
+        self.start_again();
+        self.ready().await
+    }
+
     pub fn start_again(&self) {
-        let mut log = std::fs::OpenOptions::new();
+        let mut log = fs::OpenOptions::new();
         let log = log.create(true).append(true).open(self.dir.join("log"));
         let mut command = Command::new("redis-server");
         command.args(&self.arguments).current_dir(&self.dir);
@@ -101,7 +103,6 @@ impl RedisProcess {
         self.ask(words).await.unwrap_or_else(|error| panic!("{words:?} at {}: {error}", self.port))
     }
 
-    /// From now on it follows this one; returns once it does.
     pub async fn follow(&self, primary: &Self) {
         let port = primary.port.to_string();
         let _: String = self.command(&["REPLICAOF", "127.0.0.1", &port]).await;
@@ -109,10 +110,7 @@ impl RedisProcess {
     }
 
     async fn until_linked(&self, state: &str) {
-        eventually(&format!("the link is {state}"), async || {
-            (self.info("replication", "master_link_status").await? == state).then_some(())
-        })
-        .await;
+        wait_for!(self.info("replication", "master_link_status").await.as_deref() == Some(state));
     }
 
     pub async fn until_ready(&self) {
@@ -160,6 +158,47 @@ impl RedisProcess {
         let _: String = self.command(&password).await;
         let _: i64 = self.command(&["CLIENT", "KILL", "TYPE", "master"]).await;
         self.until_linked("down").await;
+    }
+}
+
+/// What a test does to its files while it is away.
+impl RedisProcess {
+    fn data(&self) -> PathBuf {
+        self.dir.join("appendonlydir")
+    }
+
+    pub fn empty(&self) -> io::Result<()> {
+        fs::remove_dir_all(self.data())
+    }
+
+    /// The file that commands are appended to (Redis 7 keeps a base and increments), its length.
+    pub fn last_increment(&self) -> Result<(PathBuf, u64)> {
+        let number = |path: &PathBuf| -> Option<u64> {
+            let name = path.file_name()?.to_str()?;
+            name.strip_suffix(".incr.aof")?.rsplit('.').next()?.parse().ok()
+        };
+        let numbered = fs::read_dir(self.data())?.flatten().map(|file| file.path());
+        let last = numbered.filter_map(|path| Some((number(&path)?, path))).max();
+        let (_, last) = last.ok_or("no increment")?;
+        let length = fs::metadata(&last)?.len();
+        Ok((last, length))
+    }
+
+    /// Shortens that file, as a power cut shortens what was not on disk yet.
+    pub fn cut(&self, length: u64) -> Result {
+        let (last, _) = self.last_increment()?;
+        Ok(fs::OpenOptions::new().write(true).open(last)?.set_len(length)?)
+    }
+
+    /// A copy of its files, which may be taken while it serves: Redis takes a cut tail.
+    pub fn back_up(&self, to: &Path) -> io::Result<()> {
+        fs::remove_dir_all(to).ok();
+        copy_files(&self.data(), to)
+    }
+
+    pub fn restore(&self, from: &Path) -> io::Result<()> {
+        self.empty()?;
+        copy_files(from, &self.data())
     }
 }
 
@@ -244,28 +283,22 @@ impl RedisCluster {
         for number in 0..3 {
             let (id, replica) = (cluster.id(number).await, &cluster.nodes[number + 3]);
             let words = ["CLUSTER", "REPLICATE", &id];
-            eventually("a replica knows its primary", async || {
-                replica.ask::<String>(&words).await.ok()
-            })
-            .await;
+            wait_for!("a replica knows its primary", replica.ask::<String>(&words).await.ok());
         }
         for (primary, replica) in cluster.nodes.iter().zip(&cluster.nodes[3..]) {
             replica.until_linked("up").await;
-            eventually("the primary has its replica", async || {
-                (primary.info("replication", "connected_slaves").await? == "1").then_some(())
-            })
-            .await;
+            let followers = async || primary.info("replication", "connected_slaves").await;
+            wait_for!(followers().await.as_deref() == Some("1"));
         }
         cluster
     }
 
     async fn until_all_say(&self, line: &str) {
         for node in &self.nodes {
-            eventually(line, async || {
+            wait_for!(line, {
                 let info: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
                 info.lines().any(|said| said.trim() == line).then_some(())
-            })
-            .await;
+            });
         }
     }
 
@@ -296,7 +329,7 @@ impl RedisCluster {
 
     /// Which of the six has this slot, as the first one that answers sees it.
     pub async fn owner(&self, slot: u16) -> usize {
-        eventually("the slot has an owner", async || {
+        wait_for!("the slot has an owner", {
             for node in &self.nodes {
                 let Some(port) = owner_by(node, slot).await else { continue };
                 let owner = self.nodes.iter().position(|node| node.port == port)?;
@@ -307,7 +340,6 @@ impl RedisCluster {
             }
             None
         })
-        .await
     }
 
     /// Moves a slot with everything in it, as `redis-cli --cluster reshard` does.
@@ -406,12 +438,11 @@ impl Watched {
         };
         let sentinels: Vec<RedisProcess> = (0..3).map(sentinel).collect();
         for sentinel in &sentinels {
-            eventually("the sentinels know each other", async || {
+            wait_for!("the sentinels know each other", {
                 let info: String = sentinel.ask(&["INFO", "sentinel"]).await.ok()?;
                 info.contains("status=ok").then_some(())?;
                 info.contains("slaves=2,sentinels=3").then_some(())
-            })
-            .await;
+            });
         }
         Self { servers, sentinels }
     }
@@ -423,7 +454,7 @@ impl Watched {
 
     pub async fn primary(&self) -> usize {
         let words = ["SENTINEL", "get-master-addr-by-name", Self::NAME];
-        eventually("the sentinels name a primary", async || {
+        wait_for!("the sentinels name a primary", {
             for sentinel in &self.sentinels {
                 if let Ok((_, port)) = sentinel.ask::<(String, u16)>(&words).await {
                     return self.servers.iter().position(|server| server.port == port);
@@ -431,7 +462,6 @@ impl Watched {
             }
             None
         })
-        .await
     }
 }
 
@@ -439,4 +469,13 @@ impl KeyHolder for Watched {
     async fn holder(&self, _key: &str) -> &RedisProcess {
         &self.servers[self.primary().await]
     }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        fs::copy(file.path(), to.join(file.file_name()))?;
+    }
+    Ok(())
 }

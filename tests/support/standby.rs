@@ -2,11 +2,11 @@
 
 use super::driver::{Error, Result};
 use super::launch::poll;
+use crate::support::prelude::*;
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
+use sqlx::postgres::PgConnectOptions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::{fs, os::unix::process::CommandExt, process::Command, time::Duration};
+use std::{os::unix::process::CommandExt, process::Command};
 
 /// How a client past all proxies connects to its own database.
 pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {

@@ -34,7 +34,6 @@ pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection> 
     }
 }
 
-/// How often a snapshot is taken, if it is quick.
 const EVERY: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

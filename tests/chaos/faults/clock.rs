@@ -10,7 +10,6 @@ fn offset_file(stage: &Stage<'_>, number: usize) -> PathBuf {
     stage.cluster.folder.0.join(format!("clock-{number}"))
 }
 
-/// Starts every instance again with a clock that reads its offset from a file.
 pub fn prepare(stage: &mut Stage<'_>) -> Result {
     if libfaketime().is_none() {
         stage.miss(format!("{LIBRARY_MISSING}, so no clock was changed"));
@@ -30,7 +29,6 @@ fn start(stage: &mut Stage<'_>, number: usize) -> Result {
     stage.cluster.instances[number].start(&settings)
 }
 
-/// A clock steps, and its instance is asked what time it believes in.
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
     let number = stage.any_instance();

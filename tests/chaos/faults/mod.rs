@@ -188,7 +188,6 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Everything works again from here on.
     pub async fn finish(mut self) -> Result<Strikes> {
         self.tend()?;
         self.cluster.heal().await?;

@@ -65,7 +65,6 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
     stage.healed(Some(u8::try_from(number)?))
 }
 
-/// Leads an instance to this point, where it ends itself.
 async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
     restart(stage, number, &format!("{point}=exit"))?;
     let deadline = Instant::now() + REACHED_WITHIN;

@@ -163,8 +163,7 @@ pub async fn kill_everything(stage: &mut Stage<'_>) -> Result {
     stage.cluster.postgres.kill();
     stage.strikes.kills += 2;
     (0..stage.cluster.instances.len()).try_for_each(|number| stage.start(number))?;
-    stage.cluster.redis.start_again();
-    stage.cluster.redis.ready().await?;
+    stage.cluster.redis.come_back().await?;
     stage.cluster.until_postgres_is_back().await?;
     stage.tend()?;
     stage.healed(None)

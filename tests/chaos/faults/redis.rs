@@ -17,8 +17,7 @@ fn take_down(stage: &mut Stage<'_>) {
 }
 
 async fn bring_up(stage: &mut Stage<'_>) -> Result {
-    stage.cluster.redis.start_again();
-    stage.cluster.redis.ready().await?;
+    stage.cluster.redis.come_back().await?;
     stage.healed(None)
 }
 

@@ -8,7 +8,7 @@ const SALES: &str = "/api/v1/admin/sales";
 async fn without_the_admin_token_nothing_happens() {
     let (app, sale) = TestApp::selling(5, json!({})).await;
     // Without a configured token there are no admin routes.
-    let hidden = app.another(Options { admin: false, ..Options::default() }).await;
+    let hidden = app.another(Options { hides_admin: true, ..Options::default() }).await;
     let operators = |sale| Route::all(sale, "").filter(|route| route.who == "operator");
     let before = app.snapshot().await;
     for (header, value) in [

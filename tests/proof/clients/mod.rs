@@ -93,6 +93,6 @@ fn purchase(sale: &str, shopper: &Shopper, headers: &str) -> String {
 
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: shop\r\n\r\n";
 
-async fn with_limits(connections: ConnectionLimits) -> TestApp {
-    TestApp::start_with(Options { connections, ..Options::default() }).await
+async fn with_limits(limits: ConnectionLimits) -> TestApp {
+    TestApp::start_with(Options { connections: Some(limits), ..Options::default() }).await
 }

@@ -89,7 +89,6 @@ impl Crowd {
         last
     }
 
-    /// People buy at one instance until they are told that nothing is left.
     pub async fn sell_out(&self, instance: usize, sale: usize) {
         let rush = async || self.rush(instance, sale, usize::MAX).await;
         wait_for!(rush().await == Answer::SoldOut);

@@ -10,7 +10,6 @@ use time::format_description::well_known::{Rfc2822, Rfc3339};
 /// How far two readings of the same clock may be apart in a test. A day is much more.
 const NEAR: time::Duration = time::Duration::HOUR;
 
-/// An instance whose clock somebody has turned.
 struct Turned {
     program: Program,
     clock: PathBuf,
@@ -46,7 +45,6 @@ impl Turned {
         self.date().await - OffsetDateTime::now_utc()
     }
 
-    /// Turns the clock while it runs.
     fn turn(&self, shift: &str) {
         let draft = self.clock.with_extension("new");
         fs::write(&draft, shift).expect("a file");

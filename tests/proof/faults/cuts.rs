@@ -59,15 +59,13 @@ impl Workbench {
         wait_for!(self.services.rebuild.step(&mut suspects).await.is_ok());
     }
 
-    /// A new Redis, and a sale of which nothing is sold.
     async fn begin(&mut self) {
         self.redis.kill();
         self.redis.empty().expect("its files");
         while self.accepted.try_recv().is_ok() {}
         let forget = "TRUNCATE orders CASCADE; UPDATE sales SET taken = 0;";
         self.services.catalog.postgres.execute(forget).await.expect("executes");
-        self.redis.start_again();
-        self.redis.until_ready().await;
+        self.redis.come_back().await.expect("redis starts");
         self.rebuild().await;
     }
 
@@ -113,8 +111,7 @@ impl Workbench {
         let from = before.min(length) * self.dice.below(2);
         let at = from + self.dice.below(length - from + 1);
         self.redis.cut(at).expect("the file is cut");
-        self.redis.start_again();
-        self.redis.until_ready().await;
+        self.redis.come_back().await.expect("redis starts");
         self.rebuild().await;
 
         let audit = wait_for!("the sale is quiescent", {

@@ -225,7 +225,7 @@ fn assert_fault(reply: &Reply) {
 
 /// Asks until the answer has one of these statuses; before, it may only be a failure of the server.
 async fn until(what: &str, wanted: &[StatusCode], ask: impl AsyncFn() -> Reply) -> Reply {
-    eventually(what, async || {
+    wait_for!(what, {
         let reply = ask().await;
         if wanted.contains(&reply.status) {
             return Some(reply);
@@ -233,7 +233,6 @@ async fn until(what: &str, wanted: &[StatusCode], ask: impl AsyncFn() -> Reply) 
         assert_fault(&reply);
         None
     })
-    .await
 }
 
 async fn until_ok(what: &str, ask: impl AsyncFn() -> Reply) {

@@ -35,7 +35,6 @@ use flash_sale::{admission::ids, audit::Audit};
 /// What a rush buys at least before a fault, and again after it.
 const ENOUGH: usize = 80;
 
-/// Two instances on servers of their own, to which the test may do anything.
 async fn own_pair() -> (Servers, [TestApp; 2]) {
     let (servers, first) = TestApp::on_own_servers().await;
     let second = first.another(Options::default()).await;
@@ -68,7 +67,6 @@ async fn sold(app: &TestApp, stock: i64, count: usize) -> (String, Vec<Winner>) 
     (sale, winners)
 }
 
-/// A sale with more units than a rush on it at these instances buys.
 async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
     rush_with_regulars(apps, 0).await
 }
@@ -87,7 +85,6 @@ pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rus
 /// Makes Postgres doubt the live Redis process: everything has to be rebuilt.
 const DISOWN: &str = "UPDATE redis_incarnation SET run_id = 'another process'";
 
-/// FLUSHALL: everything in this application's Redis is gone, at once.
 pub async fn flush(app: &TestApp) {
     app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
 }
@@ -116,7 +113,6 @@ async fn state(app: &TestApp, sale: &str, field: &str) -> i64 {
     app.in_redis(redis::cmd("HGET").arg(keys.state(id)).arg(field)).await
 }
 
-/// Everybody who was told 202 has an order that can be paid.
 async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
     let statuses = app.assert_kept(sale, winners).await;
     assert_eq!(statuses, BTreeMap::from([("pending_payment".to_owned(), winners.len())]));
@@ -141,7 +137,6 @@ async fn until_sound(app: &TestApp, sale: &str) -> Audit {
     })
 }
 
-/// All that is left sells, once.
 async fn sells_out(app: &TestApp, sale: &str) {
     wait_for!("the rest is sold", {
         crowd(app, sale, 30).await;

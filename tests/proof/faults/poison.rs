@@ -124,9 +124,12 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
-    let app =
-        TestApp::start_with(Options { backlog_limit: 20, batch_limit: 4, ..Options::default() })
-            .await;
+    let app = TestApp::start_with(Options {
+        backlog_limit: Some(20),
+        batch_limit: Some(4),
+        ..Options::default()
+    })
+    .await;
     let sale = app.sale(1_000, json!({})).await;
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::support::plant::{IGNORE_THE_WINDOW, plant};
-use crate::support::proxy::{self};
+use crate::support::{locked, proxy};
 
 /// Two instances that hear each other, and two that will not.
 struct Stage {
@@ -61,28 +61,21 @@ impl Stage {
 
 /// What the deaf instance told those who asked after the operator was answered: accepted, codes.
 async fn accepted_after(stage: &Stage, sale: &str, action: &str) -> (usize, Vec<String>) {
-    let enough = Arc::new(AtomicBool::new(false));
-    let before = Arc::new(AtomicUsize::new(0));
     // Purchases in the queue, in Redis and on the way back when the operator acts.
-    let rush: Vec<_> = (0..40)
-        .map(|_| {
-            let entrance = stage.deaf.entrance();
-            let (sale, enough, before) = (sale.to_owned(), enough.clone(), before.clone());
-            tokio::spawn(async move {
-                while !enough.load(Relaxed) {
-                    let reply = entrance.shopper().buy(&sale).await;
-                    before.fetch_add(usize::from(reply.is_accepted()), Relaxed);
-                }
-            })
-        })
-        .collect();
-    wait_for!(before.load(Relaxed) >= 100);
+    let mut rush = Rush::default();
+    for _ in 0..40 {
+        let (entrance, sale, told) = (stage.deaf.entrance(), sale.to_owned(), rush.told.clone());
+        rush.lanes.spawn(async move {
+            while !locked(&told).is_over {
+                let reply = entrance.shopper().buy(&sale).await;
+                locked(&told).answers += usize::from(reply.is_accepted());
+            }
+        });
+    }
+    rush.until(100, |told| told.answers).await;
     stage.app.steer(sale, action).await;
     let late = TestApp::all_buy(stage.deaf.shoppers(100), sale).await;
-    enough.store(true, Relaxed);
-    for one in rush {
-        one.await.expect("no panic");
-    }
+    rush.end().await;
     let accepted = late.iter().filter(|reply| reply.is_accepted());
     (accepted.count(), late.iter().map(|reply| reply.code().to_owned()).collect())
 }

@@ -5,13 +5,12 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::events::Events;
 use crate::support::prelude::*;
+use crate::support::{app::while_dropping, events::Events};
 use nix::unistd::Pid;
 use reqwest::Client;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
-use tokio::runtime::Handle;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -194,6 +193,6 @@ impl Drop for Deployment {
             join_all(going.map(Program::terminate)).await;
             self.database.clone().drop().await;
         };
-        tokio::task::block_in_place(|| Handle::current().block_on(ending));
+        while_dropping(ending);
     }
 }

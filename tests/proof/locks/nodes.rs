@@ -11,7 +11,6 @@ async fn watched(client: &str, nodes: &[RedisServer]) -> (Vec<Line>, Arc<Interce
     (lines.collect(), interceptor)
 }
 
-/// The same lines with connections of their own, as in another process.
 pub fn apart(lines: &[Line]) -> Vec<Line> {
     lines.iter().map(Line::another_connection).collect()
 }

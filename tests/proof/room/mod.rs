@@ -15,7 +15,6 @@ use time::format_description::well_known::Rfc3339;
 /// When a sale opens whose window is open.
 const SOON: Duration = Duration::seconds(-1);
 
-/// The time in so long, as in a request.
 fn written(opens_in: Duration) -> String {
     let at = OffsetDateTime::now_utc() + opens_in;
     at.format(&Rfc3339).expect("a time")

@@ -1,10 +1,9 @@
 //! One client: a few connections, and one buyer (or operator) after another behind them.
 
-use super::{ADMIN_TOKEN, World};
+use super::World;
 use crate::support::history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation};
 use crate::support::prelude::*;
 use crate::support::{people::client as http_client, random::Random};
-use reqwest::{RequestBuilder, Response};
 
 /// Longer than any timeout inside the program.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,7 +60,7 @@ impl Client {
         self.random.index(self.world.addresses.len())
     }
 
-    fn request(&self, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> RequestBuilder {
+    fn request(&self, buyer: &Buyer, kind: Kind, order: i64, at: usize) -> Ask {
         let sale = self.world.sales[usize::from(buyer.sale)].id;
         let (method, path) = match kind {
             Kind::Buy => (Method::POST, format!("sales/{sale}/orders")),
@@ -73,14 +72,13 @@ impl Client {
             Kind::AddStock(_) => (Method::POST, format!("admin/sales/{sale}/stock")),
         };
         let url = format!("http://{}/api/v1/{path}", self.world.addresses[at]);
-        let asked = self.http.request(method, url).bearer_auth(&buyer.token);
-        let asked = asked.timeout(self.world.timeout);
+        let ask = ask(&self.http, method, url).bearer(&buyer.token).within(self.world.timeout);
         match kind {
             Kind::Buy if buyer.key != NO_KEY => {
-                asked.header("Idempotency-Key", format!("k{}", buyer.key))
+                ask.header("Idempotency-Key", format!("k{}", buyer.key))
             }
-            Kind::AddStock(add) => asked.json(&json!({ "add": add })),
-            _ => asked,
+            Kind::AddStock(add) => ask.json(json!({ "add": add })),
+            _ => ask,
         }
     }
 
@@ -89,7 +87,7 @@ impl Client {
         let asked = self.request(buyer, kind, order, at);
         let invoked = self.world.now();
         let (answer, named) = match asked.send().await {
-            Ok(response) => answer_of(kind, response).await,
+            Ok(reply) => answer_of(kind, &reply),
             Err(error) if error.is_connect() => (Answer::NeverSent, NO_ORDER),
             Err(_) => (Answer::Unknown, NO_ORDER),
         };
@@ -98,14 +96,12 @@ impl Client {
         (answer, order)
     }
 
-    /// The same purchase twice at once; the order that it became.
     pub async fn click_twice(&self, buyer: &Buyer, at: [usize; 2]) -> Option<i64> {
         let clicks = at.map(|at| self.ask(buyer, Kind::Buy, NO_ORDER, at));
         let mut told = join_all(clicks).await.into_iter();
         told.rfind(|(answer, _)| answer.is_accepted()).map(|(_, order)| order)
     }
 
-    /// Sends a purchase and hangs up, as an impatient visitor does.
     pub async fn hang_up(&self, buyer: &Buyer, at: usize) {
         let asked = self.request(buyer, Kind::Buy, NO_ORDER, at);
         let invoked = self.world.now();
@@ -136,15 +132,12 @@ impl Client {
     }
 }
 
-async fn answer_of(kind: Kind, response: Response) -> (Answer, i64) {
+fn answer_of(kind: Kind, reply: &Reply) -> (Answer, i64) {
     let is_buy = kind == Kind::Buy;
     let about_order = matches!(kind, Kind::Read | Kind::Pry | Kind::Pay | Kind::Cancel);
-    let status = response.status().as_u16();
-    let replayed = response.headers().contains_key("idempotent-replayed");
-    let Ok(body) = response.bytes().await else { return (Answer::Unknown, NO_ORDER) };
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let text = |member: &str| body[member].as_str().unwrap_or_default();
-    let answer = match (status, text("code")) {
+    let replayed = reply.headers.contains_key("idempotent-replayed");
+    let text = |member: &str| reply.body[member].as_str().unwrap_or_default();
+    let answer = match (reply.status.as_u16(), reply.code()) {
         (202, _) if is_buy && replayed => Answer::Replayed,
         (202, _) if is_buy => Answer::Accepted,
         (200, _) if about_order => {

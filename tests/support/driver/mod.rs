@@ -3,12 +3,10 @@
 pub mod client;
 pub mod shopper;
 
-use super::app::{ADMIN_TOKEN, TOKEN_SECRET};
 use super::history::{Answer, Kind, Micros, Operation, user_id};
-use super::{locked, people::client as http_client, random::Random};
+use super::{app::TOKEN_SECRET, locked, random::Random};
 use crate::support::prelude::*;
-use std::net::SocketAddr;
-use std::sync::MutexGuard;
+use std::{net::SocketAddr, sync::MutexGuard};
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -66,7 +64,6 @@ pub struct World {
     pub pause: Duration,
     /// A planted bug: a client that looks at another user's order is taken for that user.
     pub swaps_tokens: bool,
-    /// Clients end their session and stop.
     pub stop: AtomicBool,
     /// No more snapshots are taken.
     pub is_over: AtomicBool,
@@ -129,7 +126,6 @@ impl World {
         self.operations().push(one);
     }
 
-    /// A purchase of another user, made at any time so far.
     pub fn purchase_of_another(&self, user: u32, random: &mut Random) -> Option<Operation> {
         let operations = self.operations();
         let is_it = |one: &&Operation| one.answer == Answer::Accepted && one.user != user;
@@ -140,12 +136,8 @@ impl World {
 
 /// A call with the operator's token, which must be answered: the status, and JSON.
 pub async fn admin(at: SocketAddr, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
-    let (client, url) = (http_client(), format!("http://{at}/api/v1/admin/sales{path}"));
-    let asked = match body {
-        Some(body) => client.post(url).json(&body),
-        None => client.get(url),
-    };
-    let asked = asked.bearer_auth(ADMIN_TOKEN).timeout(Duration::from_secs(30));
-    let response = asked.send().await?;
-    Ok((response.status().as_u16(), response.json().await?))
+    let (client, url) = (client(), format!("http://{at}/api/v1/admin/sales{path}"));
+    let ask = ask(&client, if body.is_some() { "POST" } else { "GET" }, url).maybe_json(body);
+    let reply = ask.bearer(ADMIN_TOKEN).within(Duration::from_secs(30)).send().await?;
+    Ok((reply.status.as_u16(), reply.body))
 }

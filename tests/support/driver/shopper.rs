@@ -23,7 +23,6 @@ pub struct Shopper {
     remembered: VecDeque<(Buyer, i64)>,
 }
 
-/// Whether asking again may bring a clear answer.
 fn is_unclear(answer: Answer) -> bool {
     use Answer::{NeverSent, RateLimited, Unavailable, Unknown};
     matches!(answer, Unknown | Unavailable | RateLimited | NeverSent)

@@ -96,7 +96,6 @@ impl Interceptor {
         self.state().faults.clear();
     }
 
-    /// How many requests with this text were answered.
     pub fn answered(&self, text: &str) -> usize {
         let state = self.state();
         let answered = state.ended.iter().filter(|(_, answered)| *answered);

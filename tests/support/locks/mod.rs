@@ -8,12 +8,11 @@ pub mod interceptor;
 pub use embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 pub use futures_util::future::join_all;
 pub use interceptor::{Breakpoint, Interceptor};
-pub use locks::wire::{Line, Sql};
 pub use locks::{
-    Acquired, AdvisoryLock, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock,
+    wire::{Line, Sql},
+    zookeeper::Zoo,
+    *,
 };
-pub use locks::{Released, SetPxNoOwner, SetnxExpire, SetnxGetset, TableLock};
-pub use locks::{TokenLock, Why, ZooKeeperLock, zookeeper::Zoo};
 pub use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use std::{sync::Arc, time::Duration};
 pub use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -87,7 +86,6 @@ pub async fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
     join_all(numbered).await
 }
 
-/// A pool on the Postgres that tests share.
 pub async fn pool(connections: u32) -> sqlx::PgPool {
     static DATABASE: OnceCell<super::Database> = OnceCell::const_new();
     let create = async || Servers::shared().await.database().await;
@@ -119,7 +117,6 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
 }
 
-/// Asks for a lock in a task of its own.
 pub fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<L::Guard> {
     let name = name.to_owned();
     tokio::spawn(async move { lock.acquire(&name, wait).await })

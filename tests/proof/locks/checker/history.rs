@@ -88,7 +88,6 @@ pub fn times_told(history: &[Holding]) -> usize {
     history.iter().filter(told).count()
 }
 
-/// How many writes the resource has refused.
 pub fn refused(history: &[Holding]) -> usize {
     writes(history).filter(|write| !write.applied).count()
 }

@@ -12,7 +12,6 @@ const AT_LEAST: Duration = Duration::from_millis(1_200);
 /// How long a run may take to show what it is for.
 const AT_MOST: Duration = Duration::from_secs(60);
 
-/// How much a client trusts its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// It believes to hold the lock until it releases it, as most code does.
@@ -21,7 +20,6 @@ pub enum Trust {
     UntilLost,
 }
 
-/// How long a client works under the lock.
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     For(Duration),
@@ -54,7 +52,6 @@ pub struct Workload {
     start: Instant,
     history: RefCell<Vec<Holding>>,
     turns: watch::Sender<[Turn; CLIENTS]>,
-    /// When the last fault was over.
     fault: watch::Sender<Option<Instant>>,
     stop: CancellationToken,
 }
@@ -76,7 +73,6 @@ impl Workload {
         }
     }
 
-    /// What each client does in each of its turns.
     pub fn working(mut self, work: impl Fn(usize, &mut Random) -> Work + 'static) -> Self {
         self.work = Box::new(work);
         self
@@ -123,7 +119,6 @@ impl Workload {
         nanos(instant.saturating_duration_since(self.start))
     }
 
-    /// Until one of these clients believes to hold the lock.
     pub async fn until_held_by(&self, clients: std::ops::Range<usize>) {
         let mut turns = self.turns.subscribe();
         let held = turns.wait_for(|turns| turns[clients.clone()].iter().any(|turn| turn.is_on));
