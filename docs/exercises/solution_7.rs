@@ -20,7 +20,7 @@ pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
 impl Sell for Node {
     async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = SCRIPT.on(&[&stand.key("stock"), &stand.key("buyers")]).arg(&buyer.name);
-        match stand.line().send(&decide).await? {
+        match stand.line.send(&decide).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),

@@ -24,7 +24,7 @@ impl Sell for Node {
         let order_id = new_order_id();
         let keys = ["stock", "buyers", "owed"].map(|name| stand.key(name));
         let decide = SCRIPT.on(&[&keys[0], &keys[1], &keys[2]]).arg(&buyer.name).arg(&order_id);
-        match stand.line().send(&decide).await? {
+        match stand.line.send(&decide).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),

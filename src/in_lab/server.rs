@@ -13,6 +13,7 @@ use crate::telemetry::instruments::Metrics;
 use futures_util::future::BoxFuture;
 use lab::real_shop::{Premises, RealServer};
 use lab::selling::{Outcome, Trouble};
+use locks::wire::RoundTrips;
 use sqlx::{AssertSqlSafe, Executor};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,9 +146,10 @@ impl RealServer for Server {
         })
     }
 
-    fn round_trips(&self) -> (u64, u64) {
+    fn round_trips(&self) -> RoundTrips {
         let sent = &self.services.orders.round_trips;
-        (sent.redis.swap(0, Relaxed), sent.postgres.swap(0, Relaxed))
+        let [redis, postgres] = [&sent.redis, &sent.postgres].map(|count| count.swap(0, Relaxed));
+        RoundTrips { redis, postgres, zookeeper: 0 }
     }
 }
 

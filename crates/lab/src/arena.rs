@@ -12,7 +12,7 @@ use crate::{
     limits::Share,
     options::Options,
     seller::Seller,
-    selling::{Buyer, Outcome, Trouble},
+    selling::{Buyer, Outcome, Trouble, hash_of},
     servers::Servers,
     stand::{Shared, Stand},
     storm_state::StormState,
@@ -112,7 +112,7 @@ struct Up {
 
 impl Up {
     fn is_gone(&self) -> bool {
-        self.stand.gone().is_cancelled()
+        self.stand.gone.is_cancelled()
     }
 }
 
@@ -176,7 +176,7 @@ impl Arena {
             // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
             let bought = tokio::select! {
                 biased;
-                () = up.stand.gone().cancelled() => Err(Trouble::NodeIsDown),
+                () = up.stand.gone.cancelled() => Err(Trouble::NodeIsDown),
                 bought = AssertUnwindSafe(buying).catch_unwind() =>
                     bought.unwrap_or_else(|_| Err(Trouble::from("the purchase panicked"))),
             };
@@ -194,7 +194,7 @@ impl Arena {
     fn route(&self, buyer: &Buyer, asked: Option<u32>) -> u32 {
         let nodes = self.definition().nodes.max(1);
         if self.definition().strategy.routes_by_buyer {
-            return (buyer.hash() % u64::from(nodes)) as u32;
+            return (hash_of(&buyer.name) % u64::from(nodes)) as u32;
         }
         match asked {
             Some(node) => node % nodes,
@@ -221,7 +221,7 @@ impl Arena {
         slot.down_until = None;
         // What a crashed node kept in memory, its loops too, must end now and not when the next
         // purchase comes by: others are to find what it has left.
-        let (node, gone) = (Arc::downgrade(node), up.stand.gone().clone());
+        let (node, gone) = (Arc::downgrade(node), up.stand.gone.clone());
         tokio::spawn(async move {
             gone.cancelled().await;
             if let Some(node) = node.upgrade() {
@@ -258,7 +258,7 @@ impl Arena {
         for up in self.living().await {
             tokio::select! {
                 () = up.seller.settle(&up.stand) => {}
-                () = up.stand.gone().cancelled() => {}
+                () = up.stand.gone.cancelled() => {}
             }
         }
     }
@@ -270,8 +270,8 @@ impl Arena {
         counts.redis = sent.redis;
         counts.postgres = sent.postgres;
         counts.zookeeper = sent.zookeeper;
-        let notes = self.shared.notes();
-        counts.notes = notes.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
+        let notes = self.shared.notes.iter();
+        counts.notes = notes.map(|note| ((*note.key()).to_owned(), *note.value())).collect();
         counts
     }
 
@@ -328,7 +328,7 @@ impl Arena {
         let ends = living.into_iter().map(|up| async move {
             let closed = up.seller.close(&up.stand);
             let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
-            up.stand.gone().cancel();
+            up.stand.gone.cancel();
         });
         futures_util::future::join_all(ends).await;
         for node in &self.nodes {

@@ -19,7 +19,7 @@ impl Stand {
         crash: (&'static str, &'static str),
         meeting: (&'static str, &'static str),
     ) -> Line {
-        self.line().clone().watched_by(Arc::new(Between { stand: self.clone(), crash, meeting }))
+        self.line.clone().watched_by(Arc::new(Between { stand: self.clone(), crash, meeting }))
     }
 }
 

@@ -4,10 +4,12 @@ use crate::{
     STRATEGIES, Strategy,
     marks::Excerpt,
     options::GENERAL,
-    strategy::{Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Words},
+    strategy::{
+        Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Words,
+    },
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 #[derive(Serialize, ToSchema)]
@@ -80,13 +82,9 @@ pub struct DemonstrationBody {
     id: &'static str,
     teaches: &'static str,
     strategy: &'static str,
-    stock: u32,
-    nodes: u32,
     per_user_limit: u32,
-    options: Map<String, Value>,
-    buyers: u32,
-    concurrency: u32,
-    duplicate_share: f64,
+    #[serde(flatten)]
+    scenario: Scenario,
 }
 
 impl Strategies {
@@ -122,13 +120,8 @@ impl StrategyBody {
             id: shown.id,
             teaches: strategy.teaches(shown, language),
             strategy: strategy.id,
-            stock: shown.scenario.stock,
-            nodes: shown.scenario.nodes,
-            per_user_limit: shown.scenario.per_user_limit,
-            options: shown.scenario.option_values(),
-            buyers: shown.scenario.buyers,
-            concurrency: shown.scenario.concurrency,
-            duplicate_share: shown.scenario.duplicate_share(),
+            per_user_limit: 1,
+            scenario: shown.scenario,
         });
         Self {
             id: strategy.id,

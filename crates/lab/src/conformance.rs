@@ -2,7 +2,8 @@
 //! interleaving, and what in a verdict contradicts the promise. For the tests and `lab grade`.
 
 use crate::{
-    strategy::{Demonstration, Harm, Language, Likelihood, Promise, Scenario, Strategy},
+    lessons::timeline::Said,
+    strategy::{Demonstration, Harm, Likelihood, Promise, Scenario, Strategy},
     verdict::Verdict,
 };
 
@@ -18,24 +19,8 @@ const MAY_NOT_CRASH: [&str; 6] = [
     "transactional-message",
 ];
 
-/// Something made up of several words, in both languages.
-#[derive(Debug, Clone)]
-pub struct Said {
-    pub en: String,
-    pub zh: String,
-}
-
-impl Said {
-    fn new(en: impl Into<String>, zh: impl Into<String>) -> Self {
-        Self { en: en.into(), zh: zh.into() }
-    }
-
-    pub fn say(&self, language: Language) -> &str {
-        match language {
-            Language::En => &self.en,
-            Language::Zh => &self.zh,
-        }
-    }
+fn said(en: impl Into<String>, zh: impl Into<String>) -> Said {
+    Said { en: en.into(), zh: zh.into() }
 }
 
 pub struct Case {
@@ -67,12 +52,11 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
     let mut cases = Vec::new();
     for nodes in [1, 3] {
         let on = |en: &str, zh: &str| {
-            Said::new(format!("{en}{nodes} node(s)"), format!("{zh}{nodes} 个节点"))
+            said(format!("{en}{nodes} node(s)"), format!("{zh}{nodes} 个节点"))
         };
         let plain = Scenario { nodes, ..Scenario::SMALL };
         cases.push(Case { ordinary: true, ..Case::new(on("", ""), plain) });
-        let clicks =
-            Scenario { duplicates_percent: 100, stock: 8, buyers: 16, concurrency: 16, ..plain };
+        let clicks = plain.stock(8).buyers(16).double_clicks();
         cases.push(Case::new(on("second clicks, ", "连点两下，"), clicks));
         let options: &[_] = &[("pause_ms", "60"), ("work_ms", "2")];
         let slow = Scenario { options, ..plain };
@@ -88,7 +72,7 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
             ..Scenario::SMALL
         };
         let crashes = !MAY_NOT_CRASH.contains(&strategy.id);
-        let name = Said::new(format!("crash at {point}"), format!("崩溃：{point}"));
+        let name = said(format!("crash at {point}"), format!("崩溃：{point}"));
         cases.push(Case { crashes, ..Case::new(name, scenario) });
     }
     cases.extend(strategy.demonstrations.iter().map(|own| Case {
@@ -106,7 +90,7 @@ pub fn lonely_crashes(strategy: &'static Strategy) -> impl Iterator<Item = Case>
         let (en, zh) =
             (format!("crash at {point}, one buyer at a time"), format!("崩溃：{point}，一次一人"));
         let scenario = Scenario::SMALL.concurrency(1).options(options);
-        Case { crashes: true, ..Case::new(Said::new(en, zh), scenario) }
+        Case { crashes: true, ..Case::new(said(en, zh), scenario) }
     })
 }
 
@@ -122,7 +106,7 @@ fn shown(en: &str, zh: &str, harm: Harm) -> Said {
         Harm::Notes(note) => note,
         Harm::Holds => "守住",
     };
-    Said::new(format!("{en}{harm:?}"), format!("{zh}：{chinese}"))
+    said(format!("{en}{harm:?}"), format!("{zh}：{chinese}"))
 }
 
 /// What in this verdict contradicts the promise.
@@ -134,7 +118,7 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
         let happened = verdict.shows(harm);
         if likelihood == Likelihood::Never && happened {
             let zh = shown("", "声明从不发生，却出现", harm).zh;
-            found.push(Said::new(format!("{harm:?} although it never does"), zh));
+            found.push(said(format!("{harm:?} although it never does"), zh));
         }
         if likelihood == Likelihood::Expected && case.ordinary && !happened {
             found.push(shown("not seen: ", "没有出现", harm));
@@ -147,9 +131,8 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
     let failing = ["crash_at", "failing_orders", "redis_nodes_down"];
     let mut options = scenario.options.iter().map(|(name, _)| name);
     let may_fail = case.shows == Some(Harm::Fails) || options.any(|name| failing.contains(name));
-    let could_be_sold = i64::from(scenario.stock.min(scenario.buyers * scenario.per_user_limit));
-    let never_undersells = promised.undersells == Likelihood::Never;
-    let must_sell = !may_fail && never_undersells && scenario.per_user_limit == 1;
+    let could_be_sold = i64::from(scenario.stock.min(scenario.buyers));
+    let must_sell = !may_fail && promised.undersells == Likelihood::Never;
     let crashed = verdict.shows(Harm::Notes("node crashed"));
     for (is_wrong, en, zh) in [
         (case.crashes && !crashed, "the node did not crash", "节点没有崩溃"),
@@ -157,7 +140,7 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
         (must_sell && verdict.sold < could_be_sold, "fewer sold than could be", "卖得太少"),
         (!verdict.quiet, "not quiet", "裁决时还有购买在途"),
     ] {
-        found.extend(is_wrong.then(|| Said::new(en, zh)));
+        found.extend(is_wrong.then(|| said(en, zh)));
     }
     found
 }
@@ -173,8 +156,7 @@ pub fn missing_demonstrations(strategy: &Strategy, promise: Promise) -> Vec<Said
             if likelihood == Likelihood::Possible && !strategy.demonstrations.iter().any(shows) {
                 let (en, zh) = if several { ("nodes", "多节点") } else { ("node", "单节点") };
                 let what = shown("no demonstration shows ", "没有演示", harm);
-                found
-                    .push(Said::new(format!("{} ({en})", what.en), format!("{}（{zh}）", what.zh)));
+                found.push(said(format!("{} ({en})", what.en), format!("{}（{zh}）", what.zh)));
             }
         }
     }

@@ -60,7 +60,7 @@ impl TaskQueue {
             in_hand: stand.key("in hand"),
             name: new_order_id(),
             waiting: DashMap::new(),
-            session: stand.own_pool(1)?,
+            session: stand.shared.servers.own_pool(1)?,
             stand: stand.clone(),
         });
         let (hears, serves) = (queue.clone(), queue.clone());
@@ -90,7 +90,7 @@ impl TaskQueue {
     /// Waits until every request is served, also those whose buyers have hung up.
     pub async fn settle(&self) {
         // It is the lab that asks: not counted.
-        let redis = &self.stand.line().clone().counted_by(&Meter::default());
+        let redis = &self.stand.line.clone().counted_by(&Meter::default());
         // In this order: a request goes from the queue into the hand and never back.
         for list in [&self.queue, &self.in_hand] {
             let is_empty = || async { Ok(redis.send::<i64>(cmd("LLEN").arg(list)).await? == 0) };
@@ -100,7 +100,7 @@ impl TaskQueue {
 
     async fn hear_answers(self: Arc<Self>) -> Result<bool, Trouble> {
         // Waiting in Redis blocks a connection.
-        let redis = self.stand.line().another_connection();
+        let redis = self.stand.line.another_connection();
         let mut next = cmd("BLPOP");
         next.arg(self.stand.key(&self.name)).arg(1);
         loop {
@@ -121,7 +121,7 @@ impl TaskQueue {
         if !sql.one(ALONE, (&self.queue,)).await? {
             return Ok(false);
         }
-        let redis = self.stand.line().another_connection();
+        let redis = self.stand.line.another_connection();
         let mut next = cmd("BLMOVE");
         next.arg(&self.queue).arg(&self.in_hand).arg("LEFT").arg("RIGHT").arg(1);
         let left_behind = redis.send(cmd("LINDEX").arg(&self.in_hand).arg(0)).await?;

@@ -9,7 +9,7 @@
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
 //! | [`seller`] | what a node of a strategy does |
-//! | [`stand`], [`shorthand`], [`under_lock`], [`sql`], [`meter`] | what a strategy works with |
+//! | [`stand`], [`shorthand`], [`under_lock`], [`sql`] | what a strategy works with |
 //! | [`meeting`] | how an interleaving is forced |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or a meeting between two commands of a lock |
@@ -55,7 +55,6 @@ pub mod losses;
 pub mod marks;
 pub mod meeting;
 pub mod message_consumer;
-pub mod meter;
 pub mod options;
 pub mod order_numbers;
 pub mod prelude;
@@ -93,6 +92,7 @@ use stores::sql::{rows, run};
 use storm::Storm;
 use strategy::Language;
 use time::OffsetDateTime;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use web::address::Address;
@@ -145,6 +145,13 @@ pub enum LabError {
     Redis(#[from] redis::RedisError),
 }
 
+/// From 1 to the most.
+fn within<T: TryFrom<i64>>(field: &'static str, value: i64, most: i64) -> Result<T, LabError> {
+    let value = T::try_from(value).ok().filter(|_| (1..=most).contains(&value));
+    let why = || format!("must be from 1 to {most}");
+    value.ok_or_else(|| LabError::Invalid { field, why: why() })
+}
+
 /// The lab of one process.
 pub struct Lab {
     pub servers: Arc<Servers>,
@@ -159,7 +166,7 @@ pub struct Lab {
     storms: Limits,
     pub judgements: Judgements,
     /// What the locks cost on these servers, once it has been measured.
-    lock_costs: tokio::sync::OnceCell<Vec<locks::compare::Cost>>,
+    lock_costs: tokio::sync::Mutex<Option<Vec<locks::compare::Cost>>>,
 }
 
 impl Lab {
@@ -174,7 +181,7 @@ impl Lab {
             arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
             storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
             judgements: Judgements::default(),
-            lock_costs: tokio::sync::OnceCell::new(),
+            lock_costs: tokio::sync::Mutex::default(),
         }
     }
 
@@ -195,19 +202,16 @@ impl Lab {
         by: Option<Address>,
         wanted: Wanted,
     ) -> Result<Arc<Arena>, LabError> {
-        let invalid = |field, why| LabError::Invalid { field, why };
-        let strategy = strategies::find(&wanted.strategy)
-            .ok_or_else(|| invalid("strategy", "there is no strategy of this name".to_owned()))?;
-        let within = |field, value: i64, most: i64| {
-            let value =
-                i32::try_from(value).ok().filter(|value| (1..=most).contains(&i64::from(*value)));
-            value.ok_or_else(|| invalid(field, format!("must be from 1 to {most}")))
+        let unknown = || LabError::Invalid {
+            field: "strategy",
+            why: "there is no strategy of this name".to_owned(),
         };
+        let strategy = strategies::find(&wanted.strategy).ok_or_else(unknown)?;
         let definition = Definition {
             id: Uuid::new_v4().simple().to_string(),
             strategy,
             stock: within("stock", wanted.stock, MOST_STOCK)?,
-            nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?.unsigned_abs(),
+            nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?,
             per_user_limit: within(
                 "per_user_limit",
                 wanted.per_user_limit.unwrap_or(1),
@@ -310,41 +314,33 @@ impl Lab {
         if !is_arena_id(id) {
             return Err(LabError::ArenaNotFound);
         }
-        if let Some((_, arena)) = self.open.remove(id) {
+        let open = self.open.get(id).map(|arena| arena.clone());
+        if let Some(arena) = open {
             arena.close().await;
         }
         // The row goes last: as long as it is there, what belongs to it is found.
-        self.remove_belongings(id).await?;
-        let arena = "DELETE FROM lab.arenas WHERE id = $1";
-        if run(&self.servers.upkeep, arena, (id,)).await? == 0 {
-            return Err(LabError::ArenaNotFound);
-        }
-        Ok(())
-    }
-
-    /// Removes what stands outside the arena's row: its schema, its locks, its keys.
-    async fn remove_belongings(&self, id: &str) -> Result<(), LabError> {
-        real_shop::drop_schema(&self.servers.upkeep, id).await?;
+        let upkeep = &self.servers.upkeep;
+        real_shop::drop_schema(upkeep, id).await?;
         for table in [
             "DELETE FROM lab.locks WHERE starts_with(name, $1)",
             "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
         ] {
-            run(&self.servers.upkeep, table, (self.servers.prefix_of(id),)).await?;
+            run(upkeep, table, (self.servers.prefix_of(id),)).await?;
         }
         self.servers.sweep(id).await?;
-        Ok(())
+        let deleted = run(upkeep, "DELETE FROM lab.arenas WHERE id = $1", (id,)).await?;
+        // Somebody may just have opened it again.
+        self.open.remove_if(id, |_, arena| arena.is_closed());
+        if deleted == 0 { Err(LabError::ArenaNotFound) } else { Ok(()) }
     }
 
     /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for
     /// ever.
     pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
-        let mut round: u64 = 0;
-        while !stop.is_cancelled() {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(200)) => {}
-                () = stop.cancelled() => return,
+        for round in 1_u64.. {
+            if timeout(Duration::from_millis(200), stop.cancelled()).await.is_ok() {
+                return;
             }
-            round += 1;
             let step = async {
                 if !self.open.is_empty() {
                     self.answer_others().await?;
@@ -354,13 +350,9 @@ impl Lab {
                     self.servers.stop_idle().await;
                     self.clean_up().await?;
                 }
-                Ok::<_, LabError>(())
+                Ok(())
             };
-            match tokio::time::timeout(Duration::from_secs(10), step).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "the lab's upkeep failed, will retry"),
-                Err(_) => tracing::debug!("the lab's upkeep took too long, will retry"),
-            }
+            attempt("the lab's upkeep", Duration::from_secs(10), step).await;
         }
     }
 
@@ -375,7 +367,7 @@ impl Lab {
                 continue;
             };
             // An arena that is not quiet answers when it is; the caller waits a while.
-            if tokio::time::timeout(Duration::from_millis(100), arena.settle()).await.is_ok() {
+            if timeout(Duration::from_millis(100), arena.settle()).await.is_ok() {
                 arena.save(Some(asked)).await?;
             }
         }
@@ -398,32 +390,23 @@ impl Lab {
         Ok(())
     }
 
+    /// Deletes arenas that are too old; what nodes here have written after another process had
+    /// deleted theirs; the schema of one that was deleted while a node was just being opened.
     async fn clean_up(&self) -> Result<(), LabError> {
-        let upkeep = &self.servers.upkeep;
-        let expired = "SELECT id FROM lab.arenas WHERE expires_at <= now()";
-        let expired: Vec<(String,)> = rows(upkeep, expired, ()).await?;
-        for (id,) in expired {
+        let gone = "
+            SELECT id FROM lab.arenas WHERE expires_at <= now()
+            UNION SELECT id FROM unnest($1::text[]) served (id)
+             WHERE NOT EXISTS (SELECT FROM lab.arenas WHERE arenas.id = served.id)
+            UNION SELECT substr(nspname::text, 5) FROM pg_namespace WHERE nspname ~ $2
+             AND NOT EXISTS (SELECT FROM lab.arenas WHERE id = substr(nspname::text, 5))";
+        let served: Vec<String> = self.open.iter().map(|arena| arena.key().clone()).collect();
+        let gone: Vec<(String,)> =
+            rows(&self.servers.upkeep, gone, (served, real_shop::SCHEMAS)).await?;
+        for (id,) in gone {
             match self.delete(&id).await {
                 Ok(()) | Err(LabError::ArenaNotFound) => {}
                 Err(error) => return Err(error),
             }
-        }
-        // Of an arena that was deleted while another process was just opening a node of it.
-        for id in real_shop::schemas_without_arena(upkeep).await? {
-            real_shop::drop_schema(upkeep, &id).await?;
-        }
-        // Those that another process has deleted.
-        for arena in self.served() {
-            let id = &arena.definition().id;
-            if run(upkeep, "SELECT FROM lab.arenas WHERE id = $1", (id,)).await? > 0 {
-                continue;
-            }
-            arena.close().await;
-            // The nodes here went on for a moment after the other process had cleaned up, and may
-            // have written again. Forgotten only after that: what fails is tried again in the next
-            // round.
-            self.remove_belongings(id).await?;
-            self.open.remove(id);
         }
         Ok(())
     }
@@ -439,18 +422,21 @@ impl Lab {
             // vain.
             let last = async {
                 arena.settle().await;
-                arena.save(Some(i64::MAX)).await
+                Ok(arena.save(Some(i64::MAX)).await?)
             };
-            match tokio::time::timeout(LAST_TALLY, last).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the last tally of an arena is not written")
-                }
-                Err(_) => tracing::debug!("the last tally of an arena took too long"),
-            }
+            attempt("the last tally of an arena", LAST_TALLY, last).await;
         });
         futures_util::future::join_all(ended).await;
         self.servers.close().await;
+    }
+}
+
+/// Does this within a time limit. What fails is done again later, or is not needed any more.
+async fn attempt(what: &str, limit: Duration, work: impl Future<Output = Result<(), LabError>>) {
+    match timeout(limit, work).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "{what} failed"),
+        Err(_) => tracing::debug!("{what} took too long"),
     }
 }
 

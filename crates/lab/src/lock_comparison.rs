@@ -16,6 +16,7 @@ use locks::{
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
+use stores::sql::run;
 use utoipa::ToSchema;
 
 /// The name that the measurement goes by where an arena has its id.
@@ -136,22 +137,16 @@ impl Lab {
     /// kept if all of them are there: one that was too slow just now must not look as if its server
     /// were missing for ever.
     pub async fn locks(&self, language: Language) -> Result<LocksBody, Trouble> {
-        let measured = self
-            .lock_costs
-            .get_or_try_init(async || {
-                let (costs, complete) = measure(&self.servers).await.map_err(Unkept::Trouble)?;
-                if complete { Ok(costs) } else { Err(Unkept::Incomplete(costs)) }
-            })
-            .await;
-        let incomplete;
-        let costs = match measured {
-            Ok(costs) => costs,
-            Err(Unkept::Incomplete(some)) => {
-                incomplete = some;
-                &incomplete
+        let mut kept = self.lock_costs.lock().await;
+        let costs = match &*kept {
+            Some(costs) => costs.clone(),
+            None => {
+                let (costs, is_complete) = measure(&self.servers).await?;
+                *kept = is_complete.then(|| costs.clone());
+                costs
             }
-            Err(Unkept::Trouble(error)) => return Err(error),
         };
+        drop(kept);
         let lock = |id| LockBody::new(id, costs.iter().find(|cost| cost.id == id), language);
         let property = |id| PropertyBody {
             id,
@@ -167,12 +162,6 @@ impl Lab {
             note_on_costs: text("Costs").unwrap_or_default().replace("{samples}", &samples),
         })
     }
-}
-
-/// Why a measurement is made again the next time.
-enum Unkept {
-    Trouble(Trouble),
-    Incomplete(Vec<Cost>),
 }
 
 /// What was measured, and whether that is all there is here.
@@ -203,57 +192,8 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
     if let Some(zoo) = &all.zoo {
         zoo.close().await;
     }
-    sqlx::query("DELETE FROM lab.locks WHERE starts_with(name, $1)")
-        .bind(&prefix)
-        .execute(&servers.postgres)
-        .await?;
+    run(&servers.postgres, "DELETE FROM lab.locks WHERE starts_with(name, $1)", (prefix,)).await?;
     servers.sweep(MEASUREMENT).await?;
     let complete = costs.len() == compare::measurable(&all);
     Ok((costs, complete))
-}
-
-/// As a table for a terminal.
-pub fn in_words(body: &LocksBody) -> String {
-    use std::fmt::Write;
-    let mut text = String::new();
-    let mut line = |line: String| {
-        let _ = writeln!(text, "{}", line.trim_end());
-    };
-    let titles: Vec<&str> = body.properties.iter().map(|one| one.id).collect();
-    let widths: Vec<usize> = titles.iter().map(|title| title.len() + 2).collect();
-    let mut head = format!("{:<18}", "lock");
-    for (title, width) in titles.iter().zip(&widths) {
-        let _ = write!(head, "{title:<width$}");
-    }
-    line(format!("{head}{:>12}{:>10}{:>10}{:>8}", "round trips", "p50 µs", "p99 µs", "samples"));
-    for lock in &body.locks {
-        let mut row = format!("{:<18}", lock.id);
-        for (title, width) in titles.iter().zip(&widths) {
-            let holds = lock.properties.get(title).map_or("", |claim| claim.holds);
-            let _ = write!(row, "{holds:<width$}");
-        }
-        let trips = lock
-            .round_trips
-            .map_or("-".to_owned(), |trips| format!("{} + {}", trips.acquire, trips.release));
-        let cost = |pick: fn(CostBody) -> u64| {
-            lock.cost_us.map_or("-".to_owned(), |cost| pick(cost).to_string())
-        };
-        let [p50, p99] = [cost(|cost| cost.p50), cost(|cost| cost.p99)];
-        let samples = lock.cost_us.map_or(0, |cost| cost.samples);
-        line(format!("{row}{trips:>12}{p50:>10}{p99:>10}{samples:>8}"));
-    }
-    for property in &body.properties {
-        line(String::new());
-        line(format!("{}: {} {}", property.id, property.title, property.explanation));
-        for lock in &body.locks {
-            if let Some(claim) = lock.properties.get(property.id) {
-                line(format!("  {:<18}{:<8}{}", lock.id, claim.holds, claim.why));
-            }
-        }
-    }
-    line(String::new());
-    line(body.note_on_costs.clone());
-    line(String::new());
-    line(body.note_on_fencing.to_owned());
-    text
 }

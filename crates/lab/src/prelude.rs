@@ -5,7 +5,7 @@ pub use crate::{
     options::{LEASE_MS, WAIT_MS, choice, redis_node_loss, redis_nodes_down, retries, whole},
     purchase::{naive_sale, read_check_write},
     seller::Sell,
-    selling::{Buyer, Outcome, Trouble},
+    selling::{Buyer, Outcome, Trouble, hash_of},
     sql::Sql,
     stand::{Stand, new_order_id},
     strategy::{

@@ -7,6 +7,7 @@ use crate::{
     strategy::Language,
 };
 use futures_util::future::BoxFuture;
+use locks::wire::RoundTrips;
 use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, Executor, PgPool};
 use uuid::Uuid;
@@ -36,8 +37,8 @@ pub trait RealServer: Send + Sync + 'static {
     /// Ends it in order.
     fn close(&self) -> BoxFuture<'_, ()>;
 
-    /// What it has sent and waited for since this was last asked: to Redis, to Postgres.
-    fn round_trips(&self) -> (u64, u64);
+    /// What it has sent and waited for since this was last asked.
+    fn round_trips(&self) -> RoundTrips;
 }
 
 /// Where a server of the shop keeps its data, and what it sells.
@@ -78,13 +79,5 @@ pub async fn drop_schema(postgres: &PgPool, arena: &str) -> Result<(), sqlx::Err
     postgres.execute(AssertSqlSafe(statement)).await.map(|_| ())
 }
 
-/// Ids of arenas that are gone and have left a schema behind.
-pub async fn schemas_without_arena(postgres: &PgPool) -> Result<Vec<String>, sqlx::Error> {
-    // Exactly the names that `schema_of` gives: other schemas called `lab_...` are not ours.
-    sqlx::query_scalar(
-        "SELECT substr(nspname::text, 5) FROM pg_namespace WHERE nspname ~ '^lab_[0-9a-f]{32}$'
-         AND NOT EXISTS (SELECT FROM lab.arenas WHERE id = substr(nspname::text, 5))",
-    )
-    .fetch_all(postgres)
-    .await
-}
+/// The names that [`schema_of`] gives: other schemas called `lab_…` are not ours.
+pub const SCHEMAS: &str = "^lab_[0-9a-f]{32}$";

@@ -1,7 +1,7 @@
 //! Who buys, and how a purchase ends.
 
 use locks::LockError;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// Who buys.
 #[derive(Debug, Clone)]
@@ -9,13 +9,9 @@ pub struct Buyer {
     pub name: String,
 }
 
-impl Buyer {
-    /// Always the same for a name.
-    pub fn hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.name.hash(&mut hasher);
-        hasher.finish()
-    }
+/// Always the same for the name of a buyer.
+pub fn hash_of(name: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
 /// How a purchase ends. Being refused is an answer, not an error.

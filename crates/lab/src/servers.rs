@@ -3,7 +3,8 @@
 
 use crate::{meeting, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
-use redis::ConnectionAddr;
+use futures_util::TryStreamExt;
+use redis::{AsyncCommands, ConnectionAddr, ScanOptions};
 use sqlx::{
     ConnectOptions, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -40,8 +41,8 @@ pub struct Servers {
     /// somebody else has set up.
     pub data_dir: Option<PathBuf>,
     /// More Redis nodes, by their number, while they are needed.
-    nodes: Mutex<HashMap<usize, Spare<RedisServer>>>,
-    zookeeper: Mutex<Option<Spare<ZooKeeperServer>>>,
+    nodes: Spares<RedisServer>,
+    zookeeper: Spares<ZooKeeperServer>,
     idle_limit: Duration,
     /// See [`meeting::FIRST_WAIT`].
     pub first_wait: Duration,
@@ -60,25 +61,34 @@ const OWN_CONNECTIONS: usize = 8;
 /// How long an extra server runs that nobody uses: starting one again takes a moment.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A server that is needed only now and then.
-struct Spare<T> {
-    server: Arc<T>,
-    idle_since: Option<Instant>,
-}
+/// Servers that are needed only now and then, by number, each with the time at which somebody held
+/// it last.
+struct Spares<T>(Mutex<HashMap<usize, (Arc<T>, Instant)>>);
 
-impl<T> Spare<T> {
-    fn new(server: &Arc<T>) -> Self {
-        Self { server: server.clone(), idle_since: None }
+impl<T: Send + Sync + 'static> Spares<T> {
+    async fn get(
+        &self,
+        number: usize,
+        start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+    ) -> Result<Arc<T>, Trouble> {
+        let mut all = self.0.lock().await;
+        if let Some((server, _)) = all.get(&number) {
+            return Ok(server.clone());
+        }
+        let server = Arc::new(on_one_thread(start).await?);
+        all.insert(number, (server.clone(), Instant::now()));
+        Ok(server)
     }
 
-    /// Whether nobody else has held it for so long.
-    fn is_idle(&mut self, limit: Duration) -> bool {
-        if Arc::strong_count(&self.server) > 1 {
-            self.idle_since = None;
-            return false;
-        }
-        let since = *self.idle_since.get_or_insert_with(Instant::now);
-        since.elapsed() >= limit
+    /// Takes those that nobody has held for so long. Stop them before the guard is dropped: new
+    /// ones need their folders.
+    async fn idle(&self, limit: Duration) -> (impl Drop + '_, Vec<T>) {
+        let mut all = self.0.lock().await;
+        let in_use = all.values_mut().filter(|(server, _)| Arc::strong_count(server) > 1);
+        in_use.for_each(|(_, held)| *held = Instant::now());
+        let idle = all.extract_if(|_, (_, held)| held.elapsed() >= limit);
+        let idle = idle.filter_map(|(_, (server, _))| Arc::into_inner(server)).collect();
+        (all, idle)
     }
 }
 
@@ -122,8 +132,8 @@ impl Servers {
             key_prefix: key_prefix.to_owned(),
             shop,
             data_dir,
-            nodes: Mutex::default(),
-            zookeeper: Mutex::default(),
+            nodes: Spares(Mutex::default()),
+            zookeeper: Spares(Mutex::default()),
             idle_limit: IDLE_LIMIT,
             first_wait: meeting::FIRST_WAIT,
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
@@ -183,15 +193,8 @@ impl Servers {
     /// One more Redis, independent of all others, started when it is first needed. It keeps nothing
     /// over a restart. It is stopped some time after everybody has let go of it.
     pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
-        let mut nodes = self.nodes.lock().await;
-        if let Some(spare) = nodes.get(&number) {
-            return Ok(spare.server.clone());
-        }
         let folder = self.folder(&format!("redis-{}", number + 1))?;
-        let server = on_one_thread(async move || start_redis(&folder, &[]).await).await?;
-        let server = Arc::new(server);
-        nodes.insert(number, Spare::new(&server));
-        Ok(server)
+        self.nodes.get(number, async move || start_redis(&folder, &[]).await).await
     }
 
     /// A Redis that belongs to the caller, under a name that nobody else uses, with more flags if
@@ -213,32 +216,20 @@ impl Servers {
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
     pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, Trouble> {
-        let mut zookeeper = self.zookeeper.lock().await;
-        if let Some(spare) = &*zookeeper {
-            return Ok(spare.server.clone());
-        }
         let folder = self.folder("zookeeper")?;
         let start =
             async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
-        let server = Arc::new(on_one_thread(start).await?);
-        *zookeeper = Some(Spare::new(&server));
-        Ok(server)
+        self.zookeeper.get(0, start).await
     }
 
     /// Stops the servers that nobody has held for a while.
     pub async fn stop_idle(&self) {
-        let mut nodes = self.nodes.lock().await;
-        let idle = nodes.extract_if(|_, spare| spare.is_idle(self.idle_limit));
-        for (_, spare) in idle.collect::<Vec<_>>() {
-            if let Some(server) = Arc::into_inner(spare.server) {
-                server.stop().await;
-            }
+        let (_guard, idle) = self.nodes.idle(self.idle_limit).await;
+        for server in idle {
+            server.stop().await;
         }
-        drop(nodes); // not before: a new one needs the folder
-        let mut zookeeper = self.zookeeper.lock().await;
-        if let Some(spare) = zookeeper.take_if(|spare| spare.is_idle(self.idle_limit))
-            && let Some(server) = Arc::into_inner(spare.server)
-        {
+        let (_guard, idle) = self.zookeeper.idle(self.idle_limit).await;
+        for server in idle {
             server.stop().await;
         }
     }
@@ -281,32 +272,22 @@ impl Servers {
         let config = redis::AsyncConnectionConfig::new();
         let config = config.set_connection_timeout(limit).set_response_timeout(limit);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let mut cursor = 0_u64;
-        loop {
-            let (next, keys): (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
-                .arg(cursor)
-                .arg("MATCH")
-                .arg(&pattern)
-                .arg("COUNT")
-                .arg(1_000)
-                .query_async(&mut connection)
-                .await?;
-            if !keys.is_empty() {
-                redis::cmd("UNLINK").arg(keys).exec_async(&mut connection).await?;
-            }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
+        let options = ScanOptions::default().with_pattern(pattern).with_count(1_000);
+        let mut scanning = connection.clone();
+        let keys = scanning.scan_options::<Vec<u8>>(options).await?;
+        let mut keys = std::pin::pin!(keys.try_chunks(1_000));
+        while let Some(keys) = keys.try_next().await.map_err(|error| error.1)? {
+            redis::cmd("UNLINK").arg(keys).exec_async(&mut connection).await?;
         }
+        Ok(())
     }
 
     pub async fn close(&self) {
         let pools = async { tokio::join!(self.postgres.close(), self.upkeep.close()) };
         let _ = tokio::time::timeout(Duration::from_millis(500), pools).await;
         // Dropping them ends them.
-        self.nodes.lock().await.clear();
-        self.zookeeper.lock().await.take();
+        self.nodes.0.lock().await.clear();
+        self.zookeeper.0.lock().await.clear();
     }
 }
 
@@ -328,11 +309,8 @@ async fn on_one_thread<T: Send + 'static>(
 ) -> Result<T, Trouble> {
     let runtime = tokio::runtime::Handle::current();
     let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
-    match started {
-        Ok(Ok(server)) => Ok(server),
-        Ok(Err(error)) => Err(Trouble::Other(error.to_string())),
-        Err(error) => Err(Trouble::Other(error.to_string())),
-    }
+    let started = started.map_err(|error| Trouble::Other(error.to_string()))?;
+    started.map_err(|error| Trouble::Other(error.to_string()))
 }
 
 /// A pool of the lab: nobody is told 503 here, everybody waits.
@@ -356,12 +334,7 @@ pub fn pool(options: &PgConnectOptions, connections: u32) -> PgPool {
 
 /// A text as a pattern that only it matches.
 fn escaped(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
+    let escaped =
+        |letter| if "*?[]\\".contains(letter) { vec!['\\', letter] } else { vec![letter] };
+    text.chars().flat_map(escaped).collect()
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     selling::{Buyer, Outcome, Trouble, Trying},
-    sql::Sql,
+    sql::{POSTGRES, Sql},
     stand::{Stand, new_order_id},
 };
 use sqlx::PgPool;
@@ -17,12 +17,12 @@ use tokio::{
 impl Stand {
     /// A connection, each statement its own transaction.
     pub async fn sql(&self) -> Result<Sql, Trouble> {
-        self.sql_of(self.postgres()).await
+        self.sql_of(&self.shared.postgres).await
     }
 
     /// A connection of this pool.
     pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
-        Ok(Sql::session(pool.acquire().await?, self.meter().clone()))
+        Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
     }
 
     #[track_caller]
@@ -33,10 +33,11 @@ impl Stand {
     /// Begins with this statement, a BEGIN of some kind.
     #[track_caller]
     fn begin_with(&self, statement: &'static str) -> impl Trying<Sql> + Send {
-        self.meter().statement(Location::caller());
+        self.shared.meter.count(POSTGRES, Location::caller());
         async move {
-            let transaction = postgres::Transaction::begin(self.postgres(), statement).await?;
-            Ok(Sql::transaction(transaction, self.meter().clone()))
+            let transaction =
+                postgres::Transaction::begin(&self.shared.postgres, statement).await?;
+            Ok(Sql::transaction(transaction, self.shared.meter.clone()))
         }
     }
 
@@ -150,7 +151,7 @@ impl Stand {
 
     /// Runs in the background until this incarnation of the node ends.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        tokio::spawn(self.gone().clone().run_until_cancelled_owned(work));
+        tokio::spawn(self.gone.clone().run_until_cancelled_owned(work));
     }
 
     /// Does this again and again until this incarnation of the node ends. After a step that found

@@ -9,16 +9,17 @@
 //!
 //! Each is counted, and the line that sent it is noted.
 
-use crate::{
-    meter::Meter,
-    selling::{Outcome, Trouble, Trying},
-};
+use crate::selling::{Outcome, Trouble, Trying};
+use locks::wire::{Meter, Server};
 use sqlx::{FromRow, PgConnection, Postgres, pool::PoolConnection, postgres::PgRow};
-use std::{panic::Location, sync::Arc};
+use std::panic::Location;
 use stores::{
     postgres,
     sql::{self, Values},
 };
+
+/// Where statements are counted.
+pub(crate) const POSTGRES: Server = |trips| &mut trips.postgres;
 
 /// A row that can be read as `T`.
 pub trait Row: for<'r> FromRow<'r, PgRow> + Send + Unpin {}
@@ -28,7 +29,7 @@ impl<T: for<'r> FromRow<'r, PgRow> + Send + Unpin> Row for T {}
 /// A connection, with or without an open transaction.
 pub struct Sql {
     connection: Connection,
-    meter: Arc<Meter>,
+    meter: Meter,
 }
 
 enum Connection {
@@ -38,18 +39,18 @@ enum Connection {
 }
 
 impl Sql {
-    pub(crate) fn session(connection: PoolConnection<Postgres>, meter: Arc<Meter>) -> Self {
+    pub(crate) fn session(connection: PoolConnection<Postgres>, meter: Meter) -> Self {
         Self { connection: Connection::Session(connection), meter }
     }
 
-    pub(crate) fn transaction(transaction: postgres::Transaction, meter: Arc<Meter>) -> Self {
+    pub(crate) fn transaction(transaction: postgres::Transaction, meter: Meter) -> Self {
         Self { connection: Connection::Transaction(transaction), meter }
     }
 
     /// The connection, for one statement.
     #[track_caller]
     fn send(&mut self) -> &mut PgConnection {
-        self.meter.statement(Location::caller());
+        self.meter.count(POSTGRES, Location::caller());
         match &mut self.connection {
             Connection::Session(session) => session,
             Connection::Transaction(transaction) => transaction,
@@ -127,7 +128,7 @@ impl Sql {
 
     #[track_caller]
     fn finish(self, commit: bool) -> impl Trying<()> + Send {
-        self.meter.statement(Location::caller());
+        self.meter.count(POSTGRES, Location::caller());
         async move {
             match self.connection {
                 Connection::Session(_) => Ok(()),

@@ -12,20 +12,19 @@ use crate::{
     definition::Definition,
     losses::Losses,
     meeting::Meetings,
-    meter::Meter,
     options::Options,
     selling::{Trouble, Trying},
-    servers::{OwnPool, Servers},
+    servers::Servers,
 };
+use dashmap::DashMap;
 use locks::{
-    wire::{self, Line},
+    wire::{self, Line, Meter},
     zookeeper::Zoo,
 };
 use redis::{FromRedisValue, ToRedisArgs};
 use sqlx::PgPool;
 use std::{
     any::Any,
-    collections::BTreeMap,
     panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
@@ -52,13 +51,13 @@ pub struct Shared {
     /// Before every key of this arena.
     pub prefix: String,
     pub servers: Arc<Servers>,
-    pub meter: Arc<Meter>,
+    pub meter: Meter,
     pub meetings: Meetings,
     paused: AtomicBool,
     losses: Losses,
     /// How often the crash point has been passed on the node that is to crash.
     passed: AtomicI64,
-    notes: Mutex<BTreeMap<&'static str, u64>>,
+    pub notes: DashMap<&'static str, u64>,
     /// Extra servers, which run for as long as an arena uses them.
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
@@ -74,11 +73,11 @@ impl Shared {
             ),
             definition,
             servers,
-            meter: Arc::default(),
+            meter: Meter::default(),
             paused: AtomicBool::new(false),
             losses: Losses::default(),
             passed: AtomicI64::new(0),
-            notes: Mutex::default(),
+            notes: DashMap::new(),
             kept: Mutex::default(),
         }
     }
@@ -90,21 +89,20 @@ impl Shared {
             kept.push(server);
         }
     }
-
-    pub fn notes(&self) -> BTreeMap<&'static str, u64> {
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.clone()
-    }
 }
 
 /// One node's view of its arena.
 #[derive(Clone)]
 pub struct Stand {
-    shared: Arc<Shared>,
-    node: u32,
-    line: Line,
-    /// Cancelled when this incarnation of the node ends, by a crash or in order.
-    gone: CancellationToken,
+    pub shared: Arc<Shared>,
+    /// Which node this is, counted from 0. Another process on the same stores has nodes of its own,
+    /// with the same numbers.
+    pub node: u32,
+    /// This node's connection to Redis; it connects when it is first used.
+    pub line: Line,
+    /// Cancelled when this incarnation of the node ends, by a crash or in order: whatever it runs
+    /// in the background has to stop then.
+    pub gone: CancellationToken,
 }
 
 impl Stand {
@@ -116,7 +114,7 @@ impl Stand {
         // A connection of its own, as a server of its own would have.
         let line = Line::with_timeouts(&shared.servers.redis_url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
             .of(&format!("node-{node}"))
-            .counted_by(&shared.meter.wires);
+            .counted_by(&shared.meter);
         Ok(Self { shared, node, line, gone })
     }
 
@@ -132,16 +130,6 @@ impl Stand {
 
     pub fn per_user_limit(&self) -> i32 {
         self.shared.definition.per_user_limit
-    }
-
-    /// Which node this is, counted from 0, and of how many. Another process on the same stores has
-    /// nodes of its own, with the same numbers.
-    pub fn node(&self) -> u32 {
-        self.node
-    }
-
-    pub fn nodes(&self) -> u32 {
-        self.shared.definition.nodes
     }
 
     pub fn options(&self) -> &Options {
@@ -165,26 +153,7 @@ impl Stand {
         format!("{}{name}", self.shared.prefix)
     }
 
-    /// The servers of the lab, for those strategies that need more than Postgres.
-    pub fn servers(&self) -> &Arc<Servers> {
-        &self.shared.servers
-    }
-
-    pub fn meter(&self) -> &Arc<Meter> {
-        &self.shared.meter
-    }
-
-    /// Ends with this incarnation of the node: whatever it runs in the background has to stop then.
-    pub fn gone(&self) -> &CancellationToken {
-        &self.gone
-    }
-
     // ---- Redis and locks ----------------------------------------------------------------------
-
-    /// This node's connection to Redis; it connects when it is first used.
-    pub fn line(&self) -> &Line {
-        &self.line
-    }
 
     /// Sends one command: `stand.redis("HINCRBY", (&sale, "stock", -1))`.
     #[track_caller]
@@ -218,7 +187,7 @@ impl Stand {
             let line = Line::with_timeouts(&url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
                 .of(&format!("node-{}", self.node))
                 .to(&format!("redis-{}", number + 1))
-                .counted_by(&self.shared.meter.wires);
+                .counted_by(&self.shared.meter);
             lines.push(line);
         }
         Ok(lines)
@@ -248,24 +217,13 @@ impl Stand {
             timeout = SHORT_SESSION;
         }
         let zoo = Zoo::new(&cluster, timeout).of(&format!("node-{}", self.node));
-        Ok(zoo.counted_by(&self.shared.meter.wires))
+        Ok(zoo.counted_by(&self.shared.meter))
     }
 
     /// The lab's pool, as locks take it.
     pub fn wire_to_postgres(&self) -> wire::Sql {
         let wire = wire::Sql::new(self.shared.postgres.clone());
-        wire.of(&format!("node-{}", self.node)).counted_by(&self.shared.meter.wires)
-    }
-
-    /// A pool of this node alone, with so many connections; refused if the nodes of this process
-    /// have as many as they may.
-    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
-        self.shared.servers.own_pool(connections)
-    }
-
-    /// The pool itself, for what keeps connections to itself.
-    pub fn postgres(&self) -> &PgPool {
-        &self.shared.postgres
+        wire.of(&format!("node-{}", self.node)).counted_by(&self.shared.meter)
     }
 
     // ---- where the lab takes a hand -----------------------------------------------------------
@@ -353,15 +311,14 @@ impl Stand {
 
     /// A line that belongs to the purchase was executed.
     pub(crate) fn passed(&self, at: &'static Location<'static>) {
-        self.shared.meter.wires.passed(at);
+        self.shared.meter.passed(at);
     }
 
     /// Something worth telling in the verdict, counted.
     #[track_caller]
     pub fn note(&self, what: &'static str) {
         self.passed(Location::caller());
-        let notes = self.shared.notes.lock();
-        *notes.unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+        *self.shared.notes.entry(what).or_default() += 1;
     }
 }
 

@@ -1,13 +1,11 @@
 //! The server's own load: so many buyers, so many at once, some of whom click twice.
 
-use crate::{LabError, arena::Arena, limits::Share, selling::Buyer};
+use crate::{LabError, arena::Arena, limits::Share, selling::Buyer, within};
 use clap::Args;
+use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
-use tokio::task::JoinSet;
+use std::{iter::repeat_n, sync::Arc};
+use tokio_util::task::AbortOnDropHandle;
 use utoipa::ToSchema;
 
 pub const MOST_BUYERS: u32 = 100_000;
@@ -33,30 +31,14 @@ pub struct Storm {
     pub duplicate_share: Option<f64>,
 }
 
-/// Marks the storm as over, however its task ends.
-struct Running {
-    arena: Arc<Arena>,
-    _share: Option<Share>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.arena.storm.end();
-    }
-}
-
 impl Storm {
     /// Why it may not be.
     pub fn check(&self) -> Result<(), LabError> {
-        let invalid = |field, why| Err(LabError::Invalid { field, why });
-        if !(1..=MOST_BUYERS).contains(&self.buyers) {
-            return invalid("buyers", format!("must be from 1 to {MOST_BUYERS}"));
-        }
-        if !(1..=MOST_AT_ONCE).contains(&self.concurrency) {
-            return invalid("concurrency", format!("must be from 1 to {MOST_AT_ONCE}"));
-        }
+        within::<u32>("buyers", self.buyers.into(), MOST_BUYERS.into())?;
+        within::<u32>("concurrency", self.concurrency.into(), MOST_AT_ONCE.into())?;
         if !(0.0..=1.0).contains(&self.duplicate_share()) {
-            return invalid("duplicate_share", "must be from 0 to 1".to_owned());
+            let why = "must be from 0 to 1".to_owned();
+            return Err(LabError::Invalid { field: "duplicate_share", why });
         }
         Ok(())
     }
@@ -67,59 +49,33 @@ impl Storm {
 
     /// Who attempts, in order: a second click follows the first at once.
     fn attempts(&self) -> Vec<u32> {
-        let mut attempts = Vec::with_capacity(self.buyers as usize);
-        let mut owed = 0.0;
-        for buyer in 0..self.buyers {
-            attempts.push(buyer);
-            owed += self.duplicate_share();
-            if owed >= 1.0 - 1e-9 {
-                owed -= 1.0;
-                attempts.push(buyer);
-            }
-        }
-        attempts
+        let second_clicks =
+            |buyers: u32| (f64::from(buyers) * self.duplicate_share() + 1e-9) as u32;
+        let clicks = |buyer| 1 + second_clicks(buyer + 1) - second_clicks(buyer);
+        (0..self.buyers).flat_map(|buyer| repeat_n(buyer, clicks(buyer) as usize)).collect()
     }
 
     /// Starts it in the background; one at a time in each arena.
     pub fn start(self, arena: &Arc<Arena>, share: Option<Share>) -> Result<(), LabError> {
         self.check()?;
-        let attempts = Arc::new(self.attempts());
-        let stop = arena.storm.begin(attempts.len()).ok_or(LabError::StormIsRunning)?;
-        let running = Running { arena: arena.clone(), _share: share };
-        tokio::spawn(async move {
-            let arena = &running.arena;
-            let next = Arc::new(AtomicU64::new(0));
-            let mut workers = JoinSet::new();
-            let storm = async {
-                // A server of a real sale runs before the sale opens: starting it is not measured.
-                arena.open_nodes().await;
-                for _ in 0..self.concurrency.min(attempts.len() as u32) {
-                    workers.spawn(buy(arena.clone(), attempts.clone(), next.clone()));
-                }
-                while workers.join_next().await.is_some() {}
-            };
-            tokio::select! {
-                () = storm => {}
-                () = stop.cancelled() => {}
-            }
-            workers.shutdown().await;
-            drop(running);
-        });
-        Ok(())
-    }
-}
-
-/// One after the other, as long as there are attempts.
-async fn buy(arena: Arc<Arena>, attempts: Arc<Vec<u32>>, next: Arc<AtomicU64>) {
-    loop {
-        let attempt = next.fetch_add(1, Relaxed);
-        let Some(buyer) = attempts.get(attempt as usize) else {
-            return;
+        let attempts = self.attempts();
+        let (count, arena_of_storm) = (attempts.len(), arena.clone());
+        let storm = async move {
+            let (arena, _share) = (arena_of_storm, share);
+            // A server of a real sale runs before the sale opens: starting it is not measured.
+            arena.open_nodes().await;
+            // One node after the other, as a load balancer does: two clicks of one buyer reach
+            // different nodes.
+            let purchases = attempts.into_iter().zip((0..1_024).cycle()).map(|(buyer, node)| {
+                let (arena, buyer) = (arena.clone(), Buyer { name: format!("buyer-{buyer}") });
+                let buying = async move { arena.purchase(&buyer, Some(node)).await };
+                AbortOnDropHandle::new(tokio::spawn(buying))
+            });
+            let mut purchases = stream::iter(purchases).buffer_unordered(self.concurrency as usize);
+            while purchases.next().await.is_some() {}
         };
-        let buyer = Buyer { name: format!("buyer-{buyer}") };
-        // One node after the other, as a load balancer does: two clicks of one buyer reach
-        // different nodes.
-        arena.purchase(&buyer, Some((attempt % 1_024) as u32)).await;
+        let has_begun = arena.storm.begin(count, storm);
+        if has_begun { Ok(()) } else { Err(LabError::StormIsRunning) }
     }
 }
 

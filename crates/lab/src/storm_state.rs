@@ -1,22 +1,28 @@
 //! Whether a storm is going on in an arena.
 
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Release},
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
 };
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
 
 /// The storms of an arena, one after the other.
 #[derive(Default)]
 pub struct StormState {
-    running: AtomicBool,
+    last: Mutex<Option<JoinHandle<()>>>,
     of: AtomicU64,
-    stop: CancellationToken,
 }
 
 impl StormState {
+    fn last(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn is_running(&self) -> bool {
-        self.running.load(Acquire)
+        self.last().as_ref().is_some_and(|storm| !storm.is_finished())
     }
 
     /// Whether a storm was here and is over.
@@ -29,21 +35,20 @@ impl StormState {
         self.of.load(Acquire)
     }
 
-    /// Ends the storm and every later one.
     pub fn cancel(&self) {
-        self.stop.cancel();
+        if let Some(storm) = &*self.last() {
+            storm.abort();
+        }
     }
 
-    /// Notes that a storm of so many attempts begins. `None`: there is one already.
-    pub fn begin(&self, attempts: usize) -> Option<CancellationToken> {
-        if self.running.swap(true, AcqRel) {
-            return None;
+    /// Begins a storm of so many attempts; false if there is one already.
+    pub fn begin(&self, attempts: usize, storm: impl Future<Output = ()> + Send + 'static) -> bool {
+        let mut last = self.last();
+        if last.as_ref().is_some_and(|storm| !storm.is_finished()) {
+            return false;
         }
         self.of.fetch_add(attempts as u64, Release);
-        Some(self.stop.clone())
-    }
-
-    pub fn end(&self) {
-        self.running.store(false, Release);
+        *last = Some(tokio::spawn(storm));
+        true
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     marks::{self, Excerpt, Source},
     texts::{self, Text},
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -148,27 +148,18 @@ impl OptionKind {
     }
 }
 
-/// What may be said, and what it is if nothing is.
-impl std::fmt::Display for OptionKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Whole { default, min, max } => write!(f, "{min} to {max}, {default}"),
-            Self::Choice(values) => f.write_str(&values.join(" | ")),
-        }
-    }
-}
-
 /// A storm on a fresh arena, small enough to be over in a blink.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub struct Scenario {
     pub stock: u32,
     pub buyers: u32,
     pub concurrency: u32,
     pub nodes: u32,
-    /// Of a hundred buyers, how many click twice.
-    pub duplicates_percent: u32,
-    pub per_user_limit: u32,
+    /// Of all buyers, how many click twice: 0 to 1.
+    pub duplicate_share: f64,
     /// Name and value, as `--option k=v` takes them.
+    #[serde(serialize_with = "as_map")]
+    #[schema(value_type = Map<String, Value>)]
     pub options: &'static [(&'static str, &'static str)],
 }
 
@@ -179,8 +170,7 @@ impl Scenario {
         buyers: 25,
         concurrency: 25,
         nodes: 1,
-        duplicates_percent: 0,
-        per_user_limit: 1,
+        duplicate_share: 0.0,
         options: &[],
     };
 
@@ -201,8 +191,9 @@ impl Scenario {
         Self { nodes, ..self }
     }
 
-    pub const fn duplicates_percent(self, duplicates_percent: u32) -> Self {
-        Self { duplicates_percent, ..self }
+    /// All click twice.
+    pub const fn double_clicks(self) -> Self {
+        Self { duplicate_share: 1.0, ..self }
     }
 
     pub const fn options(self, options: &'static [(&'static str, &'static str)]) -> Self {
@@ -214,10 +205,6 @@ impl Scenario {
         options.map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect()
     }
 
-    pub fn duplicate_share(&self) -> f64 {
-        f64::from(self.duplicates_percent) / 100.0
-    }
-
     /// Two people want one thing.
     pub const ONE_UNIT: Self = Self { stock: 1, ..Self::SMALL.buyers(2) };
 
@@ -226,7 +213,11 @@ impl Scenario {
 
     /// One person clicks twice at the same moment.
     pub const DOUBLE_CLICK: Self =
-        Self { stock: 5, buyers: 1, concurrency: 2, duplicates_percent: 100, ..Self::SMALL };
+        Self { buyers: 1, concurrency: 2, ..Self::SMALL }.double_clicks();
+}
+
+fn as_map<S: Serializer>(options: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(options.iter().copied())
 }
 
 /// A harm, and the storm that makes it happen every time.

@@ -3,11 +3,10 @@
 //! Nothing here decides anything: how many were sold is counted from Postgres' rows (`verdict.rs`).
 //! The tally knows what buyers were told, how long they waited and what it cost.
 
-use crate::selling::{Outcome, Trouble};
+use crate::selling::{Outcome, Trouble, hash_of};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -24,8 +23,6 @@ use time::OffsetDateTime;
 pub struct Counts {
     pub attempts: u64,
     pub sold: u64,
-    pub sold_out: u64,
-    pub duplicates: u64,
     pub contended: u64,
     pub failed: u64,
     /// Unix microseconds; 0 before the first.
@@ -44,8 +41,6 @@ impl Counts {
         for (sum, more) in [
             (&mut self.attempts, other.attempts),
             (&mut self.sold, other.sold),
-            (&mut self.sold_out, other.sold_out),
-            (&mut self.duplicates, other.duplicates),
             (&mut self.contended, other.contended),
             (&mut self.failed, other.failed),
             (&mut self.redis, other.redis),
@@ -174,8 +169,7 @@ pub struct Unsaved {
 /// One purchase under way; dropped before its end (the client hung up) it counts as failed.
 pub struct Attempt<'a> {
     tally: &'a Tally,
-    began: OffsetDateTime,
-    since: Instant,
+    began: Instant,
     ended: bool,
 }
 
@@ -183,8 +177,8 @@ impl Attempt<'_> {
     /// Answers how long the buyer waited.
     pub fn end(mut self, buyer: &str, outcome: &Result<Outcome, Trouble>) -> Duration {
         self.ended = true;
-        let waited = self.since.elapsed();
-        self.tally.count(self.began, waited, outcome.as_ref().ok().map(|told| (buyer, told)));
+        let waited = self.began.elapsed();
+        self.tally.count(waited, outcome.as_ref().ok().map(|told| (buyer, told)));
         waited
     }
 }
@@ -192,7 +186,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.tally.count(self.began, self.since.elapsed(), None);
+            self.tally.count(self.began.elapsed(), None);
         }
         self.tally.in_flight.fetch_sub(1, AcqRel);
     }
@@ -205,18 +199,18 @@ impl Tally {
 
     pub fn begin(&self) -> Attempt<'_> {
         self.in_flight.fetch_add(1, AcqRel);
-        let began = OffsetDateTime::now_utc();
-        Attempt { tally: self, began, since: Instant::now(), ended: false }
+        Attempt { tally: self, began: Instant::now(), ended: false }
     }
 
     /// `told`: who heard what. One who only ever heard of a failure is nobody that this strategy
     /// could have sold to.
-    fn count(&self, began: OffsetDateTime, waited: Duration, told: Option<(&str, &Outcome)>) {
+    fn count(&self, waited: Duration, told: Option<(&str, &Outcome)>) {
         let mut inner = self.lock();
         let Inner { counts, sold_to, unsaved } = &mut *inner;
         counts.attempts += 1;
         let micros = |at: OffsetDateTime| (at.unix_timestamp_nanos() / 1_000) as i64;
-        counts.span(micros(began), micros(began + waited));
+        let now = OffsetDateTime::now_utc();
+        counts.span(micros(now - waited), micros(now));
         let latencies = match told {
             Some((_, Outcome::Sold { .. })) => &mut counts.winners,
             _ => &mut counts.losers,
@@ -231,13 +225,10 @@ impl Tally {
             Outcome::Sold { order_id } => {
                 counts.sold += 1;
                 unsaved.told.push(order_id.clone());
-                let mut hasher = DefaultHasher::new();
-                buyer.hash(&mut hasher);
-                *sold_to.entry(hasher.finish()).or_default() += 1;
+                *sold_to.entry(hash_of(buyer)).or_default() += 1;
             }
-            Outcome::SoldOut => counts.sold_out += 1,
-            Outcome::Duplicate => counts.duplicates += 1,
             Outcome::Contended => counts.contended += 1,
+            Outcome::SoldOut | Outcome::Duplicate => {}
         }
     }
 

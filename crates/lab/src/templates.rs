@@ -2,22 +2,23 @@
 
 use crate::{
     strategy::Language,
-    terminal::{pieces, wrapped},
+    terminal::{pieces, table, wrapped},
 };
 use minijinja::{Environment, Value, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-const SOURCES: [(&str, &str); 8] = [
-    ("report.html", include_str!("../templates/report.html")),
-    ("strategy.txt", include_str!("../templates/strategy.txt")),
-    ("verdict.en.txt", include_str!("../templates/verdict.en.txt")),
-    ("verdict.zh.txt", include_str!("../templates/verdict.zh.txt")),
-    ("lock_buys.en.txt", include_str!("../templates/lock_buys.en.txt")),
-    ("lesson.txt", include_str!("../templates/lesson.txt")),
-    ("lessons.txt", include_str!("../templates/lessons.txt")),
-    ("lock_buys.zh.txt", include_str!("../templates/lock_buys.zh.txt")),
-];
+macro_rules! templates {
+    ($($name:literal)*) => {
+        const SOURCES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../templates/", $name)))),*];
+    };
+}
+
+templates! {
+    "grade.txt" "lesson.txt" "lessons.txt" "lock_buys.txt" "locks.txt" "report.html" "run.txt"
+    "sections.txt" "strategies.txt" "strategy.txt" "verdict.en.txt" "verdict.zh.txt"
+}
 
 static IN_ENGLISH: LazyLock<Environment> = LazyLock::new(|| environment(Language::En));
 static IN_CHINESE: LazyLock<Environment> = LazyLock::new(|| environment(Language::Zh));
@@ -36,6 +37,14 @@ fn environment(language: Language) -> Environment<'static> {
     environment.add_function("place", |axis: Serde<Axis>, value: f64| axis.0.place(value));
     environment.add_filter("wrapped", |text: String, room: usize| wrapped(&text, room));
     environment.add_filter("pieces", |line: String, room: usize| pieces(&line, room));
+    // Lines with `¦` between their cells; `sides` has an `l` for each column to the left.
+    environment.add_filter("table", |lines: String, sides: String| {
+        let cells = |line: &str| line.split('¦').map(|cell| cell.trim().to_owned()).collect();
+        let lines = lines.lines().filter(|line| !line.trim().is_empty());
+        let rows: Vec<Vec<String>> = lines.map(cells).collect();
+        let left: Vec<usize> = sides.match_indices('l').map(|(column, _)| column).collect();
+        table(&rows, &left)
+    });
     environment.add_filter("right", |value: Value, width: usize| format!("{value:>width$}"));
     environment.add_filter("whole", |value: f64| number(value, 0));
     environment.add_filter("two", |value: f64| number(value, 2));

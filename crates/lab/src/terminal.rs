@@ -1,6 +1,7 @@
 //! Lines on stdout and stderr that do not panic when nobody can read them, and how long they are.
 
 use std::io::{self, Write};
+use unicode_width::UnicodeWidthChar;
 
 /// A reader that has had enough (`| head`) is not an error.
 pub fn print(text: &str) {
@@ -38,17 +39,7 @@ pub fn pieces(line: &str, room: usize) -> Vec<String> {
 
 /// How many columns a letter takes: Chinese ones take two.
 fn columns(letter: char) -> usize {
-    if ('\u{1100}'..='\u{115f}').contains(&letter)
-        || ('\u{2e80}'..='\u{a4cf}').contains(&letter)
-        || ('\u{ac00}'..='\u{d7a3}').contains(&letter)
-        || ('\u{f900}'..='\u{faff}').contains(&letter)
-        || ('\u{fe30}'..='\u{fe6f}').contains(&letter)
-        || ('\u{ff00}'..='\u{ff60}').contains(&letter)
-    {
-        2
-    } else {
-        1
-    }
+    letter.width().unwrap_or(0)
 }
 
 pub fn width_of(text: &str) -> usize {
@@ -88,6 +79,26 @@ pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
+/// Columns as wide as what is in them, these to the left, the others to the right. A row may end
+/// early, with a cell of any length.
+pub fn table<R: AsRef<[String]>>(rows: &[R], left: &[usize]) -> String {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let full = || rows.iter().map(AsRef::as_ref).filter(|row| row.len() == columns);
+    let width = |at: usize| full().map(|row| width_of(&row[at])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.as_ref().iter().enumerate().map(|(at, cell)| {
+            let room = widths.get(at).copied().unwrap_or(0);
+            let gap = " ".repeat(room.saturating_sub(width_of(cell)));
+            if left.contains(&at) { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +114,13 @@ mod tests {
                 assert!(width_of(&line) <= room + 2, "{line}");
             }
         }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let rows =
+            ["id,n", "long one,7", "x"].map(|row| row.split(',').map(str::to_owned).collect());
+        let rows: [Vec<String>; 3] = rows;
+        assert_eq!(table(&rows, &[0]), "id        n\nlong one  7\nx\n");
     }
 }

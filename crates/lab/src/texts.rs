@@ -19,6 +19,7 @@
 //! name is its own. What several share stands in `options.md` and, under the name of the lock, in
 //! `locks.md`; `why.md` is what a link to /lab/why shows where it is shared.
 
+use rust_embed::Embed;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
 use utoipa::ToSchema;
@@ -52,89 +53,34 @@ impl Words {
     }
 }
 
-macro_rules! files {
-    ($($id:literal)*) => {
-        /// Id, English, Chinese.
-        const FILES: &[(&str, &str, &str)] = &[$((
-            $id,
-            include_str!(concat!("../texts/en/", $id, ".md")),
-            include_str!(concat!("../texts/zh/", $id, ".md")),
-        )),*];
-    };
-}
+/// The files of `texts/`.
+#[derive(Embed)]
+#[folder = "texts"]
+struct Files;
 
-files! {
-    "options"
-    "locks"
-    "why"
-    "naive"
-    "process-mutex"
-    "mutex-unlock-before-commit"
-    "per-user-mutex"
-    "row-lock"
-    "version-column"
-    "cas-stock"
-    "conditional-update"
-    "unique-order"
-    "serializable"
-    "advisory-lock"
-    "session-advisory-lock"
-    "db-lock-table"
-    "skip-locked"
-    "group-update"
-    "setnx-expire"
-    "setnx-getset"
-    "set-px-no-owner"
-    "token-lock"
-    "reentrant-lock"
-    "multi-lock"
-    "redlock"
-    "zookeeper-lock"
-    "fenced-lock"
-    "hincrby"
-    "lock-and-hincrby"
-    "token-list"
-    "watch-multi"
-    "lua-sync"
-    "task-queue"
-    "in-process-queue"
-    "transactional-message"
-    "lua-stream"
-    "sharded-local"
-    "bucketed"
-    "b01"
-    "b02"
-    "b03"
-    "b04"
-    "b05"
-    "b06"
-    "b07"
-    "b08"
-    "b09"
-    "b10"
-    "b11"
-    "b12"
-}
+static ENGLISH: LazyLock<HashMap<String, Text>> = LazyLock::new(|| texts_in("en/"));
+static CHINESE: LazyLock<HashMap<String, Text>> = LazyLock::new(|| texts_in("zh/"));
 
-static TEXTS: LazyLock<HashMap<&str, [Text; 2]>> = LazyLock::new(|| {
-    let both = |(id, en, zh): &(&'static str, &'static str, &'static str)| {
-        (*id, [Text::read(en), Text::read(zh)])
-    };
-    FILES.iter().map(both).collect()
-});
+fn texts_in(folder: &str) -> HashMap<String, Text> {
+    let texts = Files::iter().filter_map(|path| {
+        let id = path.strip_prefix(folder)?.strip_suffix(".md")?.to_owned();
+        let text = String::from_utf8(Files::get(&path)?.data.into_owned()).ok()?;
+        Some((id, Text::read(text.leak()))) // once, for as long as the process lives
+    });
+    texts.collect()
+}
 
 /// The text of a strategy or a lesson.
 pub fn of(id: &str, language: Language) -> Option<&'static Text> {
-    let [en, zh] = TEXTS.get(id)?;
-    Some(match language {
-        Language::En => en,
-        Language::Zh => zh,
-    })
+    match language {
+        Language::En => ENGLISH.get(id),
+        Language::Zh => CHINESE.get(id),
+    }
 }
 
 /// The ids of all texts.
 pub fn ids() -> impl Iterator<Item = &'static str> {
-    FILES.iter().map(|(id, ..)| *id)
+    ENGLISH.keys().map(String::as_str)
 }
 
 /// An item of a text, or its key if there is none.
@@ -147,13 +93,8 @@ pub fn item(id: &str, section: &str, key: &'static str, language: Language) -> &
 pub struct Text {
     title: &'static str,
     lead: &'static str,
-    sections: Vec<Section>,
-}
-
-#[derive(Debug)]
-struct Section {
-    name: &'static str,
-    body: &'static str,
+    /// Name and body.
+    sections: Vec<(&'static str, &'static str)>,
 }
 
 impl Text {
@@ -162,7 +103,7 @@ impl Text {
         let (title, lead) = parts.next().unwrap_or("").split_once('\n').unwrap_or(("", ""));
         let sections = parts.map(|part| {
             let (name, body) = part.split_once('\n').unwrap_or((part, ""));
-            Section { name: name.trim(), body: body.trim() }
+            (name.trim(), body.trim())
         });
         Self {
             title: title.trim_start_matches('#').trim(),
@@ -181,12 +122,12 @@ impl Text {
     }
 
     pub fn section(&self, name: &str) -> Option<&'static str> {
-        self.sections.iter().find(|section| section.name == name).map(|section| section.body)
+        self.sections.iter().find(|section| section.0 == name).map(|section| section.1)
     }
 
     /// The names of the sections, in the order of the file.
     pub fn sections(&self) -> impl Iterator<Item = &'static str> {
-        self.sections.iter().map(|section| section.name)
+        self.sections.iter().map(|section| section.0)
     }
 
     /// What stands behind "- `key`: " in a section.

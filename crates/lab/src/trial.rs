@@ -24,14 +24,13 @@ impl Trial {
                 strategy: strategy.id.to_owned(),
                 stock: i64::from(scenario.stock),
                 nodes: Some(i64::from(scenario.nodes)),
-                per_user_limit: Some(i64::from(scenario.per_user_limit)),
-                work_ms: None,
                 options: scenario.option_values(),
+                ..Wanted::default()
             },
             storm: Storm {
                 buyers: scenario.buyers,
                 concurrency: scenario.concurrency,
-                duplicate_share: Some(scenario.duplicate_share()),
+                duplicate_share: Some(scenario.duplicate_share),
             },
         }
     }

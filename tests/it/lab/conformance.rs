@@ -45,7 +45,7 @@ async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promi
             Err(error) => vec![error.to_string()],
         };
         if let (Some(shared), Some(_)) = (shared, case.shows) {
-            ran.lock().expect("the lines").extend(shared.meter.wires.lines());
+            ran.lock().expect("the lines").extend(shared.meter.lines());
         }
         let at = |what| format!("{}, {}: {what}", strategy.id, case.name.en);
         found.into_iter().map(at).collect::<Vec<_>>()

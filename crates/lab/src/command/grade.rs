@@ -1,10 +1,10 @@
 //! `flash-sale lab grade NAME`: the conformance suite on one strategy, case by case.
 
-use super::table;
 use crate::{
     Lab, LabError, Strategy, Trial,
-    conformance::{Said, cases, contradictions, lonely_crashes, missing_demonstrations},
-    strategy::{Language, Words},
+    conformance::{cases, contradictions, lonely_crashes, missing_demonstrations},
+    lessons::timeline::Said,
+    strategy::Language,
     verdict::Verdict,
 };
 use serde::Serialize;
@@ -46,40 +46,4 @@ pub async fn grade(
     }
     let holds = not_shown.is_empty() && graded.iter().all(|case| case.breaks.is_empty());
     Ok(Grade { strategy: strategy.id, holds, not_shown, cases: graded })
-}
-
-impl Grade {
-    pub fn in_words(&self, language: Language) -> String {
-        let say = |en, zh| Words::new(en, zh).say(language).to_owned();
-        let mut rows = vec![[
-            say("case", "场景"),
-            say("stock", "库存"),
-            say("sold", "卖出"),
-            say("verdict", "裁决"),
-        ]];
-        let between = say(", ", "、");
-        rows.extend(self.cases.iter().map(|graded| {
-            let verdict = &graded.verdict;
-            let breaks = match &graded.breaks[..] {
-                [] => say("holds", "守住"),
-                breaks => say("BREAKS: ", "破了：") + &breaks.join(&between),
-            };
-            [graded.case.clone(), verdict.stock.to_string(), verdict.sold.to_string(), breaks]
-        }));
-        let mut words = table(&rows, &[0, 3]);
-        for missing in &self.not_shown {
-            words += &format!("{missing}\n");
-        }
-        let holding = self.cases.iter().filter(|graded| graded.breaks.is_empty()).count();
-        let (id, all) = (self.strategy, self.cases.len());
-        words += &match (self.holds, language) {
-            (true, Language::En) => format!("\n{id} keeps what it promises, in all {all} cases.\n"),
-            (true, Language::Zh) => format!("\n{id} 在全部 {all} 个场景里都守住了它的承诺。\n"),
-            (false, Language::En) => format!("\n{id} is broken: {holding} of {all} cases hold.\n"),
-            (false, Language::Zh) => {
-                format!("\n{id} 不合格：{all} 个场景里守住了 {holding} 个。\n")
-            }
-        };
-        words
-    }
 }

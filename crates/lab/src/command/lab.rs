@@ -1,27 +1,27 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
-use super::{CommandError, OpenLab, Output, grade, in_json, new, option, table};
+use super::{
+    CommandError, OpenLab, Output,
+    grade::{self, Grade},
+    in_json, new, option, refused,
+};
 use crate::{
     Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
     arena::Arena,
     catalogue::{OptionBody, StrategyBody, in_words},
-    lessons::terminal::sections,
-    lock_comparison,
     options::{BadOption, GENERAL, Options},
     report,
     storm::Storm,
     strategies,
-    strategy::{Language, Words},
-    templates,
+    strategy::Language,
     terminal::{complain, print},
     verdict::Verdict,
 };
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::{
-    fmt::Display,
+    fs,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -128,100 +128,69 @@ pub async fn run<S: Args, E: From<CommandError>>(
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     match command {
-        LabCommand::List { strategy, output } => {
-            print(&list(strategy, &output));
-            Ok(ExitCode::SUCCESS)
-        }
+        LabCommand::List { strategy, output } => print(&list(strategy, &output)),
         LabCommand::Ids { output, store } => {
-            let open = open(&store).await?;
-            let told = open.lab.theatre.ids(output.language()).await;
-            open.close().await;
-            Ok(tell(told, output.json, |body| sections(&body.sections)))
+            let ids = async |lab: &Lab| lab.theatre.ids(output.lang).await;
+            let ids = open(&store).await?.with(ids).await.map_err(refused)?;
+            print(&output.shown(&ids, "sections.txt"));
         }
         LabCommand::Locks { output, store } => {
-            let open = open(&store).await?;
-            let compared = open.lab.locks(output.language()).await;
-            open.close().await;
-            let compared =
-                compared.map_err(|error| format!("the locks could not be measured: {error}"));
-            Ok(tell(compared, output.json, lock_comparison::in_words))
+            let locks = async |lab: &Lab| lab.locks(output.lang).await;
+            let locks = open(&store).await?.with(locks).await;
+            let why = |error| refused(format!("the locks could not be measured: {error}"));
+            print(&output.shown(&locks.map_err(why)?, "locks.txt"));
         }
-        LabCommand::New { name } => Ok(new::run(&name)),
+        LabCommand::New { name } => print(&new::run(&name)?),
         LabCommand::Grade { strategy, output, store } => {
-            let open = open(&store).await?;
-            let graded = graded(strategy, &open.lab, &output).await;
-            open.close().await;
-            Ok(graded)
+            let graded = async |lab: &Lab| graded(strategy, lab, output.lang).await;
+            let graded = open(&store).await?.with(graded).await?;
+            print(&output.shown(&graded, "grade.txt"));
+            return Ok(ExitCode::from(u8::from(!graded.holds)));
         }
-        LabCommand::Run { run, store } => storm(*run, *store, open).await,
+        LabCommand::Run { run, store } => return storm(*run, &*store, open).await,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn tell<T: Serialize, E: Display>(
-    result: Result<T, E>,
-    as_json: bool,
-    in_words: impl FnOnce(&T) -> String,
-) -> ExitCode {
-    match result {
-        Ok(body) if as_json => print(&in_json(&body)),
-        Ok(body) => print(&in_words(&body)),
-        Err(error) => {
-            complain!("flash-sale: {error}");
-            return ExitCode::from(2);
-        }
+async fn graded(
+    strategy: &'static Strategy,
+    lab: &Lab,
+    language: Language,
+) -> Result<Grade, CommandError> {
+    if let Some(why) = lab.lacks(strategy) {
+        return Err(refused(why.say(language)));
     }
-    ExitCode::SUCCESS
-}
-
-// ---- lab grade --------------------------------------------------------------------------------
-
-async fn graded(strategy: &'static Strategy, lab: &Lab, output: &Output) -> ExitCode {
-    let language = output.language();
     let progress = progress(0);
     let watch = |done: usize, of: usize| {
         progress.set_length(of as u64);
         progress.set_position(done as u64);
     };
-    let graded = match lab.lacks(strategy) {
-        Some(why) => Err(why.say(language).to_owned()),
-        None => {
-            let graded = grade::grade(strategy, lab, language, watch).await;
-            graded.map_err(|error| error.to_string())
-        }
-    };
+    let graded = grade::grade(strategy, lab, language, watch).await;
     progress.finish_and_clear();
-    let holds = graded.as_ref().is_ok_and(|grade| grade.holds);
-    let told = tell(graded, output.json, |grade| grade.in_words(language));
-    if told == ExitCode::SUCCESS && !holds { ExitCode::from(1) } else { told }
+    graded.map_err(refused)
 }
 
 // ---- lab list ---------------------------------------------------------------------------------
 
 fn list(only: Option<&'static Strategy>, output: &Output) -> String {
-    let language = output.language();
-    let of = |strategy| StrategyBody::of(strategy, None, language);
+    let language = output.lang;
     let chosen = only.map_or(STRATEGIES, std::slice::from_ref).iter();
+    let all: Vec<_> =
+        chosen.clone().map(|strategy| StrategyBody::of(strategy, None, language)).collect();
     if output.json {
-        return in_json(&chosen.map(of).collect::<Vec<_>>());
+        return in_json(&all);
     }
-    let promised = |strategy: &Strategy| {
-        let promise = strategy.promise;
+    let promised = chosen.map(|Strategy { promise, .. }| {
         [promise.one_node, promise.across_nodes].map(|harms| in_words(&harms, language))
-    };
-    if let Some(strategy) = only {
-        let general = GENERAL.iter().map(|option| OptionBody::of(option, strategy.id, language));
-        let promised = promised(strategy);
-        let about = json!({"strategy": of(strategy), "promised": promised, "general":
-            general.collect::<Vec<_>>()});
-        return templates::render("strategy.txt", language, &about) + "\n";
-    }
-    let mut rows = vec![["", "strategy", "one node", "across nodes", "title"].map(str::to_owned)];
-    rows.extend(chosen.map(|strategy| {
-        let [one_node, across_nodes] = promised(strategy);
-        let title = of(strategy).title.to_owned();
-        [strategy.number.to_string(), strategy.id.to_owned(), one_node, across_nodes, title]
-    }));
-    table(&rows, &[1, 2, 3, 4])
+    });
+    let general = |option| OptionBody::of(option, only.map_or("", |only| only.id), language);
+    let about = json!({
+        "strategies": all,
+        "promised": promised.collect::<Vec<_>>(),
+        "general": GENERAL.iter().map(general).collect::<Vec<_>>(),
+    });
+    let template = if only.is_some() { "strategy.txt" } else { "strategies.txt" };
+    output.shown(&about, template)
 }
 
 // ---- lab run ----------------------------------------------------------------------------------
@@ -285,52 +254,52 @@ type Row = (Lane, Result<Verdict, String>);
 
 async fn storm<S, E: From<CommandError>>(
     args: RunArgs,
-    store: S,
+    store: &S,
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     let lanes = args.lanes();
-    if let Err(refusal) = check(&args, &lanes) {
-        complain!("flash-sale: {refusal}");
-        return Ok(ExitCode::from(2));
-    }
+    check(&args, &lanes).map_err(refused)?;
+    let language = args.output.lang;
+    let cannot_write = |file: &Path, error: io::Error| {
+        refused(format!("cannot write {}: {error}", file.display()))
+    };
     if let Some(file) = &args.report {
         // Now, and not after all has been run.
-        writable(file)?;
+        let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+        opened.map_err(|error| cannot_write(file, error))?;
     }
-    let language = args.output.language();
-    let open = open(&store).await?;
+    let ran = async |lab: &Lab| run_all(lanes, lab, language).await;
+    let rows = open(store).await?.with(ran).await.map_err(refused)?;
+    print(&shown(&args, &rows));
+    if let Some(file) = &args.report {
+        let page = report::render(&runs(&rows), &report::About::here(), language);
+        fs::write(file, page).map_err(|error| cannot_write(file, error))?;
+        complain!("{} is written", file.display());
+    }
+    let is_broken = |(_, row): &Row| row.as_ref().is_ok_and(|verdict| !verdict.kept_promise);
+    Ok(ExitCode::from(u8::from(rows.iter().any(is_broken))))
+}
+
+async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<Row>, LabError> {
     let progress = progress(lanes.len());
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows = Vec::new();
     for lane in lanes {
         progress.set_message(lane.label.clone());
         let watch = |arena: &Arena| {
             let done = arena.tally.counts().attempts;
             progress.set_message(format!("{} {done}/{}", lane.label, arena.storm.of()));
         };
-        let outcome = match lane.trial.run(&open.lab, language, watch).await {
+        let outcome = match lane.trial.run(lab, language, watch).await {
             Ok(verdict) => Ok(verdict),
             Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
             Err(error @ LabError::BadOption(_)) => Err(error.to_string()),
-            Err(error) => {
-                progress.finish_and_clear();
-                open.close().await;
-                return Err(CommandError::from(error).into());
-            }
+            Err(error) => return Err(error),
         };
         progress.inc(1);
         rows.push((lane, outcome));
     }
     progress.finish_and_clear();
-    open.close().await;
-    print(&shown(&args, &rows));
-    if let Some(file) = &args.report {
-        let page = report::render(&runs(&rows), &report::About::here(), language);
-        std::fs::write(file, page).map_err(cannot_write(file))?;
-        complain!("{} is written", file.display());
-    }
-    let broken =
-        rows.iter().any(|(_, row)| row.as_ref().is_ok_and(|verdict| !verdict.kept_promise));
-    Ok(if broken { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(rows)
 }
 
 /// Why this cannot be run.
@@ -352,17 +321,6 @@ fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// Makes the file, or says why it cannot be.
-fn writable(file: &Path) -> Result<(), CommandError> {
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
-    opened.map(|_| ()).map_err(cannot_write(file))
-}
-
-fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> CommandError {
-    let action = format!("write {}", file.display());
-    |source| CommandError::Io { action, source }
 }
 
 /// What was run, for the report.
@@ -390,98 +348,29 @@ fn progress(length: usize) -> ProgressBar {
 }
 
 fn shown(args: &RunArgs, rows: &[Row]) -> String {
-    let language = args.output.language();
+    let body = |(lane, outcome): &Row| match outcome {
+        Ok(verdict) => {
+            let mut row = json!(verdict);
+            row["run"] = Value::from(lane.label.clone());
+            row
+        }
+        Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
+    };
+    let bodies: Vec<Value> = rows.iter().map(body).collect();
     if args.output.json {
-        let all = rows.iter().map(|(lane, row)| match row {
-            Ok(verdict) => {
-                let mut row = json!(verdict);
-                row["run"] = Value::from(lane.label.clone());
-                row
-            }
-            Err(why) => json!({"strategy": lane.strategy.id, "not_run": why}),
-        });
-        return in_json(&all.collect::<Vec<_>>());
+        return in_json(&bodies);
     }
-    if args.with_and_without_lock {
-        // Costs instead of harms: the counter lets none happen.
-        let costs = compared(rows, language, &[""], COSTS, |lane| vec![lane.label.clone()]);
-        return format!("{costs}\n{}\n", templates::render("lock_buys", language, &()));
-    }
-    let nodes = u32::try_from(args.nodes).unwrap_or(1);
-    let mut shown = compared(rows, language, &["strategy", "promise"], HARMS, |lane| {
-        vec![lane.strategy.id.to_owned(), in_words(lane.strategy.promise.on(nodes), language)]
+    let (language, nodes) = (args.output.lang, u32::try_from(args.nodes).unwrap_or(1));
+    let lane = |(Lane { strategy, label, .. }, outcome): &Row| {
+        let verdict = outcome.as_ref().ok().map(|verdict| verdict.in_words(language));
+        let promise = in_words(strategy.promise.on(nodes), language);
+        json!({"label": label, "promise": promise, "verdict": verdict})
+    };
+    let about = json!({
+        "rows": bodies,
+        "lanes": rows.iter().map(lane).collect::<Vec<_>>(),
+        "forced": args.option.iter().all(|(name, _)| name != "interleave"),
     });
-    if args.option.iter().all(|(name, _)| name != "interleave") {
-        shown += Words::new(
-            "\nInterleavings were forced: buyers wait for each other, a second once in a sound \
-             strategy. To compare speeds: --option interleave=off\n",
-            "\n交错是强制的：买家会互相等待，可靠的策略也会为此付出一次约一秒。比较速度请用：\
-             --option interleave=off\n",
-        )
-        .say(language);
-    }
-    // One strategy is one lesson: say it.
-    if let [(_, Ok(verdict))] = rows {
-        shown += &format!("\n{}\n", verdict.explanation);
-        for (note, count) in &verdict.notes {
-            shown += &format!("  {count} x {note}\n");
-        }
-    }
-    shown
-}
-
-/// A column of figures.
-type Column = (&'static str, fn(&Verdict) -> String);
-
-const SOLD: Column = ("sold", |verdict| verdict.sold.to_string());
-const OVERSOLD: Column = ("oversold", |verdict| verdict.oversold.to_string());
-const CONTENDED: Column = ("contended", |verdict| verdict.contended.to_string());
-const RATE: Column = ("attempts/s", |verdict| format!("{:.0}", verdict.throughput_per_s));
-const P99: Column = ("p99 ms", |verdict| format!("{:.1}", verdict.latency_ms.p99));
-const HARMS: &[Column] = &[
-    SOLD,
-    OVERSOLD,
-    ("undersold", |verdict| verdict.undersold.to_string()),
-    ("duplicates", |verdict| verdict.duplicates.to_string()),
-    CONTENDED,
-    ("failed", |verdict| verdict.failed.to_string()),
-    RATE,
-    P99,
-];
-const COSTS: &[Column] = &[
-    SOLD,
-    OVERSOLD,
-    CONTENDED,
-    ("let through", |verdict| {
-        verdict.notes.get("let through to the counter").unwrap_or(&0).to_string()
-    }),
-    ("Redis each", |verdict| format!("{:.2}", verdict.round_trips.redis)),
-    RATE,
-    P99,
-];
-
-/// A line for each lane: what it is, its figures, its verdict.
-fn compared(
-    rows: &[Row],
-    language: Language,
-    heads: &[&str],
-    columns: &[Column],
-    lane_in_words: impl Fn(&Lane) -> Vec<String>,
-) -> String {
-    let heads = heads.iter().chain(columns.iter().map(|(head, _)| head)).chain(&["verdict"]);
-    let mut lines = vec![heads.map(|head| (*head).to_owned()).collect::<Vec<_>>()];
-    let mut left = vec![lines[0].len() - 1];
-    for (lane, row) in rows {
-        let mut cells = lane_in_words(lane);
-        left.extend(0..cells.len());
-        match row {
-            Err(why) => cells.push(format!("not run: {why}")),
-            Ok(verdict) => {
-                cells.extend(columns.iter().map(|(_, figure)| figure(verdict)));
-                cells.push(verdict.in_words(language));
-            }
-        }
-        lines.push(cells);
-    }
-    table(&lines, &left)
+    let template = if args.with_and_without_lock { "lock_buys.txt" } else { "run.txt" };
+    args.output.shown(&about, template)
 }

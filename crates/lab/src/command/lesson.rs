@@ -1,14 +1,15 @@
 //! The lock theatre without a browser.
 
-use super::{CommandError, OpenLab, Output, in_json, option};
+use super::{CommandError, OpenLab, Output, in_json, option, refused};
 use crate::{
+    Lab,
     lessons::{
         self, LESSONS,
         lesson::Lesson,
         terminal::{self as drawing, Style},
     },
     strategy::Language,
-    terminal::{complain, print},
+    terminal::print,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
@@ -44,50 +45,27 @@ fn lesson() -> impl clap::builder::TypedValueParser<Value = &'static Lesson> {
         .try_map(|id| lessons::find(&id).ok_or("no such lesson"))
 }
 
-/// `open` makes the lab, once it is known that one is needed.
+/// `open` makes the lab, once it is known that one is needed. Exits 0 when a lesson was played,
+/// whatever it showed.
 pub async fn run<S: Args, E: From<CommandError>>(
     command: LessonCommand<S>,
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     match command {
         LessonCommand::List { output } => {
-            let lessons = lessons::list(None, output.language());
-            if output.json {
-                print(&in_json(&lessons));
-            } else {
-                print(&drawing::list(&lessons, style(output.language())));
-            }
-            Ok(ExitCode::SUCCESS)
+            let lessons = lessons::list(None, output.lang);
+            let words = || drawing::list(&lessons, style(output.lang));
+            print(&if output.json { in_json(&lessons) } else { words() });
         }
         LessonCommand::Play { lesson, option, output, store } => {
-            play(lesson, option, &output, async || open(&store).await).await
-        }
-    }
-}
-
-/// Exits 0 when it was played, whatever it showed; 2 if it could not be.
-async fn play<E: From<CommandError>>(
-    lesson: &'static Lesson,
-    options: Vec<(String, String)>,
-    output: &Output,
-    open: impl AsyncFnOnce() -> Result<OpenLab, E>,
-) -> Result<ExitCode, E> {
-    let options: Map<String, Value> =
-        options.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
-    // A slip of the hand is told before any server is started.
-    if let Err(refusal) = lesson.read_options(&options) {
-        complain!("flash-sale: {refusal}");
-        return Ok(ExitCode::from(2));
-    }
-    let open = open().await?;
-    let played = open.lab.theatre.play(lesson.id, &options, None).await;
-    open.close().await;
-    match played {
-        Ok(timeline) if output.json => print(&in_json(&timeline.body(output.language()))),
-        Ok(timeline) => print(&drawing::play(&timeline, style(output.language()))),
-        Err(error) => {
-            complain!("flash-sale: {error}");
-            return Ok(ExitCode::from(2));
+            let options = option.into_iter().map(|(name, value)| (name, Value::from(value)));
+            let options: Map<String, Value> = options.collect();
+            // A slip of the hand is told before any server is started.
+            lesson.read_options(&options).map_err(refused)?;
+            let play = async |lab: &Lab| lab.theatre.play(lesson.id, &options, None).await;
+            let timeline = open(&store).await?.with(play).await.map_err(refused)?;
+            let words = || drawing::play(&timeline, style(output.lang));
+            print(&if output.json { in_json(&timeline.body(output.lang)) } else { words() });
         }
     }
     Ok(ExitCode::SUCCESS)

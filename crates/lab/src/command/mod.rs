@@ -5,9 +5,9 @@ pub mod lab;
 pub mod lesson;
 pub mod new;
 
-use super::{Lab, LabError, strategy::Language, terminal::width_of};
+use super::{Lab, strategy::Language, templates};
 use clap::Args;
-use std::{io, pin::Pin};
+use std::{fmt::Display, pin::Pin};
 
 /// A lab of one command alone.
 pub struct OpenLab {
@@ -17,19 +17,22 @@ pub struct OpenLab {
 }
 
 impl OpenLab {
-    async fn close(self) {
+    /// Works in the lab, and closes it.
+    async fn with<T>(self, work: impl AsyncFnOnce(&Lab) -> T) -> T {
+        let done = work(&self.lab).await;
         self.lab.close().await;
         self.stores.await;
+        done
     }
 }
 
 /// Why a command could not be done.
 #[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    #[error("{0}")]
-    Lab(#[from] LabError),
-    #[error("cannot {action}: {source}")]
-    Io { action: String, source: io::Error },
+#[error("{0}")]
+pub struct CommandError(String);
+
+fn refused(why: impl Display) -> CommandError {
+    CommandError(why.to_string())
 }
 
 /// How to say it.
@@ -44,8 +47,13 @@ pub struct Output {
 }
 
 impl Output {
-    fn language(&self) -> Language {
-        self.lang
+    /// In JSON, or laid out by this template.
+    fn shown(&self, body: &impl serde::Serialize, template: &str) -> String {
+        if self.json {
+            return in_json(body);
+        }
+        let words = templates::render(template, self.lang, body);
+        format!("{}\n", words.trim_end())
     }
 }
 
@@ -64,26 +72,6 @@ fn in_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// Columns as wide as what is in them, these to the left, the others to the right. A row may end
-/// early, with a cell of any length.
-pub fn table<R: AsRef<[String]>>(rows: &[R], left: &[usize]) -> String {
-    let columns = rows.first().map_or(0, |row| row.as_ref().len());
-    let full = || rows.iter().map(AsRef::as_ref).filter(|row| row.len() == columns);
-    let width = |at: usize| full().map(|row| width_of(&row[at])).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.as_ref().iter().enumerate().map(|(at, cell)| {
-            let room = widths.get(at).copied().unwrap_or(0);
-            let gap = " ".repeat(room.saturating_sub(width_of(cell)));
-            if left.contains(&at) { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,13 +82,5 @@ mod tests {
         assert!(option("a").is_err());
         assert_eq!(language("zh"), Ok(Language::Zh));
         assert!(language("fr").is_err());
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
-        let rows =
-            ["id,n", "long one,7", "x"].map(|row| row.split(',').map(str::to_owned).collect());
-        let rows: [Vec<String>; 3] = rows;
-        assert_eq!(table(&rows, &[0]), "id        n\nlong one  7\nx\n");
     }
 }

@@ -1,34 +1,23 @@
 //! `flash-sale lab new NAME`: the file of a strategy of one's own, and its place in the registry.
 
-use crate::{
-    strategies,
-    terminal::{complain, print},
-};
+use super::{CommandError, refused};
+use crate::strategies;
 use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 const TEMPLATE: &str = include_str!("../strategies/own/example.rs");
 const REGISTRY: &str = include_str!("../strategies/own.rs");
 const FOLDER: &str = "crates/lab/src/strategies/own";
 
-pub fn run(name: &str) -> ExitCode {
-    let here = std::env::current_dir().map_err(|error| error.to_string());
-    match here.and_then(|here| create(name, &here)) {
-        Ok(file) => {
-            let file = file.display();
-            let next = format!("cargo run --no-default-features -- lab grade {name}");
-            print(&format!("{file} is written. It oversells.\n{next}\n"));
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            complain!("flash-sale: {why}");
-            ExitCode::from(2)
-        }
-    }
+/// Says what to do next.
+pub fn run(name: &str) -> Result<String, CommandError> {
+    let here = std::env::current_dir().map_err(refused)?;
+    let file = create(name, &here).map_err(refused)?;
+    let next = format!("cargo run --no-default-features -- lab grade {name}");
+    Ok(format!("{} is written. It oversells.\n{next}\n", file.display()))
 }
 
 /// Writes the file, in the checkout that this folder belongs to.

@@ -5,15 +5,9 @@ use super::{
     lesson::{Actor, Part},
     timeline::Timeline,
 };
-use crate::{
-    command::table, order_numbers::SectionBody, strategy::Language, templates::render,
-    terminal::wrapped,
-};
+use crate::{strategy::Language, templates::render};
 use serde::Serialize;
-use serde_json::{Value, json};
-use std::fmt::Write;
-
-const WIDTH: usize = 100;
+use serde_json::json;
 
 /// How to write: in colours only where somebody sees them.
 #[derive(Debug, Clone, Copy)]
@@ -83,29 +77,4 @@ pub fn play(timeline: &Timeline, style: Style) -> String {
         "why": timeline.recorded.map(|why| why.say(language)),
     });
     page("lesson.txt", style, shown)
-}
-
-/// Words and tables, as in the lesson on order numbers.
-pub fn sections(sections: &[SectionBody]) -> String {
-    let mut text = String::new();
-    for section in sections {
-        let _ = writeln!(text, "{}", section.title);
-        let head = section.columns.iter().flatten().map(|title| (*title).to_owned());
-        let cells = |row: &Vec<Value>| -> Vec<String> {
-            let shown =
-                row.iter().map(|cell| cell.as_str().map_or(cell.to_string(), str::to_owned));
-            shown.collect()
-        };
-        let rows = section.rows.iter().flatten().map(cells);
-        let rows: Vec<Vec<String>> = [head.collect()].into_iter().chain(rows).collect();
-        let left: Vec<usize> = (0..rows[0].len()).collect();
-        let table = table(&rows, &left);
-        let words = wrapped(&section.text, WIDTH - 2).into_iter();
-        let code = section.code.map(str::to_owned);
-        for line in words.chain(table.lines().map(str::to_owned)).chain(code) {
-            let _ = writeln!(text, "  {line}");
-        }
-        text.push('\n');
-    }
-    text
 }

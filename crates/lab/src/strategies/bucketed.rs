@@ -29,10 +29,10 @@ impl Sell for Node {
         if buckets.iter().all(|(_, empty)| empty.load(Relaxed)) {
             return Ok(Outcome::SoldOut); // nobody has to be asked
         }
-        let home = buyer.hash() as usize % buckets.len();
+        let home = hash_of(&buyer.name) as usize % buckets.len();
         let (units, buyers) = (&buckets[home].0, format!("{}:buyers", buckets[home].0));
         let reserve = RESERVE.on(&[units, &buyers]).arg(&buyer.name).arg(stand.per_user_limit());
-        let reserved: i32 = stand.line().send(&reserve).await?;
+        let reserved: i32 = stand.line.send(&reserve).await?;
         if reserved == 2 {
             return Ok(Outcome::Duplicate);
         }
@@ -61,7 +61,7 @@ impl Node {
         let others = buckets[home..].iter().chain(&buckets[..home]);
         for (units, empty) in others.filter(|(_, empty)| !empty.load(Relaxed)) {
             //= CURE ask every bucket that may have one; units never come back to an empty one
-            if stand.line().send(&BORROW.on(&[units])).await? {
+            if stand.line.send(&BORROW.on(&[units])).await? {
                 return Ok(true);
             }
             empty.store(true, Relaxed);

@@ -26,7 +26,7 @@ pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
 impl Sell for Node {
     async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
-        match stand.line().send(&decide.arg(stand.per_user_limit())).await? {
+        match stand.line.send(&decide.arg(stand.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),

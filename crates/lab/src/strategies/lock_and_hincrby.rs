@@ -9,7 +9,7 @@ pub struct Node {
 }
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let lock = TokenLock::new(stand.line().clone(), stand.millis("lease_ms"));
+    let lock = TokenLock::new(stand.line.clone(), stand.millis("lease_ms"));
     let sale = stand.key("sale");
     let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
     Ok(Node { lock, sale })

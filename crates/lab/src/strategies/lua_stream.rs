@@ -1,22 +1,21 @@
 //! `lua-stream`: the production path itself, not a copy of it.
 
 use crate::{
-    meter::Meter,
     prelude::*,
     real_shop::{Premises, RealServer, schema_of, user_of},
 };
-use std::sync::Arc;
+use locks::wire::Meter;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub struct Node {
     /// A shop and all its loops, as `flash-sale serve` runs them.
     server: Box<dyn RealServer>,
-    meter: Arc<Meter>,
+    meter: Meter,
     _place: OwnedSemaphorePermit,
 }
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let servers = stand.servers();
+    let servers = &stand.shared.servers;
     let place = servers.production_node()?;
     let premises = Premises {
         postgres: servers.postgres.clone(),
@@ -27,7 +26,7 @@ pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
         per_user_limit: stand.per_user_limit(),
     };
     let server = servers.shop.open(premises).await?;
-    Ok(Node { server, meter: stand.meter().clone(), _place: place })
+    Ok(Node { server, meter: stand.shared.meter.clone(), _place: place })
 }
 
 impl Sell for Node {
@@ -65,10 +64,7 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[show(
         "crash",
         Holds,
-        SMALL
-            .nodes(3)
-            .duplicates_percent(100)
-            .options(&[("crash_at", "accepted"), ("crash_node", "2")]),
+        SMALL.nodes(3).double_clicks().options(&[("crash_at", "accepted"), ("crash_node", "2")]),
     )],
     ..Strategy::PLAIN
 };

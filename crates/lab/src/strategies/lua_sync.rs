@@ -19,7 +19,7 @@ impl Sell for Node {
     async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
-        match stand.line().send(&decide.arg(stand.per_user_limit())).await? {
+        match stand.line.send(&decide.arg(stand.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
@@ -38,7 +38,7 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     crash_points: &["the script has decided"],
     demonstrations: &[
-        show("three-nodes", Holds, SMALL.nodes(3).duplicates_percent(100)),
+        show("three-nodes", Holds, SMALL.nodes(3).double_clicks()),
         show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
     ],
     scripts: &[script!("decide.lua")],

@@ -14,7 +14,7 @@ pub struct Node {
 }
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { own: stand.own_pool(2)?, warm: OnceCell::new() })
+    Ok(Node { own: stand.shared.servers.own_pool(2)?, warm: OnceCell::new() })
 }
 
 impl Sell for Node {

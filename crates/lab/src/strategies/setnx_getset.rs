@@ -9,8 +9,8 @@ pub struct Node {
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let clock = Clock::default();
-    clock.set_offset_ms(stand.whole("clock_skew_ms") * i64::from(stand.node()));
-    Ok(Node { lock: SetnxGetset::new(stand.line().clone(), stand.millis("lease_ms"), clock) })
+    clock.set_offset_ms(stand.whole("clock_skew_ms") * i64::from(stand.node));
+    Ok(Node { lock: SetnxGetset::new(stand.line.clone(), stand.millis("lease_ms"), clock) })
 }
 
 impl Sell for Node {

@@ -60,7 +60,7 @@ impl Sell for Node {
 
 /// How many units this node is dealt.
 fn share(stand: &Stand) -> i32 {
-    let (node, nodes) = (stand.node() as i32, stand.nodes() as i32);
+    let (node, nodes) = (stand.node as i32, stand.shared.definition.nodes as i32);
     let even = |units: i32, node: i32, nodes: i32| units / nodes + i32::from(node < units % nodes);
     let rest = stand.stock() / 5;
     match stand.choice("shares") {

@@ -62,7 +62,7 @@ pub const STRATEGY: Strategy = Strategy {
     crash_points: &["a request is in hand"],
     demonstrations: &[
         show("crash", Fails, SMALL.concurrency(8).options(CRASH)),
-        show("three-nodes", Holds, SMALL.nodes(3).duplicates_percent(100)),
+        show("three-nodes", Holds, SMALL.nodes(3).double_clicks()),
     ],
     ..Strategy::PLAIN
 };

@@ -12,7 +12,7 @@ pub struct Node {
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
     let (tokens, buyers) = (stand.key("tokens"), stand.key("buyers"));
     let fill = FILL.on(&[&tokens, &stand.key("filled")]).arg(stand.stock());
-    let _: u32 = stand.line().send(&fill).await?;
+    let _: u32 = stand.line.send(&fill).await?;
     Ok(Node { tokens, buyers })
 }
 
@@ -61,6 +61,6 @@ pub const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
-const CLICKS: Scenario = SMALL.stock(4).buyers(4).concurrency(1).duplicates_percent(100);
+const CLICKS: Scenario = SMALL.stock(4).buyers(4).concurrency(1).double_clicks();
 const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

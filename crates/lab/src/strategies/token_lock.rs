@@ -8,7 +8,7 @@ pub struct Node {
 }
 
 pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: TokenLock::new(stand.line().clone(), stand.millis("lease_ms")) })
+    Ok(Node { lock: TokenLock::new(stand.line.clone(), stand.millis("lease_ms")) })
 }
 
 impl Sell for Node {

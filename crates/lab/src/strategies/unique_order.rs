@@ -53,4 +53,4 @@ pub const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
-const CLICK_TWICE: Scenario = SMALL.buyers(5).duplicates_percent(100);
+const CLICK_TWICE: Scenario = SMALL.buyers(5).double_clicks();

@@ -28,7 +28,7 @@ impl Node {
     async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // An error drops the connection, and its WATCH with it.
-        let redis = idle().pop().unwrap_or_else(|| stand.line().another_connection());
+        let redis = idle().pop().unwrap_or_else(|| stand.line.another_connection());
         let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
         let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
         let known: bool = redis.send(cmd("SISMEMBER").arg(&self.buyers).arg(&buyer.name)).await?;

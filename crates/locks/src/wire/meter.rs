@@ -29,7 +29,7 @@ pub struct RoundTrips {
 }
 
 /// Whose round trips.
-pub(crate) type Server = fn(&mut RoundTrips) -> &mut u64;
+pub type Server = fn(&mut RoundTrips) -> &mut u64;
 
 impl RoundTrips {
     pub fn total(self) -> u64 {
@@ -66,8 +66,17 @@ impl Meter {
         self.counts().lines.clone()
     }
 
-    pub(crate) fn count(&self, server: Server, at: &'static Location<'static>) {
+    /// Notes a round trip to this server, from this line.
+    pub fn count(&self, server: Server, at: &'static Location<'static>) {
         self.passed(at);
         *server(&mut self.counts().trips) += 1;
+    }
+
+    /// Adds what something has counted for itself.
+    pub fn add(&self, more: RoundTrips) {
+        let trips = &mut self.counts().trips;
+        trips.redis += more.redis;
+        trips.postgres += more.postgres;
+        trips.zookeeper += more.zookeeper;
     }
 }

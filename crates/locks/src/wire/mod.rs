@@ -19,7 +19,7 @@ mod wakeups;
 mod zoo;
 
 pub use self::redis::Line;
-pub use meter::{Meter, RoundTrips};
+pub use meter::{Meter, RoundTrips, Server};
 pub use script::{LuaScript, Request, ScriptCall};
 pub use sql::{Binding, Sql, SqlTransaction};
 pub use tap::{Clock, Reply, Sent, Tapped, Verdict, Watcher, millis};
