@@ -12,11 +12,12 @@
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::{Request, request::Parts};
 use axum::{body::Body, response::IntoResponse};
-use flash_sale::access::{bots::Bots, waiting_room::WaitingRooms};
 use flash_sale::admission::{AdmissionSettings, ids, refusals};
 use flash_sale::domain::UserId;
 use flash_sale::domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale, SaleId};
-use flash_sale::http::{HttpState, error::of_refusal, extract::RetryKey, orders::accepted};
+use flash_sale::http::{
+    AccessPolicies, Draining, HttpState, error::of_refusal, extract::RetryKey, orders::accepted,
+};
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Snapshot};
 use flash_sale::redis::{Keys, Redis};
 use flash_sale::telemetry::instruments::Metrics;
@@ -194,27 +195,15 @@ fn request_sold_out(times: usize) {
     let tokens = TokenSigner::new(SECRET).expect("a long secret");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
-    let draining = CancellationToken::new();
     let state = HttpState {
-        rooms: Arc::new(WaitingRooms::new(
-            services.catalog.clone(),
-            services.admission.clone(),
-            tokens.signed_tokens(),
-        )),
-        bots: Arc::new(Bots::new(services.catalog.clone(), tokens.signed_tokens(), None)),
-        catalog: services.catalog,
-        admission: services.admission,
-        orders: services.orders,
-        payments: services.payments,
-        auditor: services.auditor,
-        health: services.health,
+        access: Arc::new(AccessPolicies::new(&services, &tokens, None)),
+        services,
         tokens: Arc::new(tokens),
         admin: None,
         limits: None,
         metrics: Arc::new(String::new),
-        streams: Streams::new(false, draining.clone()),
-        draining,
-        drain_announced: Arc::default(),
+        streams: Streams::new(false, CancellationToken::new()),
+        draining: Draining::default(),
         trust_proxy: ProxyTrust::Nobody,
         lab: LabState::default(),
     };

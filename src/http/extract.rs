@@ -31,7 +31,7 @@ impl FromRequestParts<App> for Shopper {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let verify = |token: &str| app.tokens.verify(token, app.catalog.now());
+        let verify = |token: &str| app.tokens.verify(token, app.services.catalog.now());
         // A header takes precedence over a cookie.
         let identity = if parts.headers.contains_key(AUTHORIZATION) {
             bearer(&parts.headers).and_then(verify)
@@ -67,7 +67,7 @@ impl FromRequestParts<App> for PacedShopper {
         if let Some(limits) = &app.limits {
             limits.check_user(user_id)?;
         }
-        if let Some(shared) = &app.bots.limits {
+        if let Some(shared) = &app.access.bots.limits {
             let address = address_of(parts, app).to_string();
             // Boxed to keep the hot future small.
             let checked = Box::pin(shared.check(user_id, address)).await;
@@ -275,7 +275,7 @@ mod tests {
         // As if this machine's clock were a day behind Redis', and then a day ahead of it.
         for (days, expected) in [(1, Err("unauthenticated")), (-1, Ok(user))] {
             let redis_ms = (wall + Duration::days(days)).unix_timestamp() * 1_000;
-            app.catalog.cache.clock.read(redis_ms, std::time::Instant::now());
+            app.services.catalog.cache.clock.read(redis_ms, std::time::Instant::now());
             assert_eq!(ask().await, expected, "{days}");
         }
     }
