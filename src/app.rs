@@ -352,7 +352,7 @@ fn http_state(running: &Running, front: Front, draining: CancellationToken) -> H
     if let Some(lab) = &lab {
         tasks.spawn("lab", lab, |lab, task| lab.upkeep(task.stop));
     }
-    let redis = &services.catalog.redis;
+    let redis = &services.databases.redis;
     let shared = |away| SharedLimits::new(redis.clone(), Quotas::default(), away);
     let shared_limits = front.shared_limits.map(shared);
     let access = AccessPolicies::new(&services, &front.tokens, shared_limits);

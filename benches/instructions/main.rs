@@ -21,7 +21,9 @@ use flash_sale::http::{
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Snapshot};
 use flash_sale::redis::{Keys, Redis};
 use flash_sale::telemetry::instruments::Metrics;
-use flash_sale::{auth::TokenSigner, catalog::cache::SaleCache, config::ProxyTrust};
+use flash_sale::{
+    auth::TokenSigner, catalog::cache::SaleCache, config::ProxyTrust, databases::Databases,
+};
 use flash_sale::{fail_point::FailPoints, order_log::AcceptedBatch};
 use flash_sale::{payments::provider::SimulatedPayments, services::Services};
 use futures_util::FutureExt;
@@ -183,11 +185,12 @@ fn request_sold_out(times: usize) {
     let _inside = runtime.enter();
     let redis = Redis::new("redis://127.0.0.1:1", "").expect("an address");
     let services = Services::new(
-        flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
-        Arc::new(redis),
+        Databases {
+            postgres: flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
+            redis: Arc::new(redis),
+        },
         Arc::new(SimulatedPayments),
-        tokio::sync::mpsc::channel(1).0,
-        AdmissionSettings { high_water: 1, batch_limit: 1, own_writer: false },
+        AdmissionSettings { high_water: 1, batch_limit: 1, handoff: None },
         Metrics::published(),
         FailPoints::default(),
     );

@@ -8,7 +8,6 @@ use super::error::{
     CHALLENGE_FAILED, CHALLENGE_REQUIRED, PASS_EXPIRED, PASS_INVALID, PASS_REQUIRED, Problem,
     about,
 };
-use super::state::App;
 use crate::access::bots::limits::SharedLimits;
 use crate::access::bots::work::BadSolution;
 use crate::access::bots::{Bots, WorkError};
@@ -22,32 +21,14 @@ use crate::catalog::Catalog;
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{AccessPolicy, IdempotencyKey, PurchaseResult, SaleId, UserId};
 use crate::services::Services;
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
-use std::convert::Infallible;
 use std::sync::Arc;
 
-/// The credentials of a request, parsed only if a sale might ask for them.
-pub struct MaybeCredentials(pub Option<Credentials>);
-
+/// The credentials of a request.
 pub struct Credentials {
     admission: Option<HeaderValue>,
     pass: Option<HeaderValue>,
     solution: Option<HeaderValue>,
-}
-
-impl FromRequestParts<App> for MaybeCredentials {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
-        let credentials = app.services.catalog.cache.asks_for_access().then(|| Credentials {
-            admission: only(&parts.headers, "admission-token"),
-            pass: only(&parts.headers, "purchase-pass"),
-            solution: only(&parts.headers, "challenge-solution"),
-        });
-        Ok(Self(credentials))
-    }
 }
 
 /// The value of a header that occurs once; two values count as a forged one.
@@ -65,6 +46,14 @@ fn text(value: &HeaderValue) -> &str {
 }
 
 impl Credentials {
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self {
+            admission: only(headers, "admission-token"),
+            pass: only(headers, "purchase-pass"),
+            solution: only(headers, "challenge-solution"),
+        }
+    }
+
     /// The first required credential that is missing.
     fn missing(&self, access_policy: &AccessPolicy) -> Option<Problem> {
         let (has_room, work) = (access_policy.room().is_some(), needs_work(access_policy));
@@ -100,8 +89,15 @@ pub struct AccessPolicies {
 impl AccessPolicies {
     pub fn new(services: &Services, tokens: &TokenSigner, limits: Option<SharedLimits>) -> Self {
         let (catalog, admission) = (services.catalog.clone(), services.admission.clone());
-        let rooms = WaitingRooms::new(catalog.clone(), admission.clone(), tokens.signed_tokens());
-        let bots = Bots::new(catalog.clone(), tokens.signed_tokens(), limits);
+        let redis = &services.databases.redis;
+        let rooms = WaitingRooms::new(
+            catalog.clone(),
+            admission.clone(),
+            redis.clone(),
+            services.fail_points.clone(),
+            tokens.signed_tokens(),
+        );
+        let bots = Bots::new(catalog.clone(), redis.clone(), tokens.signed_tokens(), limits);
         Self { catalog, admission, rooms: Arc::new(rooms), bots: Arc::new(bots) }
     }
 

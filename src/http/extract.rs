@@ -3,6 +3,7 @@
 //! Extractors run in the order of a handler's arguments, and the first refusal is the answer. So
 //! handlers that take [`Shopper`] or [`Admin`] first tell unauthenticated callers nothing else.
 
+use super::access_policy::Credentials;
 use super::error::{Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED};
 use super::limits::{ADDRESS, USER};
 use super::state::App;
@@ -142,6 +143,18 @@ pub fn page(
         return Err(Problem::invalid(format!("limit: must be from 1 to {most}")));
     }
     Ok(Page { limit, after })
+}
+
+/// Access credentials, read only if a sale might ask for them.
+pub struct MaybeCredentials(pub Option<Credentials>);
+
+impl FromRequestParts<App> for MaybeCredentials {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let asked_for = app.services.catalog.cache.asks_for_access();
+        Ok(Self(asked_for.then(|| Credentials::of(&parts.headers))))
+    }
 }
 
 /// `Idempotency-Key`, if there is one.

@@ -127,6 +127,7 @@ pub mod testing {
     use crate::{
         admission::AdmissionSettings,
         auth::{AdminToken, TokenSigner},
+        databases::Databases,
         payments::provider::SimulatedPayments,
         services::Services,
         telemetry::instruments::Metrics,
@@ -147,14 +148,12 @@ pub mod testing {
     pub const ADMIN: &str = "open sesame";
 
     fn services() -> Services {
-        let settings = AdmissionSettings { high_water: 1, batch_limit: 1, own_writer: false };
+        let settings = AdmissionSettings { high_water: 1, batch_limit: 1, handoff: None };
         let postgres = crate::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1);
         let redis = crate::redis::Redis::new("redis://127.0.0.1:1", "").expect("an address");
         Services::new(
-            postgres,
-            Arc::new(redis),
+            Databases { postgres, redis: Arc::new(redis) },
             Arc::new(SimulatedPayments),
-            tokio::sync::mpsc::channel(1).0,
             settings,
             Metrics::unpublished(),
             crate::fail_point::FailPoints::default(),

@@ -1,8 +1,8 @@
 //! Purchases and orders.
 
-use super::access_policy::{AccessPolicies, MaybeCredentials};
+use super::access_policy::AccessPolicies;
 use super::error::{HttpResult, of_refusal};
-use super::extract::{Id, PacedShopper, Params, RetryKey, Shopper, page};
+use super::extract::{Id, MaybeCredentials, PacedShopper, Params, RetryKey, Shopper, page};
 use super::openapi::refusals;
 use crate::admission::Admission;
 use crate::catalog::Catalog;

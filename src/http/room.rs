@@ -1,11 +1,11 @@
 //! The waiting room: joining it, reading a place, following it.
 
-use super::access_policy::{AccessPolicies, MaybeCredentials};
+use super::access_policy::AccessPolicies;
 use super::error::{
     ENDED, HttpResult, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
     WAITING_ROOM_NOT_OPEN, not_before,
 };
-use super::extract::{Caller, Id, PacedShopper, Shopper};
+use super::extract::{Caller, Id, MaybeCredentials, PacedShopper, Shopper};
 use super::openapi::refusals;
 use crate::access::waiting_room::view::{Standing, View};
 use crate::access::waiting_room::{Place, RoomError, WaitingRooms};

@@ -146,7 +146,7 @@ impl RealServer for Server {
     }
 
     fn round_trips(&self) -> (u64, u64) {
-        let sent = &self.services.orders.round_trips;
+        let sent = &self.services.metrics.round_trips;
         (sent.redis.swap(0, Relaxed), sent.postgres.swap(0, Relaxed))
     }
 }

@@ -59,7 +59,7 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
         (last.elapsed() > log_recovery::GRACE + Duration::from_millis(200)).then_some(())
     });
     services.orders.set_oldest_in_hand(0);
-    let asked = || services.orders.round_trips.postgres.load(Relaxed);
+    let asked = || services.metrics.round_trips.postgres.load(Relaxed);
     let before = asked();
     assert_eq!(services.orders.recover_step().await.expect("a pass"), SALES);
     let round_trips = asked() - before;
@@ -86,7 +86,7 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
         ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
     };
     let break_sale = async |sale: &str| {
-        let keys = &app.services.catalog.redis.keys;
+        let keys = &app.services.databases.redis.keys;
         let state = keys.state(sale.parse().expect("an id"));
         let () = app.redis().await.hset(state, "epoch", 7).await.expect("HSET");
     };
