@@ -8,6 +8,7 @@ WORKDIR /build
 # manifest or the lock file changes. Every target that the manifest names needs a stand-in.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/embedded/Cargo.toml crates/embedded/
+COPY crates/judge/Cargo.toml crates/judge/
 COPY crates/lab/Cargo.toml crates/lab/
 COPY crates/locks/Cargo.toml crates/locks/
 COPY crates/stores/Cargo.toml crates/stores/

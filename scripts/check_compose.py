@@ -180,9 +180,14 @@ def check_dockerfile(program):
             for name in re.findall(r"(\w+)=", rest):
                 program.check_setting("Dockerfile", name)
     must(re.search(r"^USER (?!0|root)\w+", text, re.MULTILINE), "Dockerfile: the program must not run as root")
+    dependencies = text.split("cargo build")[0]
     manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
     for path in re.findall(r'^path = "(.+)"', manifest, re.MULTILINE):
-        must(path in text, f"Dockerfile: Cargo.toml names {path}, which has no stand-in in the dependencies' layer")
+        must(path in dependencies, f"Dockerfile: {path} has no stand-in in the dependencies' layer")
+    for crate in sorted((ROOT / "crates").glob("*/Cargo.toml")):
+        path = crate.relative_to(ROOT)
+        copied = f"COPY {path} {path.parent}/\n" in dependencies
+        must(copied, f"Dockerfile: {path} is not copied into the dependencies' layer")
 
 
 def check_env_example(program):

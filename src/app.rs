@@ -2,14 +2,13 @@
 //!
 //! The caller passes the listener and the shutdown signal, so a test owns both.
 
-use crate::access::bots::Bots;
 use crate::access::bots::limits::{Quotas, SharedLimits, WhenAway};
 use crate::access::waiting_room::WaitingRooms;
 use crate::auth::{AdminToken, TokenSigner};
 use crate::config::{ProxyTrust, StoreSettings};
 use crate::error::ServiceError;
 use crate::fail_point::Unknown;
-use crate::http::{self, ConnectionLimits, HttpState, Limits};
+use crate::http::{self, AccessPolicies, ConnectionLimits, Draining, HttpState, Limits};
 use crate::in_lab::ThisShop;
 use crate::postgres::{self, Pool, SchemaError};
 use crate::redis::Redis;
@@ -27,7 +26,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -311,7 +309,7 @@ pub async fn serve(
     let drain_notice = front.drain_notice;
     let own_port = listener.local_addr().map_or(0, |address| address.port());
     let state = http_state(&running, front, draining.clone(), own_port);
-    let (drain_announced, lab) = (state.drain_announced.clone(), state.lab.lab.clone());
+    let (announced, lab) = (state.draining.clone(), state.lab.lab.clone());
     let (router, until) = (http::router(state), draining.clone());
     let server = http::server::serve(listener, router, connections, until, REQUESTS_GRACE);
     let mut server = tokio::spawn(server);
@@ -323,7 +321,7 @@ pub async fn serve(
             return Err(AppError::io("serve")(io::Error::other("the server ended by itself")));
         }
     }
-    drain_announced.store(true, Relaxed);
+    announced.announce();
     if !drain_notice.is_zero() {
         tracing::info!(notice = ?drain_notice, "draining: still serving, no longer ready");
         tokio::time::sleep(drain_notice).await;
@@ -360,32 +358,22 @@ fn http_state(
     if let Some(lab) = &lab {
         tasks.spawn("lab", lab, |lab, task| lab.upkeep(task.stop));
     }
-    let (catalog, signed_tokens) = (services.catalog, || front.tokens.signed_tokens());
-    let admission = services.admission;
-    let rooms = WaitingRooms::new(catalog.clone(), admission.clone(), signed_tokens());
-    let rooms = Arc::new(rooms);
-    tasks.spawn("waiting rooms", &rooms, WaitingRooms::run);
-    let shared = |away| SharedLimits::new(catalog.redis.clone(), Quotas::default(), away);
+    let redis = &services.databases.redis;
+    let shared = |away| SharedLimits::new(redis.clone(), Quotas::default(), away);
     let shared_limits = front.shared_limits.map(shared);
-    let bots = Bots::new(catalog.clone(), signed_tokens(), shared_limits);
-    let streams = Streams::new(front.rate_limit, draining.clone());
+    let access = AccessPolicies::new(&services, &front.tokens, shared_limits);
+    tasks.spawn("waiting rooms", &access.rooms, WaitingRooms::run);
+    let streams = Streams::new(front.rate_limit, draining);
     let metrics = telemetry::metrics();
     HttpState {
-        catalog,
-        admission,
-        orders: services.orders,
-        payments: services.payments,
-        auditor: services.auditor,
-        health: services.health,
-        rooms,
-        bots: Arc::new(bots),
+        services,
+        access: Arc::new(access),
         tokens: Arc::new(front.tokens),
         admin: front.admin,
         limits,
         metrics: Arc::new(move || metrics.render()),
         streams: streams.clone(),
-        draining,
-        drain_announced: Arc::default(),
+        draining: Draining::default(),
         trust_proxy: front.trust_proxy,
         lab: LabState {
             lab,

@@ -52,6 +52,9 @@ pub mod tasks;
 /// Service errors; they know nothing of HTTP.
 pub mod error;
 
+/// The two databases of a shop, for the services.
+pub mod databases;
+
 /// Redis: connections, keys, and the function library with its typed wrappers.
 pub mod redis;
 

@@ -10,14 +10,16 @@
 //! | [`refresh`] | refreshes the cache and notifies subscribers |
 //! | [`rebuild`] | rebuilds Redis after a loss, a restart or a failover |
 //! | [`eviction`] | evicts long-ended sales from Redis |
-//! | releases | returns units from the outbox to Redis ([`crate::orders::outbox`]) |
-//! | order watch | refreshes watched orders ([`crate::orders::watch`]) |
+//! | releases | returns units from the outbox to Redis ([`outbox`]) |
+//! | order watch | refreshes watched orders ([`watch`]) |
 
 use crate::admission::AdmissionSettings;
 use crate::audit::scrubber;
 use crate::catalog::{eviction, refresh};
 use crate::config::SaleSettings;
+use crate::databases::Databases;
 use crate::fail_point::{FailPoints, Unknown};
+use crate::orders::{expiry, log_recovery, outbox, watch, writer};
 use crate::payments::provider::SimulatedPayments;
 use crate::postgres::Pool;
 use crate::rebuild;
@@ -27,7 +29,7 @@ use crate::tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 /// The capacity of the channel to the writer, in batches of at most `batch_limit` orders.
@@ -70,42 +72,32 @@ impl Running {
     ) -> Result<Self, Unknown> {
         let fail_points = FailPoints::default();
         fail_points.set(&sale.fail_points)?;
-        // A worker hands nothing to a writer of its own.
+        let (handoff, channel) = mpsc::channel(HANDOFF_BATCHES);
         let settings = AdmissionSettings {
             high_water: sale.backlog_limit,
             batch_limit: usize::from(sale.batch_limit),
-            own_writer: role == Role::Server,
+            handoff: (role == Role::Server).then_some(handoff),
         };
-        let (handoff, channel) = mpsc::channel(HANDOFF_BATCHES);
-        let services = Services::new(
-            postgres.clone(),
-            redis.clone(),
-            Arc::new(SimulatedPayments),
-            handoff,
-            settings,
-            metrics,
-            fail_points,
-        );
+        let databases = Databases { postgres: postgres.clone(), redis: redis.clone() };
+        let provider = Arc::new(SimulatedPayments);
+        let services = Services::new(databases, provider, settings, metrics, fail_points);
         let tasks = || Tasks::new(services.liveness.clone(), services.metrics.clone());
-        let (tasks, writer) = (tasks(), tasks());
-        let mut running = Self { services, tasks, writer, writing: None };
+        let mut running = Self { tasks: tasks(), writer: tasks(), writing: None, services };
+        let (services, tasks) = (&running.services, &running.tasks);
         if role != Role::Command {
-            spawn_views(&running.services, &running.tasks);
+            refresh::spawn(&services.catalog, tasks);
+            rebuild::spawn(&services.rebuild, tasks);
+            watch::spawn(&services.orders.watch, tasks);
         }
         if matches!(role, Role::Server | Role::Worker) {
-            spawn_writers(&running.services, &running.tasks);
+            log_recovery::spawn(&services.orders, tasks);
+            expiry::spawn(&services.orders, tasks);
+            eviction::spawn(&services.catalog, tasks);
+            scrubber::spawn(&services.auditor, tasks);
+            outbox::spawn(&services.orders, tasks);
         }
         if role == Role::Server {
-            // Shared: a restarted writer continues with the same channel.
-            let channel = Arc::new(Mutex::new(channel));
-            let (orders, tasks) = (&running.services.orders, &running.writer);
-            let writing = tasks.spawn("writer", orders, move |orders, task| {
-                let channel = channel.clone();
-                async move {
-                    let mut channel = channel.lock().await;
-                    orders.run_writer(&mut channel, task.stop).await;
-                }
-            });
+            let writing = writer::spawn(&services.orders, &running.writer, channel);
             running.writing = Some(writing.abort_handle());
         }
         Ok(running)
@@ -145,46 +137,4 @@ impl Running {
         }
         self.tasks.stop(TASKS_GRACE).await;
     }
-}
-
-const QUARTER_SECOND: Duration = Duration::from_millis(250);
-
-/// Starts the tasks of every process but commands: refresh, rebuild, order watch.
-fn spawn_views(services: &Services, tasks: &Tasks) {
-    refresh::spawn(&services.catalog, tasks);
-    rebuild::spawn(&services.rebuild, tasks);
-    tasks.spawn("order watch", &services.orders, |orders, task| async move {
-        let mut periodic = task.every(QUARTER_SECOND).or_on(&orders.watch.wakeup);
-        while periodic.tick(orders.watch.step(&orders.postgres)).await {
-            // The writer notifies after every batch; followers need fewer updates.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-}
-
-/// Starts the tasks that write: recovery, scrubber, expiry, releases and eviction.
-fn spawn_writers(services: &Services, tasks: &Tasks) {
-    tasks.spawn("recovery", &services.orders, |orders, task| async move {
-        // It may drain a whole backlog; each of its writes is bounded.
-        let mut periodic = task.every(Duration::from_millis(100)).without_limit();
-        while periodic.tick(orders.recover_step()).await {}
-    });
-    tasks.spawn("expiry", &services.orders, |orders, task| async move {
-        // Many orders may be due at once; each statement is bounded.
-        let mut periodic = task.every(QUARTER_SECOND).without_limit();
-        while periodic.tick(orders.expire_step()).await {}
-    });
-    tasks.spawn("eviction", &services.catalog, |catalog, task| async move {
-        let mut periodic = task.every(Duration::from_secs(60));
-        while periodic.tick(eviction::step(&catalog)).await {}
-    });
-    tasks.spawn("scrubber", &services.catalog, |catalog, task| async move {
-        let mut scrubber = scrubber::Scrubber::default();
-        let mut periodic = task.every(scrubber::PAUSE);
-        while periodic.tick(scrubber.step(&catalog)).await {}
-    });
-    tasks.spawn("releases", &services.orders, |orders, task| async move {
-        let mut periodic = task.every(QUARTER_SECOND).or_on(&orders.release_wakeup);
-        while periodic.tick(orders.release_all()).await {}
-    });
 }

@@ -1,21 +1,20 @@
 //! The services of a process.
 
+use crate::admission::ids::IdGenerator;
 use crate::admission::{Admission, AdmissionSettings};
 use crate::audit::Auditor;
 use crate::catalog::Catalog;
+use crate::catalog::approval::Approval;
+use crate::databases::Databases;
 use crate::fail_point::FailPoints;
-use crate::order_log::AcceptedBatch;
 use crate::orders::Orders;
 use crate::payments::Payments;
 use crate::payments::provider::PaymentProvider;
-use crate::postgres::Pool;
 use crate::rebuild::Rebuild;
-use crate::redis::Redis;
 use crate::tasks::Liveness;
-use crate::telemetry::instruments::{Metrics, RoundTrips};
+use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// The state of each dependency; `Err` says what is wrong.
 #[derive(Debug, Clone)]
@@ -32,6 +31,7 @@ pub struct Readiness {
 /// The health of this process.
 pub struct Health {
     catalog: Arc<Catalog>,
+    databases: Databases,
     liveness: Arc<Liveness>,
 }
 
@@ -48,17 +48,18 @@ impl Health {
             }
         }
         let (postgres, redis, admission) = tokio::join!(
-            within(sqlx::query("SELECT 1").execute(&self.catalog.postgres)),
-            within(self.catalog.redis.ping()),
+            within(sqlx::query("SELECT 1").execute(&self.databases.postgres)),
+            within(self.databases.redis.ping()),
             within(self.catalog.sells_something()),
         );
         Readiness { postgres, redis, admission, loops: self.liveness.check() }
     }
 }
 
-/// All services, on the same stores.
+/// All services, on the same databases.
 #[derive(Clone)]
 pub struct Services {
+    pub databases: Databases,
     pub catalog: Arc<Catalog>,
     pub admission: Arc<Admission>,
     pub orders: Arc<Orders>,
@@ -72,43 +73,72 @@ pub struct Services {
 }
 
 impl Services {
-    /// `handoff` leads to the writer of this process, if it has one.
     pub fn new(
-        postgres: Pool,
-        redis: Arc<Redis>,
+        databases: Databases,
         provider: Arc<dyn PaymentProvider>,
-        handoff: mpsc::Sender<AcceptedBatch>,
         settings: AdmissionSettings,
         metrics: Metrics,
         fail_points: FailPoints,
     ) -> Self {
-        let (metrics, round_trips) = (Arc::new(metrics), Arc::new(RoundTrips::default()));
-        let catalog = Catalog::new(postgres, redis, metrics.clone(), fail_points.clone());
-        let catalog = Arc::new(catalog);
+        let Databases { postgres, redis } = databases.clone();
+        let (metrics, approval) = (Arc::new(metrics), Arc::<Approval>::default());
+        let ids = IdGenerator::new(redis.clone(), postgres.clone(), fail_points.clone());
+        let ids = Arc::new(ids);
+        let catalog = Arc::new(Catalog::new(
+            databases.clone(),
+            approval.clone(),
+            metrics.clone(),
+            fail_points.clone(),
+        ));
         let admission = Arc::new(Admission::new(
             catalog.clone(),
+            redis,
+            approval.clone(),
+            ids.clone(),
             settings,
-            handoff,
-            round_trips.clone(),
             metrics.clone(),
             fail_points.clone(),
         ));
         let orders = Arc::new(Orders::new(
             catalog.clone(),
             admission.clone(),
-            round_trips,
+            approval.clone(),
+            databases.clone(),
             metrics.clone(),
             fail_points.clone(),
         ));
+        let payments = Arc::new(Payments::new(
+            orders.clone(),
+            provider,
+            postgres,
+            metrics.clone(),
+            fail_points.clone(),
+        ));
+        let rebuild = Arc::new(Rebuild::new(
+            catalog.clone(),
+            orders.clone(),
+            ids,
+            approval,
+            databases.clone(),
+            metrics.clone(),
+            fail_points.clone(),
+        ));
+        let auditor = Arc::new(Auditor::new(catalog.clone(), databases.clone()));
         let liveness = Arc::<Liveness>::default();
+        let health = Arc::new(Health {
+            catalog: catalog.clone(),
+            databases: databases.clone(),
+            liveness: liveness.clone(),
+        });
         Self {
-            health: Arc::new(Health { catalog: catalog.clone(), liveness: liveness.clone() }),
-            payments: Arc::new(Payments::new(orders.clone(), provider)),
-            rebuild: Arc::new(Rebuild::new(orders.clone())),
-            auditor: Arc::new(Auditor::new(catalog.clone())),
+            databases,
             catalog,
             admission,
             orders,
+            payments,
+            rebuild,
+            auditor,
+            health,
             liveness,
             metrics,
             fail_points,

@@ -12,15 +12,18 @@
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::{Request, request::Parts};
 use axum::{body::Body, response::IntoResponse};
-use flash_sale::access::{bots::Bots, waiting_room::WaitingRooms};
 use flash_sale::admission::{AdmissionSettings, ids, refusals};
 use flash_sale::domain::UserId;
 use flash_sale::domain::{AccessPolicy, IdempotencyKey, OrderId, PurchaseResult, Sale, SaleId};
-use flash_sale::http::{HttpState, error::of_refusal, extract::RetryKey, orders::accepted};
+use flash_sale::http::{
+    AccessPolicies, Draining, HttpState, error::of_refusal, extract::RetryKey, orders::accepted,
+};
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Snapshot};
 use flash_sale::redis::{Keys, Redis};
 use flash_sale::telemetry::instruments::Metrics;
-use flash_sale::{auth::TokenSigner, catalog::cache::SaleCache, config::ProxyTrust};
+use flash_sale::{
+    auth::TokenSigner, catalog::cache::SaleCache, config::ProxyTrust, databases::Databases,
+};
 use flash_sale::{fail_point::FailPoints, order_log::AcceptedBatch};
 use flash_sale::{payments::provider::SimulatedPayments, services::Services};
 use futures_util::FutureExt;
@@ -182,11 +185,12 @@ fn request_sold_out(times: usize) {
     let _inside = runtime.enter();
     let redis = Redis::new("redis://127.0.0.1:1", "").expect("an address");
     let services = Services::new(
-        flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
-        Arc::new(redis),
+        Databases {
+            postgres: flash_sale::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1),
+            redis: Arc::new(redis),
+        },
         Arc::new(SimulatedPayments),
-        tokio::sync::mpsc::channel(1).0,
-        AdmissionSettings { high_water: 1, batch_limit: 1, own_writer: false },
+        AdmissionSettings { high_water: 1, batch_limit: 1, handoff: None },
         Metrics::published(),
         FailPoints::default(),
     );
@@ -194,27 +198,15 @@ fn request_sold_out(times: usize) {
     let tokens = TokenSigner::new(SECRET).expect("a long secret");
     let tomorrow = OffsetDateTime::now_utc() + time::Duration::DAY;
     let token = tokens.mint(UserId::from_bytes([99; 16]), "load", tomorrow);
-    let draining = CancellationToken::new();
     let state = HttpState {
-        rooms: Arc::new(WaitingRooms::new(
-            services.catalog.clone(),
-            services.admission.clone(),
-            tokens.signed_tokens(),
-        )),
-        bots: Arc::new(Bots::new(services.catalog.clone(), tokens.signed_tokens(), None)),
-        catalog: services.catalog,
-        admission: services.admission,
-        orders: services.orders,
-        payments: services.payments,
-        auditor: services.auditor,
-        health: services.health,
+        access: Arc::new(AccessPolicies::new(&services, &tokens, None)),
+        services,
         tokens: Arc::new(tokens),
         admin: None,
         limits: None,
         metrics: Arc::new(String::new),
-        streams: Streams::new(false, draining.clone()),
-        draining,
-        drain_announced: Arc::default(),
+        streams: Streams::new(false, CancellationToken::new()),
+        draining: Draining::default(),
         trust_proxy: ProxyTrust::Nobody,
         lab: LabState::default(),
     };

@@ -36,7 +36,7 @@ impl Admission {
         first_tried_ms: i64,
     ) -> Result<Result<Decided, Fenced>, RedisError> {
         let asked = Instant::now();
-        self.round_trips.redis.fetch_add(1, Relaxed);
+        self.metrics.round_trips.redis.fetch_add(1, Relaxed);
         let keys = &self.redis.keys;
         let admitted = functions::admit(connection, keys, sale.id, sale.epoch, options, buyers)
             .instrument(traces::below_here("redis admit.lua"))

@@ -94,7 +94,10 @@ impl Admission {
     }
 
     fn hand_off(&self, batch: AcceptedBatch) {
-        if self.settings.own_writer && self.handoff.try_send(batch).is_err() {
+        let Some(handoff) = &self.settings.handoff else {
+            return;
+        };
+        if handoff.try_send(batch).is_err() {
             // The log has it; a recovery pass writes it after the grace period.
             self.metrics.not_handed_off.increment(1);
         }

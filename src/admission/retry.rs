@@ -12,7 +12,6 @@ use crate::redis::functions::{AdmitOptions, Buyer, Fenced, Verdict};
 use crate::redis::{is_passing, is_wrong_type};
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -79,7 +78,7 @@ impl Admission {
         let (mut reloaded, mut unanswered) = (false, false);
         loop {
             // No order number is safe either: another server may be giving out the same ones.
-            if cached.is_suspect() || self.catalog.redis_is_doubtful.load(Relaxed) {
+            if cached.is_suspect() || self.approval.is_doubtful() {
                 return Err(FENCED);
             }
             let sale = cached.sale();
@@ -142,7 +141,7 @@ impl Admission {
                 if fenced == Fenced::Corrupt {
                     cached.suspect();
                 }
-                self.catalog.rebuild_wakeup.notify_one();
+                self.approval.call_for_rebuild();
                 FENCED
             }
             Failure::Refused(error) => {
@@ -191,7 +190,7 @@ impl Admission {
             .collect();
         let options = AdmitOptions {
             high_water: self.settings.high_water.max(1),
-            own_writer: self.settings.own_writer,
+            own_writer: self.settings.handoff.is_some(),
             readmitted: None,
         };
         // An order is never older than its sale's opening.

@@ -4,11 +4,12 @@ use super::ids::IdGenerator;
 use super::pending::PendingPurchase;
 use super::throughput::ThroughputMeter;
 use crate::catalog::Catalog;
+use crate::catalog::approval::Approval;
 use crate::domain::SaleId;
 use crate::fail_point::FailPoints;
 use crate::order_log::AcceptedBatch;
 use crate::redis::Redis;
-use crate::telemetry::instruments::{Metrics, RoundTrips};
+use crate::telemetry::instruments::Metrics;
 use dashmap::DashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +19,26 @@ use tokio::sync::mpsc;
 pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// See `config.rs` for the defaults.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct AdmissionSettings {
     /// The most accepted orders of a sale that may wait to be written; beyond it buyers get 503.
     pub high_water: i64,
     /// The most buyers in one call.
     pub batch_limit: usize,
-    /// Whether this process writes the orders it accepts.
-    pub own_writer: bool,
+    /// Leads accepted orders to the writer of this process; `None`: other processes write them.
+    /// When it is full, the log still has them.
+    pub handoff: Option<mpsc::Sender<AcceptedBatch>>,
 }
 
 /// Admits purchases. One per process.
 pub struct Admission {
     pub(super) catalog: Arc<Catalog>,
     pub(super) redis: Arc<Redis>,
-    pub ids: IdGenerator,
-    pub settings: AdmissionSettings,
+    pub(super) approval: Arc<Approval>,
+    pub(super) ids: Arc<IdGenerator>,
+    pub(super) settings: AdmissionSettings,
     pub(super) queues: DashMap<SaleId, mpsc::Sender<PendingPurchase>>,
-    /// Accepted orders on their way to the writer. When it is full, or without a writer, the log
-    /// still has them.
-    pub(super) handoff: mpsc::Sender<AcceptedBatch>,
     pub throughput: ThroughputMeter,
-    pub(super) round_trips: Arc<RoundTrips>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) fail_points: FailPoints,
 }
@@ -47,28 +46,28 @@ pub struct Admission {
 impl Admission {
     pub fn new(
         catalog: Arc<Catalog>,
+        redis: Arc<Redis>,
+        approval: Arc<Approval>,
+        ids: Arc<IdGenerator>,
         settings: AdmissionSettings,
-        handoff: mpsc::Sender<AcceptedBatch>,
-        round_trips: Arc<RoundTrips>,
         metrics: Arc<Metrics>,
         fail_points: FailPoints,
     ) -> Self {
-        let (redis, postgres) = (catalog.redis.clone(), catalog.postgres.clone());
         Self {
-            ids: IdGenerator::new(redis.clone(), postgres, fail_points.clone()),
             catalog,
             redis,
+            approval,
+            ids,
             settings,
             queues: DashMap::new(),
-            handoff,
             throughput: ThroughputMeter::default(),
-            round_trips,
             metrics,
             fail_points,
         }
     }
 
     pub fn handoff_is_empty(&self) -> bool {
-        self.handoff.capacity() == self.handoff.max_capacity()
+        let handoff = self.settings.handoff.as_ref();
+        handoff.is_none_or(|handoff| handoff.capacity() == handoff.max_capacity())
     }
 }

@@ -9,10 +9,12 @@ pub mod scrubber;
 use crate::catalog::Catalog;
 use crate::catalog::cached_sale::EVICT_AFTER;
 use crate::catalog::changes::sale_query;
+use crate::databases::Databases;
 use crate::domain::{OrderId, OrderStatus, Sale, SaleId, UserId};
 use crate::error::{ServiceError, ServiceResult};
 use crate::order_log;
-use crate::postgres::SNAPSHOT;
+use crate::postgres::{Pool, SNAPSHOT};
+use crate::redis::Redis;
 use crate::redis::functions::{self, Snapshot, record};
 use futures_util::TryStreamExt;
 use serde::Serialize;
@@ -112,11 +114,13 @@ const EXAMPLES: usize = 3;
 /// Computes audits.
 pub struct Auditor {
     catalog: Arc<Catalog>,
+    postgres: Pool,
+    redis: Arc<Redis>,
 }
 
 impl Auditor {
-    pub fn new(catalog: Arc<Catalog>) -> Self {
-        Self { catalog }
+    pub fn new(catalog: Arc<Catalog>, Databases { postgres, redis }: Databases) -> Self {
+        Self { catalog, postgres, redis }
     }
 
     /// Audits one sale. Reads all its live orders and buyers: seconds for a million.
@@ -137,10 +141,10 @@ impl Auditor {
     }
 
     async fn read_redis(&self, id: SaleId) -> ServiceResult<RedisSnapshot> {
-        let keys = &self.catalog.redis.keys;
+        let keys = &self.redis.keys;
         let xlen = redis::cmd("XLEN").arg(keys.log(id)).to_owned();
         let questions = vec![functions::snapshot(keys, id), xlen];
-        let mut replies = self.catalog.redis.query_all(questions).await?.into_iter();
+        let mut replies = self.redis.query_all(questions).await?.into_iter();
         let mut reply = || replies.next().unwrap_or(Ok(redis::Value::Nil));
         let state = Snapshot::from_reply(reply()?);
         let stream: i64 = redis::from_redis_value(reply()?).map_err(redis::RedisError::from)?;
@@ -153,7 +157,7 @@ impl Auditor {
 
     /// The orders in the log, counted by its entries.
     async fn count_logged(&self, id: SaleId) -> ServiceResult<i64> {
-        let redis = &self.catalog.redis;
+        let redis = &self.redis;
         let (mut logged, mut after) = (0, String::new());
         loop {
             let mut connection = redis.pooled().await?;
@@ -190,7 +194,7 @@ impl Auditor {
 
     /// The Postgres side, in one snapshot.
     async fn read_postgres(&self, id: SaleId) -> ServiceResult<Option<PostgresSnapshot>> {
-        let mut snapshot = self.catalog.postgres.begin(SNAPSHOT).await?;
+        let mut snapshot = self.postgres.begin(SNAPSHOT).await?;
         let sale = sale_query!("SELECT ", " FROM sales WHERE id = $1").bind(id);
         let Some(sale) = sale.fetch_optional(&mut *snapshot).await? else {
             snapshot.rollback().await?;

@@ -6,24 +6,33 @@
 //! next step finds it again. Each step compares the counters of some sales, and looks for some live
 //! orders in Redis: the newest, and the next ones by id, so that every order has its turn.
 
-use crate::catalog::Catalog;
+use super::Auditor;
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{SaleId, UserId};
 use crate::error::ServiceResult;
 use crate::postgres::row;
 use crate::redis::functions::record::Held;
 use crate::redis::functions::{self, Snapshot};
+use crate::tasks::Tasks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often it reads.
-pub const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 /// Sales that one step compares.
 const SALES: usize = 64;
 /// How many of the newest orders one step looks for, and how many others.
 const NEWEST_ORDERS: i64 = 64;
 const OTHER_ORDERS: i64 = 256;
+
+pub fn spawn(auditor: &Arc<Auditor>, tasks: &Tasks) {
+    tasks.spawn("scrubber", auditor, |auditor, task| async move {
+        let mut scrubber = Scrubber::default();
+        let mut periodic = task.every(PAUSE);
+        while periodic.tick(scrubber.step(&auditor)).await {}
+    });
+}
 
 /// The scrubber's state between two steps.
 #[derive(Default)]
@@ -39,26 +48,26 @@ pub struct Scrubber {
 
 impl Scrubber {
     /// One step. Answers how many sales are to be rebuilt.
-    pub async fn step(&mut self, catalog: &Catalog) -> ServiceResult<usize> {
-        let found = disagreements(catalog, &self.next_sales(catalog)).await?;
-        let missing = missing(catalog, self.next_orders(catalog).await?).await?;
+    pub async fn step(&mut self, auditor: &Auditor) -> ServiceResult<usize> {
+        let found = disagreements(auditor, &self.next_sales(auditor)).await?;
+        let missing = missing(auditor, self.next_orders(auditor).await?).await?;
         let again = missing.iter().filter(|order| self.missing.contains(order));
         let mut again: HashSet<SaleId> = again.map(|order| order.sale).collect();
         again.extend(found.intersection(&self.suspects));
         for sale in &again {
             tracing::error!(%sale, "redis and postgres disagree: the sale is rebuilt");
-            catalog.suspect(*sale);
+            auditor.catalog.suspect(*sale);
         }
         (self.suspects, self.missing) = (found, missing);
         Ok(again.len())
     }
 
     /// The orders that were missing in the last step, the newest ones, and the next by id.
-    async fn next_orders(&mut self, catalog: &Catalog) -> ServiceResult<Vec<Order>> {
-        let newest = sqlx::query_as(NEWEST).bind(NEWEST_ORDERS).fetch_all(&catalog.postgres);
+    async fn next_orders(&mut self, auditor: &Auditor) -> ServiceResult<Vec<Order>> {
+        let newest = sqlx::query_as(NEWEST).bind(NEWEST_ORDERS).fetch_all(&auditor.postgres);
         let mut orders: Vec<Order> = newest.await?;
         let next = sqlx::query_as(NEXT).bind(self.after_order).bind(OTHER_ORDERS);
-        let next: Vec<Order> = next.fetch_all(&catalog.postgres).await?;
+        let next: Vec<Order> = next.fetch_all(&auditor.postgres).await?;
         self.after_order = next.last().map_or(0, |order| order.id);
         orders.extend(next);
         orders.extend(self.missing.iter().copied());
@@ -66,8 +75,8 @@ impl Scrubber {
     }
 
     /// The suspects of the last step, and the next sales in the order of their ids.
-    fn next_sales(&mut self, catalog: &Catalog) -> Vec<Arc<CachedSale>> {
-        let mut sales = catalog.cache.cached_sales();
+    fn next_sales(&mut self, auditor: &Auditor) -> Vec<Arc<CachedSale>> {
+        let mut sales = auditor.catalog.cache.cached_sales();
         sales.retain(|cached| cached.was_read() && cached.is_sellable());
         sales.sort_unstable_by_key(|cached| cached.id);
         let split = sales.partition_point(|cached| Some(cached.id) <= self.after);
@@ -89,10 +98,10 @@ struct RedisCounters {
 
 /// Reads these sales, without those that Redis may not sell: the rebuild task has them.
 async fn read(
-    catalog: &Catalog,
+    auditor: &Auditor,
     sales: &[Arc<CachedSale>],
 ) -> ServiceResult<HashMap<SaleId, RedisCounters>> {
-    let keys = &catalog.redis.keys;
+    let keys = &auditor.redis.keys;
     let mut asked = Vec::with_capacity(3 * sales.len());
     for cached in sales {
         asked.push(functions::snapshot(keys, cached.id));
@@ -100,7 +109,7 @@ async fn read(
         let buyers = keys.buyers(cached.id, cached.sale().epoch);
         asked.push(redis::cmd("HLEN").arg(buyers).to_owned());
     }
-    let replies = catalog.redis.query_all(asked).await?;
+    let replies = auditor.redis.query_all(asked).await?;
     let counters = sales.iter().zip(replies.chunks_exact(3));
     let counters = counters.filter_map(|(cached, replies)| {
         let [state, entries, users] = replies else {
@@ -132,10 +141,10 @@ row!(Counted: id, epoch, stock, taken, outbox);
 
 /// The sales whose counters differ by more than the changes meanwhile.
 async fn disagreements(
-    catalog: &Catalog,
+    auditor: &Auditor,
     sales: &[Arc<CachedSale>],
 ) -> ServiceResult<HashSet<SaleId>> {
-    let before = read(catalog, sales).await?;
+    let before = read(auditor, sales).await?;
     if before.is_empty() {
         return Ok(HashSet::new());
     }
@@ -145,8 +154,8 @@ async fn disagreements(
          FROM sales WHERE id = ANY($1)",
     );
     let counted = counted.bind(before.keys().map(|sale| sale.get()).collect::<Vec<_>>());
-    let counted: Vec<Counted> = counted.fetch_all(&catalog.postgres).await?;
-    let after = read(catalog, sales).await?;
+    let counted: Vec<Counted> = counted.fetch_all(&auditor.postgres).await?;
+    let after = read(auditor, sales).await?;
     let mut found = HashSet::new();
     for counted in counted {
         let cached = sales.iter().find(|cached| cached.id == counted.id);
@@ -213,18 +222,18 @@ const NEXT: &str = "SELECT id, sale_id AS sale, user_id AS \"user\",
     FROM orders WHERE id > $1 ORDER BY id LIMIT $2";
 
 /// Those of these orders that are live and not in Redis.
-async fn missing(catalog: &Catalog, mut orders: Vec<Order>) -> ServiceResult<Vec<Order>> {
+async fn missing(auditor: &Auditor, mut orders: Vec<Order>) -> ServiceResult<Vec<Order>> {
     let epoch = |sale: SaleId| {
-        let cached = catalog.cache.get(sale);
+        let cached = auditor.catalog.cache.get(sale);
         let cached = cached.filter(|cached| cached.is_sellable());
         cached.map(|cached| cached.sale().epoch)
     };
     orders.retain(|order| order.is_live && epoch(order.sale).is_some());
-    let keys = &catalog.redis.keys;
+    let keys = &auditor.redis.keys;
     let ask = |order: &Order| {
         functions::ask_record(keys, order.sale, epoch(order.sale).unwrap_or(0), order.user)
     };
-    let replies = catalog.redis.query_all(orders.iter().map(ask).collect()).await?;
+    let replies = auditor.redis.query_all(orders.iter().map(ask).collect()).await?;
     let mut replies = replies.into_iter();
     orders.retain(|order| {
         let held = replies.next().and_then(|reply| functions::read_record(reply.ok()?));
@@ -239,7 +248,7 @@ async fn missing(catalog: &Catalog, mut orders: Vec<Order>) -> ServiceResult<Vec
         "SELECT id FROM orders WHERE id = ANY($1) AND status IN ('pending_payment', 'paid')",
     );
     let live = live.bind(orders.iter().map(|order| order.id).collect::<Vec<_>>());
-    let live: Vec<i64> = live.fetch_all(&catalog.postgres).await?;
+    let live: Vec<i64> = live.fetch_all(&auditor.postgres).await?;
     orders.retain(|order| live.contains(&order.id));
     Ok(orders)
 }

@@ -457,7 +457,7 @@ impl Catalog {
     }
 
     fn being_rebuilt(&self, what: &'static str) -> ServiceError {
-        self.rebuild_wakeup.notify_one();
+        self.approval.call_for_rebuild();
         ServiceError::unavailable(what)
     }
 

@@ -7,7 +7,18 @@ use crate::catalog::Catalog;
 use crate::catalog::cached_sale::{CachedSale, EVICT_AFTER};
 use crate::error::ServiceResult;
 use crate::redis::functions;
+use crate::tasks::Tasks;
 use std::sync::Arc;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_secs(60);
+
+pub fn spawn(catalog: &Arc<Catalog>, tasks: &Tasks) {
+    tasks.spawn("eviction", catalog, |catalog, task| async move {
+        let mut periodic = task.every(PAUSE);
+        while periodic.tick(step(&catalog)).await {}
+    });
+}
 
 /// One pass. Answers how many sales were evicted.
 pub async fn step(catalog: &Arc<Catalog>) -> ServiceResult<usize> {

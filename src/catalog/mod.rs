@@ -1,5 +1,6 @@
 //! The catalog: the sale cache, its refresh, and operators' changes.
 
+pub mod approval;
 pub mod cache;
 pub mod cached_sale;
 pub mod changes;
@@ -10,21 +11,21 @@ pub mod negative_cache;
 pub mod refresh;
 pub mod snapshots;
 
+use crate::databases::Databases;
 use crate::domain::{SaleId, SaleState, SaleView, UserId};
 use crate::error::{ServiceError, ServiceResult};
 use crate::fail_point::FailPoints;
 use crate::postgres::{self, Pool, unless_silent};
 use crate::redis::Redis;
 use crate::telemetry::instruments::Metrics;
+use approval::Approval;
 use cache::SaleCache;
 use cached_sale::{CachedSale, SaleUpdate};
 use negative_cache::NegativeCache;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::sync::Notify;
 use tokio::sync::watch::Receiver;
 
 /// As long as a buyer waits for a batch.
@@ -35,24 +36,19 @@ type Entry = (Vec<u8>, Vec<u8>);
 
 /// The catalog: a cache before Postgres and Redis, and operators' changes.
 pub struct Catalog {
-    pub postgres: Pool,
-    pub redis: Arc<Redis>,
+    postgres: Pool,
+    redis: Arc<Redis>,
     pub cache: SaleCache,
     negative_cache: NegativeCache,
+    approval: Arc<Approval>,
     metrics: Arc<Metrics>,
-    pub fail_points: FailPoints,
-    /// Whether Redis answered at the last check, as a process that Postgres has approved.
-    pub redis_is_approved: AtomicBool,
-    /// Whether, at the last check, a server answered that Postgres has not approved.
-    pub redis_is_doubtful: AtomicBool,
-    /// Notified when a rebuild may be needed.
-    pub rebuild_wakeup: Notify,
+    fail_points: FailPoints,
 }
 
 impl Catalog {
     pub fn new(
-        postgres: Pool,
-        redis: Arc<Redis>,
+        Databases { postgres, redis }: Databases,
+        approval: Arc<Approval>,
         metrics: Arc<Metrics>,
         fail_points: FailPoints,
     ) -> Self {
@@ -61,11 +57,9 @@ impl Catalog {
             redis,
             cache: SaleCache::new(),
             negative_cache: NegativeCache::default(),
+            approval,
             metrics,
             fail_points,
-            redis_is_approved: AtomicBool::new(false),
-            redis_is_doubtful: AtomicBool::new(false),
-            rebuild_wakeup: Notify::new(),
         }
     }
 
@@ -74,7 +68,7 @@ impl Catalog {
         if let Some(cached) = self.cache.get(sale) {
             cached.suspect();
         }
-        self.rebuild_wakeup.notify_one();
+        self.approval.call_for_rebuild();
     }
 
     /// Redis' time, estimated by the monotonic clock.
@@ -157,14 +151,14 @@ impl Catalog {
             true => !cached.is_sellable(),
             false => cached.snapshot().is_some(),
         };
-        self.redis_is_approved.load(Relaxed) && !cached_sales.iter().any(is_closed)
+        self.approval.is_approved() && !cached_sales.iter().any(is_closed)
     }
 
     /// Asks Redis whether it may sell at least one of the sales that it should.
     pub async fn sells_something(&self) -> ServiceResult<()> {
         let not_yet = ServiceError::unavailable("redis is not approved yet: it is being rebuilt");
         // Admission follows the checks of the rebuild task.
-        if !self.redis.is_cluster() && !self.redis_is_approved.load(Relaxed) {
+        if !self.redis.is_cluster() && !self.approval.is_approved() {
             return Err(not_yet);
         }
         let now = self.now();

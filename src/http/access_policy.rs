@@ -8,42 +8,27 @@ use super::error::{
     CHALLENGE_FAILED, CHALLENGE_REQUIRED, PASS_EXPIRED, PASS_INVALID, PASS_REQUIRED, Problem,
     about,
 };
-use super::state::App;
-use crate::access::bots::WorkError;
+use crate::access::bots::limits::SharedLimits;
 use crate::access::bots::work::BadSolution;
+use crate::access::bots::{Bots, WorkError};
 use crate::access::waiting_room::functions::Joining;
 use crate::access::waiting_room::view::Standing;
-use crate::access::waiting_room::{Place, RoomError};
-use crate::admission::refusals;
+use crate::access::waiting_room::{Place, RoomError, WaitingRooms};
+use crate::admission::{Admission, refusals};
+use crate::auth::TokenSigner;
 use crate::auth::signed_token::BadToken;
+use crate::catalog::Catalog;
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{AccessPolicy, IdempotencyKey, PurchaseResult, SaleId, UserId};
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
+use crate::services::Services;
 use axum::http::{HeaderMap, HeaderValue};
-use std::convert::Infallible;
 use std::sync::Arc;
 
-/// The credentials of a request, parsed only if a sale might ask for them.
-pub struct MaybeCredentials(pub Option<Credentials>);
-
+/// The credentials of a request.
 pub struct Credentials {
     admission: Option<HeaderValue>,
     pass: Option<HeaderValue>,
     solution: Option<HeaderValue>,
-}
-
-impl FromRequestParts<App> for MaybeCredentials {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
-        let credentials = app.catalog.cache.asks_for_access().then(|| Credentials {
-            admission: only(&parts.headers, "admission-token"),
-            pass: only(&parts.headers, "purchase-pass"),
-            solution: only(&parts.headers, "challenge-solution"),
-        });
-        Ok(Self(credentials))
-    }
 }
 
 /// The value of a header that occurs once; two values count as a forged one.
@@ -61,6 +46,14 @@ fn text(value: &HeaderValue) -> &str {
 }
 
 impl Credentials {
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self {
+            admission: only(headers, "admission-token"),
+            pass: only(headers, "purchase-pass"),
+            solution: only(headers, "challenge-solution"),
+        }
+    }
+
     /// The first required credential that is missing.
     fn missing(&self, access_policy: &AccessPolicy) -> Option<Problem> {
         let (has_room, work) = (access_policy.room().is_some(), needs_work(access_policy));
@@ -85,119 +78,144 @@ fn needs_work(access_policy: &AccessPolicy) -> bool {
     access_policy.challenge_bits > 0 && access_policy.room().is_none()
 }
 
-/// A purchase that may need credentials.
-pub async fn purchase(
-    app: &App,
-    sale: SaleId,
-    user: UserId,
-    key: Option<IdempotencyKey>,
-    credentials: &Credentials,
-) -> Result<PurchaseResult, Problem> {
-    let cached = app.catalog.cached(sale).await?;
-    let access_policy = cached.sale().access_policy;
-    let buy = || app.admission.purchase_with_access(&cached, user, key);
-    if !access_policy.is_restricted() {
-        return Ok(buy().await?);
+/// What a purchase needs where a sale has an access policy.
+pub struct AccessPolicies {
+    pub catalog: Arc<Catalog>,
+    pub admission: Arc<Admission>,
+    pub rooms: Arc<WaitingRooms>,
+    pub bots: Arc<Bots>,
+}
+
+impl AccessPolicies {
+    pub fn new(services: &Services, tokens: &TokenSigner, limits: Option<SharedLimits>) -> Self {
+        let (catalog, admission) = (services.catalog.clone(), services.admission.clone());
+        let redis = &services.databases.redis;
+        let rooms = WaitingRooms::new(
+            catalog.clone(),
+            admission.clone(),
+            redis.clone(),
+            services.fail_points.clone(),
+            tokens.signed_tokens(),
+        );
+        let bots = Bots::new(catalog.clone(), redis.clone(), tokens.signed_tokens(), limits);
+        Self { catalog, admission, rooms: Arc::new(rooms), bots: Arc::new(bots) }
     }
-    let missing = credentials.missing(&access_policy);
-    // Refusals that hold for everybody come first. A request with all credentials may be a retry,
-    // which its key tells.
-    let retry = key.filter(|_| missing.is_none());
-    if let Some(refusal) = refusals::from_cache(&cached, &app.catalog.cache.clock, user, retry)
-        && (missing.is_some() || access_policy.room().is_none())
-    {
-        return Ok(refusal);
+
+    /// A purchase that may need credentials.
+    pub async fn purchase(
+        &self,
+        sale: SaleId,
+        user: UserId,
+        key: Option<IdempotencyKey>,
+        credentials: &Credentials,
+    ) -> Result<PurchaseResult, Problem> {
+        let cached = self.catalog.cached(sale).await?;
+        let access_policy = cached.sale().access_policy;
+        let buy = || self.admission.purchase_with_access(&cached, user, key);
+        if !access_policy.is_restricted() {
+            return Ok(buy().await?);
+        }
+        let missing = credentials.missing(&access_policy);
+        // Refusals that hold for everybody come first. A request with all credentials may be a
+        // retry, which its key tells.
+        let retry = key.filter(|_| missing.is_none());
+        if let Some(refusal) = refusals::from_cache(&cached, &self.catalog.cache.clock, user, retry)
+            && (missing.is_some() || access_policy.room().is_none())
+        {
+            return Ok(refusal);
+        }
+        if let Some(problem) = missing {
+            return Err(problem);
+        }
+        if let (true, Some(pass)) = (needs_pass(&access_policy), &credentials.pass) {
+            let verified = self.bots.verify_pass(sale, user, text(pass));
+            verified.map_err(|why| match why {
+                BadToken::Forged => Problem::new(&PASS_INVALID),
+                BadToken::Expired => Problem::new(&PASS_EXPIRED),
+            })?;
+        }
+        if let (true, Some(solution)) = (needs_work(&access_policy), &credentials.solution) {
+            self.accept_work(sale, user, solution, key).await?;
+        }
+        match &credentials.admission {
+            Some(admission) if access_policy.room().is_some() => {
+                self.with_admission(&cached, user, key, text(admission)).await
+            }
+            _ => Ok(buy().await?),
+        }
     }
-    if let Some(problem) = missing {
-        return Err(problem);
-    }
-    if let (true, Some(pass)) = (needs_pass(&access_policy), &credentials.pass) {
-        let verified = app.bots.verify_pass(sale, user, text(pass));
-        verified.map_err(|why| match why {
-            BadToken::Forged => Problem::new(&PASS_INVALID),
-            BadToken::Expired => Problem::new(&PASS_EXPIRED),
+
+    async fn with_admission(
+        &self,
+        cached: &Arc<CachedSale>,
+        user: UserId,
+        key: Option<IdempotencyKey>,
+        admission: &str,
+    ) -> Result<PurchaseResult, Problem> {
+        let turn = self.rooms.verify(cached.id, user, admission);
+        let turn = turn.map_err(|why| match why {
+            BadToken::Forged => Problem::new(&ADMISSION_INVALID),
+            BadToken::Expired => Problem::new(&ADMISSION_EXPIRED),
         })?;
-    }
-    if let (true, Some(solution)) = (needs_work(&access_policy), &credentials.solution) {
-        accept_work(app, sale, user, solution, key).await?;
-    }
-    match &credentials.admission {
-        Some(admission) if access_policy.room().is_some() => {
-            with_admission(app, &cached, user, key, text(admission)).await
+        // The turn replaces the client's own key: each turn makes one order.
+        let buying = self.admission.purchase_with_access(cached, user, Some(turn.key));
+        let bought = buying.await?;
+        if let PurchaseResult::Accepted { order_id, replayed } = bought {
+            match replayed {
+                false => self.rooms.used(cached.id, turn),
+                // With a key it is a retry and gets the first answer; without one it is a second
+                // purchase.
+                true if key.is_none() => return Err(about(&ADMISSION_USED, order_id)),
+                true => {}
+            }
         }
-        _ => Ok(buy().await?),
+        Ok(bought)
     }
-}
 
-async fn with_admission(
-    app: &App,
-    cached: &Arc<CachedSale>,
-    user: UserId,
-    key: Option<IdempotencyKey>,
-    admission: &str,
-) -> Result<PurchaseResult, Problem> {
-    let turn = app.rooms.verify(cached.id, user, admission);
-    let turn = turn.map_err(|why| match why {
-        BadToken::Forged => Problem::new(&ADMISSION_INVALID),
-        BadToken::Expired => Problem::new(&ADMISSION_EXPIRED),
-    })?;
-    // The turn replaces the client's own key: each turn makes one order.
-    let buying = app.admission.purchase_with_access(cached, user, Some(turn.key));
-    let bought = buying.await?;
-    if let PurchaseResult::Accepted { order_id, replayed } = bought {
-        match replayed {
-            false => app.rooms.used(cached.id, turn),
-            // With a key it is a retry and gets the first answer; without one it is a second
-            // purchase.
-            true if key.is_none() => return Err(about(&ADMISSION_USED, order_id)),
-            true => {}
+    /// Joins the waiting room. Keeping a place needs no proof of work.
+    pub async fn join(
+        &self,
+        sale: SaleId,
+        user: UserId,
+        credentials: Option<&Credentials>,
+    ) -> Result<Place, Problem> {
+        let cached = self.catalog.cached(sale).await?;
+        let access_policy = cached.sale().access_policy;
+        if access_policy.challenge_bits == 0 || access_policy.room().is_none() {
+            return Ok(self.rooms.join(sale, user).await?);
         }
-    }
-    Ok(bought)
-}
-
-/// Joins the waiting room. Keeping a place needs no proof of work.
-pub async fn join(
-    app: &App,
-    sale: SaleId,
-    user: UserId,
-    credentials: Option<&Credentials>,
-) -> Result<Place, Problem> {
-    let cached = app.catalog.cached(sale).await?;
-    let access_policy = cached.sale().access_policy;
-    if access_policy.challenge_bits == 0 || access_policy.room().is_none() {
-        return Ok(app.rooms.join(sale, user).await?);
-    }
-    let missed = match app.rooms.place(sale, user).await {
-        Ok(place) if place.standing == Standing::Missed => Some(place),
-        Ok(place) => return Ok(place),
-        Err(RoomError::NotHere) => None,
-        Err(error) => return Err(error.into()),
-    };
-    if app.rooms.may_join(&cached)? == Joining::Read {
-        // Nothing is left: no work is asked for.
-        return missed.ok_or_else(|| RoomError::SoldOut.into());
-    }
-    let Some(solution) = credentials.and_then(|credentials| credentials.solution.as_ref()) else {
-        return Err(Problem::new(&CHALLENGE_REQUIRED));
-    };
-    accept_work(app, sale, user, solution, None).await?;
-    Ok(app.rooms.join(sale, user).await?)
-}
-
-async fn accept_work(
-    app: &App,
-    sale: SaleId,
-    user: UserId,
-    solution: &HeaderValue,
-    key: Option<IdempotencyKey>,
-) -> Result<(), Problem> {
-    let accepted = app.bots.accept_work(sale, user, text(solution), key).await;
-    accepted.map_err(|error| match error {
-        WorkError::Bad(BadSolution::Wrong) => Problem::new(&CHALLENGE_FAILED),
-        WorkError::Bad(BadSolution::Expired | BadSolution::Spent) => {
-            Problem::new(&CHALLENGE_EXPIRED)
+        let missed = match self.rooms.place(sale, user).await {
+            Ok(place) if place.standing == Standing::Missed => Some(place),
+            Ok(place) => return Ok(place),
+            Err(RoomError::NotHere) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if self.rooms.may_join(&cached)? == Joining::Read {
+            // Nothing is left: no work is asked for.
+            return missed.ok_or_else(|| RoomError::SoldOut.into());
         }
-        WorkError::Shop(error) => error.into(),
-    })
+        let Some(solution) = credentials.and_then(|credentials| credentials.solution.as_ref())
+        else {
+            return Err(Problem::new(&CHALLENGE_REQUIRED));
+        };
+        self.accept_work(sale, user, solution, None).await?;
+        Ok(self.rooms.join(sale, user).await?)
+    }
+
+    async fn accept_work(
+        &self,
+        sale: SaleId,
+        user: UserId,
+        solution: &HeaderValue,
+        key: Option<IdempotencyKey>,
+    ) -> Result<(), Problem> {
+        let accepted = self.bots.accept_work(sale, user, text(solution), key).await;
+        accepted.map_err(|error| match error {
+            WorkError::Bad(BadSolution::Wrong) => Problem::new(&CHALLENGE_FAILED),
+            WorkError::Bad(BadSolution::Expired | BadSolution::Spent) => {
+                Problem::new(&CHALLENGE_EXPIRED)
+            }
+            WorkError::Shop(error) => error.into(),
+        })
+    }
 }

@@ -5,14 +5,16 @@ use super::error::{HttpResult, Problem};
 use super::extract::{Admin, Id, Params, page};
 use super::openapi::refusals;
 use super::sales::SaleBody;
-use super::state::App;
-use crate::audit::Audit;
+use crate::audit::{Audit, Auditor};
+use crate::catalog::Catalog;
 use crate::catalog::changes::{NewSale, SaleChange};
 use crate::domain::{Order, OrderId, OrderStatus, SaleId, SaleView, UserId};
+use crate::orders::Orders;
 use crate::orders::queries::Wanted;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use time::{OffsetDateTime, UtcOffset};
 use utoipa::{IntoParams, ToSchema};
 use web::body::{self, Json, NoBody};
@@ -82,10 +84,14 @@ refusals!(OrdersRefusals: UNAUTHENTICATED, NOT_FOUND, SALE_NOT_FOUND, INVALID, R
     responses((status = 201, description = "The sale", body = SaleBody), CreateRefusals),
     security(("admin" = [])),
 )]
-pub async fn create(State(app): State<App>, _: Admin, Json(mut new): Json<NewSale>) -> HttpResult {
+pub async fn create(
+    State(catalog): State<Arc<Catalog>>,
+    _: Admin,
+    Json(mut new): Json<NewSale>,
+) -> HttpResult {
     new.opens_at = in_utc("opens_at", new.opens_at)?;
     new.closes_at = in_utc("closes_at", new.closes_at)?;
-    sale(StatusCode::CREATED, &app.catalog.create_sale(new).await?)
+    sale(StatusCode::CREATED, &catalog.create_sale(new).await?)
 }
 
 /// Change a sale.
@@ -97,13 +103,13 @@ pub async fn create(State(app): State<App>, _: Admin, Json(mut new): Json<NewSal
     security(("admin" = [])),
 )]
 pub async fn change(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
     _: Admin,
     Id(id): Id<SaleId>,
     Json(mut change): Json<SaleChange>,
 ) -> HttpResult {
     change.closes_at = in_utc("closes_at", change.closes_at)?;
-    sale(StatusCode::OK, &app.catalog.change_sale(id, change).await?)
+    sale(StatusCode::OK, &catalog.change_sale(id, change).await?)
 }
 
 /// Pause a sale: no order is accepted after this answers, on any instance.
@@ -113,8 +119,13 @@ pub async fn change(
     responses((status = 200, description = "The paused sale", body = SaleBody), SteerRefusals),
     security(("admin" = [])),
 )]
-pub async fn pause(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoBody) -> HttpResult {
-    sale(StatusCode::OK, &app.catalog.pause_sale(id).await?)
+pub async fn pause(
+    State(catalog): State<Arc<Catalog>>,
+    _: Admin,
+    Id(id): Id<SaleId>,
+    _: NoBody,
+) -> HttpResult {
+    sale(StatusCode::OK, &catalog.pause_sale(id).await?)
 }
 
 /// Resume a paused sale.
@@ -124,8 +135,13 @@ pub async fn pause(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoBo
     responses((status = 200, description = "The resumed sale", body = SaleBody), SteerRefusals),
     security(("admin" = [])),
 )]
-pub async fn resume(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoBody) -> HttpResult {
-    sale(StatusCode::OK, &app.catalog.resume_sale(id).await?)
+pub async fn resume(
+    State(catalog): State<Arc<Catalog>>,
+    _: Admin,
+    Id(id): Id<SaleId>,
+    _: NoBody,
+) -> HttpResult {
+    sale(StatusCode::OK, &catalog.resume_sale(id).await?)
 }
 
 /// End a sale for good: no order is accepted after this answers, on any instance.
@@ -135,8 +151,13 @@ pub async fn resume(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoB
     responses((status = 200, description = "The ended sale", body = SaleBody), SteerRefusals),
     security(("admin" = [])),
 )]
-pub async fn close(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoBody) -> HttpResult {
-    sale(StatusCode::OK, &app.catalog.close_sale(id).await?)
+pub async fn close(
+    State(catalog): State<Arc<Catalog>>,
+    _: Admin,
+    Id(id): Id<SaleId>,
+    _: NoBody,
+) -> HttpResult {
+    sale(StatusCode::OK, &catalog.close_sale(id).await?)
 }
 
 /// Add stock to a sale, or take some away.
@@ -148,12 +169,12 @@ pub async fn close(State(app): State<App>, _: Admin, Id(id): Id<SaleId>, _: NoBo
     security(("admin" = [])),
 )]
 pub async fn stock(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
     _: Admin,
     Id(id): Id<SaleId>,
     Json(AddStock { add }): Json<AddStock>,
 ) -> HttpResult {
-    sale(StatusCode::OK, &app.catalog.add_stock(id, add).await?)
+    sale(StatusCode::OK, &catalog.add_stock(id, add).await?)
 }
 
 /// Recompute the invariants I1 to I4 of a sale from what Postgres and Redis hold.
@@ -163,8 +184,12 @@ pub async fn stock(
     responses((status = 200, description = "The verdict", body = Audit), AuditRefusals),
     security(("admin" = [])),
 )]
-pub async fn audit(State(app): State<App>, _: Admin, Id(id): Id<SaleId>) -> HttpResult {
-    body::json(StatusCode::OK, &app.auditor.audit(id).await?)
+pub async fn audit(
+    State(auditor): State<Arc<Auditor>>,
+    _: Admin,
+    Id(id): Id<SaleId>,
+) -> HttpResult {
+    body::json(StatusCode::OK, &auditor.audit(id).await?)
 }
 
 /// The orders of a sale, newest first.
@@ -177,14 +202,14 @@ pub async fn audit(State(app): State<App>, _: Admin, Id(id): Id<SaleId>) -> Http
     security(("admin" = [])),
 )]
 pub async fn orders(
-    State(app): State<App>,
+    State(orders): State<Arc<Orders>>,
     _: Admin,
     Id(id): Id<SaleId>,
     Params(params): Params<SaleOrdersParams>,
 ) -> HttpResult {
     let (status, user) = (params.status, params.user);
     let page = page(params.limit, params.after, 100, 1_000)?;
-    let found = app.orders.sale_orders(id, Wanted { status, user }, page);
+    let found = orders.sale_orders(id, Wanted { status, user }, page);
     let owned = |order: Order| OwnedOrder { user_id: order.user_id, order };
     let orders = found.await?.into_iter().map(owned).collect();
     body::json(StatusCode::OK, &SaleOrders { orders })

@@ -5,12 +5,14 @@ use super::error::{
 };
 use super::extract::{Id, Shopper};
 use super::openapi::refusals;
-use super::state::App;
+use crate::access::bots::Bots;
 use crate::admission::refusals;
+use crate::catalog::Catalog;
 use crate::domain::{PurchaseResult, SaleId};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
+use std::sync::Arc;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use web::body;
@@ -52,25 +54,26 @@ refusals!(ChallengeRefusals: UNAUTHENTICATED, SALE_NOT_FOUND, CHALLENGE_NOT_FOUN
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn pass(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
+    State(bots): State<Arc<Bots>>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
 ) -> HttpResult {
-    let cached = app.catalog.cached(sale).await?;
+    let cached = catalog.cached(sale).await?;
     if !cached.sale().access_policy.purchase_pass {
         return Err(Problem::new(&PASS_NOT_FOUND));
     }
-    let now = app.catalog.now();
+    let now = catalog.now();
     // Redis' clock, as in the purchase, and never earlier.
     let opens_at = cached.sale().opens_at;
     if now < opens_at {
         return Err(not_before(&NOT_OPEN, opens_at, now));
     }
-    let refusal = refusals::from_cache(&cached, &app.catalog.cache.clock, shopper.user_id, None);
+    let refusal = refusals::from_cache(&cached, &catalog.cache.clock, shopper.user_id, None);
     if let Some(refusal @ (PurchaseResult::Paused | PurchaseResult::Ended)) = refusal {
         return Err(of_refusal(refusal, now).expect("only Accepted is no refusal"));
     }
-    let (pass, expires_at) = app.bots.pass(sale, shopper.user_id);
+    let (pass, expires_at) = bots.pass(sale, shopper.user_id);
     body::json(StatusCode::OK, &PassBody { pass, expires_at })
 }
 
@@ -82,17 +85,18 @@ pub async fn pass(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn challenge(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
+    State(bots): State<Arc<Bots>>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
 ) -> HttpResult {
-    let cached = app.catalog.cached(sale).await?;
+    let cached = catalog.cached(sale).await?;
     let bits = cached.sale().access_policy.challenge_bits;
     let bits = u8::try_from(bits).unwrap_or(0);
     if bits == 0 {
         return Err(Problem::new(&CHALLENGE_NOT_FOUND));
     }
-    let challenge = app.bots.challenge(sale, shopper.user_id, bits);
+    let challenge = bots.challenge(sale, shopper.user_id, bits);
     let body = ChallengeBody {
         challenge: challenge.text,
         bits: challenge.bits,

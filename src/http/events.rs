@@ -6,15 +6,17 @@
 use super::error::HttpResult;
 use super::extract::{Caller, Id, Shopper};
 use super::openapi::refusals;
-use super::state::App;
+use crate::catalog::Catalog;
 use crate::catalog::cached_sale::SaleUpdate;
 use crate::domain::{Order, OrderId, SaleId, SaleState};
+use crate::orders::Orders;
 use axum::extract::State;
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
-use web::events::{event, follow};
+use web::events::{Streams, event, follow};
 
 /// The shortest interval between two events of a sale.
 const SALE_PACE: Duration = Duration::from_millis(200);
@@ -48,10 +50,15 @@ refusals!(OrderRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAIL
     responses((status = 200, description = "Server-sent events", body = SaleEvent, content_type =
         "text/event-stream"), SaleRefusals),
 )]
-pub async fn sale(State(app): State<App>, Caller(from): Caller, Id(id): Id<SaleId>) -> HttpResult {
+pub async fn sale(
+    State(catalog): State<Arc<Catalog>>,
+    State(streams): State<Streams>,
+    Caller(from): Caller,
+    Id(id): Id<SaleId>,
+) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "sale");
-    let place = app.streams.take_place(from, gauge)?;
-    let updates = app.catalog.watch_sale(id).await?;
+    let place = streams.take_place(from, gauge)?;
+    let updates = catalog.watch_sale(id).await?;
     let write = |update: &SaleUpdate| event("sale", &SaleEvent::from(update));
     let events = follow(updates, SALE_PACE, |_| false, write);
     Ok(place.respond(events))
@@ -66,14 +73,15 @@ pub async fn sale(State(app): State<App>, Caller(from): Caller, Id(id): Id<SaleI
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn order(
-    State(app): State<App>,
+    State(orders): State<Arc<Orders>>,
+    State(streams): State<Streams>,
     Shopper(shopper): Shopper,
     Caller(address): Caller,
     Id(order): Id<OrderId>,
 ) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order");
-    let place = app.streams.take_place(address, gauge)?;
-    let states = app.orders.watch_order(shopper.user_id, order).await?;
+    let place = streams.take_place(address, gauge)?;
+    let states = orders.watch_order(shopper.user_id, order).await?;
     let ends = |order: &Order| order.status.is_terminal();
     let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
     Ok(place.respond(events))

@@ -3,6 +3,7 @@
 //! Extractors run in the order of a handler's arguments, and the first refusal is the answer. So
 //! handlers that take [`Shopper`] or [`Admin`] first tell unauthenticated callers nothing else.
 
+use super::access_policy::Credentials;
 use super::error::{Kind, NOT_FOUND, ORDER_NOT_FOUND, Problem, SALE_NOT_FOUND, UNAUTHENTICATED};
 use super::limits::{ADDRESS, USER};
 use super::state::App;
@@ -31,7 +32,7 @@ impl FromRequestParts<App> for Shopper {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let verify = |token: &str| app.tokens.verify(token, app.catalog.now());
+        let verify = |token: &str| app.tokens.verify(token, app.services.catalog.now());
         // A header takes precedence over a cookie.
         let identity = if parts.headers.contains_key(AUTHORIZATION) {
             bearer(&parts.headers).and_then(verify)
@@ -67,7 +68,7 @@ impl FromRequestParts<App> for PacedShopper {
         if let Some(limits) = &app.limits {
             limits.check_user(user_id)?;
         }
-        if let Some(shared) = &app.bots.limits {
+        if let Some(shared) = &app.access.bots.limits {
             let address = address_of(parts, app).to_string();
             // Boxed to keep the hot future small.
             let checked = Box::pin(shared.check(user_id, address)).await;
@@ -142,6 +143,18 @@ pub fn page(
         return Err(Problem::invalid(format!("limit: must be from 1 to {most}")));
     }
     Ok(Page { limit, after })
+}
+
+/// Access credentials, read only if a sale might ask for them.
+pub struct MaybeCredentials(pub Option<Credentials>);
+
+impl FromRequestParts<App> for MaybeCredentials {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let asked_for = app.services.catalog.cache.asks_for_access();
+        Ok(Self(asked_for.then(|| Credentials::of(&parts.headers))))
+    }
 }
 
 /// `Idempotency-Key`, if there is one.
@@ -275,7 +288,7 @@ mod tests {
         // As if this machine's clock were a day behind Redis', and then a day ahead of it.
         for (days, expected) in [(1, Err("unauthenticated")), (-1, Ok(user))] {
             let redis_ms = (wall + Duration::days(days)).unix_timestamp() * 1_000;
-            app.catalog.cache.clock.read(redis_ms, std::time::Instant::now());
+            app.services.catalog.cache.clock.read(redis_ms, std::time::Instant::now());
             assert_eq!(ask().await, expected, "{days}");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::error::{HttpResult, METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 use super::openapi::refusals;
-use super::state::App;
+use super::state::{Draining, RenderMetrics};
 use crate::services::Health;
 use axum::Router;
 use axum::extract::State;
@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use web::body;
@@ -59,9 +58,11 @@ pub async fn healthz() -> &'static str {
         ReadyRefusals
     ),
 )]
-pub async fn readyz(State(app): State<App>) -> HttpResult {
-    let draining = app.drain_announced.load(Relaxed) || app.draining.is_cancelled();
-    readiness(&app.health, draining).await
+pub async fn readyz(
+    State(health): State<Arc<Health>>,
+    State(draining): State<Draining>,
+) -> HttpResult {
+    readiness(&health, draining.is_announced()).await
 }
 
 async fn readiness(health: &Health, draining: bool) -> HttpResult {
@@ -101,9 +102,9 @@ async fn readiness(health: &Health, draining: bool) -> HttpResult {
             content_type = "text/plain"),
     ),
 )]
-pub async fn routable(State(app): State<App>) -> (StatusCode, &'static str) {
-    if app.drain_announced.load(Relaxed) || app.draining.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "leaving\n")
+pub async fn routable(State(draining): State<Draining>) -> (StatusCode, &'static str) {
+    if draining.is_announced() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
     } else {
         (StatusCode::OK, "ok\n")
     }
@@ -115,8 +116,8 @@ pub async fn routable(State(app): State<App>) -> (StatusCode, &'static str) {
     responses((status = 200, description = "Prometheus text format", body = str, content_type =
         "text/plain")),
 )]
-pub async fn metrics(State(app): State<App>) -> Response {
-    figures((app.metrics)())
+pub async fn metrics(State(render): State<RenderMetrics>) -> Response {
+    figures(render())
 }
 
 fn figures(text: String) -> Response {

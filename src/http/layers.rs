@@ -12,7 +12,6 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use metrics::{Counter, Histogram};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tower::layer::layer_fn;
@@ -193,7 +192,7 @@ fn complete(app: &HttpState, response: &mut Response, left: Option<u32>) {
     }
     // On a kept connection the next request would meet a closing port, or the rest of an unread
     // body.
-    if app.drain_announced.load(Relaxed) || status == StatusCode::PAYLOAD_TOO_LARGE {
+    if app.draining.is_announced() || status == StatusCode::PAYLOAD_TOO_LARGE {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }

@@ -1,20 +1,20 @@
-//! What a link to a page of the lab shows where it is shared (Open Graph). Who asks for it runs no
-//! scripts and wants absolute addresses.
+//! What a link to a page of the lab shows where it is shared (Open Graph). The programs that ask for
+//! it run no scripts and want absolute addresses.
 
 use super::session;
-use super::state::App;
+use crate::config::ProxyTrust;
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
 use lab::{http::accepted, lessons::LESSONS, texts};
 
 /// The tags for the head of a page; `None` for a page without a preview.
-pub fn tags(path: &str, app: &App, headers: &HeaderMap) -> Option<String> {
+pub fn tags(path: &str, trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
     let (id, picture) = match path.strip_prefix("/lab/lessons/") {
         Some(id) => (LESSONS.iter().find(|lesson| lesson.id == id)?.id, "share-lesson.png"),
         None => (path == "/lab/why").then_some(("why", "share-why.png"))?,
     };
     let text = texts::of(id, accepted(headers))?;
-    let origin = origin(app, headers)?;
+    let origin = origin(trust_proxy, headers)?;
     let address = format!("{origin}{path}");
     let picture = format!("{origin}/static/img/{picture}");
     let tags = [
@@ -32,10 +32,10 @@ pub fn tags(path: &str, app: &App, headers: &HeaderMap) -> Option<String> {
 }
 
 /// The site as the caller addresses it, if that could be an address.
-fn origin(app: &App, headers: &HeaderMap) -> Option<String> {
+fn origin(trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
     let host = headers.get(HOST)?.to_str().ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
-    let scheme = if session::is_over_tls(app, headers) { "https" } else { "http" };
+    let scheme = if session::is_over_tls(trust_proxy, headers) { "https" } else { "http" };
     host.bytes().all(is_plain).then(|| format!("{scheme}://{host}"))
 }
 
@@ -48,12 +48,11 @@ mod tests {
     use super::*;
     use axum::http::HeaderValue;
 
-    #[tokio::test]
-    async fn a_host_is_repeated_only_if_it_could_be_one() {
-        let app = crate::http::testing::app();
+    #[test]
+    fn a_host_is_repeated_only_if_it_could_be_one() {
         let asked_at = |host: &'static str| {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
-            tags("/lab/why", &app, &headers)
+            tags("/lab/why", ProxyTrust::Nobody, &headers)
         };
         let found = asked_at("[::1]:8080").expect("tags");
         assert!(found.contains("\"http://[::1]:8080/lab/why\""), "{found}");

@@ -30,21 +30,21 @@ use axum::routing::get;
 use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 use lab::http::LabState;
 use layers::time_limit;
-use std::sync::Arc;
 use std::time::Duration;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use access_policy::AccessPolicies;
 pub use health::of_a_worker;
 pub use limits::Limits;
 pub use server::ConnectionLimits;
-pub use state::{App, HttpState};
+pub use state::{App, Draining, HttpState};
 
 /// The whole server. Serve it with connect info (`SocketAddr`): limits need the address.
 pub fn router(state: HttpState) -> Router {
     let (api, document) = api(state.lab.clone()).split_for_parts();
-    let app: App = Arc::new(state);
+    let app = App::new(state);
     let document = openapi::without_null_bodies(document);
     let document = Bytes::from(document.to_json().expect("the document is plain data"));
     let json = HeaderValue::from_static("application/json");
@@ -123,11 +123,11 @@ fn health_routes() -> OpenApiRouter<App> {
 /// A server for tests that need no stores: its pools never connect.
 #[cfg(test)]
 pub mod testing {
-    use super::{App, HttpState};
+    use super::{AccessPolicies, App, Draining, HttpState};
     use crate::{
-        access::{bots::Bots, waiting_room::WaitingRooms},
         admission::AdmissionSettings,
         auth::{AdminToken, TokenSigner},
+        databases::Databases,
         payments::provider::SimulatedPayments,
         services::Services,
         telemetry::instruments::Metrics,
@@ -148,14 +148,12 @@ pub mod testing {
     pub const ADMIN: &str = "open sesame";
 
     fn services() -> Services {
-        let settings = AdmissionSettings { high_water: 1, batch_limit: 1, own_writer: false };
+        let settings = AdmissionSettings { high_water: 1, batch_limit: 1, handoff: None };
         let postgres = crate::postgres::pool(sqlx::postgres::PgConnectOptions::new(), 1);
         let redis = crate::redis::Redis::new("redis://127.0.0.1:1", "").expect("an address");
         Services::new(
-            postgres,
-            Arc::new(redis),
+            Databases { postgres, redis: Arc::new(redis) },
             Arc::new(SimulatedPayments),
-            tokio::sync::mpsc::channel(1).0,
             settings,
             Metrics::unpublished(),
             crate::fail_point::FailPoints::default(),
@@ -165,40 +163,28 @@ pub mod testing {
     pub fn state() -> HttpState {
         let services = services();
         let tokens = TokenSigner::new(b"a secret of at least 32 bytes....").expect("long enough");
-        let draining = CancellationToken::new();
         HttpState {
-            rooms: Arc::new(WaitingRooms::new(
-                services.catalog.clone(),
-                services.admission.clone(),
-                tokens.signed_tokens(),
-            )),
-            bots: Arc::new(Bots::new(services.catalog.clone(), tokens.signed_tokens(), None)),
-            catalog: services.catalog,
-            admission: services.admission,
-            orders: services.orders,
-            payments: services.payments,
-            auditor: services.auditor,
-            health: services.health,
+            access: Arc::new(AccessPolicies::new(&services, &tokens, None)),
+            services,
             tokens: Arc::new(tokens),
             admin: Some(AdminToken::new(ADMIN)),
             limits: None,
             metrics: Arc::new(String::new),
-            streams: Streams::new(false, draining.clone()),
-            draining,
-            drain_announced: Arc::default(),
+            streams: Streams::new(false, CancellationToken::new()),
+            draining: Draining::default(),
             trust_proxy: crate::config::ProxyTrust::Nobody,
             lab: LabState::default(),
         }
     }
 
     pub fn app() -> App {
-        Arc::new(state())
+        App::new(state())
     }
 
     pub fn app_with(change: impl FnOnce(&mut HttpState)) -> App {
         let mut state = state();
         change(&mut state);
-        Arc::new(state)
+        App::new(state)
     }
 
     pub async fn send(router: &Router, request: Request<Body>) -> (Response, Value) {

@@ -1,17 +1,21 @@
 //! Purchases and orders.
 
-use super::access_policy::{self, MaybeCredentials};
+use super::access_policy::AccessPolicies;
 use super::error::{HttpResult, of_refusal};
-use super::extract::{Id, PacedShopper, Params, RetryKey, Shopper, page};
+use super::extract::{Id, MaybeCredentials, PacedShopper, Params, RetryKey, Shopper, page};
 use super::openapi::refusals;
-use super::state::App;
+use crate::admission::Admission;
+use crate::catalog::Catalog;
 use crate::domain::{Order, OrderId, OrderStatus, PurchaseResult, SaleId};
+use crate::orders;
+use crate::payments::Payments;
 use axum::extract::State;
 use axum::http::header::{HeaderName, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 use web::body::{self, NoBody};
 
@@ -88,7 +92,9 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn purchase(
-    State(app): State<App>,
+    State(admission): State<Arc<Admission>>,
+    State(access): State<Arc<AccessPolicies>>,
+    State(catalog): State<Arc<Catalog>>,
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
     RetryKey(key): RetryKey,
@@ -96,14 +102,14 @@ pub async fn purchase(
     _: NoBody,
 ) -> HttpResult {
     let result = match &credentials {
-        None => app.admission.purchase(sale, user, key).await?,
+        None => admission.purchase(sale, user, key).await?,
         // Boxed to keep the hot future small.
-        Some(shown) => Box::pin(access_policy::purchase(&app, sale, user, key, shown)).await?,
+        Some(shown) => Box::pin(access.purchase(sale, user, key, shown)).await?,
     };
     if let PurchaseResult::Accepted { order_id, replayed } = result {
         return Ok(accepted(sale, order_id, replayed));
     }
-    Err(of_refusal(result, app.catalog.now()).expect("only Accepted is no refusal"))
+    Err(of_refusal(result, catalog.now()).expect("only Accepted is no refusal"))
 }
 
 /// The most frequent answer, written by hand: two numbers and a constant.
@@ -133,12 +139,12 @@ pub fn accepted(sale_id: SaleId, order_id: OrderId, replayed: bool) -> Response 
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn list(
-    State(app): State<App>,
+    State(orders): State<Arc<orders::Orders>>,
     Shopper(shopper): Shopper,
     Params(OrdersParams { limit, after }): Params<OrdersParams>,
 ) -> HttpResult {
     let page = page(limit, after, 20, 100)?;
-    let orders = app.orders.orders(shopper.user_id, page).await?;
+    let orders = orders.orders(shopper.user_id, page).await?;
     body::json(StatusCode::OK, &Orders { orders })
 }
 
@@ -150,11 +156,11 @@ pub async fn list(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn read(
-    State(app): State<App>,
+    State(orders): State<Arc<orders::Orders>>,
     Shopper(shopper): Shopper,
     Id(order): Id<OrderId>,
 ) -> HttpResult {
-    let order = app.orders.order(shopper.user_id, order).await?;
+    let order = orders.order(shopper.user_id, order).await?;
     body::json(StatusCode::OK, &order)
 }
 
@@ -166,12 +172,12 @@ pub async fn read(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn pay(
-    State(app): State<App>,
+    State(payments): State<Arc<Payments>>,
     PacedShopper(user): PacedShopper,
     Id(order): Id<OrderId>,
     _: NoBody,
 ) -> HttpResult {
-    let order = app.payments.pay(user, order).await?;
+    let order = payments.pay(user, order).await?;
     body::json(StatusCode::OK, &order)
 }
 
@@ -183,12 +189,12 @@ pub async fn pay(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn cancel(
-    State(app): State<App>,
+    State(orders): State<Arc<orders::Orders>>,
     PacedShopper(user): PacedShopper,
     Id(order): Id<OrderId>,
     _: NoBody,
 ) -> HttpResult {
-    let order = app.orders.cancel(user, order).await?;
+    let order = orders.cancel(user, order).await?;
     body::json(StatusCode::OK, &order)
 }
 

@@ -6,6 +6,7 @@
 use super::error::{NOT_FOUND, Problem};
 use super::link_preview;
 use super::state::App;
+use crate::config::ProxyTrust;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -16,6 +17,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get};
+use lab::http::LabState;
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -87,16 +89,19 @@ async fn part(Path(path): Path<String>, headers: HeaderMap) -> Response {
 
 /// A page of the shop, without links to a lab that is off.
 fn page(name: &'static str) -> MethodRouter<App> {
-    get(async move |State(app): State<App>, headers: HeaderMap| {
-        html(name, app.lab.lab.is_some(), &headers)
+    get(async move |State(state): State<LabState>, headers: HeaderMap| {
+        html(name, state.lab.is_some(), &headers)
     })
 }
 
 /// A page of the lab; 404 with an explanation where the lab is off.
 fn lab_page(name: &'static str) -> MethodRouter<App> {
-    get(async move |State(app): State<App>, uri: Uri, headers: HeaderMap| {
-        if app.lab.lab.is_some() {
-            return match link_preview::tags(uri.path(), &app, &headers) {
+    let page = async move |State(state): State<LabState>,
+                           State(trust_proxy): State<ProxyTrust>,
+                           uri: Uri,
+                           headers: HeaderMap| {
+        if state.lab.is_some() {
+            return match link_preview::tags(uri.path(), trust_proxy, &headers) {
                 Some(tags) => with_tags(name, &tags, &headers),
                 None => file(name, &headers),
             };
@@ -105,7 +110,8 @@ fn lab_page(name: &'static str) -> MethodRouter<App> {
         let mut off = html("lab-off.html", false, &HeaderMap::new());
         *off.status_mut() = StatusCode::NOT_FOUND;
         off
-    })
+    };
+    get(page)
 }
 
 /// A page with these tags in its head, which are in the caller's language.

@@ -1,15 +1,15 @@
 //! The waiting room: joining it, reading a place, following it.
 
-use super::access_policy::{self, MaybeCredentials};
+use super::access_policy::AccessPolicies;
 use super::error::{
     ENDED, HttpResult, NOT_IN_WAITING_ROOM, Problem, SOLD_OUT, WAITING_ROOM_NOT_FOUND,
     WAITING_ROOM_NOT_OPEN, not_before,
 };
-use super::extract::{Caller, Id, PacedShopper, Shopper};
+use super::extract::{Caller, Id, MaybeCredentials, PacedShopper, Shopper};
 use super::openapi::refusals;
-use super::state::App;
 use crate::access::waiting_room::view::{Standing, View};
-use crate::access::waiting_room::{Place, RoomError};
+use crate::access::waiting_room::{Place, RoomError, WaitingRooms};
+use crate::catalog::Catalog;
 use crate::domain::{SaleId, SaleState, UserId};
 use axum::extract::State;
 use axum::http::header::RETRY_AFTER;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 use web::body::{self, NoBody};
-use web::events::event;
+use web::events::{Streams, event};
 
 /// The state of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -75,8 +75,13 @@ pub struct PlaceBody {
 }
 
 impl PlaceBody {
-    fn of(app: &App, sale_id: SaleId, user: UserId, place: &Place) -> Self {
-        let now = app.catalog.now();
+    fn of(
+        rooms: &WaitingRooms,
+        now: OffsetDateTime,
+        sale_id: SaleId,
+        user: UserId,
+        place: &Place,
+    ) -> Self {
         let view = &place.view;
         let (state, ahead, turn_ends_at) = match place.standing {
             Standing::Early => (PlaceState::Early, None, None),
@@ -97,7 +102,7 @@ impl PlaceBody {
             more_ahead_than_left: ahead.is_some_and(|ahead| view.is_beyond_stock(ahead)),
             draw_at: view.draw_at,
             turn_ends_at,
-            admission_token: app.rooms.admission(sale_id, user, place),
+            admission_token: rooms.admission(sale_id, user, place),
             server_time: now,
             poll_after_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         }
@@ -159,14 +164,15 @@ refusals!(PlaceRefusals:
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn join(
-    State(app): State<App>,
+    State(access): State<Arc<AccessPolicies>>,
+    State(catalog): State<Arc<Catalog>>,
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
     MaybeCredentials(credentials): MaybeCredentials,
     _: NoBody,
 ) -> HttpResult {
-    let place = access_policy::join(&app, sale, user, credentials.as_ref()).await?;
-    PlaceBody::of(&app, sale, user, &place).answer()
+    let place = access.join(sale, user, credentials.as_ref()).await?;
+    PlaceBody::of(&access.rooms, catalog.now(), sale, user, &place).answer()
 }
 
 /// My place in the waiting room of a sale.
@@ -182,12 +188,13 @@ pub async fn join(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn place(
-    State(app): State<App>,
+    State(rooms): State<Arc<WaitingRooms>>,
+    State(catalog): State<Arc<Catalog>>,
     Shopper(shopper): Shopper,
     Id(sale): Id<SaleId>,
 ) -> HttpResult {
-    let place = app.rooms.place(sale, shopper.user_id).await?;
-    PlaceBody::of(&app, sale, shopper.user_id, &place).answer()
+    let place = rooms.place(sale, shopper.user_id).await?;
+    PlaceBody::of(&rooms, catalog.now(), sale, shopper.user_id, &place).answer()
 }
 
 /// Follow my place: event `place`, at once, when the sale or my state changes, and now and then in
@@ -201,16 +208,18 @@ pub async fn place(
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn events(
-    State(app): State<App>,
+    State(rooms): State<Arc<WaitingRooms>>,
+    State(catalog): State<Arc<Catalog>>,
+    State(streams): State<Streams>,
     Shopper(shopper): Shopper,
     Caller(address): Caller,
     Id(sale): Id<SaleId>,
 ) -> HttpResult {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "waiting_room");
-    let stream = app.streams.take_place(address, gauge)?;
+    let stream = streams.take_place(address, gauge)?;
     let user = shopper.user_id;
-    let (place, views) = app.rooms.follow(sale, user).await?;
-    let following = Following { app: app.clone(), sale, user, place, views, told: None };
+    let (place, views) = rooms.follow(sale, user).await?;
+    let following = Following { rooms, catalog, sale, user, place, views, told: None };
     Ok(stream.respond(following.events()))
 }
 
@@ -221,7 +230,8 @@ const NEAR: u64 = 100;
 
 /// A followed place.
 struct Following {
-    app: App,
+    rooms: Arc<WaitingRooms>,
+    catalog: Arc<Catalog>,
     sale: SaleId,
     user: UserId,
     place: Place,
@@ -236,7 +246,8 @@ impl Following {
             let mut following = following?;
             following.wait_for_news().await?;
             let place = following.place.clone();
-            let body = PlaceBody::of(&following.app, following.sale, following.user, &place);
+            let Following { rooms, catalog, sale, user, .. } = &following;
+            let body = PlaceBody::of(rooms, catalog.now(), *sale, *user, &place);
             let is_last =
                 place.standing == Standing::Missed || place.view.state == SaleState::Ended;
             following.told = Some((place, Instant::now()));
@@ -250,7 +261,7 @@ impl Following {
             // A turn ends by the clock, even if no turns begin any more.
             let turn_over = match self.place.standing {
                 Standing::Turn { ends_at, .. } => {
-                    Duration::try_from(ends_at - self.app.catalog.now()).unwrap_or_default()
+                    Duration::try_from(ends_at - self.catalog.now()).unwrap_or_default()
                 }
                 _ => Duration::MAX,
             };
@@ -261,11 +272,11 @@ impl Following {
             let view = self.views.borrow_and_update().clone();
             match view.filter(|view| view.generation == self.place.view.generation) {
                 Some(view) => {
-                    let standing = view.standing(self.place.number, self.app.catalog.now());
+                    let standing = view.standing(self.place.number, self.catalog.now());
                     (self.place.view, self.place.standing) = (view, standing);
                 }
                 // The room was lost and has begun again: join again.
-                None => self.place = self.app.rooms.join(self.sale, self.user).await.ok()?,
+                None => self.place = self.rooms.join(self.sale, self.user).await.ok()?,
             }
         }
         Some(())

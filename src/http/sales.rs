@@ -3,11 +3,12 @@
 use super::error::HttpResult;
 use super::extract::{Id, Params};
 use super::openapi::refusals;
-use super::state::App;
+use crate::catalog::Catalog;
 use crate::domain::{RoomSettings, SaleId, SaleState, SaleView};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use web::body;
@@ -99,10 +100,10 @@ refusals!(ReadRefusals: SALE_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
         ListRefusals),
 )]
 pub async fn list(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
     Params(SalesParams { state }): Params<SalesParams>,
 ) -> HttpResult {
-    let sales = app.catalog.sales(state);
+    let sales = catalog.sales(state);
     let sales = sales.iter().map(SaleBody::from).collect();
     body::json(StatusCode::OK, &Sales { sales })
 }
@@ -113,8 +114,8 @@ pub async fn list(
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleBody), ReadRefusals),
 )]
-pub async fn read(State(app): State<App>, Id(sale): Id<SaleId>) -> HttpResult {
-    let sale = app.catalog.sale(sale).await?;
+pub async fn read(State(catalog): State<Arc<Catalog>>, Id(sale): Id<SaleId>) -> HttpResult {
+    let sale = catalog.sale(sale).await?;
     body::json(StatusCode::OK, &SaleBody::from(&sale))
 }
 

@@ -4,6 +4,9 @@ use super::error::{HttpResult, Problem};
 use super::extract::{SESSION_COOKIE, Shopper, refuse_cross_origin};
 use super::openapi::refusals;
 use super::state::App;
+use crate::auth::TokenSigner;
+use crate::catalog::Catalog;
+use crate::config::ProxyTrust;
 use crate::domain::UserId;
 use axum::extract::{FromRequestParts, State};
 use axum::http::header::SET_COOKIE;
@@ -11,6 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum_extra::extract::cookie::{Cookie, SameSite};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
 use utoipa::ToSchema;
 use web::address::Address;
@@ -77,7 +81,9 @@ impl FromRequestParts<App> for Newcomer {
     ),
 )]
 pub async fn open(
-    State(app): State<App>,
+    State(catalog): State<Arc<Catalog>>,
+    State(tokens): State<Arc<TokenSigner>>,
+    State(trust_proxy): State<ProxyTrust>,
     _: Newcomer,
     headers: HeaderMap,
     OptionalJson(wanted): OptionalJson<NewSession>,
@@ -87,13 +93,13 @@ pub async fn open(
         Some(name) => checked_name(&name)?,
         None => guest_name(user_id),
     };
-    let now = app.catalog.now();
+    let now = catalog.now();
     let expires_at = now.replace_nanosecond(0).expect("0 is a nanosecond") + LIFE;
-    let token = app.tokens.mint(user_id, &name, expires_at);
+    let token = tokens.mint(user_id, &name, expires_at);
 
     let opened = OpenedSession { user_id, name: &name, token: &token, expires_at };
     let mut response = body::json(StatusCode::CREATED, &opened)?;
-    let cookie = session_cookie(&token, is_over_tls(&app, &headers));
+    let cookie = session_cookie(&token, is_over_tls(trust_proxy, &headers));
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }
@@ -101,9 +107,9 @@ pub async fn open(
 }
 
 /// Whether the caller came by TLS, as a trusted proxy says.
-pub fn is_over_tls(app: &App, headers: &HeaderMap) -> bool {
+pub fn is_over_tls(trust_proxy: ProxyTrust, headers: &HeaderMap) -> bool {
     let proto = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
-    app.trust_proxy.is_on() && proto.is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"))
+    trust_proxy.is_on() && proto.is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"))
 }
 
 /// Whose session this is.

@@ -147,7 +147,7 @@ impl RealServer for Server {
     }
 
     fn round_trips(&self) -> RoundTrips {
-        let sent = &self.services.orders.round_trips;
+        let sent = &self.services.metrics.round_trips;
         let [redis, postgres] = [&sent.redis, &sent.postgres].map(|count| count.swap(0, Relaxed));
         RoundTrips { redis, postgres, zookeeper: 0 }
     }

@@ -8,10 +8,22 @@ use crate::error::ServiceResult;
 use crate::orders::service::Orders;
 use crate::orders::{statements, writer};
 use crate::postgres::within;
-use crate::tasks::STEP_LIMIT;
+use crate::tasks::{STEP_LIMIT, Tasks};
+use std::sync::Arc;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The most orders that one statement expires.
 const BATCH: i64 = 500;
+
+pub fn spawn(orders: &Arc<Orders>, tasks: &Tasks) {
+    tasks.spawn("expiry", orders, |orders, task| async move {
+        // Many orders may be due at once; each statement is bounded.
+        let mut periodic = task.every(PAUSE).without_limit();
+        while periodic.tick(orders.expire_step()).await {}
+    });
+}
 
 impl Orders {
     /// Expires all due orders. Answers how many.

@@ -93,7 +93,7 @@ impl Orders {
     }
 
     pub(super) fn count_round_trips(&self, round_trips: u64) {
-        self.round_trips.postgres.fetch_add(round_trips, Relaxed);
+        self.metrics.round_trips.postgres.fetch_add(round_trips, Relaxed);
     }
 
     /// Everything between BEGIN and COMMIT.

@@ -11,9 +11,12 @@ use crate::error::{ServiceError, ServiceResult};
 use crate::order_log::{self, AcceptedBatch};
 use crate::orders::insert::Expect;
 use crate::orders::service::Orders;
+use crate::tasks::Tasks;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The age from which another writer's entry counts as left behind: longer than its slowest
 /// ordinary batch.
@@ -31,6 +34,14 @@ const LOGS: usize = 256;
 
 /// About how many orders one transaction writes.
 const ORDERS: usize = 2_000;
+
+pub fn spawn(orders: &Arc<Orders>, tasks: &Tasks) {
+    tasks.spawn("recovery", orders, |orders, task| async move {
+        // It may drain a whole backlog; each of its writes is bounded.
+        let mut periodic = task.every(PAUSE).without_limit();
+        while periodic.tick(orders.recover_step()).await {}
+    });
+}
 
 impl Orders {
     /// One pass over all sales with a backlog. Answers how many orders it settled.

@@ -9,11 +9,23 @@ use crate::error::ServiceResult;
 use crate::orders::service::Orders;
 use crate::redis::functions::{self, Fenced};
 use crate::redis::is_wrong_type;
+use crate::tasks::Tasks;
 use futures_util::FutureExt;
+use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
+
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The most units of a sale that are returned at a time.
 const STEP: i64 = 1_000;
+
+pub fn spawn(orders: &Arc<Orders>, tasks: &Tasks) {
+    tasks.spawn("releases", orders, |orders, task| async move {
+        let mut periodic = task.every(PAUSE).or_on(&orders.release_wakeup);
+        while periodic.tick(orders.release_all()).await {}
+    });
+}
 
 impl Orders {
     /// Returns waiting units; idempotent, on any number of instances. Answers how many rows left

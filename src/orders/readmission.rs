@@ -84,7 +84,7 @@ impl Orders {
                 if fenced == Fenced::Corrupt {
                     cached.suspect();
                 }
-                self.catalog.rebuild_wakeup.notify_one();
+                self.approval.call_for_rebuild();
                 return Err(ServiceError::unavailable(
                     "orders of an ended epoch wait until the sale is rebuilt",
                 ));

@@ -2,6 +2,8 @@
 
 use crate::admission::Admission;
 use crate::catalog::Catalog;
+use crate::catalog::approval::Approval;
+use crate::databases::Databases;
 use crate::domain::{Order, OrderId, SaleId, UserId, unix_ms};
 use crate::error::{ServiceError, ServiceResult};
 use crate::fail_point::FailPoints;
@@ -10,7 +12,7 @@ use crate::orders::queries::{self, Page};
 use crate::orders::watch::OrderWatch;
 use crate::postgres::Pool;
 use crate::redis::Redis;
-use crate::telemetry::instruments::{Metrics, RoundTrips};
+use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,43 +20,43 @@ use tokio::sync::Notify;
 
 /// The order service. One per process.
 pub struct Orders {
-    pub catalog: Arc<Catalog>,
-    pub admission: Arc<Admission>,
-    pub postgres: Pool,
-    pub redis: Arc<Redis>,
-    pub watch: OrderWatch,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) approval: Arc<Approval>,
+    pub(super) postgres: Pool,
+    pub(super) redis: Arc<Redis>,
+    pub watch: Arc<OrderWatch>,
     loader: OrderLoader,
     /// Whether the writer is writing a batch.
-    pub writer_is_busy: AtomicBool,
+    pub(super) writer_is_busy: AtomicBool,
     /// When the oldest order in the writer's queue was admitted (Unix ms); 0: it has none.
     oldest_in_hand_ms: AtomicI64,
     /// Notified when the outbox has a new row.
-    pub release_wakeup: Notify,
-    /// Round trips of this process' purchases, for the lab.
-    pub round_trips: Arc<RoundTrips>,
-    pub metrics: Arc<Metrics>,
-    pub fail_points: FailPoints,
+    pub(super) release_wakeup: Notify,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) fail_points: FailPoints,
 }
 
 impl Orders {
     pub fn new(
         catalog: Arc<Catalog>,
         admission: Arc<Admission>,
-        round_trips: Arc<RoundTrips>,
+        approval: Arc<Approval>,
+        Databases { postgres, redis }: Databases,
         metrics: Arc<Metrics>,
         fail_points: FailPoints,
     ) -> Self {
         Self {
-            postgres: catalog.postgres.clone(),
-            redis: catalog.redis.clone(),
+            watch: Arc::new(OrderWatch::new(postgres.clone())),
             catalog,
             admission,
-            watch: OrderWatch::default(),
+            approval,
+            postgres,
+            redis,
             loader: OrderLoader::default(),
             writer_is_busy: AtomicBool::new(false),
             oldest_in_hand_ms: AtomicI64::new(0),
             release_wakeup: Notify::new(),
-            round_trips,
             metrics,
             fail_points,
         }

@@ -6,18 +6,39 @@
 
 use crate::domain::{Order, OrderId};
 use crate::postgres::Pool;
+use crate::tasks::Tasks;
 use dashmap::DashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// The pause between two queries, without and with news.
+const PAUSE: Duration = Duration::from_millis(250);
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+
 /// The watched orders.
-#[derive(Default)]
 pub struct OrderWatch {
+    postgres: Pool,
     orders: DashMap<OrderId, watch::Sender<Order>>,
     /// Notified when this process wrote or changed orders.
     pub wakeup: Notify,
 }
 
+pub fn spawn(watch: &Arc<OrderWatch>, tasks: &Tasks) {
+    tasks.spawn("order watch", watch, |watch, task| async move {
+        let mut periodic = task.every(PAUSE).or_on(&watch.wakeup);
+        while periodic.tick(watch.step()).await {
+            // The writer notifies after every batch; followers need fewer updates.
+            tokio::time::sleep(LEAST_PAUSE).await;
+        }
+    });
+}
+
 impl OrderWatch {
+    pub fn new(postgres: Pool) -> Self {
+        Self { postgres, orders: DashMap::new(), wakeup: Notify::new() }
+    }
+
     /// Subscribes to an order from this state on; the first value counts as a change.
     pub fn subscribe(&self, order: Order) -> watch::Receiver<Order> {
         let entry = self.orders.entry(order.id);
@@ -47,7 +68,7 @@ impl OrderWatch {
     }
 
     /// Reads all watched orders once.
-    pub async fn step(&self, postgres: &Pool) -> sqlx::Result<()> {
+    pub async fn step(&self) -> sqlx::Result<()> {
         self.orders.retain(|_, sender| sender.receiver_count() > 0);
         let ids: Vec<i64> = self
             .orders
@@ -58,7 +79,7 @@ impl OrderWatch {
         if ids.is_empty() {
             return Ok(());
         }
-        for order in crate::orders::queries::by_ids(postgres, &ids).await? {
+        for order in crate::orders::queries::by_ids(&self.postgres, &ids).await? {
             self.tell(&order);
         }
         Ok(())

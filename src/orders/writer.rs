@@ -21,12 +21,14 @@ use crate::orders::statements::{self, Rejected};
 use crate::postgres::within;
 use crate::redis::functions::{self, Settled};
 use crate::redis::is_wrong_type;
-use crate::tasks::survive;
+use crate::tasks::{Tasks, survive};
 use crate::telemetry::traces;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
@@ -38,6 +40,21 @@ const LOGS: usize = 256;
 
 /// How long a failing write is retried after the stop.
 const LAST_TRIES: Duration = Duration::from_secs(2);
+
+/// Shared: a restarted writer continues with the same channel.
+type Channel = Arc<Mutex<mpsc::Receiver<AcceptedBatch>>>;
+
+pub fn spawn(
+    orders: &Arc<Orders>,
+    tasks: &Tasks,
+    channel: mpsc::Receiver<AcceptedBatch>,
+) -> JoinHandle<()> {
+    let channel: Channel = Arc::new(Mutex::new(channel));
+    tasks.spawn("writer", orders, move |orders, task| {
+        let channel = channel.clone();
+        async move { orders.run_writer(&mut *channel.lock().await, task.stop).await }
+    })
+}
 
 impl Orders {
     /// Writes batches from the channel until `stop`, then drains it.
@@ -238,7 +255,7 @@ impl Orders {
         let settled: Vec<Settled> = by_log.into_values().collect();
         let mut failed = None;
         for some in settled.chunks(LOGS) {
-            self.round_trips.redis.fetch_add(1, Relaxed);
+            self.metrics.round_trips.redis.fetch_add(1, Relaxed);
             let calls = some.iter().map(|log| functions::ack(&self.redis.keys, log));
             let acknowledged = self.redis.query_all(calls.collect()).await;
             let acknowledged = acknowledged.unwrap_or_else(|error| vec![Err(error)]);

@@ -4,8 +4,10 @@ pub mod provider;
 
 use crate::domain::{Order, OrderId, OrderStatus, UserId};
 use crate::error::{RETRY_AFTER, ServiceError, ServiceResult};
+use crate::fail_point::FailPoints;
 use crate::orders::{Orders, queries, statements};
-use crate::postgres::within;
+use crate::postgres::{Pool, within};
+use crate::telemetry::instruments::Metrics;
 use provider::{Charge, Declined, PaymentProvider};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +28,20 @@ fn unrecorded(order: &Order, charge: &Charge) {
 pub struct Payments {
     orders: Arc<Orders>,
     provider: Arc<dyn PaymentProvider>,
+    postgres: Pool,
+    metrics: Arc<Metrics>,
+    fail_points: FailPoints,
 }
 
 impl Payments {
-    pub fn new(orders: Arc<Orders>, provider: Arc<dyn PaymentProvider>) -> Self {
-        Self { orders, provider }
+    pub fn new(
+        orders: Arc<Orders>,
+        provider: Arc<dyn PaymentProvider>,
+        postgres: Pool,
+        metrics: Arc<Metrics>,
+        fail_points: FailPoints,
+    ) -> Self {
+        Self { orders, provider, postgres, metrics, fail_points }
     }
 
     /// Pays the caller's order. Repeatable.
@@ -56,23 +67,22 @@ impl Payments {
         let charged = self.provider.charge(&order).await;
         let declined = |Declined { reason }| ServiceError::PaymentDeclined { reason };
         let charge = charged.map_err(declined)?;
-        let orders = &self.orders;
-        orders.fail_points.at("pay.charged").await?;
-        let marking = statements::mark_paid(&orders.postgres, user, order.id, &charge.reference);
+        self.fail_points.at("pay.charged").await?;
+        let marking = statements::mark_paid(&self.postgres, user, order.id, &charge.reference);
         let marked = within(MARK_LIMIT, marking).await;
         let won = marked.inspect_err(|_| unrecorded(&order, &charge))?;
-        orders.fail_points.at("pay.marked").await?;
+        self.fail_points.at("pay.marked").await?;
         if won {
-            orders.metrics.orders(OrderStatus::Paid).increment(1);
-        } else if let Err(error) = orders.expire_if_due(order.id).await {
+            self.metrics.orders(OrderStatus::Paid).increment(1);
+        } else if let Err(error) = self.orders.expire_if_due(order.id).await {
             tracing::debug!(%error, order = %order.id, "the sweeper will expire it");
         }
         // A query of its own, with a longer limit: without its answer nothing is refunded.
-        let reading = queries::of_user(&orders.postgres, user, order.id);
+        let reading = queries::of_user(&self.postgres, user, order.id);
         let found = within(MARK_LIMIT, reading).await;
         let found = found.inspect_err(|_| unrecorded(&order, &charge))?;
         let after = found.ok_or(ServiceError::OrderNotFound)?;
-        orders.watch.tell(&after);
+        self.orders.watch.tell(&after);
         match after.status {
             OrderStatus::Paid => Ok(after),
             status => {

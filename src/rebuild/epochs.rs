@@ -50,8 +50,7 @@ impl Rebuild {
         );
         let sales = sales.bind(ids).bind(evictable);
         let sales = sales.bind(EVICT_AFTER.as_seconds_f64());
-        let sales: Vec<(SaleId, i64)> =
-            unless_silent(sales.fetch_all(&self.catalog.postgres)).await?;
+        let sales: Vec<(SaleId, i64)> = unless_silent(sales.fetch_all(&self.postgres)).await?;
         let mut sealing = stream::iter(sales)
             .map(async |(id, epoch)| (id, self.seal_sale(id, epoch).await))
             .buffer_unordered(CONCURRENCY);
@@ -69,13 +68,13 @@ impl Rebuild {
     pub(super) async fn seal_sale(&self, id: SaleId, epoch: i64) -> ServiceResult<Option<Sealing>> {
         let mut new_epoch = epoch + 1;
         loop {
-            let mut connection = self.catalog.redis.pooled().await?;
-            match functions::seal(&mut connection, &self.catalog.redis.keys, id, new_epoch).await? {
+            let mut connection = self.redis.pooled().await?;
+            match functions::seal(&mut connection, &self.redis.keys, id, new_epoch).await? {
                 Sealed::Ended(ended) => return Ok(Some(Sealing { new_epoch, ended })),
                 Sealed::Newer { epoch: live } => {
                     let epoch =
                         sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
-                    let now: i64 = unless_silent(epoch.fetch_one(&self.catalog.postgres)).await?;
+                    let now: i64 = unless_silent(epoch.fetch_one(&self.postgres)).await?;
                     if now >= live {
                         return Ok(None);
                     }
@@ -115,6 +114,6 @@ impl Rebuild {
              UPDATE sales SET epoch = target_epoch FROM target WHERE id = target_id RETURNING "
         );
         let fenced = fenced.bind(ids).bind(epochs);
-        Ok(unless_silent(fenced.fetch_all(&self.catalog.postgres)).await?)
+        Ok(unless_silent(fenced.fetch_all(&self.postgres)).await?)
     }
 }

@@ -116,7 +116,7 @@ impl Rebuild {
         self.fail_points.at("rebuild.recomputed").await?;
         self.write_buyers(sale, &held).await?;
         self.fail_points.at("rebuild.buyers_written").await?;
-        let (redis, remaining) = (&self.catalog.redis, i64::from(sale.stock) - taken);
+        let (redis, remaining) = (&self.redis, i64::from(sale.stock) - taken);
         let (mut connection, keys) = (redis.pooled().await?, &redis.keys);
         let installed =
             functions::install(&mut connection, keys, sale, remaining, taken, held.len()).await?;
@@ -140,7 +140,7 @@ impl Rebuild {
     /// Removes buyers' keys of versions before the function library, those of unfinished rebuilds
     /// too.
     pub(super) async fn unlink_shards(&self, sale: &Sale, old: Ended) {
-        let keys = &self.catalog.redis.keys;
+        let keys = &self.redis.keys;
         let of_epoch = |epoch| (0..old.shards).map(move |shard| (epoch, shard));
         let shards: Vec<(i64, i32)> = (old.epoch..sale.epoch).flat_map(of_epoch).collect();
         for some in shards.chunks(1_000) {
@@ -160,7 +160,7 @@ impl Rebuild {
     /// Writes the sealed log as orders of the new epoch, in which nothing else is written before
     /// the install. `false`: overtaken.
     pub(super) async fn drain(&self, sale: &Sale) -> ServiceResult<bool> {
-        let (redis, id) = (&self.catalog.redis, sale.id);
+        let (redis, id) = (&self.redis, sale.id);
         let is_log = order_log::is_log(&mut redis.pooled().await?, &redis.keys, id).await?;
         let drained = match is_log {
             true => self.drain_readable(sale).await?,
@@ -179,7 +179,7 @@ impl Rebuild {
 
     /// Writes the entries that can be read, from the first to the last.
     async fn drain_readable(&self, sale: &Sale) -> ServiceResult<Drained> {
-        let (redis, keys) = (&self.catalog.redis, &self.catalog.redis.keys);
+        let (redis, keys) = (&self.redis, &self.redis.keys);
         let (mut after, mut drained) = (String::new(), Drained::All);
         loop {
             let mut connection = redis.pooled().await?;
@@ -215,7 +215,7 @@ impl Rebuild {
     async fn live_orders(&self, sales: &[Sale]) -> ServiceResult<HashMap<SaleId, LiveOrders>> {
         type Row = (SaleId, OrderId, UserId, Option<i16>, Option<i64>, OrderStatus);
         let ids: Vec<i64> = sales.iter().map(|sale| sale.id.get()).collect();
-        let mut snapshot = unless_silent(self.catalog.postgres.begin(SNAPSHOT)).await?;
+        let mut snapshot = unless_silent(self.postgres.begin(SNAPSHOT)).await?;
         let mut live: HashMap<SaleId, LiveOrders> = HashMap::new();
         let rows = sqlx::query_as::<_, Row>(
             "SELECT sale_id, id, user_id, slot, idempotency_hash, status FROM orders
@@ -255,7 +255,7 @@ impl Rebuild {
         sale: &Sale,
         held: &HashMap<UserId, Vec<Held>>,
     ) -> ServiceResult<()> {
-        let key = self.catalog.redis.keys.buyers(sale.id, sale.epoch);
+        let key = self.redis.keys.buyers(sale.id, sale.epoch);
         let users: Vec<_> = held.iter().collect();
         for some in users.chunks(USERS * COMMANDS) {
             let mut pipeline = redis::pipe();
@@ -268,7 +268,7 @@ impl Rebuild {
                 command.ignore();
             }
             pipeline.expire(&key, UNINSTALLED_SECS).ignore();
-            let mut connection = self.catalog.redis.pooled().await?;
+            let mut connection = self.redis.pooled().await?;
             pipeline.exec_async(&mut connection).await?;
         }
         Ok(())
@@ -278,14 +278,14 @@ impl Rebuild {
     /// deleted them too early.
     pub(super) async fn unlink_if_overtaken(&self, sale: &Sale) -> ServiceResult<()> {
         if unless_silent(self.catalog.refresh(sale.id)).await?.sale().epoch > sale.epoch {
-            let key = self.catalog.redis.keys.buyers(sale.id, sale.epoch);
+            let key = self.redis.keys.buyers(sale.id, sale.epoch);
             self.execute(redis::cmd("UNLINK").arg(key)).await?;
         }
         Ok(())
     }
 
     async fn execute(&self, command: &redis::Cmd) -> Result<(), redis::RedisError> {
-        let mut connection = self.catalog.redis.pooled().await?;
+        let mut connection = self.redis.pooled().await?;
         command.exec_async(&mut connection).await
     }
 }

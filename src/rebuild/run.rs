@@ -11,7 +11,6 @@ use crate::redis::functions::Snapshot;
 use crate::tasks::Tasks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
@@ -31,7 +30,7 @@ pub fn spawn(rebuild: &Arc<Rebuild>, tasks: &Tasks) {
     tasks.spawn("rebuild", rebuild, |rebuild, task| async move {
         let mut absent = HashSet::new();
         // A catalogue of millions takes its time; each statement has a limit.
-        let periodic = task.every(PAUSE).or_on(&rebuild.catalog.rebuild_wakeup);
+        let periodic = task.every(PAUSE).or_on(rebuild.approval.rebuild_wakeup());
         let mut periodic = periodic.without_limit();
         while periodic.tick(rebuild.step(&mut absent)).await {}
     });
@@ -53,18 +52,17 @@ impl Rebuild {
     pub async fn step(&self, absent: &mut HashSet<SaleId>) -> ServiceResult<()> {
         let approved = self.catalog.approved_processes().await?;
         // A silent node of a cluster must not stop the checks of the others.
-        let (live, silent) = match self.catalog.redis.processes().await {
+        let (live, silent) = match self.redis.processes().await {
             Ok(live) => (live, None),
             Err(error) => (self.answering(), Some(error)),
         };
         let mut doubtful = live.clone();
         doubtful.retain(|process| !approved.contains(process));
         let is_approved = doubtful.is_empty() && silent.is_none();
-        self.catalog.redis_is_approved.store(is_approved, Relaxed);
         // In a cluster the other nodes go on selling, and lanes of order numbers check their
         // floors.
-        let is_doubtful = !doubtful.is_empty() && !self.catalog.redis.is_cluster();
-        self.catalog.redis_is_doubtful.store(is_doubtful, Relaxed);
+        let is_doubtful = !doubtful.is_empty() && !self.redis.is_cluster();
+        self.approval.set(is_approved, is_doubtful);
         if !doubtful.is_empty() {
             unless_silent(self.catalog.refresh_catalogue()).await?;
             let cached_sales = self.catalog.cache.cached_sales();
@@ -111,7 +109,7 @@ impl Rebuild {
     async fn elect_and_rebuild(&self, scope: Scope) -> ServiceResult<()> {
         // A transaction that carries only the lock: it ends with this process, even if that stands
         // still.
-        let mut election = unless_silent(self.catalog.postgres.begin("BEGIN")).await?;
+        let mut election = unless_silent(self.postgres.begin("BEGIN")).await?;
         if !try_lock(&mut election).await? {
             return Ok(unless_silent(election.rollback()).await?);
         }
@@ -170,7 +168,7 @@ impl Rebuild {
 
     /// The sales of these processes; `None` for all, on a single server.
     fn sales_in(&self, processes: &[String]) -> Option<Vec<SaleId>> {
-        if !self.catalog.redis.is_cluster() {
+        if !self.redis.is_cluster() {
             return None;
         }
         let cached_sales = self.sales_of(processes);
@@ -188,14 +186,14 @@ impl Rebuild {
     async fn rebuild(&self, only: Option<&[SaleId]>, evictable: bool) -> ServiceResult<Outcome> {
         self.fail_points.at("rebuild.elected").await?;
         // Their process may be gone.
-        self.admission.ids.discard_leases().await;
+        self.ids.discard_leases().await;
         let Seals { sealed, failed } = self.seal(only, evictable).await?;
         self.fail_points.at("rebuild.sealed").await?;
         self.let_writers_finish().await;
         let sales = self.fence(&sealed).await?;
         self.fail_points.at("rebuild.fenced").await?;
         let taken = sqlx::query_as("SELECT id, taken::bigint FROM sales");
-        let taken = unless_silent(taken.fetch_all(&self.catalog.postgres)).await?;
+        let taken = unless_silent(taken.fetch_all(&self.postgres)).await?;
         let taken: HashMap<SaleId, i64> = taken.into_iter().collect();
         let mut outcome = Outcome { sales: sales.len(), ..Outcome::default() };
         if let Some((sale, error)) = failed {
@@ -214,7 +212,7 @@ impl Rebuild {
         let mut news = None::<Instant>;
         loop {
             // A new transaction each time: none stays open for as long as another rebuild takes.
-            let mut election = unless_silent(self.catalog.postgres.begin("BEGIN")).await?;
+            let mut election = unless_silent(self.postgres.begin("BEGIN")).await?;
             if try_lock(&mut election).await? {
                 return Ok(election);
             }
@@ -238,13 +236,13 @@ impl Rebuild {
     /// Step 7. Approves these processes. In a cluster, those that still hold keys stay approved: a
     /// silent process may only be slow.
     async fn approve(&self, rebuilt: &[String]) -> ServiceResult<()> {
-        self.admission.ids.settle().await?;
-        let timeline = postgres::timeline(&self.catalog.postgres).await?;
-        let is_one_server = !self.catalog.redis.is_cluster();
+        self.ids.settle().await?;
+        let timeline = postgres::timeline(&self.postgres).await?;
+        let is_one_server = !self.redis.is_cluster();
         let mut standing = rebuilt.to_vec();
         // Of a single server, the cache may hold a late answer of the process that it was before.
         if !is_one_server {
-            standing.extend(self.catalog.redis.processes().await.unwrap_or_default());
+            standing.extend(self.redis.processes().await.unwrap_or_default());
             let cached_sales = self.catalog.cache.cached_sales();
             let known = cached_sales.iter().filter_map(|cached| cached.snapshot());
             standing.extend(known.map(|known| known.process.to_string()));
@@ -257,10 +255,8 @@ impl Rebuild {
              DO UPDATE SET timeline = EXCLUDED.timeline, approved_at = now()",
         );
         let query = query.bind(rebuilt).bind(timeline).bind(&standing);
-        query.execute(&self.catalog.postgres).await?;
-        self.catalog.redis_is_doubtful.store(false, Relaxed);
-        let is_approved = &self.catalog.redis_is_approved;
-        is_approved.fetch_or(is_one_server, Relaxed);
+        query.execute(&self.postgres).await?;
+        self.approval.set(self.approval.is_approved() || is_one_server, false);
         self.fail_points.at("rebuild.approved").await?;
         Ok(())
     }
@@ -269,13 +265,13 @@ impl Rebuild {
     /// [`Self::approve`] does so too, but an old primary that wakes up may have answered then.
     async fn revoke_gone(&self, approved: &HashSet<String>, live: &[String]) -> ServiceResult<()> {
         // On a single server an approval replaces all others.
-        if !self.catalog.redis.is_cluster() {
+        if !self.redis.is_cluster() {
             return Ok(());
         }
         let named = self.answering();
         let is_gone = |process: &&String| !live.contains(process) && !named.contains(process);
         let gone: Vec<&String> = approved.iter().filter(is_gone).collect();
-        if gone.is_empty() || live.len() < self.catalog.redis.primaries().await? {
+        if gone.is_empty() || live.len() < self.redis.primaries().await? {
             return Ok(()); // a silent one may only be slow
         }
         // Recent approvals may be unknown here.
@@ -284,7 +280,7 @@ impl Rebuild {
              WHERE run_id = ANY($1) AND approved_at < now() - interval '5 seconds'",
         )
         .bind(gone);
-        unless_silent(forgotten.execute(&self.catalog.postgres)).await?;
+        unless_silent(forgotten.execute(&self.postgres)).await?;
         Ok(())
     }
 
@@ -294,7 +290,7 @@ impl Rebuild {
         let mut election = self.wait_for_election().await?;
         let rebuilt = async {
             // Read before the seal: a process that takes its place meanwhile is not approved.
-            let live = self.catalog.redis.processes().await?;
+            let live = self.redis.processes().await?;
             let only = only.as_ref().map(std::slice::from_ref);
             let outcome = self.rebuild(only, only.is_some()).await?;
             if let Some((_, error)) = outcome.failed {

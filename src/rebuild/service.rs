@@ -1,11 +1,15 @@
 //! The rebuild service, and the result of a rebuild.
 
-use crate::admission::Admission;
+use crate::admission::ids::IdGenerator;
 use crate::catalog::Catalog;
+use crate::catalog::approval::Approval;
+use crate::databases::Databases;
 use crate::domain::SaleId;
 use crate::error::ServiceError;
 use crate::fail_point::FailPoints;
 use crate::orders::Orders;
+use crate::postgres::Pool;
+use crate::redis::Redis;
 use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +20,26 @@ pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// Rebuilds Redis from Postgres. One per process.
 pub struct Rebuild {
     pub(super) catalog: Arc<Catalog>,
-    pub(super) admission: Arc<Admission>,
     pub(super) orders: Arc<Orders>,
+    pub(super) ids: Arc<IdGenerator>,
+    pub(super) approval: Arc<Approval>,
+    pub(super) postgres: Pool,
+    pub(super) redis: Arc<Redis>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) fail_points: FailPoints,
 }
 
 impl Rebuild {
-    pub fn new(orders: Arc<Orders>) -> Self {
-        Self {
-            catalog: orders.catalog.clone(),
-            admission: orders.admission.clone(),
-            metrics: orders.metrics.clone(),
-            fail_points: orders.fail_points.clone(),
-            orders,
-        }
+    pub fn new(
+        catalog: Arc<Catalog>,
+        orders: Arc<Orders>,
+        ids: Arc<IdGenerator>,
+        approval: Arc<Approval>,
+        Databases { postgres, redis }: Databases,
+        metrics: Arc<Metrics>,
+        fail_points: FailPoints,
+    ) -> Self {
+        Self { catalog, orders, ids, approval, postgres, redis, metrics, fail_points }
     }
 }
 

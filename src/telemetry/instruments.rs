@@ -53,6 +53,9 @@ pub struct Metrics {
     pub admission_open: Gauge,
     pub redis_connections: PoolGauges,
     pub postgres_connections: PoolGauges,
+
+    /// Of this process' purchases, for the lab.
+    pub round_trips: RoundTrips,
 }
 
 pub struct PoolGauges {
@@ -118,6 +121,7 @@ impl Metrics {
             admission_open: gauge!("flash_sale_admission_open"),
             redis_connections: pool("redis"),
             postgres_connections: pool("postgres"),
+            round_trips: RoundTrips::default(),
         }
     }
 

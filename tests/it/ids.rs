@@ -2,14 +2,15 @@
 
 use crate::support::prelude::*;
 use flash_sale::admission::ids::{IdGenerator, decode};
+use flash_sale::databases::Databases;
 use flash_sale::fail_point::FailPoints;
 use flash_sale::redis::Redis;
 use flash_sale::redis::keys::IdLane;
 
 /// The generator of another instance; that of the application itself has nothing to do here.
 fn generator(app: &TestApp) -> IdGenerator {
-    let catalog = &app.services.catalog;
-    IdGenerator::new(catalog.redis.clone(), catalog.postgres.clone(), FailPoints::default())
+    let Databases { postgres, redis } = app.services.databases.clone();
+    IdGenerator::new(redis, postgres, FailPoints::default())
 }
 
 async fn take(redis: &Redis, generator: &IdGenerator, count: usize) -> Vec<OrderId> {
@@ -21,7 +22,7 @@ async fn take(redis: &Redis, generator: &IdGenerator, count: usize) -> Vec<Order
 }
 
 fn keys(app: &TestApp) -> [String; 2] {
-    let (keys, day) = (&app.services.catalog.redis.keys, OffsetDateTime::now_utc().date());
+    let (keys, day) = (&app.services.databases.redis.keys, OffsetDateTime::now_utc().date());
     [keys.id_counter(IdLane::Whole, day), keys.id_clock(IdLane::Whole)]
 }
 
@@ -38,7 +39,7 @@ fn now() -> i64 {
 async fn many_instances_never_make_the_same_id() {
     let app = TestApp::start().await;
     let instance = |_| {
-        let (generator, redis) = (generator(&app), app.services.catalog.redis.clone());
+        let (generator, redis) = (generator(&app), app.services.databases.redis.clone());
         async move {
             let mut ids = Vec::new();
             for batch in 1..60 {
@@ -63,7 +64,7 @@ async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
     let mut seen = HashSet::new();
     for round in 0..20 {
         for generator in [generator(&app), generator(&app)] {
-            for id in take(&app.services.catalog.redis, &generator, 100).await {
+            for id in take(&app.services.databases.redis, &generator, 100).await {
                 assert!(seen.insert(id), "round {round}: {id} was made twice");
             }
         }
@@ -81,14 +82,14 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
     let ahead = now() + 2 * 86_400;
     let day = ahead - ahead % 86_400 - 86_400;
     set_clock(&app, &[("floor", ahead), ("day", day)]).await;
-    let early = take(&app.services.catalog.redis, &generator(&app), 50).await;
+    let early = take(&app.services.databases.redis, &generator(&app), 50).await;
     assert!(early.iter().all(|id| decode(*id).0 == ahead), "never less than the floor");
     // One of them became an order; then Redis lost everything, and its clock is right again.
     let row = format!("({}, 1, gen_random_uuid(), 'rejected', 1, now(), now())", early[49]);
     let columns = "(id, sale_id, user_id, status, price_cents, created_at, closed_at)";
     app.execute(&format!("INSERT INTO orders {columns} VALUES {row}")).await;
     let () = app.redis().await.del(&keys(&app)[1]).await.expect("DEL");
-    let late = take(&app.services.catalog.redis, &generator(&app), 50).await;
+    let late = take(&app.services.databases.redis, &generator(&app), 50).await;
     assert!(late.iter().all(|id| decode(*id).0 > ahead), "later than any stored");
 }
 
@@ -96,12 +97,12 @@ async fn a_clock_that_was_ahead_and_then_lost_does_not_repeat_either() {
 async fn a_lease_of_yesterday_is_not_used_today() {
     let app = TestApp::start().await;
     let generator = generator(&app);
-    let today = take(&app.services.catalog.redis, &generator, 10).await;
+    let today = take(&app.services.databases.redis, &generator, 10).await;
     // The clock's floor moves to tomorrow: as if midnight had passed.
     let tomorrow = now() - now() % 86_400 + 86_400 + 5;
     set_clock(&app, &[("floor", tomorrow)]).await;
     generator.discard_leases().await; // what a second does: a lease lives no longer
-    let next = take(&app.services.catalog.redis, &generator, 10).await;
+    let next = take(&app.services.databases.redis, &generator, 10).await;
     assert!(next.iter().all(|id| decode(*id).0 == tomorrow));
     assert_eq!(decode(next[0]).1, 1, "a new day counts from the start");
     assert_eq!(today.iter().chain(&next).collect::<HashSet<_>>().len(), 20);

@@ -171,7 +171,7 @@ impl Case {
 
 /// Runs everything once, so that the program prepares its statements.
 async fn run_everything(app: &TestApp) {
-    let (catalog, orders) = (&app.services.catalog, &app.services.orders);
+    let orders = &app.services.orders;
     let sale = app.sale(100, json!({})).await;
     let hasty = app.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (app.shopper(), app.shopper(), app.shopper());
@@ -188,14 +188,14 @@ async fn run_everything(app: &TestApp) {
         let wanted = queries::Wanted { status: None, user };
         orders.sale_orders(sale_id, wanted, page).await.expect("the operator's list");
     }
-    queries::by_ids(&catalog.postgres, &[1, 2]).await.expect("by ids");
-    queries::of_user(&catalog.postgres, nobody, unknown).await.expect("alone");
+    queries::by_ids(&app.services.databases.postgres, &[1, 2]).await.expect("by ids");
+    queries::of_user(&app.services.databases.postgres, nobody, unknown).await.expect("alone");
     app.audit(&sale).await;
     app.services.rebuild.by_hand(Some(sale_id)).await.expect("a rebuild");
     orders.release_all().await.expect("releases");
     let mut scrubber = Scrubber::default();
     for _ in 0..2 {
-        scrubber.step(catalog).await.expect("a look");
+        scrubber.step(&app.services.auditor).await.expect("a look");
     }
     orders.order(nobody, unknown).await.expect_err("nobody's");
 }
@@ -219,7 +219,7 @@ async fn statements_under_load_use_their_indexes() {
     app.execute(FILL).await;
     run_everything(&app).await;
     let with_values = with_values(&app).await;
-    let (mut sessions, statements) = prepared(app.services.catalog.postgres.connections()).await;
+    let (mut sessions, statements) = prepared(app.services.databases.postgres.connections()).await;
     // Both are empty but for moments: the outbox, and the list of what is due. A sale that few pay
     // for fills them.
     app.execute(

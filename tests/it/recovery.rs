@@ -58,7 +58,7 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
         (last.elapsed() > log_recovery::GRACE + Duration::from_millis(200)).then_some(())
     });
     services.orders.set_oldest_in_hand(0);
-    let asked = || services.orders.round_trips.postgres.load(Relaxed);
+    let asked = || services.metrics.round_trips.postgres.load(Relaxed);
     let before = asked();
     assert_eq!(services.orders.recover_step().await.expect("a pass"), SALES);
     let round_trips = asked() - before;

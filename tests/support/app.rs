@@ -7,7 +7,7 @@ use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::AdminToken;
 use flash_sale::config::{ProxyTrust, SaleSettings};
 use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
-use flash_sale::{fail_point::FailPoints, http::ConnectionLimits};
+use flash_sale::{databases::Databases, fail_point::FailPoints, http::ConnectionLimits};
 use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
 use flash_sale::{services::Services, telemetry::instruments::Metrics};
 use futures_util::{StreamExt, stream};
@@ -407,12 +407,14 @@ pub fn services_without_tasks(
     prefix: &str,
 ) -> (Services, mpsc::Receiver<AcceptedBatch>) {
     let (handoff, channel) = mpsc::channel(16);
-    let settings = AdmissionSettings { high_water: 1_000_000, batch_limit: 512, own_writer: true };
+    let handoff = Some(handoff);
+    let settings = AdmissionSettings { high_water: 1_000_000, batch_limit: 512, handoff };
     let services = Services::new(
-        flash_sale::postgres::pool(database.options(), 8),
-        Arc::new(Redis::new(redis_url, prefix).expect("redis url")),
+        Databases {
+            postgres: flash_sale::postgres::pool(database.options(), 8),
+            redis: Arc::new(Redis::new(redis_url, prefix).expect("redis url")),
+        },
         Arc::new(SimulatedPayments),
-        handoff,
         settings,
         Metrics::unpublished(),
         FailPoints::default(),

@@ -20,6 +20,7 @@ use crate::auth::signed_token::{BadToken, Purpose, SignedTokens};
 use crate::catalog::Catalog;
 use crate::domain::{IdempotencyKey, SaleId, UserId};
 use crate::error::ServiceError;
+use crate::redis::Redis;
 use metrics::{Counter, counter};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,7 @@ pub enum WorkError {
 /// The defences of one process.
 pub struct Bots {
     catalog: Arc<Catalog>,
+    redis: Arc<Redis>,
     signed_tokens: SignedTokens,
     /// `None`: each instance counts for itself only.
     pub limits: Option<SharedLimits>,
@@ -59,6 +61,7 @@ pub struct Bots {
 impl Bots {
     pub fn new(
         catalog: Arc<Catalog>,
+        redis: Arc<Redis>,
         signed_tokens: SignedTokens,
         limits: Option<SharedLimits>,
     ) -> Self {
@@ -66,6 +69,7 @@ impl Bots {
             |outcome| counter!("flash_sale_challenge_solutions_total", "outcome" => outcome);
         Self {
             catalog,
+            redis,
             signed_tokens,
             limits,
             solved: solutions("accepted"),
@@ -97,8 +101,8 @@ impl Bots {
         let verified = work::verify(&self.signed_tokens, user, sale, solution, now);
         let (salt, expires_at) = verified.map_err(refuse)?;
         let memory = Duration::try_from(expires_at - now).unwrap_or_default();
-        let keys = &self.catalog.redis.keys;
-        let connection = self.catalog.redis.shared().await;
+        let keys = &self.redis.keys;
+        let connection = self.redis.shared().await;
         let mut connection = connection
             .map_err(|_| ServiceError::unavailable("solutions cannot be checked at the moment"))?;
         let mark = key.map_or(0, IdempotencyKey::get);

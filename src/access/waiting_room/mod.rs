@@ -38,6 +38,8 @@ use crate::catalog::Catalog;
 use crate::catalog::cached_sale::{CachedSale, EVICT_AFTER};
 use crate::domain::{IdempotencyKey, RoomSettings, Sale, SaleId, SaleState, UserId};
 use crate::error::ServiceError;
+use crate::fail_point::FailPoints;
+use crate::redis::Redis;
 use dashmap::DashMap;
 use metrics::{Counter, Gauge, counter, gauge};
 use std::collections::HashMap;
@@ -89,6 +91,8 @@ pub struct Turn {
 pub struct WaitingRooms {
     catalog: Arc<Catalog>,
     admission: Arc<Admission>,
+    redis: Arc<Redis>,
+    fail_points: FailPoints,
     signed_tokens: SignedTokens,
     rooms: DashMap<SaleId, Arc<Room>>,
     pacer: pacer::Pacer,
@@ -131,11 +135,15 @@ impl WaitingRooms {
     pub fn new(
         catalog: Arc<Catalog>,
         admission: Arc<Admission>,
+        redis: Arc<Redis>,
+        fail_points: FailPoints,
         signed_tokens: SignedTokens,
     ) -> Self {
         Self {
             catalog,
             admission,
+            redis,
+            fail_points,
             signed_tokens,
             rooms: DashMap::new(),
             pacer: pacer::Pacer::default(),
@@ -263,12 +271,12 @@ impl WaitingRooms {
             forgotten_at: forgotten_at(&sale),
             most: MOST_PEOPLE,
         };
-        let mut connection = self.catalog.redis.shared().await.map_err(ServiceError::from)?;
+        let mut connection = self.redis.shared().await.map_err(ServiceError::from)?;
         let generation = Generation(random());
         let asked = Instant::now();
-        let reached = self.catalog.fail_points.at("room.joining").await;
+        let reached = self.fail_points.at("room.joining").await;
         reached.map_err(ServiceError::from)?;
-        let keys = &self.catalog.redis.keys;
+        let keys = &self.redis.keys;
         let (connection, id) = (&mut connection, sale.id);
         let asking = functions::join(connection, keys, id, user, joining, &terms, generation);
         let (now_ms, joined) = asking.await.map_err(|error| self.failed(error))?;
@@ -309,7 +317,7 @@ impl WaitingRooms {
     /// After an I/O error the next caller reconnects.
     fn failed(&self, error: redis::RedisError) -> ServiceError {
         if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
-            self.catalog.redis.drop_shared();
+            self.redis.drop_shared();
         }
         ServiceError::Redis(error)
     }

@@ -110,13 +110,13 @@ impl WaitingRooms {
             forgotten_at: forgotten_at(&sale),
             used,
         };
-        let mut connection = self.catalog.redis.shared().await?;
+        let mut connection = self.redis.shared().await?;
         let asked = Instant::now();
-        let keys = &self.catalog.redis.keys;
+        let keys = &self.redis.keys;
         let asking = functions::advance(&mut connection, keys, sale.id, &steps);
         let (now_ms, advanced) = asking.await.map_err(|error| self.failed(error))?;
         self.catalog.cache.clock.read(now_ms, asked);
-        self.catalog.fail_points.at("room.advanced").await?;
+        self.fail_points.at("room.advanced").await?;
         let Some(advanced) = advanced else {
             return Ok(None);
         };

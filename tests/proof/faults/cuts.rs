@@ -64,7 +64,7 @@ impl Workbench {
         self.redis.empty().expect("its files");
         while self.accepted.try_recv().is_ok() {}
         let forget = "TRUNCATE orders CASCADE; UPDATE sales SET taken = 0;";
-        self.services.catalog.postgres.execute(forget).await.expect("executes");
+        self.services.databases.postgres.execute(forget).await.expect("executes");
         self.redis.come_back().await.expect("redis starts");
         self.rebuild().await;
     }
@@ -96,7 +96,7 @@ impl Workbench {
 
     async fn rows(&self) -> HashSet<(OrderId, UserId)> {
         let rows = sqlx::query_as("SELECT id, user_id FROM orders");
-        let rows: Vec<_> = rows.fetch_all(&self.services.catalog.postgres).await.expect("rows");
+        let rows: Vec<_> = rows.fetch_all(&self.services.databases.postgres).await.expect("rows");
         rows.into_iter().collect()
     }
 

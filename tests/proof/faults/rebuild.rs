@@ -254,7 +254,7 @@ async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
 
 /// Whether this instance sells, from a Redis that Postgres has approved.
 async fn is_approved(app: &TestApp) -> bool {
-    let Ok(live) = app.services.catalog.redis.processes().await else {
+    let Ok(live) = app.services.databases.redis.processes().await else {
         return false;
     };
     let catalog = &app.services.catalog;
