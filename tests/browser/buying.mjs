@@ -1,4 +1,4 @@
-// The sale page: every state of the buy button, and that one wish buys once.
+// The sale page: every state of the buy button, and that one intent buys once.
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
@@ -408,7 +408,7 @@ export function buying(stage) {
     await late.leave();
   });
 
-  describe('one wish', () => {
+  describe('one intent', () => {
     it('a double click buys once', async () => {
       const sale = await stage.server.sale({ per_user_limit: 2 }); // the limit must not be what saves it
       const page = await open(sale);

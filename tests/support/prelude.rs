@@ -4,7 +4,7 @@
 #![allow(unused_imports)]
 
 pub use super::app::{
-    ADMIN_TOKEN, Ask, Options, PATIENCE, Reply, Shopper, TestApp, all_at_once, ask, assert_has,
+    ADMIN_TOKEN, Ask, Options, Reply, Shopper, TEST_TIMEOUT, TestApp, all_at_once, ask, assert_has,
     client, eventually, must_accept,
 };
 pub use super::load::{Winner, assert_shed, crowd};
