@@ -32,6 +32,7 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 	@scripts/setup.sh test
 	python3 scripts/check_imports.py --self-test
 	python3 scripts/check_imports.py
+	python3 scripts/walk.py --self-test
 	python3 scripts/walk.py
 	python3 scripts/check_links.py --self-test
 	python3 scripts/check_links.py
@@ -46,6 +47,8 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 # Redis restarts, loses data or is replaced, and Postgres is replaced, while people buy.
 PROOF_FAULTS = redis-kill,redis-empty,redis-flush,redis-backup,redis-failover,postgres-failover
 
+# What this machine lacks fails it, unless ALLOW_MISSING=1.
+proof: export PROOF := 1
 proof: ## what is left to prove before a change lands: faults, clusters, proxies, the pages in Chromium
 	@scripts/setup.sh proof
 	$(CARGO) test --workspace --locked --test proof $(ARGS)

@@ -6,12 +6,16 @@
 #
 # FLASH_SALE_BIN is the program (default: the debug build), CHROMIUM_BIN the browser, SHOTS where pictures for review go.
 # What it needs besides goes into .tools/browser, pinned by tests/browser/package-lock.json. Of the run itself nothing is
-# left but the pictures. Where there is no Node 20 or no Chromium, it says so loudly instead of failing: Rust and the two
-# servers are all that the program itself needs.
+# left but the pictures. Where there is no Node 20 or no Chromium, it says so; in `make proof` (PROOF=1) it then fails,
+# unless ALLOW_MISSING is set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-not_run() { echo "!!! NOT RUN: tests/browser/ need $*, and there is none on this machine"; exit 0; }
+not_run() {
+  echo "!!! NOT RUN: tests/browser/ need $*, and there is none on this machine"
+  [ -z "${PROOF:-}" ] || [ -n "${ALLOW_MISSING:-}" ] || exit 1
+  exit 0
+}
 
 node -e 'process.exit(Number(process.versions.node.split(".")[0]) >= 20 ? 0 : 1)' 2>/dev/null || not_run "Node 20 or newer"
 command -v npm >/dev/null 2>&1 || not_run "npm"

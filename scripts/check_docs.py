@@ -94,6 +94,17 @@ def exercise_faults(root):
         yield f"{SHEET}: other code than in docs/exercises/, which is what the tests grade"
 
 
+def test_faults(root):
+    """Every test is named in the table of proofs, by a link to its file or into its folder."""
+    table = root / "docs" / "tests.md"
+    text = table.read_text(encoding="utf-8") if table.exists() else ""
+    for folder in ("tests", "tests/it", "tests/proof"):
+        names = {path.stem for path in (root / folder).glob("*")}
+        for name in sorted(names - {"main", "support"}):
+            if not re.search(rf"\]\(\.\./{folder}/{name}[/.]", text):
+                yield f"docs/tests.md: {folder}/{name} is not named"
+
+
 def counted_docs(root):
     apart = [root / "docs" / f"{name}{end}" for name in LEARNERS for end in (".md", ".zh-CN.md")]
     return [path for path in sorted((root / "docs").rglob("*.md")) if path not in apart]
@@ -105,6 +116,7 @@ def faults(root):
     budgets = (("README.md", [readme], README_WORDS), ("docs/", counted_docs(root), DOCS_WORDS))
     yield from interview_faults(root)
     yield from exercise_faults(root)
+    yield from test_faults(root)
     for name, paths, most in budgets:
         count = words(paths)
         if count > most:
@@ -171,6 +183,10 @@ def self_test():
          [f"{SHEET_ZH}: other code than in English"]),
         ({"docs/exercises/solution_3.rs": "lost\n"},
          [f"{SHEET}: other code than in docs/exercises/, which is what the tests grade"]),
+        ({"tests/it/buying.rs": "x"}, ["docs/tests.md: tests/it is not named",
+                                      "docs/tests.md: tests/it/buying is not named"]),
+        ({"tests/it/buying.rs": "x", "docs/tests.md": "[a](../tests/it/buying.rs)",
+          "docs/README.md": f"[a](a.md) [t](tests.md) {index}"}, []),
         ({}, []),
     ]
     for change, expected in planted:

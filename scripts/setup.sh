@@ -288,7 +288,7 @@ if [ $proof = yes ]; then
 fi
 
 # The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other
-# tests by these, so what cannot be installed is said and left: scripts/browser_test.sh then says that it did not run.
+# tests by these, so what cannot be installed is said and left: scripts/browser_test.sh then fails, unless ALLOW_MISSING is set.
 browser_found() {
   have chromium || have chromium-browser || have google-chrome ||
     [ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] || [ -x /Applications/Chromium.app/Contents/MacOS/Chromium ]

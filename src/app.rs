@@ -283,7 +283,7 @@ fn write_private(file: &Path, text: &str) -> Result<(), AppError> {
     written.map_err(AppError::io(format!("write {}", file.display())))
 }
 
-/// What the HTTP server needs besides the services.
+/// The settings of the HTTP server, besides the services.
 pub struct Front {
     pub tokens: TokenSigner,
     pub admin: Option<AdminToken>,

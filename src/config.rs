@@ -160,7 +160,7 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is not a number from 0 to 1"))
 }
 
-/// What only a worker needs.
+/// The settings of a worker.
 #[derive(Debug, Clone, Args)]
 pub struct WorkerSettings {
     /// Serve /metrics, /healthz and /readyz here, for a network that shoppers cannot reach; port 0
@@ -172,7 +172,7 @@ pub struct WorkerSettings {
     pub traces: TraceSettings,
 }
 
-/// What only a server needs.
+/// The settings of a server.
 #[derive(Clone, Args)]
 pub struct ServeSettings {
     /// Where to listen; port 0 takes a free one, and the ready line prints it
@@ -223,8 +223,8 @@ pub struct ServeSettings {
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]
     pub max_connections: Option<usize>,
 
-    /// The lab, where every way to sell a scarce thing can be stormed, the broken ones too, by
-    /// anybody. On when embedded and LISTEN_ADDR is a loopback address, else off: then its routes
+    /// The lab, where anybody can storm over thirty ways to sell a scarce thing, some of them
+    /// broken. On when embedded and LISTEN_ADDR is a loopback address, else off: then its routes
     /// answer 404
     #[arg(long, env = "LAB", value_enum, value_name = "on|off")]
     pub lab: Option<Switch>,

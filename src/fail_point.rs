@@ -188,7 +188,7 @@ mod imp {
         /// Fails here, if the point is armed.
         pub async fn at(&self, point: &'static str) -> Result<(), Injected> {
             debug_assert!(POINTS.contains(&point), "{point} is not in the list");
-            // Made before the point counts as fired: whoever sees that may resume it.
+            // Made before the point counts as fired: a test that sees it fire may resume it.
             let resumed = self.0.resumed.notified();
             match self.fire(point) {
                 None => Ok(()),

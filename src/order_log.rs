@@ -61,7 +61,7 @@ impl AcceptedBatch {
         for order in &self.orders {
             orders.extend_from_slice(order.user.as_bytes());
             orders.extend_from_slice(&order.id.get().to_be_bytes());
-            let key = order.key.map_or(0, IdempotencyKey::to_stored);
+            let key = order.key.map_or(0, IdempotencyKey::get);
             orders.extend_from_slice(&key.to_be_bytes());
             orders.push(order.slot);
         }
@@ -98,7 +98,7 @@ impl AcceptedBatch {
                 id: OrderId::from_i64(number(&order[16..24])),
                 user: UserId::from_bytes(user),
                 slot: order[32],
-                key: (key != 0).then(|| IdempotencyKey::from_stored(key)),
+                key: (key != 0).then(|| IdempotencyKey::from_i64(key)),
             }
         });
         Ok(Self {
@@ -233,7 +233,7 @@ mod tests {
                 id: OrderId::from_i64(id),
                 user: UserId::from_bytes(user),
                 slot,
-                key: (key != 0).then(|| IdempotencyKey::from_stored(key)),
+                key: (key != 0).then(|| IdempotencyKey::from_i64(key)),
             };
             prop_assert_eq!((batch.epoch, batch.created_ms, batch.own_writer), (epoch, ms, own));
             prop_assert_eq!(batch.orders, vec![expected]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in the stream's place.
+        /// Another value in the stream's place.
         #[test]
         fn any_reply_is_a_list_of_entries_or_an_error(reply in any_value()) {
             let sale = SaleId::from_i64(1);

@@ -123,7 +123,6 @@ impl Services {
             metrics.clone(),
             fail_points.clone(),
         ));
-        let auditor = Arc::new(Auditor::new(catalog.clone(), databases.clone()));
         let liveness = Arc::<Liveness>::default();
         let health = Arc::new(Health {
             catalog: catalog.clone(),
@@ -131,13 +130,13 @@ impl Services {
             liveness: liveness.clone(),
         });
         Self {
+            auditor: Arc::new(Auditor::new(catalog.clone(), databases.clone())),
             databases,
             catalog,
             admission,
             orders,
             payments,
             rebuild,
-            auditor,
             health,
             liveness,
             metrics,

@@ -1,4 +1,4 @@
-//! `my-idea`: the script also writes down what is owed, and whoever lives on delivers it.
+//! `my-idea`: the script also writes down what is owed; a server that lives on delivers it.
 
 use crate::prelude::*;
 

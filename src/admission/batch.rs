@@ -1,15 +1,17 @@
 //! A batch: deciding on its buyers, and turning verdicts into replies.
 
-use super::pending::{PendingPurchase, Reply};
+use super::admit::Decided;
+use super::ids::SpareIds;
 use super::retry::Answered;
-use super::service::Admission;
-use super::spare_ids::SpareIds;
+use super::service::{ADMISSION_TIMEOUT, Admission, PendingPurchase, Reply};
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{OrderId, PurchaseResult, Sale};
 use crate::order_log::AcceptedBatch;
 use crate::redis::functions::Verdict;
+use crate::telemetry::traces::Traced;
 use std::borrow::Borrow;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
 
@@ -29,16 +31,17 @@ impl Admission {
         batch: &[PendingPurchase],
         spare: &mut SpareIds,
     ) -> Result<Vec<Reply>, &'static str> {
+        let deadline = Instant::now() + ADMISSION_TIMEOUT;
         let (first, others) = batch.split_at(batch.len().min(1));
         let one_may_do = !others.is_empty()
             && cached.is_present()
             && cached.seems_sold_out()
             && cached.has_not_bought(first[0].user);
         if !one_may_do {
-            let answered = self.ask(cached, batch, spare).await?;
+            let answered = self.ask(cached, batch, spare, deadline).await?;
             return Ok(self.conclude(cached, batch, answered));
         }
-        let answered = self.ask(cached, first, spare).await?;
+        let answered = self.ask(cached, first, spare, deadline).await?;
         let (epoch, admitted) = (answered.sale.epoch, answered.decided.admitted);
         let mut replies = self.conclude(cached, first, answered);
         let is_sold_out = replies[..] == [Ok(PurchaseResult::SoldOut)];
@@ -52,7 +55,7 @@ impl Admission {
             replies.resize(batch.len(), Ok(PurchaseResult::SoldOut));
             return Ok(replies);
         }
-        let own = match self.ask(cached, &to_ask, spare).await {
+        let own = match self.ask(cached, &to_ask, spare, deadline).await {
             Ok(answered) => self.conclude(cached, &to_ask, answered),
             // The verdict on the first buyer stands even if this call fails.
             Err(why) => vec![Err(why); to_ask.len()],
@@ -65,7 +68,7 @@ impl Admission {
         Ok(replies)
     }
 
-    /// Turns verdicts into replies, updates the cache, and hands accepted orders to the writer.
+    /// Updates the cache, hands accepted orders to the writer, and turns verdicts into replies.
     fn conclude<P: Borrow<PendingPurchase>>(
         &self,
         cached: &CachedSale,
@@ -73,35 +76,47 @@ impl Admission {
         answered: Answered,
     ) -> Vec<Reply> {
         let Answered { sale, ids, decided } = answered;
-        let (verdicts, buyers) = (&decided.verdicts, batch.iter().map(Borrow::borrow));
-        let accepted = decided.batches.iter().filter(|some| !some.entry.is_empty());
-        let users: Vec<_> =
-            accepted.flat_map(|some| some.orders.iter().map(|order| order.user)).collect();
-        let (epoch, admitted) = (sale.epoch, decided.admitted);
-        cached.buyers.saw(epoch, admitted, users.into_iter());
-        cached.tell_remaining(epoch, decided.revision, decided.remaining, Some(admitted));
-        let offered = buyers.zip(&ids).zip(verdicts);
-        let accepted = offered.filter(|(_, verdict)| matches!(verdict, Verdict::Accepted { .. }));
-        let traced = accepted.filter_map(|((buyer, id), _)| Some((*id, *buyer.trace.clone()?)));
-        let traced: Vec<_> = traced.collect();
-        for batch in decided.batches {
-            let is_new = !batch.entry.is_empty();
-            let traced = if is_new { traced.clone() } else { Vec::new() };
-            self.hand_off(AcceptedBatch { traced, ..batch });
-        }
-        let replies = verdicts.iter().zip(&ids);
-        replies.map(|(verdict, id)| reply(verdict, *id, &sale)).collect()
+        note_in_cache(cached, sale.epoch, &decided);
+        let traced = traced(batch, &ids, &decided.verdicts);
+        self.hand_off(decided.batches, traced);
+        let verdicts = decided.verdicts.iter().zip(&ids);
+        verdicts.map(|(verdict, id)| reply(verdict, *id, &sale)).collect()
     }
 
-    fn hand_off(&self, batch: AcceptedBatch) {
+    fn hand_off(&self, batches: Vec<AcceptedBatch>, mut traced: Vec<Traced>) {
         let Some(handoff) = &self.settings.handoff else {
             return;
         };
-        if handoff.try_send(batch).is_err() {
-            // The log has it; a recovery pass writes it after the grace period.
-            self.metrics.not_handed_off.increment(1);
+        for mut batch in batches {
+            if !batch.entry.is_empty() {
+                batch.traced = std::mem::take(&mut traced); // only one batch is new
+            }
+            if handoff.try_send(batch).is_err() {
+                // The log has it; a recovery pass writes it after the grace period.
+                self.metrics.not_handed_off.increment(1);
+            }
         }
     }
+}
+
+fn note_in_cache(cached: &CachedSale, epoch: i64, decided: &Decided) {
+    let new = decided.batches.iter().filter(|batch| !batch.entry.is_empty());
+    let users = new.flat_map(|batch| batch.orders.iter().map(|order| order.user));
+    let users: Vec<_> = users.collect();
+    let admitted = decided.admitted;
+    cached.buyers.saw(epoch, admitted, users.into_iter());
+    cached.tell_remaining(epoch, decided.revision, decided.remaining, Some(admitted));
+}
+
+/// The newly accepted orders of traced requests.
+fn traced<P: Borrow<PendingPurchase>>(
+    batch: &[P],
+    ids: &[OrderId],
+    verdicts: &[Verdict],
+) -> Vec<Traced> {
+    let offered = batch.iter().map(Borrow::borrow).zip(ids).zip(verdicts);
+    let accepted = offered.filter(|(_, verdict)| matches!(verdict, Verdict::Accepted { .. }));
+    accepted.filter_map(|((buyer, id), _)| Some((*id, *buyer.trace.clone()?))).collect()
 }
 
 fn reply(verdict: &Verdict, offered: OrderId, sale: &Sale) -> Reply {

@@ -19,13 +19,10 @@
 mod admit;
 mod batch;
 pub mod ids;
-mod pending;
-mod purchase;
 mod queue;
 pub mod refusals;
 mod retry;
 mod service;
-mod spare_ids;
 pub mod throughput;
 
 pub use admit::Decided;

@@ -4,9 +4,8 @@
 //! One batch is in flight while the next one fills. Buyers are decided on in the order of their
 //! arrival.
 
-use super::pending::{NO_ANSWER, PendingPurchase};
-use super::service::{ADMISSION_TIMEOUT, Admission};
-use super::spare_ids::SpareIds;
+use super::ids::SpareIds;
+use super::service::{ADMISSION_TIMEOUT, Admission, NO_ANSWER, PendingPurchase};
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{IdempotencyKey, PurchaseResult, UserId};
 use crate::error::{ServiceError, ServiceResult};

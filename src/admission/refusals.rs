@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn sold_out_is_only_said_to_strangers_once_every_buyer_is_known() {
+    fn sold_out_is_only_said_once_every_buyer_is_known() {
         let (cached, clock) = (CachedSale::new(sale()), RedisClock::default());
         let winners: Vec<UserId> = (0..10).map(|_| UserId::random()).collect();
         cached.tell(snapshot(0, 10, 10));
@@ -114,7 +114,7 @@ mod tests {
         cached.buyers.saw(1, 10, winners.iter().copied());
         assert_eq!(refusal(&cached, &clock, UserId::random()), Some(PurchaseResult::SoldOut));
         assert_eq!(refusal(&cached, &clock, winners[3]), None, "a winner must hear of their order");
-        let key = Some(IdempotencyKey::from_stored(1));
+        let key = Some(IdempotencyKey::from_i64(1));
         assert_eq!(
             from_cache(&cached, &clock, UserId::random(), key),
             None,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_buyers_are_strangers_to_nobody() {
+    fn nobody_is_refused_by_forgotten_buyers() {
         let (cached, clock) = (CachedSale::new(sale()), RedisClock::default());
         let (one, other) = (UserId::random(), UserId::random());
         cached.tell(snapshot(0, 2, 2));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_adds_users_while_they_are_forgotten_covers_nothing() {
+    fn users_added_while_they_are_forgotten_cover_nothing() {
         let (cached, clock) = (CachedSale::new(sale()), RedisClock::default());
         let (ours, theirs) = (UserId::random(), UserId::random());
         cached.tell(snapshot(0, 2, 2));
@@ -168,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn an_older_reading_does_not_undo_a_newer_one() {
+    fn an_older_snapshot_does_not_undo_a_newer_one() {
         let cached = CachedSale::new(sale());
         cached.tell(snapshot(0, 10, 10));
         let told = |revision, remaining| cached.tell_remaining(1, revision, remaining, None);
         told(11, 1); // a unit came back
         told(10, 0); // the answer of the batch before, arriving late
-        assert_eq!(cached.snapshot().map(|tally| tally.remaining), Some(1));
+        assert_eq!(cached.snapshot().map(|known| known.remaining), Some(1));
     }
 }

@@ -1,10 +1,8 @@
 //! Asking Redis about a batch until it answers.
 
 use super::admit::Decided;
-use super::ids::IdError;
-use super::pending::{NO_ANSWER, PendingPurchase};
-use super::service::{ADMISSION_TIMEOUT, Admission};
-use super::spare_ids::SpareIds;
+use super::ids::{IdError, SpareIds};
+use super::service::{Admission, NO_ANSWER, PendingPurchase};
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{OrderId, Sale, unix_ms};
 use crate::fail_point::Injected;
@@ -62,18 +60,18 @@ impl From<Injected> for Failure {
 }
 
 impl Admission {
-    /// Asks Redis about these buyers until it answers, or for [`ADMISSION_TIMEOUT`].
+    /// Asks Redis about these buyers until it answers, or until `deadline`.
     pub(super) async fn ask<P: Borrow<PendingPurchase>>(
         &self,
         cached: &Arc<CachedSale>,
         buyers: &[P],
         spare: &mut SpareIds,
+        deadline: Instant,
     ) -> Result<Answered, &'static str> {
         if self.fail_points.at("admission.batched").await.is_err() {
             return Err(NO_ANSWER);
         }
         let began_ms = unix_ms(self.catalog.now());
-        let deadline = Instant::now() + ADMISSION_TIMEOUT;
         let mut ids = spare.take(buyers.len());
         let (mut reloaded, mut unanswered) = (false, false);
         loop {

@@ -40,7 +40,7 @@ macro_rules! sale_query {
 }
 pub(crate) use sale_query;
 
-/// What is sold to whom and when; the shop checks that it makes sense.
+/// A sale to be created; the shop checks that it makes sense.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CreateSale)]

@@ -56,12 +56,12 @@ pub enum Command {
         #[command(flatten)]
         store: Box<StoreSettings>,
     },
-    /// The lab: every way to sell a scarce thing, the broken ones too
+    /// The lab: over thirty ways to sell a scarce thing, some of them broken
     Lab {
         #[command(subcommand)]
         command: LabCommand<StoreSettings>,
     },
-    /// The lock theatre: every way a distributed lock fails, step by step
+    /// The lock theatre: twelve ways a distributed lock fails, step by step
     Lesson {
         #[command(subcommand)]
         command: LessonCommand<StoreSettings>,

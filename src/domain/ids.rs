@@ -130,11 +130,11 @@ impl fmt::Display for UserId {
     }
 }
 
-/// What a client's `Idempotency-Key` becomes: the first 8 bytes of its SHA-256, never zero.
+/// A client's `Idempotency-Key`: the first 8 bytes of its SHA-256, never zero.
 ///
 /// Keys are compared within one user and sale only: a collision needs 2^64 pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(u64);
+pub struct IdempotencyKey(i64);
 
 impl IdempotencyKey {
     /// The longest key a client may send, in bytes.
@@ -151,19 +151,17 @@ impl IdempotencyKey {
         let mut head = [0; 8];
         head.copy_from_slice(&digest.as_ref()[..8]);
         // Zero means "no key" in a buyer's record.
-        Some(Self(u64::from_be_bytes(head).max(1)))
+        Some(Self(match i64::from_be_bytes(head) {
+            0 => 1,
+            key => key,
+        }))
     }
 
-    pub const fn from_stored(value: i64) -> Self {
-        Self(value.cast_unsigned())
+    pub const fn from_i64(value: i64) -> Self {
+        Self(value)
     }
 
-    /// For a Postgres `bigint`.
-    pub const fn to_stored(self) -> i64 {
-        self.0.cast_signed()
-    }
-
-    pub const fn get(self) -> u64 {
+    pub const fn get(self) -> i64 {
         self.0
     }
 }

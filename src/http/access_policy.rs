@@ -78,7 +78,7 @@ fn needs_work(access_policy: &AccessPolicy) -> bool {
     access_policy.challenge_bits > 0 && access_policy.room().is_none()
 }
 
-/// What a purchase needs where a sale has an access policy.
+/// The services of a purchase where a sale has an access policy.
 pub struct AccessPolicies {
     pub catalog: Arc<Catalog>,
     pub admission: Arc<Admission>,

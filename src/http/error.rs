@@ -12,7 +12,7 @@ pub use web::problem::{
     REQUEST_TIMEOUT, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
 };
 
-/// What a handler answers.
+/// The answer of a handler.
 pub type HttpResult = Result<axum::response::Response, Problem>;
 
 kinds! {

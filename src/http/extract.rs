@@ -359,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_a_shopper_or_a_stranger(
+        fn any_header_is_a_shopper_or_unauthenticated(
             name in prop::sample::select(vec!["authorization", "cookie"]),
             value in prop::collection::vec(any::<u8>(), 0..80),
             prefix in prop::sample::select(vec!["", "Bearer ", "bearer\t", "session=",

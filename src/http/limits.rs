@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_admin_tokens_shut_the_address_out_for_a_moment() {
+    fn wrong_admin_tokens_lock_the_address_out_for_a_moment() {
         let limits = Limits::new();
         let (guesser, operator) = (address("10.0.0.1"), address("10.0.0.2"));
         assert!(limits.check_admin(guesser).is_ok());

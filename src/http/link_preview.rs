@@ -1,5 +1,5 @@
-//! What a link to a page of the lab shows where it is shared (Open Graph). The programs that ask for
-//! it run no scripts and want absolute addresses.
+//! The preview of a link to a page of the lab where it is shared (Open Graph). The programs that
+//! ask for it run no scripts and want absolute addresses.
 
 use super::session;
 use crate::config::ProxyTrust;

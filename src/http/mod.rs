@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_hear_nothing_about_paths_and_bodies() {
+    async fn unauthenticated_callers_learn_nothing_about_paths_and_bodies() {
         let router = router(testing::state());
         let huge = "x".repeat(web::body::LIMIT + 1);
         for path in [

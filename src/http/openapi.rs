@@ -22,8 +22,8 @@ use utoipa::{Modify, OpenApi, ToSchema};
         (name = "shopping", description = "For shoppers; a token comes from POST /api/v1/session"),
         (name = "operating", description = "For operators, with the admin token; without one \
             configured all of it is 404"),
-        (name = "lab", description = "Every way to sell a scarce thing, side by side; with \
-            `LAB=off` all of it is 404"),
+        (name = "lab", description = "Over thirty ways to sell a scarce thing, side by side; \
+            with `LAB=off` all of it is 404"),
         (name = "around", description = "For machines that look after this one"),
     ),
     components(schemas(ProblemBody)),

@@ -92,9 +92,7 @@ const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
     security(("bearer" = []), ("cookie" = [])),
 )]
 pub async fn purchase(
-    State(admission): State<Arc<Admission>>,
     State(access): State<Arc<AccessPolicies>>,
-    State(catalog): State<Arc<Catalog>>,
     PacedShopper(user): PacedShopper,
     Id(sale): Id<SaleId>,
     RetryKey(key): RetryKey,
@@ -102,14 +100,14 @@ pub async fn purchase(
     _: NoBody,
 ) -> HttpResult {
     let result = match &credentials {
-        None => admission.purchase(sale, user, key).await?,
+        None => access.admission.purchase(sale, user, key).await?,
         // Boxed to keep the hot future small.
         Some(shown) => Box::pin(access.purchase(sale, user, key, shown)).await?,
     };
     if let PurchaseResult::Accepted { order_id, replayed } = result {
         return Ok(accepted(sale, order_id, replayed));
     }
-    Err(of_refusal(result, catalog.now()).expect("only Accepted is no refusal"))
+    Err(of_refusal(result, access.catalog.now()).expect("only Accepted is no refusal"))
 }
 
 /// The most frequent answer, written by hand: two numbers and a constant.

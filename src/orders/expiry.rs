@@ -5,8 +5,9 @@
 
 use crate::domain::OrderStatus;
 use crate::error::ServiceResult;
+use crate::orders::outcome::Refusal;
 use crate::orders::service::Orders;
-use crate::orders::{statements, writer};
+use crate::orders::statements;
 use crate::postgres::within;
 use crate::tasks::{STEP_LIMIT, Tasks};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Orders {
             let expired =
                 match within(STEP_LIMIT, statements::expire_due(&self.postgres, None, BATCH)).await
                 {
-                    Err(error) if writer::is_refusal(&error) => {
+                    Err(error) if Refusal::of(&error).is_some() => {
                         return self.expire_each_sale().await;
                     }
                     expired => expired?,

@@ -4,6 +4,7 @@
 
 use crate::domain::{IdempotencyKey, from_unix_ms};
 use crate::order_log::{AcceptedBatch, AcceptedOrder};
+use crate::orders::outcome::{Outcome, Refusal};
 use crate::orders::service::Orders;
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,18 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use time::OffsetDateTime;
 use time::macros::datetime;
 use uuid::Uuid;
-
-/// The result of writing a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// All are rows now; `new` of them were not before.
-    All { new: u64 },
-    /// At least one is of an ended epoch or an unknown sale. Nothing was written.
-    StaleEpoch,
-    /// At least one id is another user's order, which this program never makes. Nothing was
-    /// written.
-    IdTaken,
-}
 
 /// Whether the orders may be rows already. A wrong guess is only slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,56 +46,49 @@ impl Orders {
         &self,
         batches: &[AcceptedBatch],
         expect: Expect,
-    ) -> sqlx::Result<Written> {
-        match self.write_in_transaction(batches, expect).await {
-            Err(error) if expect == Expect::New && is_written_twice(&error) => {
-                self.write_in_transaction(batches, Expect::PerhapsWritten).await
+    ) -> sqlx::Result<Outcome> {
+        let outcome = Outcome::of(self.write_in_transaction(batches, expect).await)?;
+        match outcome {
+            Outcome::Refused { refusal: Refusal::WrittenTwice, .. } if expect == Expect::New => {
+                Outcome::of(self.write_in_transaction(batches, Expect::PerhapsWritten).await)
             }
-            written => written,
+            outcome => Ok(outcome),
         }
     }
 
     /// The transaction of [`write_accepted`].
-    pub(super) async fn write_in_transaction(
+    async fn write_in_transaction(
         &self,
         batches: &[AcceptedBatch],
         expect: Expect,
-    ) -> sqlx::Result<Written> {
+    ) -> sqlx::Result<Outcome> {
         self.count_round_trips(2); // BEGIN and what ends it
         let mut transaction = self.postgres.begin("BEGIN").await?;
-        match self.fill(&mut transaction, batches, expect).await {
-            Ok(written @ Written::All { .. }) => {
-                transaction.commit().await?;
-                Ok(written)
-            }
-            Ok(nothing) => {
-                transaction.rollback().await?;
-                Ok(nothing)
-            }
-            Err(refusal @ sqlx::Error::Database(_)) => {
-                // Postgres refused: the connection is still good.
-                transaction.rollback().await?;
-                Err(refusal)
-            }
-            Err(error) => Err(error),
+        let filled = self.fill(&mut transaction, batches, expect).await;
+        match &filled {
+            Ok(Outcome::Written { .. }) => transaction.commit().await?,
+            // The connection is still good.
+            Ok(_) | Err(sqlx::Error::Database(_)) => transaction.rollback().await?,
+            Err(_) => {}
         }
+        filled
     }
 
-    pub(super) fn count_round_trips(&self, round_trips: u64) {
+    fn count_round_trips(&self, round_trips: u64) {
         self.metrics.round_trips.postgres.fetch_add(round_trips, Relaxed);
     }
 
     /// Everything between BEGIN and COMMIT.
-    pub(super) async fn fill(
+    async fn fill(
         &self,
         transaction: &mut PgConnection,
         batches: &[AcceptedBatch],
         expect: Expect,
-    ) -> sqlx::Result<Written> {
+    ) -> sqlx::Result<Outcome> {
         let rows = rows(batches);
         self.count_round_trips(1);
         let Some(terms) = terms_of(transaction, batches).await? else {
-            return Ok(Written::StaleEpoch);
+            return Ok(Outcome::StaleEpoch);
         };
         self.fail_points.at("writer.begun").await?;
         let new = match expect {
@@ -120,17 +102,17 @@ impl Orders {
                 self.count_round_trips(1);
                 match insert_missing(transaction, &rows, &terms).await? {
                     Some(new) => new,
-                    None => return Ok(Written::IdTaken),
+                    None => return Ok(Outcome::IdTaken),
                 }
             }
         };
         self.fail_points.at("writer.rows_added").await?;
         self.count_round_trips(1);
         if !count_taken(transaction, &new, batches).await? {
-            return Ok(Written::StaleEpoch);
+            return Ok(Outcome::StaleEpoch);
         }
         self.fail_points.at("writer.counted").await?;
-        Ok(Written::All { new: new.values().sum::<i64>().unsigned_abs() })
+        Ok(Outcome::Written { new: new.values().sum::<i64>().unsigned_abs() })
     }
 }
 
@@ -140,11 +122,6 @@ fn count_by_sale(rows: &[Row<'_>]) -> BTreeMap<i64, i64> {
         *counts.entry(batch.sale.get()).or_default() += 1;
     }
     counts
-}
-
-fn is_written_twice(error: &sqlx::Error) -> bool {
-    let constraint = error.as_database_error().and_then(|error| error.constraint());
-    constraint == Some("orders_pkey")
 }
 
 /// Price in cents, and until when an order that is written now can be paid (Postgres' clock).
@@ -201,7 +178,7 @@ async fn copy(
         field(&mut data, b"pending_payment");
         field(&mut data, &price_cents.to_be_bytes());
         match order.key {
-            Some(key) => field(&mut data, &key.to_stored().to_be_bytes()),
+            Some(key) => field(&mut data, &key.get().to_be_bytes()),
             None => data.extend_from_slice(&(-1i32).to_be_bytes()), // null
         }
         field(&mut data, &timestamp_of_ms(batch.created_ms));
@@ -238,24 +215,36 @@ fn timestamp(time: OffsetDateTime) -> [u8; 8] {
     i64::try_from(micros).unwrap_or(i64::MAX).to_be_bytes()
 }
 
-/// Adds missing rows and answers how many of each sale, or `None` if an id is another order's. Only
-/// `id` may conflict silently: a bare ON CONFLICT would hide a violation of I2.
-///
-/// A closed order goes into the outbox once more: it may have been accepted a second time (a lost
-/// reply, retried after it was written, cancelled and returned), and then holds a unit. Returning
-/// is idempotent; the new time keeps a release under way from deleting the row.
+/// Adds missing rows and answers how many of each sale, or `None` if an id is another order's.
 async fn insert_missing(
     connection: &mut PgConnection,
     rows: &[Row<'_>],
     terms: &BTreeMap<i64, Terms>,
 ) -> sqlx::Result<Option<BTreeMap<i64, i64>>> {
+    let written = insert(connection, rows, terms).await?;
+    if written.values().sum::<i64>() == i64::try_from(rows.len()).unwrap_or(i64::MAX) {
+        return Ok(Some(written));
+    }
+    if some_id_is_taken(connection, rows).await? {
+        return Ok(None);
+    }
+    release_closed(connection, rows).await?;
+    Ok(Some(written))
+}
+
+/// Only `id` may conflict silently: a bare ON CONFLICT would hide a violation of I2.
+async fn insert(
+    connection: &mut PgConnection,
+    rows: &[Row<'_>],
+    terms: &BTreeMap<i64, Terms>,
+) -> sqlx::Result<BTreeMap<i64, i64>> {
     let number = |of: fn(&Row<'_>) -> i64| rows.iter().map(of).collect::<Vec<_>>();
     let ids = number(|(order, _)| order.id.get());
     let sales = number(|(_, batch)| batch.sale.get());
     let users: Vec<Uuid> = rows.iter().map(|(order, _)| order.user.uuid()).collect();
     let slots: Vec<i16> = rows.iter().map(|(order, _)| order.slot.into()).collect();
     let keys = rows.iter().map(|(order, _)| order.key);
-    let keys: Vec<Option<i64>> = keys.map(|key| key.map(IdempotencyKey::to_stored)).collect();
+    let keys: Vec<Option<i64>> = keys.map(|key| key.map(IdempotencyKey::get)).collect();
     let created = rows.iter().map(|(_, batch)| from_unix_ms(batch.created_ms));
     let created: Vec<OffsetDateTime> = created.collect();
     let terms = sales.iter().map(|sale| terms.get(sale));
@@ -279,31 +268,38 @@ async fn insert_missing(
          )
          SELECT sale_id, count(*) FROM written GROUP BY sale_id",
     );
-    let written = written.bind(&ids).bind(&sales).bind(&users).bind(slots);
+    let written = written.bind(ids).bind(&sales).bind(users).bind(slots);
     let written = written.bind(prices).bind(keys).bind(created).bind(pay_by);
-    let written: Vec<(i64, i64)> = written.fetch_all(&mut *connection).await?;
-    let written: BTreeMap<i64, i64> = written.into_iter().collect();
-    if written.values().sum::<i64>() == i64::try_from(rows.len()).unwrap_or(i64::MAX) {
-        return Ok(Some(written));
-    }
-    let foreign = sqlx::query_scalar(
+    let written: Vec<(i64, i64)> = written.fetch_all(connection).await?;
+    Ok(written.into_iter().collect())
+}
+
+/// Whether one of these ids is the row of another user or sale.
+async fn some_id_is_taken(connection: &mut PgConnection, rows: &[Row<'_>]) -> sqlx::Result<bool> {
+    let ids: Vec<i64> = rows.iter().map(|(order, _)| order.id.get()).collect();
+    let sales: Vec<i64> = rows.iter().map(|(_, batch)| batch.sale.get()).collect();
+    let users: Vec<Uuid> = rows.iter().map(|(order, _)| order.user.uuid()).collect();
+    let taken = sqlx::query_scalar(
         "SELECT EXISTS (
              SELECT FROM UNNEST($1::bigint[], $2::bigint[], $3::uuid[]) AS d (id, sale_id, user_id)
              JOIN orders o ON o.id = d.id AND (o.sale_id, o.user_id) <> (d.sale_id, d.user_id))",
     );
-    let foreign = foreign.bind(&ids).bind(&sales).bind(&users);
-    let foreign: bool = foreign.fetch_one(&mut *connection).await?;
-    if foreign {
-        return Ok(None);
-    }
+    taken.bind(ids).bind(sales).bind(users).fetch_one(connection).await
+}
+
+/// Puts orders that are closed already into the outbox once more: one may have been accepted a
+/// second time (a lost reply, retried after it was written, cancelled and returned), and then holds
+/// a unit. Returning is idempotent; the new time keeps a release under way from deleting the row.
+async fn release_closed(connection: &mut PgConnection, rows: &[Row<'_>]) -> sqlx::Result<()> {
+    let ids: Vec<i64> = rows.iter().map(|(order, _)| order.id.get()).collect();
     let query = sqlx::query(
         "INSERT INTO releases (order_id, sale_id, user_id)
          SELECT id, sale_id, user_id FROM orders
          WHERE id = ANY($1) AND status IN ('cancelled', 'expired', 'rejected')
          ON CONFLICT ON CONSTRAINT releases_pkey DO UPDATE SET created_at = clock_timestamp()",
     );
-    query.bind(&ids).execute(connection).await?;
-    Ok(Some(written))
+    query.bind(ids).execute(connection).await?;
+    Ok(())
 }
 
 /// Counts new orders against their sales, by id. `false`: an epoch ended meanwhile.

@@ -5,6 +5,7 @@ pub mod insert;
 pub mod loader;
 pub mod log_recovery;
 pub mod outbox;
+pub mod outcome;
 pub mod pending;
 pub mod queries;
 mod readmission;

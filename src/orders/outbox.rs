@@ -61,7 +61,7 @@ impl Orders {
             return Ok(0);
         }
         self.fail_points.at("release.returned").await?;
-        // A row that was renewed meanwhile (see `insert_missing` in `orders/insert.rs`) has another
+        // A row that was renewed meanwhile (see `release_closed` in `orders/insert.rs`) has another
         // time, and stays for the next step.
         let (settled, times): (Vec<i64>, Vec<OffsetDateTime>) =
             rows.iter().map(|(_, order, time)| (order.get(), *time)).unzip();

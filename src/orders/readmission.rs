@@ -5,6 +5,7 @@
 //! ids, and become rows or `rejected`. This process holds the only copy, so it writes them itself:
 //! Redis may lose their second log entry too.
 
+use crate::admission::Decided;
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::SaleId;
 use crate::error::{ServiceError, ServiceResult};
@@ -51,11 +52,7 @@ impl Orders {
         Ok(())
     }
 
-    pub(super) async fn readmit_some(
-        &self,
-        sale: SaleId,
-        unwritten: &[Unwritten],
-    ) -> ServiceResult<()> {
+    async fn readmit_some(&self, sale: SaleId, unwritten: &[Unwritten]) -> ServiceResult<()> {
         let cached = match self.catalog.refresh_row(sale).await {
             Ok(cached) => cached,
             Err(ServiceError::SaleNotFound) => {
@@ -69,51 +66,64 @@ impl Orders {
         // The time of the first admission: the window was checked then.
         let created_ms = unwritten.iter().map(|(_, created)| *created).min().unwrap_or(0);
         let orders: Vec<AcceptedOrder> = unwritten.iter().map(|(order, _)| *order).collect();
-        let live = cached.sale();
-        let readmitted = match self.admission.readmit(&live, created_ms, &orders).await? {
-            Ok(readmitted) => readmitted,
+        match self.admission.readmit(&cached.sale(), created_ms, &orders).await? {
+            Ok(decided) => self.settle_readmitted(&cached, created_ms, &orders, decided).await,
             Err(Fenced::Absent) if cached.is_evictable(self.catalog.now()) => {
                 // The sale was evicted and is not rebuilt any more: they can never be admitted.
-                for order in &orders {
-                    let single = alone(&cached, created_ms, *order);
-                    self.reject(&single, *order, "its sale has long been over").await?;
-                }
-                return Ok(());
+                let why = "its sale has long been over";
+                self.reject_all(&cached, created_ms, orders.iter(), why).await
             }
             Err(fenced) => {
                 if fenced == Fenced::Corrupt {
                     cached.suspect();
                 }
                 self.approval.call_for_rebuild();
-                return Err(ServiceError::unavailable(
+                Err(ServiceError::unavailable(
                     "orders of an ended epoch wait until the sale is rebuilt",
-                ));
+                ))
             }
-        };
+        }
+    }
+
+    /// Writes the orders that have a unit in the live epoch, and rejects those that found none.
+    async fn settle_readmitted(
+        &self,
+        cached: &CachedSale,
+        created_ms: i64,
+        orders: &[AcceptedOrder],
+        decided: Decided,
+    ) -> ServiceResult<()> {
         self.fail_points.at("writer.readmitted").await?;
-        for batch in &readmitted.batches {
+        for batch in &decided.batches {
             self.settle_live(batch, Expect::PerhapsWritten).await?;
         }
-        let mut full = false;
-        for (order, verdict) in orders.iter().zip(&readmitted.verdicts) {
-            match verdict {
-                Verdict::Accepted { .. } | Verdict::AcceptedBefore { .. } => {}
-                Verdict::BacklogFull => full = true,
-                _ => {
-                    let single = alone(&cached, created_ms, *order);
-                    let why = "redis lost it, and its unit or its place was given away since";
-                    self.reject(&single, *order, why).await?;
-                }
-            }
-        }
-        if let Err(error) = self.acknowledge(&readmitted.batches).await {
+        let waits = |verdict: &Verdict| *verdict == Verdict::BacklogFull;
+        let found_none = orders.iter().zip(&decided.verdicts).filter_map(|(order, verdict)| {
+            (!verdict.is_acceptance() && !waits(verdict)).then_some(order)
+        });
+        let why = "redis lost it, and its unit or its place was given away since";
+        self.reject_all(cached, created_ms, found_none, why).await?;
+        if let Err(error) = self.acknowledge(&decided.batches).await {
             // They are rows; a recovery pass acknowledges them.
-            tracing::debug!(%sale, %error, "readmitted orders stay in the log");
+            tracing::debug!(sale = %cached.id, %error, "readmitted orders stay in the log");
         }
-        if full {
+        if decided.verdicts.iter().any(waits) {
             return Err(ServiceError::unavailable(
                 "orders of an ended epoch wait until the backlog is written",
             ));
+        }
+        Ok(())
+    }
+
+    async fn reject_all<'a>(
+        &self,
+        cached: &CachedSale,
+        created_ms: i64,
+        orders: impl Iterator<Item = &'a AcceptedOrder>,
+        why: &str,
+    ) -> ServiceResult<()> {
+        for order in orders {
+            self.reject(&alone(cached, created_ms, *order), *order, why).await?;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub async fn write_rejected(
              FROM written",
     );
     let written = written.bind(order.id).bind(batch.sale).bind(order.user);
-    let written = written.bind(order.key.map(IdempotencyKey::to_stored));
+    let written = written.bind(order.key.map(IdempotencyKey::get));
     let written = written.bind(from_unix_ms(batch.created_ms));
     let written = written.execute(postgres).await?;
     if written.rows_affected() == 1 {

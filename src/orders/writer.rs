@@ -15,7 +15,8 @@
 use crate::domain::{OrderStatus, SaleId};
 use crate::error::{ServiceError, ServiceResult};
 use crate::order_log::{self, AcceptedBatch, AcceptedOrder};
-use crate::orders::insert::{Expect, Written};
+use crate::orders::insert::Expect;
+use crate::orders::outcome::{Outcome, Refusal};
 use crate::orders::service::Orders;
 use crate::orders::statements::{self, Rejected};
 use crate::postgres::within;
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 /// About how many orders one transaction writes.
 const BATCH: usize = 2_000;
@@ -87,19 +88,20 @@ impl Orders {
             self.writer_is_busy.store(true, Relaxed);
             let traced = batches.iter().flat_map(|batch| &batch.traced);
             let (write, orders) = traces::written(traced);
-            let writing = self.persist_traced(&batches, &stop, orders);
+            let writing = async {
+                if self.settle_or_give_up(&batches, &stop).await {
+                    drop(orders); // their spans end when they are rows
+                    self.acknowledge_once(&batches).await;
+                }
+            };
             writing.instrument(write).await;
             self.writer_is_busy.store(false, Relaxed);
         }
     }
 
-    /// The spans end when the orders are rows.
-    async fn persist_traced(
-        &self,
-        batches: &[AcceptedBatch],
-        stop: &CancellationToken,
-        spans: Vec<Span>,
-    ) {
+    /// Settles these batches, however often it takes. False: `stop` came, and it failed for a while
+    /// longer; the log has the orders.
+    async fn settle_or_give_up(&self, batches: &[AcceptedBatch], stop: &CancellationToken) -> bool {
         let mut pause = Duration::from_millis(50);
         let mut give_up_at = None;
         loop {
@@ -109,14 +111,14 @@ impl Orders {
                 self.settle(batches, Expect::New).instrument(step).await
             };
             match survive(written).await {
-                Ok(()) => break,
+                Ok(()) => return true,
                 Err(error) if stop.is_cancelled() => {
                     // Not at the first failure: after a loss in Redis this may be the only copy.
                     let give_up_at = *give_up_at.get_or_insert_with(|| Instant::now() + LAST_TRIES);
                     if Instant::now() >= give_up_at {
                         tracing::warn!(%error, batches = batches.len(),
                             "left in the log for a recovery pass");
-                        return;
+                        return false;
                     }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -132,11 +134,13 @@ impl Orders {
                 }
             }
         }
-        drop(spans);
-        // Once only: while Redis is away, the rest of the channel must become rows, since Redis may
-        // come back without it. A recovery pass acknowledges the rest.
+    }
+
+    /// Once only: while Redis is away, the rest of the channel must become rows, since Redis may
+    /// come back without it. A recovery pass acknowledges the rest.
+    async fn acknowledge_once(&self, batches: &[AcceptedBatch]) {
         let acknowledging = self.acknowledge_settled(batches);
-        let step = traces::below_here("redis ack.lua");
+        let step = traces::below_here("redis ack");
         if let Err(error) = survive(acknowledging.instrument(step)).await {
             tracing::debug!(%error, batches = batches.len(),
                 "written; the log entries stay for a recovery pass");
@@ -213,9 +217,11 @@ impl Orders {
             }
             Outcome::StaleEpoch => Err(rebuilt_again()),
             Outcome::IdTaken => self.settle_each(batches).await,
-            Outcome::Refused(error) => {
-                tracing::warn!(%error,
-                    "postgres refuses a batch of accepted orders; settling them one by one");
+            Outcome::Refused { why, .. } => {
+                tracing::warn!(
+                    why,
+                    "postgres refuses a batch of accepted orders; settling them one by one"
+                );
                 self.settle_each(batches).await
             }
         }
@@ -229,7 +235,7 @@ impl Orders {
     }
 
     async fn write(&self, batches: &[AcceptedBatch], expect: Expect) -> sqlx::Result<Outcome> {
-        classify(within(WRITE_TIMEOUT, self.write_accepted(batches, expect)).await)
+        within(WRITE_TIMEOUT, self.write_accepted(batches, expect)).await
     }
 
     fn count_written(&self, new: u64) {
@@ -290,28 +296,19 @@ impl Orders {
                 let why = "its id is somebody else's order";
                 self.dead_letter(&single, why).await
             }
-            Outcome::Refused(error) => self.reject_refused(&single, order, &error).await,
+            Outcome::Refused { refusal, why } => {
+                if refusal == Refusal::BeyondStock {
+                    // Redis has units that Postgres does not know, and would sell them repeatedly.
+                    self.catalog.suspect(single.sale);
+                }
+                self.reject(&single, order, &why).await
+            }
             Outcome::Written { new } => {
                 self.count_written(new);
                 Ok(())
             }
             Outcome::StaleEpoch => Err(rebuilt_again()),
         }
-    }
-
-    async fn reject_refused(
-        &self,
-        single: &AcceptedBatch,
-        order: AcceptedOrder,
-        error: &sqlx::Error,
-    ) -> ServiceResult<()> {
-        let refusal = error.as_database_error();
-        let constraint = refusal.and_then(|error| error.constraint());
-        if constraint == Some("sales_taken_within_stock") {
-            // Redis has units that Postgres does not know, and would sell them repeatedly.
-            self.catalog.suspect(single.sale);
-        }
-        self.reject(single, order, &error.to_string()).await
     }
 
     /// Writes an order that Postgres refuses to hold live as `rejected`, which returns its unit.
@@ -333,7 +330,7 @@ impl Orders {
             Ok(Rejected::IdTaken) => {
                 self.dead_letter(single, "its id is somebody else's order").await?;
             }
-            Err(error) if is_refusal(&error) => {
+            Err(error) if Refusal::of(&error).is_some() => {
                 self.dead_letter(single, &error.to_string()).await?
             }
             Err(error) => return Err(error.into()),
@@ -362,33 +359,3 @@ fn rebuilt_again() -> ServiceError {
 /// How long one batch may take. After silence it is written again on another connection, which the
 /// idempotent insert allows.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The answer of Postgres to a write.
-enum Outcome {
-    /// All are rows; this many were not before.
-    Written { new: u64 },
-    /// The epoch of at least one sale has ended; nothing was written.
-    StaleEpoch,
-    /// An id is the row of another order; nothing was written.
-    IdTaken,
-    /// A constraint refuses them; nothing was written.
-    Refused(sqlx::Error),
-}
-
-/// Errors other than refusals are retried.
-fn classify(answered: sqlx::Result<Written>) -> sqlx::Result<Outcome> {
-    match answered {
-        Ok(Written::All { new }) => Ok(Outcome::Written { new }),
-        Ok(Written::StaleEpoch) => Ok(Outcome::StaleEpoch),
-        Ok(Written::IdTaken) => Ok(Outcome::IdTaken),
-        Err(error) if is_refusal(&error) => Ok(Outcome::Refused(error)),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether Postgres refuses these rows (class 23 integrity, class 22 data), rather than being
-/// unable to answer.
-pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code.starts_with("23") || code.starts_with("22"))
-}

@@ -239,7 +239,7 @@ impl Rebuild {
                 slot: slot.and_then(|slot| u8::try_from(slot).ok()).unwrap_or(0),
                 returned,
                 order_id,
-                key: hash.map(IdempotencyKey::from_stored),
+                key: hash.map(IdempotencyKey::from_i64),
             });
         }
         drop(rows);

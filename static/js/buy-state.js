@@ -161,7 +161,7 @@ const HANDLERS = {
       case 'admission_invalid':
       case 'admission_expired': return [over, { type: 'refresh_sale' }];
       case 'admission_used': return [{ ...over, notice: null, order: { id: orderId, status: 'unknown', payBy: null } }, followed(orderId)];
-      // A paper that ran out or is missing: the next click brings a fresh one.
+      // A credential that expired or is missing: the next click brings a fresh one.
       case 'pass_required': case 'pass_invalid': case 'pass_expired':
       case 'challenge_required': case 'challenge_failed': case 'challenge_expired': return [over, { type: 'refresh_sale' }];
       case 'rate_limited':

@@ -73,7 +73,7 @@ function hero() {
   text($('#next-label'), t(next ? 'home.next' : 'home.none_next'));
   text($('#next-title'), sale.title);
   $('#next-link').href = `/sales/${encodeURIComponent(sale.id)}`;
-  stopHero = countdown($('#next-clock'), Date.parse(next ? sale.opens_at : sale.closes_at), () => setTimeout(render));
+  stopHero = countdown($('#next-clock'), Date.parse(next ? sale.opens_at : sale.closes_at), turned);
 }
 
 function render() {

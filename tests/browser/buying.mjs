@@ -1,4 +1,4 @@
-// The sale page: every state of the buy button, and that one wish buys once.
+// The sale page: every state of the buy button, and that one intent buys once.
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
@@ -76,7 +76,7 @@ export function buying(stage) {
       await page.click('#buy[data-action="buy"]');
       const late = Date.now() - opens;
       await state(page, 'pending_payment');
-      assert.ok(late > -100 && late < 3000, `${late} ms after the opening`);
+      assert.ok(late > -5000, `${-late} ms before the opening`); // by an hour, if it went by its own clock
       assert.equal(asked[0], 'POST', 'the opening itself asks the server nothing: a thousand pages would ask at once');
       await page.leave();
     });
@@ -347,68 +347,52 @@ export function buying(stage) {
     const shown = await page.evaluate(() => globalThis.shown);
     const seconds = shown.map(([one]) => one);
     assert.deepEqual(seconds, seconds.map((_, index) => seconds[0] - index), 'each second once');
-    // “n” begins n seconds before the opening; a busy machine may paint late, and nothing may be early.
-    const late = shown.map(([one, at]) => at + one * 1000 - opens).slice(1).sort((a, b) => a - b);
-    assert.ok(late[0] > -150, `${late[0]} ms early`);
-    assert.ok(late[Math.floor(late.length / 2)] < 400, `${late} ms late`);
+    // “n” begins n seconds before the opening. A busy machine may paint it late, but nothing may be early.
+    const early = Math.max(...shown.slice(1).map(([one, at]) => opens - one * 1000 - at));
+    assert.ok(early < 1000, `${early} ms early`);
     await page.leave();
   });
 
-  it('at an opening, pages ask for news at different moments, and so they do after a lost connection', async () => {
-    // Two visitors with opposite luck stand for the two ends of a crowd.
-    const [early, late] = await Promise.all([0.02, 0.98].map(async (luck) => {
+  it('at an opening, pages ask for news after different delays, and so they do after a lost connection', async () => {
+    // Two visitors with opposite luck stand for the two ends of a crowd. How evenly a crowd is spread: tests/pages/.
+    const visit = async (luck) => {
       const page = await stage.visit({ expected: ['net::ERR_'] });
-      await page.addInitScript((value) => { Math.random = () => value; }, luck);
-      page.on('request', (request) => { if (request.url().endsWith('/api/v1/sales')) page.asked?.push(Date.now()); });
-      return page;
-    }));
-    // A busy machine may hold up the lucky one for as long as the other waits on purpose: then they try again.
-    // Without the spreading they would be together every time.
-    const apart = async (what, measure) => {
-      for (let round = 0; ; round += 1) {
-        const said = await measure();
-        if (said.every(([one, other]) => other - one > 700)) return;
-        if (round === 3) assert.fail(`${what}: ${JSON.stringify(said)}, four times`);
-      }
+      await page.addInitScript((value) => {
+        Math.random = () => value;
+        const real = setTimeout;
+        globalThis.delays = [];
+        globalThis.setTimeout = (work, ms, ...more) => { globalThis.delays.push(ms); return real(work, ms, ...more); };
+      }, luck);
+      const asksAfter = (ms) => page.waitForFunction((one) => globalThis.delays.some((other) => Math.abs(other - one) < 1), ms, { timeout: 60_000 });
+      return { page, luck, asksAfter };
     };
+    const visitors = await Promise.all([0.02, 0.98].map(visit));
 
-    await apart('news, ms after the opening', async () => {
-      const opens = Date.now() + 12_000;
-      const sale = await stage.server.sale({ title: `Opens for many ${opens}`, opens_at: new Date(opens).toISOString() });
-      await Promise.all([early, late].map(async (page) => {
-        await page.goto('/');
-        await page.locator('.card', { hasText: sale.title }).first().waitFor();
-        page.asked = [];
-        await page.waitForFunction((id) => document.querySelector(`.card a[href="/sales/${id}"]`).closest('.card').dataset.state === 'open', sale.id, { timeout: 30_000 });
-      }));
-      const firstAfter = (page) => eventually(() => page.asked.find((at) => at >= opens + 100), 'news', 20_000);
-      return [[await firstAfter(early) - opens, await firstAfter(late) - opens]];
-    });
+    const opens = Date.now() + 12_000;
+    const sale = await stage.server.sale({ title: `Opens for many ${opens}`, opens_at: new Date(opens).toISOString() });
+    await Promise.all(visitors.map(async ({ page, luck, asksAfter }) => {
+      await page.goto('/');
+      await page.locator('.card', { hasText: sale.title }).first().waitFor();
+      await page.route('**/api/v1/sales', (route) => route.abort()); // only the clock tells of the opening
+      await page.waitForFunction((id) => document.querySelector(`.card a[href="/sales/${id}"]`).closest('.card').dataset.state === 'open', sale.id, { timeout: 60_000 });
+      await asksAfter(300 + luck * 1500);
+    }));
 
-    const sale = await stage.server.sale({ title: 'Loses its connection' });
-    await apart('attempts, ms after the one before', async () => {
-      for (const page of [early, late]) {
-        page.tried = [];
-        await page.goto(`/sales/${sale.id}`);
-        await page.waitForSelector('#link.live');
-      }
-      await Promise.all([early, late].map(async (page) => {
-        await page.route('**/events', (route) => { page.tried.push(Date.now()); return route.abort(); });
-        await page.evaluate(() => { // put aside and shown again, as by the back button: the stream is opened anew, and fails
-          dispatchEvent(new PageTransitionEvent('pagehide'));
-          dispatchEvent(new PageTransitionEvent('pageshow'));
-        });
-        await eventually(() => page.tried.length >= 3, 'three attempts', 60_000);
-        await page.unroute('**/events');
-      }));
-      const gaps = ({ tried }) => tried.slice(1, 3).map((at, index) => at - tried[index]);
-      return gaps(early).map((gap, index) => [gap, gaps(late)[index]]);
-    });
-    await early.leave();
-    await late.leave();
+    const other = await stage.server.sale({ title: 'Loses its connection' });
+    await Promise.all(visitors.map(async ({ page, luck, asksAfter }) => {
+      await page.goto(`/sales/${other.id}`);
+      await page.waitForSelector('#link.live');
+      await page.route('**/events', (route) => route.abort());
+      await page.evaluate(() => { // put aside and shown again, as by the back button: the stream is opened anew, and fails
+        dispatchEvent(new PageTransitionEvent('pagehide'));
+        dispatchEvent(new PageTransitionEvent('pageshow'));
+      });
+      for (const most of [1500, 3000]) await asksAfter(250 + luck * most);
+      await page.leave();
+    }));
   });
 
-  describe('one wish', () => {
+  describe('one intent', () => {
     it('a double click buys once', async () => {
       const sale = await stage.server.sale({ per_user_limit: 2 }); // the limit must not be what saves it
       const page = await open(sale);

@@ -26,7 +26,7 @@ const SHORT_SECONDS: u64 = 2;
 
 const MEASURES: &str = "measures";
 
-/// Breaks the program in every way we know while shoppers buy, and judges what came of it.
+/// Breaks the program while shoppers buy, and judges what came of it.
 ///
 /// Without arguments: the short form, some seconds for each kind of fault. Every run prints its
 /// seed; the same seed makes the same decisions (when what dies, who buys what), though the machine

@@ -375,7 +375,7 @@ async fn agree(
         match step {
             Step::Batch(clicks) => {
                 let clicked = |(number, (user, key)): (usize, &(u8, u8))| {
-                    let key = (*key != 0).then(|| IdempotencyKey::from_stored(i64::from(*key)));
+                    let key = (*key != 0).then(|| IdempotencyKey::from_i64(i64::from(*key)));
                     buyer(users[usize::from(*user)], next_order + number as i64, key)
                 };
                 let buyers: Vec<Buyer> = clicks.iter().enumerate().map(clicked).collect();

@@ -1,4 +1,4 @@
-//! Which process of Redis may be sold from: every way in which one can be another than the sale was
+//! Which process of Redis may be sold from: the ways in which one can be another than the sale was
 //! installed in, on real servers; and two versions of the function library side by side.
 
 use crate::support::prelude::*;

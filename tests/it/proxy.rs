@@ -44,7 +44,7 @@ async fn echoes(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     let exchange = async {
         stream.write_all(bytes).await.is_ok() && stream.read_exact(&mut answer).await.is_ok()
     };
-    let came = timeout(PATIENCE, exchange).await.expect("an answer or an end");
+    let came = timeout(TEST_TIMEOUT, exchange).await.expect("an answer or an end");
     assert!(!came || answer == bytes, "{answer:?}");
     came
 }

@@ -3,7 +3,8 @@
 
 use crate::support::prelude::*;
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
-use flash_sale::orders::insert::{Expect, Written};
+use flash_sale::orders::insert::Expect;
+use flash_sale::orders::outcome::Outcome;
 use flash_sale::services::Services;
 
 /// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
@@ -30,7 +31,7 @@ async fn app() -> TestApp {
     TestApp::start_with(Options::without_writer()).await
 }
 
-async fn write(services: &Services, batches: &[AcceptedBatch]) -> Written {
+async fn write(services: &Services, batches: &[AcceptedBatch]) -> Outcome {
     services.orders.write_accepted(batches, Expect::New).await.expect("an answer")
 }
 
@@ -46,18 +47,18 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
     let app = app().await;
     let (_, services, batch) = accepted(&app, 10, 6).await;
     for (batch, new) in [(first(3, &batch), 3), (batch.clone(), 3), (batch.clone(), 0)] {
-        assert_eq!(write(&services, &[batch]).await, Written::All { new });
+        assert_eq!(write(&services, &[batch]).await, Outcome::Written { new });
     }
     assert_rows(&app, 6, 6).await;
     // A call with nothing new of one sale and all of another.
     let (_, _, another) = accepted(&app, 10, 4).await;
-    assert_eq!(write(&services, &[batch, another]).await, Written::All { new: 4 });
+    assert_eq!(write(&services, &[batch, another]).await, Outcome::Written { new: 4 });
     assert_rows(&app, 10, 10).await;
 
     // An order of another epoch writes nothing of its batch.
     let (_, _, current) = accepted(&app, 10, 3).await;
     let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
-    assert_eq!(write(&services, &[current, stale]).await, Written::StaleEpoch);
+    assert_eq!(write(&services, &[current, stale]).await, Outcome::StaleEpoch);
     assert_rows(&app, 10, 10).await;
 }
 
@@ -71,7 +72,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
     };
     let mut new_in_all = 0;
     for written in all_at_once((0..8).map(writer)).await {
-        let Written::All { new } = written else { panic!("another epoch: {written:?}") };
+        let Outcome::Written { new } = written else { panic!("another epoch: {written:?}") };
         new_in_all += new;
     }
     assert_eq!(new_in_all, 20);
@@ -89,7 +90,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     let mut both = [batch];
     both[0].orders.push(duplicate);
     let written = services.orders.write_accepted(&both, Expect::New).await;
-    written.expect_err("I2 is not written over");
+    assert!(matches!(written, Ok(Outcome::Refused { .. })), "I2 is not written over: {written:?}");
     assert_rows(&app, 1, 1).await;
 
     services.orders.persist(&both, Expect::New).await.expect("settled one by one");

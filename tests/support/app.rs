@@ -22,7 +22,7 @@ pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 
 /// How long a test waits for something that should happen soon. Generous, because the machine may
 /// be busy; nothing that works waits for it to pass.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How an application differs from the ordinary one.
 #[derive(Clone, Default)]
@@ -125,7 +125,7 @@ impl TestApp {
         let (postgres, redis) = (&stores.postgres, &stores.redis);
         let running = Running::start(postgres, redis, &sale, role, Metrics::published());
         let running = running.expect("well-formed fail points");
-        assert!(running.admission_opened(PATIENCE).await, "it is ready to sell");
+        assert!(running.admission_opened(TEST_TIMEOUT).await, "it is ready to sell");
         let services = running.services.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
@@ -264,7 +264,7 @@ impl TestApp {
             let _ = connection.write_all(bytes).await;
             let _ = connection.read_to_end(&mut answer).await;
         };
-        let exchanged = tokio::time::timeout(PATIENCE, exchange).await;
+        let exchanged = tokio::time::timeout(TEST_TIMEOUT, exchange).await;
         let what = || String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
         exchanged.unwrap_or_else(|_| panic!("no answer to {}", what()));
         String::from_utf8_lossy(&answer).into_owned()
@@ -430,9 +430,10 @@ pub async fn must_accept(services: &Services, sale: SaleId) -> (UserId, OrderId)
     }
 }
 
-/// Waits for something that is to happen, by looking again and again; panics after [`PATIENCE`].
+/// Waits for something that is to happen, by looking again and again; panics after
+/// [`TEST_TIMEOUT`].
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = poll::<_, Infallible>(PATIENCE, 10, async || Ok(look().await)).await;
+    let found = poll::<_, Infallible>(TEST_TIMEOUT, 10, async || Ok(look().await)).await;
     found.ok().flatten().unwrap_or_else(|| panic!("waited in vain: {what}"))
 }
 

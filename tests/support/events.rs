@@ -1,6 +1,6 @@
 //! The reading end of an event stream.
 
-use super::app::{Ask, PATIENCE};
+use super::app::{Ask, TEST_TIMEOUT};
 use reqwest::Response;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ impl Events {
                 self.unread = rest.to_owned();
                 return Ok(Some(block));
             }
-            let chunk = tokio::time::timeout(PATIENCE, self.response.chunk()).await;
+            let chunk = tokio::time::timeout(TEST_TIMEOUT, self.response.chunk()).await;
             let Some(chunk) = chunk.expect("something in time")? else { return Ok(None) };
             self.unread += std::str::from_utf8(&chunk).expect("UTF-8");
         }
@@ -62,6 +62,6 @@ impl Events {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("an event in time")
+        tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an event in time")
     }
 }

@@ -60,7 +60,7 @@ pub async fn can_be_played(lesson: &Lesson) -> bool {
     let can = !lesson.needs.contains(&Need::ZooKeeper) || ZooKeeperServer::check().await.is_ok();
     if !can {
         let id = lesson.id;
-        super::say(&format!("NOT EXERCISED: lesson {id} needs ZooKeeper"));
+        super::not_exercised(&format!("lesson {id} needs ZooKeeper"));
     }
     can
 }

@@ -297,3 +297,11 @@ pub fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "\n*** {text} ***");
 }
+
+/// Says what this machine cannot exercise; in `make proof` that fails, unless ALLOW_MISSING is set.
+#[track_caller]
+pub fn not_exercised(what: &str) {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    assert!(!is_set("PROOF") || is_set("ALLOW_MISSING"), "not exercised: {what}");
+    say(&format!("NOT EXERCISED: {what}"));
+}

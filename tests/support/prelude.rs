@@ -4,7 +4,7 @@
 #![allow(unused_imports)]
 
 pub use super::app::{
-    ADMIN_TOKEN, Ask, Entrance, Options, PATIENCE, Reply, Shopper, TestApp, all_at_once, ask,
+    ADMIN_TOKEN, Ask, Entrance, Options, Reply, Shopper, TEST_TIMEOUT, TestApp, all_at_once, ask,
     assert_has, client, eventually, must_accept,
 };
 pub use super::load::{Rush, Told, Winner};

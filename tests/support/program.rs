@@ -57,7 +57,7 @@ impl Home {
         let mut program = Program::spawn(self, command);
         let mut stdout = String::new();
         // A command may set up its servers and work for a while before it prints anything.
-        let give_up = 4 * PATIENCE;
+        let give_up = 4 * TEST_TIMEOUT;
         while let Ok(Some(line)) = tokio::time::timeout(give_up, program.lines.recv()).await {
             stdout += &line;
             stdout.push('\n');
@@ -160,7 +160,7 @@ impl Program {
     /// The rest of the next line on stdout, which must begin like this.
     pub async fn line_after(&mut self, start: &str) -> String {
         // On a busy machine the first start, with a cluster to make, takes its time.
-        let line = tokio::time::timeout(4 * PATIENCE, self.lines.recv()).await;
+        let line = tokio::time::timeout(4 * TEST_TIMEOUT, self.lines.recv()).await;
         let line = line.ok().flatten();
         let line = line.unwrap_or_else(|| panic!("no line on stdout; stderr: {}", self.stderr()));
         line.strip_prefix(start).unwrap_or_else(|| panic!("not {start:?}: {line}")).to_owned()

@@ -120,7 +120,7 @@ impl RedisProcess {
     /// The same; an error if it does not come.
     pub async fn ready(&self) -> Result {
         let ready = async || Ok::<_, Error>(self.ask::<String>(&["PING"]).await.ok());
-        poll(PATIENCE, 10, ready).await?.ok_or("redis does not answer")?;
+        poll(TEST_TIMEOUT, 10, ready).await?.ok_or("redis does not answer")?;
         Ok(())
     }
 

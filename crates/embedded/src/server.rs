@@ -1,9 +1,8 @@
 //! Common to all servers: start, readiness, end.
 
 use crate::{
-    blocking,
     error::Result,
-    process::Program,
+    process::{Program, blocking},
     supervisor::{Readiness, Supervisor},
 };
 use nix::unistd::Pid;

@@ -7,10 +7,10 @@
 //! time go on. `forceSync` is off: a power failure may lose the last locks of a lesson.
 
 use crate::{
-    binaries, blocking,
+    binaries,
     error::{Doing, Result},
     place::{self, Home},
-    process::Program,
+    process::{Program, blocking},
     server::{Kind, Server, ask},
     supervisor::Readiness,
 };

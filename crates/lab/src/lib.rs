@@ -1,4 +1,4 @@
-//! The lab: every way to sell a scarce thing, side by side, on the same stock, with the same load.
+//! The lab: over thirty ways to sell a scarce thing, on the same stock, with the same load.
 //!
 //! In reading order:
 //!

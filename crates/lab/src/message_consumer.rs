@@ -27,8 +27,8 @@ pub async fn consume(stand: &Stand) -> Result<bool, Trouble> {
     Ok(true)
 }
 
-/// The buyer's side of a crash that is forced on the relay: whoever publishes first is waited for,
-/// and whoever marks first waits until the buyer has been told.
+/// The buyer's side of a crash that is forced on the relay: a relay that publishes first is
+/// waited for, and one that marks first waits until the buyer has been told.
 pub async fn see_it_off(stand: &Stand) {
     match stand.choice("relay") {
         "mark-first" => stand.come_by("the message is on its way"),

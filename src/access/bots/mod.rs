@@ -105,7 +105,7 @@ impl Bots {
         let connection = self.redis.shared().await;
         let mut connection = connection
             .map_err(|_| ServiceError::unavailable("solutions cannot be checked at the moment"))?;
-        let mark = key.map_or(0, IdempotencyKey::get);
+        let mark = key.map_or(0, |key| key.get().cast_unsigned());
         let spent = functions::spend(&mut connection, keys, sale, &salt, mark, memory).await;
         match spent.map_err(ServiceError::Redis)? {
             Spent::Now => {}

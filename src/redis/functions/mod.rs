@@ -113,7 +113,7 @@ mod tests {
                 slot,
                 returned,
                 order_id: OrderId::from_i64(id),
-                key: (key != 0).then(|| IdempotencyKey::from_stored(key)),
+                key: (key != 0).then(|| IdempotencyKey::from_i64(key)),
             };
             prop_assert_eq!(record::decode(&held.encode()).collect::<Vec<_>>(), vec![held]);
         }

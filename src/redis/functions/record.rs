@@ -35,7 +35,7 @@ pub fn decode(record: &[u8]) -> impl Iterator<Item = Held> + '_ {
             slot: order[0] & !RETURNED,
             returned: order[0] & RETURNED != 0,
             order_id: OrderId::from_i64(number(&order[1..9]).cast_signed()),
-            key: (key != 0).then(|| IdempotencyKey::from_stored(key.cast_signed())),
+            key: (key != 0).then(|| IdempotencyKey::from_i64(key.cast_signed())),
         }
     })
 }

@@ -128,13 +128,13 @@ function choose(id, chosen) {
   changed();
 }
 
-let wish = 0; // which click is the last that wants something else to run
-/** Stops what runs. Resolves to whether nobody has wished for something else meanwhile. */
+let latestClick = 0; // its number: the last that asks for something else to run
+/** Stops what runs. Resolves to whether no later click has asked for something else. */
 async function cleared() {
-  const mine = ++wish;
+  const mine = ++latestClick;
   running?.abort();
   await underway;
-  return mine === wish;
+  return mine === latestClick;
 }
 
 /** Sets everything, and off it goes: nobody has to find another button. */
@@ -209,7 +209,7 @@ function optionFields() {
 // ---- the race ----------------------------------------------------------------------------------------------------
 
 function start() {
-  if (running) { wish += 1; return running.abort(); }
+  if (running) { latestClick += 1; return running.abort(); }
   const lanes = setup.strategies.filter(named).map((key) => laneOf(key, setup));
   if (!lanes.length) return toast(t('lab.choose'));
   begin({ lanes, together: setup.together, run: ++runs, at: 0, states: [] });

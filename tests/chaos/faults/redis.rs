@@ -1,4 +1,4 @@
-//! Faults of Redis: it dies, loses data in every way we know, or stands still.
+//! Faults of Redis: it dies, loses data, or stands still.
 
 use super::*;
 use crate::{cluster::start_redis, support::launch::poll};

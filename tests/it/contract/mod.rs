@@ -142,7 +142,7 @@ fn retry_after(reply: &Reply) -> u64 {
 
 /// For requests that must not be answered with a stream: reading one to its end takes for ever.
 async fn within_patience<T>(answer: impl IntoFuture<Output = T>) -> T {
-    let answer = tokio::time::timeout(PATIENCE, answer.into_future()).await;
+    let answer = tokio::time::timeout(TEST_TIMEOUT, answer.into_future()).await;
     answer.expect("an answer that ends")
 }
 

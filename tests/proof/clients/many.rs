@@ -21,7 +21,7 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     // Both ends of each connection are in this process, and the other tests need some too.
     let crowd = (server::raise_descriptor_limit() / 8).min(2_000);
     let limits =
-        ConnectionLimits { head_timeout: 4 * PATIENCE, ..ConnectionLimits::new(10_000, false) };
+        ConnectionLimits { head_timeout: 4 * TEST_TIMEOUT, ..ConnectionLimits::new(10_000, false) };
     let app = with_limits(limits).await;
     let sale = app.sale(1_000, json!({})).await;
 
@@ -38,7 +38,7 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     // Everybody who follows hears of it.
     until_said(&mut followers, "\"remaining\":800").await;
 
-    let ending = tokio::time::timeout(PATIENCE, app.stop());
+    let ending = tokio::time::timeout(TEST_TIMEOUT, app.stop());
     ending.await.expect("it does not wait for them").drop().await;
     for wire in idle.iter_mut().chain(&mut followers) {
         wire.until_closed().await;

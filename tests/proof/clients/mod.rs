@@ -70,7 +70,7 @@ impl Wire {
     /// How many more bytes there are now; 0 at the end, however it came.
     async fn read(&mut self) -> usize {
         let reading = self.stream.read_buf(&mut self.unread);
-        tokio::time::timeout(PATIENCE, reading).await.expect("something in time").unwrap_or(0)
+        tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("something in time").unwrap_or(0)
     }
 
     async fn assert_served(&mut self) {

@@ -47,7 +47,7 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
     while !tricklers.iter().all(|trickler| trickler.is_finished()) {
         app.shopper().must_buy(&sale).await;
         bought += 1;
-        assert!(began.elapsed() < 2 * PATIENCE, "they are still there");
+        assert!(began.elapsed() < 2 * TEST_TIMEOUT, "they are still there");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(bought >= 10, "{bought}");
@@ -87,6 +87,6 @@ async fn who_reads_no_answers_is_given_up() {
             }
             Err(_) => break, // the other end has gone
         }
-        assert!(began.elapsed() < 4 * PATIENCE, "it is still there");
+        assert!(began.elapsed() < 4 * TEST_TIMEOUT, "it is still there");
     }
 }

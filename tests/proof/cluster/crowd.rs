@@ -44,7 +44,7 @@ impl Crowd {
         let mut sales = sales.to_vec();
         sales[0].habits.is_sold_off = true;
         let mut world = World::new(2_026, addresses.collect(), sales);
-        (world.timeout, world.pause) = (2 * PATIENCE, PAUSE);
+        (world.timeout, world.pause) = (2 * TEST_TIMEOUT, PAUSE);
         let world = Arc::new(world);
         let mut shopping = JoinSet::new();
         for number in 0..lanes * world.sales.len() {

@@ -173,7 +173,7 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     }
     // Before the queue moves again, those are answered who found no place in it.
     for _ in 0..CROWD - QUEUE - FIRST_BATCH {
-        let answered = tokio::time::timeout(2 * PATIENCE, asking.join_next()).await;
+        let answered = tokio::time::timeout(2 * TEST_TIMEOUT, asking.join_next()).await;
         let answered = answered.expect("answered at once").expect("somebody").expect("no panic");
         assert!(matches!(answered, Err(ServiceError::Unavailable { .. })), "{answered:?}");
     }

@@ -185,7 +185,7 @@ async fn an_operator_switches_the_room_on_and_off() {
 
 /// An instance looks an unknown sale up with its first purchase, and does not sell it unseen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fresh_instance_lets_nobody_past_the_door() {
+async fn a_fresh_instance_admits_nobody_without_credentials() {
     let app = TestApp::start().await;
     let guarded = sale(&app, 10, SOON, json!({})).await;
     let plain = app.sale(10, json!({})).await;

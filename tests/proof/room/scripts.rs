@@ -156,7 +156,7 @@ async fn whatever_is_called_in_whatever_order_a_room_stays_a_room() {
                 room.advance(&mut random, 1_000, 5).await;
             }
         };
-        let turns = tokio::time::timeout(PATIENCE, turns).await;
+        let turns = tokio::time::timeout(TEST_TIMEOUT, turns).await;
         turns.expect("turns begin");
     }
 }

@@ -9,7 +9,7 @@ use crate::support::{people::client as http_client, random::Random};
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// In this time a request leaves, and is seldom answered.
-const IMPATIENCE: Duration = Duration::from_millis(1);
+const HANGUP_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// With the state of an order or a sale.
 const CONFLICTS: [&str; 4] =
@@ -105,7 +105,7 @@ impl Client {
     pub async fn hang_up(&self, buyer: &Buyer, at: usize) {
         let asked = self.request(buyer, Kind::Buy, NO_ORDER, at);
         let invoked = self.world.now();
-        let _ = tokio::time::timeout(IMPATIENCE, asked.send()).await;
+        let _ = tokio::time::timeout(HANGUP_TIMEOUT, asked.send()).await;
         self.note(buyer, Kind::Buy, at, invoked, (Answer::HungUp, NO_ORDER));
     }
 

@@ -108,7 +108,7 @@ pub async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
     };
     let server = SERVER.get_or_init(start).await;
     if server.is_none() {
-        say(&format!("NOT EXERCISED: {test}"));
+        super::not_exercised(test);
     }
     server.as_ref()
 }

@@ -1,4 +1,4 @@
-//! The lock theatre: every way a distributed lock fails, on stage, step by step, and then its cure.
+//! The lock theatre: twelve ways a distributed lock fails, step by step, each with its cure.
 //!
 //! | file | what |
 //! |---|---|
