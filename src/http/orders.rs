@@ -4,8 +4,6 @@ use super::access_policy::AccessPolicies;
 use super::error::{HttpResult, of_refusal};
 use super::extract::{Id, MaybeCredentials, PacedShopper, Params, RetryKey, Shopper, page};
 use super::openapi::refusals;
-use crate::admission::Admission;
-use crate::catalog::Catalog;
 use crate::domain::{Order, OrderId, OrderStatus, PurchaseResult, SaleId};
 use crate::orders;
 use crate::payments::Payments;

@@ -152,9 +152,9 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let ((last, verdict), progress) = events.split_last().expect("events");
     let all_progress = progress.iter().all(|(name, _)| name == "progress");
     assert!(all_progress && !progress.is_empty(), "{events:?}");
-    let attempts = progress.iter().map(|(_, data)| data["attempts"].as_u64());
+    let mut attempts = progress.iter().map(|(_, data)| data["attempts"].as_u64());
     assert!(attempts.clone().is_sorted(), "{events:?}");
-    assert_eq!(attempts.last(), Some(Some(60)));
+    assert_eq!(attempts.next_back(), Some(Some(60)));
     assert_eq!(progress[0].1["of"], 60);
     assert_eq!(last, "verdict");
     assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
