@@ -130,8 +130,10 @@ async fn orders(State(shop): Shared) -> Json<Value> {
         sleep(Duration::from_millis(1_100)).await;
     }
     let sale = locked(&shop.sale);
-    let row = |(number, (id, user)): (usize, &(String, String))| json!({"order_id": id, "user": user, "row": number, "shop": "main"});
-    Json(json!({"orders": sale.orders.iter().enumerate().map(row).collect::<Vec<_>>()}))
+    let rows: Vec<Value> = (0..).zip(&sale.orders).map(|(row, (id, user)): (usize, _)| {
+        json!({"order_id": id, "user": user, "row": row, "shop": "main"})
+    }).collect();
+    Json(json!({"orders": rows}))
 }
 
 async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
@@ -199,6 +201,10 @@ impl Shop {
             Manner::TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
             _ => {}
         }
+        self.sell(&mut sale, user, key)
+    }
+
+    fn sell(self: &Arc<Self>, sale: &mut Sale, user: &str, key: &str) -> Decision {
         if self.manner == Manner::KnowsNoKey && sale.taken >= sale.stock {
             return Decision::No("sold_out");
         }
@@ -223,7 +229,7 @@ impl Shop {
         }
         let more = if self.manner == Manner::Oversells { 3 } else { 0 };
         if sale.taken >= sale.stock + more {
-            return self.refuse(&mut sale, user);
+            return self.refuse(sale, user);
         }
         sale.taken += 1;
         if has_one || sale.taken > sale.stock {

@@ -187,8 +187,8 @@ impl<'a> View<'a> {
         let others = told.iter().filter(is_other).count();
         let stored = &self.rows_of(user).first()?.order_id;
         let why = format!(
-            "order.answers[…].order_id and orders.order_id: {others} of {} ids are not those of the \
-             buyers' stored orders; {user} was told {id}, stored as {stored}",
+            "order.answers[…].order_id and orders.order_id: {others} of {} ids are not those of \
+             the buyers' stored orders; {user} was told {id}, stored as {stored}",
             told.len()
         );
         (others * 2 > told.len()).then_some((Misfit::Ids, why))

@@ -1,8 +1,8 @@
 //! What a strategy works with: its arena's rows, keys and settings, and the places where the lab
 //! takes a hand in what happens.
 //!
-//! A strategy reads like the code that it warns of or teaches. What makes it fail whenever it
-//! is forced instead of once a month stands here: [`Stand::meet`] brings two buyers to the dangerous
+//! A strategy reads like the code that it warns of or teaches. What makes it fail whenever it is
+//! forced, instead of once a month, is here: [`Stand::meet`] brings two buyers to the dangerous
 //! point at once, [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long
 //! garbage collection.
 //!
