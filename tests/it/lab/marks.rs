@@ -39,6 +39,18 @@ fn every_strategy_marks_its_lines() {
     }
 }
 
+/// A variant of a lock that stands in a lesson decides on the strategy's page, too.
+#[test]
+fn the_variant_that_an_option_chooses_is_marked() {
+    let strategy = STRATEGIES.iter().find(|strategy| strategy.id == "setnx-expire");
+    let marks = strategy.expect("a strategy").marks(En);
+    let of_the_lesson = |mark: &&Excerpt| mark.file.ends_with("lessons/b01_crash_between.rs");
+    let mark = marks.iter().find(of_the_lesson).expect("the line of delete-and-take");
+    let line = mark.code.lines().nth(mark.marked_line + 1 - mark.first_line);
+    assert!(line.is_some_and(|line| line.contains("DEL")), "{mark:?}");
+    assert_eq!(mark.kind, Kind::Flaw);
+}
+
 /// The purchase without comments, and without what it shares with others.
 fn purchase(strategy: &Strategy) -> Vec<String> {
     let code = strategy.purchase_code();

@@ -7,6 +7,7 @@ mod recorded;
 mod texts;
 
 use crate::support::lessons::*;
+use crate::support::test_lab::TestLab;
 use lab::lessons::timeline::Event;
 use lab::strategy::Language;
 use serde_json::json;
@@ -73,6 +74,26 @@ async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
     let stock = timeline.events[0].keys.get("phones in stock");
     assert_eq!(stock.map(|stock| stock.owner), Some(None));
     theatre.close().await;
+}
+
+/// Where a lesson's own servers would keep their files there is no room for any.
+#[tokio::test]
+async fn a_server_that_does_not_start_is_what_the_refusal_names() {
+    let prefix = "no-server:";
+    let lab = TestLab::with(prefix, |mut servers| {
+        let file = servers.data_dir.as_ref().expect("a folder").join("a-file");
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        std::fs::write(&file, "").expect("a file");
+        servers.data_dir = Some(file);
+        servers
+    })
+    .await;
+    for id in ["b09", "b10"] {
+        let refused = lab.theatre.play(id, &Default::default(), None).await;
+        let refusal = refused.expect_err("no server").to_string();
+        assert!(refusal.contains("a server that the lesson needs does not start: "), "{refusal}");
+    }
+    lab.finish().await;
 }
 
 /// The servers did what the texts say: the reply is lost on the wire, the node is there.
