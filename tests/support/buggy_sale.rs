@@ -3,8 +3,10 @@
 
 use super::launch::Folder;
 use super::locked;
-use axum::extract::State;
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -34,6 +36,18 @@ pub enum Manner {
     KnowsNoKey,
     /// Hangs with its work done and its answer unsent, until it is killed.
     HangsAfterStoring,
+    /// Stores an order with its refusal, and takes it back a moment later.
+    TakesBack,
+    /// Breaks off some answers after their work is done.
+    BreaksOff,
+    /// Says 429 with Retry-After.
+    TooMany,
+    /// Is killed, and takes long to say what is stored.
+    ListsSlowly,
+    /// Is killed, and a proxy answers 502 meanwhile.
+    BehindAProxy,
+    /// Is killed, and runs again before anybody notices.
+    Supervised,
     // From here on wrong.
     Oversells,
     SellsTwice,
@@ -46,8 +60,20 @@ pub enum Manner {
     Miscounts,
     /// Hangs with a unit taken and nothing stored, until it is killed.
     HangsBeforeStoring,
+    /// Sells again for a key that it has sold for.
+    ForgetsKeys,
+    /// Answers 202 and never stores some of it.
+    AcceptsAndForgets,
+    /// Says 503, and carries it out later beyond the stock.
+    CarriesOutLater,
     /// Starts again with nothing.
     KeepsNothing,
+    /// Starts again without its last orders, which it had acknowledged.
+    LosesTheLast,
+    /// Starts again with its orders and without its keys.
+    LosesItsKeys,
+    /// Starts again and counts wrongly.
+    MiscountsWhenStarted,
     /// Stores the first order once more, long after its answer.
     StoresAgain,
 }
@@ -63,6 +89,8 @@ struct Sale {
     keys: HashMap<String, String>,
     marked: BTreeSet<String>,
     lives: usize,
+    /// A proxy has nobody behind it.
+    is_away: bool,
     /// Requests that hang.
     hanging: usize,
     /// Readings of the stock, since something is stored.
@@ -91,7 +119,12 @@ async fn reset(State(shop): Shared, Json(body): Json<Value>) -> StatusCode {
 
 async fn stock(State(shop): Shared) -> Json<Value> {
     let mut sale = locked(&shop.sale);
-    let wrong = i64::from(shop.manner == Manner::Miscounts && !sale.orders.is_empty());
+    let miscounts = match shop.manner {
+        Manner::Miscounts => !sale.orders.is_empty(),
+        Manner::MiscountsWhenStarted => sale.lives > 1,
+        _ => false,
+    };
+    let wrong = i64::from(miscounts);
     let remaining = sale.stock as i64 - sale.orders.len() as i64 + wrong;
     if let Some((_, user)) = sale.orders.first().cloned() {
         sale.readings += 1;
@@ -104,15 +137,25 @@ async fn stock(State(shop): Shared) -> Json<Value> {
 }
 
 async fn orders(State(shop): Shared) -> Json<Value> {
+    if shop.manner == Manner::ListsSlowly {
+        sleep(Duration::from_millis(1_100)).await;
+    }
     let sale = locked(&shop.sale);
-    let row = |(id, user): &(String, String)| json!({"order_id": id, "user": user});
-    Json(json!({"orders": sale.orders.iter().map(row).collect::<Vec<_>>()}))
+    let row = |(number, (id, user)): (usize, &(String, String))| json!({"order_id": id, "user": user, "row": number, "shop": "main"});
+    Json(json!({"orders": sale.orders.iter().enumerate().map(row).collect::<Vec<_>>()}))
+}
+
+async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
+    let is_away = locked(&shop.sale).is_away;
+    if is_away { StatusCode::BAD_GATEWAY.into_response() } else { next.run(request).await }
 }
 
 enum Decision {
     Sold(String),
     No(&'static str),
     ComeAgain,
+    TooMany,
+    BreakOff,
     Hang,
 }
 
@@ -125,9 +168,19 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
     }
     let decision = shop.decide(&user, &key);
     match decision {
-        Decision::Sold(id) => (shop.sold(), Json(json!({"order_id": id}))).into_response(),
+        Decision::Sold(id) => {
+            let answer = locked(&shop.sale).requests;
+            (shop.sold(), Json(json!({"order_id": id, "answer": answer}))).into_response()
+        }
         Decision::No(code) => (StatusCode::CONFLICT, Json(json!({"code": code}))).into_response(),
         Decision::ComeAgain => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Decision::TooMany => {
+            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response()
+        }
+        Decision::BreakOff => {
+            let broken = futures_util::stream::iter([Err::<Vec<u8>, _>(std::io::Error::other(""))]);
+            Body::from_stream(broken).into_response()
+        }
         Decision::Hang => std::future::pending().await,
     }
 }
@@ -142,7 +195,9 @@ impl Sale {
 impl Shop {
     fn sold(&self) -> StatusCode {
         match self.manner {
-            Manner::StoresLater | Manner::StoresAgain => StatusCode::ACCEPTED,
+            Manner::StoresLater | Manner::StoresAgain | Manner::AcceptsAndForgets => {
+                StatusCode::ACCEPTED
+            }
             _ => StatusCode::CREATED,
         }
     }
@@ -150,27 +205,36 @@ impl Shop {
     fn decide(self: &Arc<Self>, user: &str, key: &str) -> Decision {
         let mut sale = locked(&self.sale);
         sale.requests += 1;
-        if self.manner == Manner::Busy && sale.requests % 2 == 1 {
-            return Decision::ComeAgain;
+        match self.manner {
+            Manner::Busy if sale.requests % 2 == 1 => return Decision::ComeAgain,
+            Manner::TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
+            _ => {}
         }
         if self.manner == Manner::KnowsNoKey && sale.taken >= sale.stock {
             return Decision::No("sold_out");
         }
         let known = sale.keys.get(key).cloned();
-        if let Some(id) = known.filter(|_| self.manner != Manner::KnowsNoKey) {
-            if self.manner == Manner::TakesAKeyBack {
+        let knows = !matches!(self.manner, Manner::KnowsNoKey | Manner::ForgetsKeys);
+        if let Some(id) = known.clone().filter(|_| knows) {
+            let lost_its_keys = self.manner == Manner::LosesItsKeys && sale.lives > 1;
+            if self.manner == Manner::TakesAKeyBack || lost_its_keys {
                 sale.wronged.insert(user.to_owned());
                 return Decision::No("sold_out");
             }
             return Decision::Sold(id);
         }
         let has_one = sale.orders.iter().any(|(_, owner)| owner == user);
-        if (has_one || sale.marked.contains(user)) && self.manner != Manner::SellsTwice {
+        let forgot = self.manner == Manner::ForgetsKeys && known.is_some();
+        if forgot {
+            sale.wronged.insert(user.to_owned());
+        }
+        let sells_again = forgot || self.manner == Manner::SellsTwice;
+        if (has_one || sale.marked.contains(user)) && !sells_again {
             return Decision::No("already_ordered");
         }
         let more = if self.manner == Manner::Oversells { 3 } else { 0 };
         if sale.taken >= sale.stock + more {
-            return Decision::No("sold_out");
+            return self.refuse(&mut sale, user);
         }
         sale.taken += 1;
         if has_one || sale.taken > sale.stock {
@@ -188,18 +252,15 @@ impl Shop {
             }
             Manner::HangsBeforeStoring if hangs => return sale.hang(),
             Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
-            Manner::Forgets if is_odd_one => {
+            Manner::Forgets | Manner::AcceptsAndForgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
                 sale.marked.insert(user.to_owned());
                 return Decision::Sold(id);
             }
             Manner::StoresLater => {
                 sale.marked.insert(user.to_owned());
-                let (shop, row) = (self.clone(), (id.clone(), user.to_owned()));
-                tokio::spawn(async move {
-                    sleep(Duration::from_millis(30)).await;
-                    locked(&shop.sale).orders.push(row);
-                });
+                let row = (id.clone(), user.to_owned());
+                self.later(30, |sale| sale.orders.push(row));
                 sale.keys.insert(key.to_owned(), id.clone());
                 return Decision::Sold(id);
             }
@@ -213,8 +274,36 @@ impl Shop {
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
             Manner::HangsAfterStoring if hangs => sale.hang(),
+            Manner::BreaksOff if is_odd_one => Decision::BreakOff,
             _ => Decision::Sold(id),
         }
+    }
+
+    /// There is nothing left.
+    fn refuse(self: &Arc<Self>, sale: &mut Sale, user: &str) -> Decision {
+        let row = (format!("late-{user}"), user.to_owned());
+        match self.manner {
+            Manner::TakesBack => {
+                sale.orders.push(row.clone());
+                self.later(300, move |sale| sale.orders.retain(|stored| *stored != row));
+            }
+            Manner::CarriesOutLater
+                if sale.wronged.len() < 3 && sale.wronged.insert(user.to_owned()) =>
+            {
+                self.later(1_000, |sale| sale.orders.push(row));
+                return Decision::ComeAgain;
+            }
+            _ => {}
+        }
+        Decision::No("sold_out")
+    }
+
+    fn later(self: &Arc<Self>, millis: u64, act: impl FnOnce(&mut Sale) + Send + 'static) {
+        let shop = self.clone();
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(millis)).await;
+            act(&mut locked(&shop.sale));
+        });
     }
 
     fn routes(self: &Arc<Self>) -> Router {
@@ -222,6 +311,7 @@ impl Shop {
             .route("/reset", post(reset))
             .route("/orders", post(order).get(orders))
             .route("/stock", get(stock))
+            .layer(from_fn_with_state(self.clone(), proxy))
             .with_state(self.clone())
     }
 }
@@ -256,9 +346,21 @@ impl BuggySale {
     }
 
     fn kill(&self) {
+        match self.shop.manner {
+            Manner::BehindAProxy => locked(&self.shop.sale).is_away = true,
+            _ => self.stop(),
+        }
+        if self.shop.manner == Manner::Supervised {
+            self.start_again();
+        }
+    }
+
+    fn stop(&self) {
         if let Some(runtime) = locked(&self.runtime).take() {
             runtime.shutdown_background();
         }
+        // Who was not let in yet is turned away, too.
+        while self.listener.accept().is_ok() {}
     }
 
     fn start_again(&self) {
@@ -266,14 +368,31 @@ impl BuggySale {
         let (stock, lives) = (sale.stock, sale.lives + 1);
         match self.shop.manner {
             Manner::KeepsNothing => *sale = Sale { stock, lives, ..Sale::default() },
-            _ => sale.lives = lives,
+            Manner::LosesTheLast => {
+                let first = sale.orders.len().saturating_sub(3);
+                let lost: Vec<_> = sale.orders.drain(first..).map(|(_, user)| user).collect();
+                sale.marked.extend(lost.iter().cloned());
+                sale.wronged.extend(lost);
+            }
+            _ => {}
         }
+        (sale.lives, sale.is_away) = (lives, false);
         drop(sale);
+        if self.shop.manner == Manner::BehindAProxy {
+            return;
+        }
         *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
     }
 
     fn hangs(&self) -> bool {
         matches!(self.shop.manner, Manner::HangsAfterStoring | Manner::HangsBeforeStoring)
+    }
+
+    fn is_killed(&self) -> bool {
+        use Manner::*;
+        let killed = [ListsSlowly, BehindAProxy, Supervised, KeepsNothing, LosesTheLast];
+        killed.contains(&self.shop.manner)
+            || matches!(self.shop.manner, LosesItsKeys | MiscountsWhenStarted)
     }
 
     /// One that hangs lets itself be killed only then.
@@ -305,9 +424,10 @@ impl BuggySale {
         change: impl FnOnce(&mut Config),
     ) -> Result<(Report, History), Error> {
         let mut config = storm_on(self.url());
-        if self.hangs() || self.shop.manner == Manner::KeepsNothing {
+        if self.hangs() || self.is_killed() {
             config.kill = Some(self.command("kill"));
-            config.start = Some(self.command("start"));
+            let is_supervised = self.shop.manner == Manner::Supervised;
+            config.start = (!is_supervised).then(|| self.command("start"));
         }
         if self.shop.manner == Manner::KnowsNoKey {
             let no_key = CONTRACT.replace("\"Idempotency-Key\": \"{key}\"", "");
@@ -332,6 +452,8 @@ impl BuggySale {
             let said = report.verdict_in_words();
             assert_eq!(said, "held", "{:?}, storm {storm}: {report:#?}", self.shop.manner);
             assert_eq!(report.stored, Some(50));
+            let is_proxied = self.shop.manner == Manner::BehindAProxy;
+            assert!(is_proxied || report.answers.of(Meaning::Unexpected) == 0, "{report:#?}");
             let mut requests = history.requests.iter();
             assert!(!self.hangs() || requests.any(|request| request.means == Meaning::Lost));
         }
@@ -340,7 +462,7 @@ impl BuggySale {
 
 impl Drop for BuggySale {
     fn drop(&mut self) {
-        self.kill();
+        self.stop();
     }
 }
 

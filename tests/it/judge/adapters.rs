@@ -1,6 +1,6 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
-use crate::support::buggy_sale::{CONTRACT, serve, storm_on};
+use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, serve, storm_on};
 use crate::support::locked;
 use axum::Router;
 use axum::extract::{Path, Query, State};
@@ -11,6 +11,7 @@ use judge::history::Meaning;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 
@@ -51,6 +52,10 @@ struct Vouchers {
     accounts: Vec<u64>,
     grabbed: Vec<Value>,
     sells_twice: bool,
+    /// Refuses with a unit left.
+    leaks: bool,
+    /// Readings of the list, each of which has another order.
+    readings: usize,
     /// A page begins with the last row of the page before.
     repeats: bool,
 }
@@ -77,7 +82,7 @@ async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> 
     assert!(no == 7 && shop.accounts.contains(&id), "{words:?}");
     let sold = shop.grabbed.iter().filter(|row| row["state"] == "held").count();
     let has_one = shop.grabbed.iter().any(|row| row["holder"]["id"] == id);
-    let code = match (has_one && !shop.sells_twice, sold < shop.cap) {
+    let code = match (has_one && !shop.sells_twice, sold + usize::from(shop.leaks) < shop.cap) {
         (true, _) => 6,
         (false, true) => 0,
         (false, false) => 4 + id % 2,
@@ -85,16 +90,22 @@ async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> 
     let no = shop.grabbed.len() as u64 + 1;
     if code == 0 {
         shop.grabbed.push(json!({"no": no, "holder": {"id": id}, "state": "held"}));
-        shop.grabbed.push(json!({"no": no + 1, "holder": {"id": id}, "state": "void"}));
+        let state = if id % 2 == 0 { "void" } else { "torn" };
+        shop.grabbed.push(json!({"no": no + 1, "holder": {"id": id}, "state": state}));
     }
     Json(json!({"code": code, "data": {"no": no}}))
 }
 
 async fn export(State(shop): Shared, Query(words): Words) -> Json<Value> {
-    let (shop, behind) = (locked(&shop), words.get("behind"));
+    let (mut shop, behind) = (locked(&shop), words.get("behind"));
     let behind: usize = behind.map_or(0, |no| no.parse().expect("a number"));
     let behind = behind.saturating_sub(usize::from(shop.repeats));
-    Json(shop.grabbed.iter().skip(behind).take(7).cloned().collect())
+    shop.readings += 1;
+    let mut page: Vec<Value> = shop.grabbed.iter().skip(behind).take(7).cloned().collect();
+    // The last row is the last, whatever the order of the others.
+    let others = page.len().saturating_sub(1);
+    page[..others].rotate_left(shop.readings % others.max(1));
+    Json(page.into())
 }
 
 async fn left(State(shop): Shared) -> String {
@@ -104,7 +115,7 @@ async fn left(State(shop): Shared) -> String {
 
 /// The verdict in words, or why there is none.
 async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
-    let is_hopeless = shop.repeats;
+    let is_wrong = shop.repeats || shop.sells_twice || shop.leaks;
     let routes = Router::new()
         .route("/api/vouchers/spring", put(open))
         .route("/api/login", post(login))
@@ -117,11 +128,13 @@ async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
     let server = serve(routes, &listener);
     let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
     let mut config = storm_on(url);
-    config.settle = config.settle.filter(|_| !is_hopeless);
+    config.settle = if is_wrong { Some(Duration::from_millis(300)) } else { config.settle };
     config.adapter = Some(Adapter::parse(adapter).expect("an adapter"));
     let judged = judge::run(config, Arc::new(|_| ())).await;
     server.shutdown_background();
-    judged.map(|(report, _)| report.verdict_in_words()).map_err(|error| error.to_string())
+    let (report, _) = judged.map_err(|error| error.to_string())?;
+    assert_eq!(report.answers.of(Meaning::Unexpected), 0, "{report:#?}");
+    Ok(report.verdict_in_words())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,6 +143,8 @@ async fn a_server_of_other_shapes_is_judged_through_its_adapter() {
     assert_eq!(right.as_deref(), Ok("held"));
     let wrong = judged(Vouchers { sells_twice: true, ..Vouchers::default() }, VOUCHERS).await;
     assert_eq!(wrong.as_deref(), Ok("BROKEN (sold_twice, key_answered_differently)"));
+    let leaks = judged(Vouchers { leaks: true, ..Vouchers::default() }, VOUCHERS).await;
+    assert_eq!(leaks.as_deref(), Ok("BROKEN (undersold, false_sold_out)"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,6 +160,48 @@ async fn an_adapter_that_reads_wrongly_accuses_nobody() {
     let said = judged(Vouchers::default(), &no_buyer).await.expect("a report");
     assert!(said.starts_with("undecided (orders.user names nobody who asked: "), "{said}");
     assert!(said.ends_with(", stored under held)"), "{said}");
+}
+
+/// A right server, whose answers and rows have more numbers than the id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adapter_that_does_not_fit_is_told_where() {
+    let (id, row_id) = ("/order/answers/0/order_id", "/orders/order_id");
+    let cases = [
+        (json!({id: "/id"}), "order.answers[0].order_id: nothing at \"/id\" in "),
+        (json!({"/order/answers/0/status": 200}), "orders are stored, and no answer means sold"),
+        (json!({id: "/answer"}), "order.answers[…].order_id and orders.order_id"),
+        (json!({row_id: "/row"}), "order.answers[…].order_id and orders.order_id"),
+        (json!({"/orders/user": "/shop"}), "orders.user names nobody who asked"),
+        (json!({"/orders/user": "/shop", row_id: "/row"}), "orders.user and orders.order_id"),
+    ];
+    for (changes, why) in cases {
+        let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
+        for (at, to) in changes.as_object().expect("members") {
+            *adapter.pointer_mut(at).expect("a member") = to.clone();
+        }
+        let adapter = adapter.to_string();
+        let adapter = Adapter::parse(&adapter).expect("an adapter");
+        let change = |config: &mut judge::Config| {
+            config.adapter = Some(adapter);
+            config.settle = Some(Duration::from_millis(300));
+        };
+        let judged = BuggySale::start(Manner::Right).judged(change).await;
+        let said = judged.expect("a verdict").0.verdict_in_words();
+        assert!(said.starts_with("undecided ("), "{changes}: {said}");
+        assert!(said.contains(why), "{changes}: {said}");
+    }
+}
+
+#[test]
+fn a_value_that_must_be_null_is_not_any_value() {
+    let null = CONTRACT.replacen(
+        "\"means\": \"sold\"",
+        "\"at\": \"/error\", \"is\": null, \"means\": \"sold\"",
+        1,
+    );
+    let order = Adapter::parse(&null).expect("an adapter").order;
+    let means = |error: Value| order.meaning(201, &json!({"error": error, "order_id": "o1"})).0;
+    assert_eq!([json!(null), json!("no")].map(means), [Meaning::Sold, Meaning::Unexpected]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::support::buggy_sale::{BuggySale, Manner, kinds};
 use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
 use judge::verdict::Kind::{self, *};
+use std::time::Duration;
 
 /// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
 fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> History {
@@ -74,7 +75,9 @@ fn what_no_correct_server_does_is_one() {
     assert_eq!(judge(5, same_key, "o1:a o2:a", None), [SoldTwice, KeyAnsweredDifferently]);
     // Stored for somebody who was only refused, whom nobody could connect, or who never asked.
     for requests in ["a k 0..9 sold_out -", "a k 0..9 not_sent -", "b k 0..9 sold_out -"] {
-        assert_eq!(judge(1, requests, "o1:a", None), [StoredNotAcknowledged], "{requests}");
+        let requests = format!("{requests}; c k 0..9 sold o2");
+        let found = judge(2, &requests, "o1:a o2:c", None);
+        assert_eq!(found, [StoredNotAcknowledged], "{requests}");
     }
     // Told of more than there is, though the store has overwritten one.
     let both = "a k 0..9 sold o1; b k 1..2 sold o1";
@@ -102,6 +105,13 @@ fn what_cannot_be_judged_is_said() {
     undecided(&pushed_off, "the last to ask heard: come_again");
     let misnamed = history(1, "a k 0..9 sold o1; b k 1..2 sold_out -", "o1:user:a", None);
     undecided(&misnamed, "names nobody who asked: a was told o1, stored under user:a");
+    let strange = history(1, "a k 0..9 sold o1; b k 1..2 sold_out -", "7:main", None);
+    undecided(&strange, "orders.user and orders.order_id: no stored order is that of a buyer");
+    let other_id = "a k 0..9 sold o1; a k 10..12 sold o2; b k 1..2 sold_out -";
+    let other_id = history(1, other_id, "7:a", Some(0));
+    undecided(&other_id, "order.answers[…].order_id and orders.order_id");
+    let not_understood = history(1, "a k 0..9 unexpected -; b k 1..2 sold_out -", "o1:a", Some(0));
+    undecided(&not_understood, "1 orders are stored, and no answer means sold");
     let unread = History { stored: None, ..history(1, "a k 0..9 sold o1", "", None) };
     undecided(&unread, "does not say what is stored");
 }
@@ -126,7 +136,7 @@ fn what_a_server_says_does_not_steer_a_terminal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
     let sale = BuggySale::start(Manner::Oversells);
-    let judged = sale.judged(|_| ()).await;
+    let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
     let (report, history) = judged.expect("a verdict");
     let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
     history.save(&file).expect("saved");

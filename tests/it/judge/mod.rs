@@ -62,10 +62,15 @@ caught! {
     buyers_who_are_locked_out_by_a_failure: MarksBeforeItFails => [Undersold],
     a_count_that_is_wrong: Miscounts => [WrongRemaining],
     units_that_a_kill_keeps: HangsBeforeStoring => [Undersold, FalseSoldOut],
+    a_key_that_was_sold_twice: ForgetsKeys => [SoldTwice, KeyAnsweredDifferently],
+    an_accepted_order_that_is_never_stored: AcceptsAndForgets => [AcknowledgedAndLost],
+    orders_that_a_kill_loses: LosesTheLast => [AcknowledgedAndLost],
+    keys_that_a_kill_loses: LosesItsKeys => [KeyAnsweredDifferently],
+    a_count_that_a_kill_makes_wrong: MiscountsWhenStarted => [WrongRemaining],
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orders_that_a_kill_loses() {
+async fn everything_that_a_kill_loses() {
     let sale = BuggySale::start(Manner::KeepsNothing);
     let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
     let (report, history) = judged.expect("a verdict");
@@ -84,8 +89,21 @@ async fn orders_that_a_kill_loses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_order_that_is_stored_late() {
     let sale = BuggySale::start(Manner::StoresAgain);
-    let (report, _) = sale.judged(|config| config.buyers = 40).await.expect("a verdict");
+    let change = |config: &mut judge::Config| {
+        config.buyers = 40;
+        config.settle = Some(Duration::from_secs(3));
+    };
+    let (report, _) = sale.judged(change).await.expect("a verdict");
     assert_eq!(kinds(&report), [SoldTwice, StoredNotAcknowledged], "{report:#?}");
+}
+
+/// Nothing is wrong for a second after this one has put its buyers off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_put_off_and_is_carried_out_later() {
+    let sale = BuggySale::start(Manner::CarriesOutLater);
+    let judged = sale.judged(|config| config.settle = Some(Duration::from_secs(3))).await;
+    let (report, _) = judged.expect("a verdict");
+    assert_eq!(kinds(&report), [Oversold], "{report:#?}");
 }
 
 macro_rules! holds {
@@ -106,6 +124,12 @@ holds! {
     a_server_that_stores_later_holds: StoresLater,
     a_server_that_knows_no_key_holds: KnowsNoKey,
     a_server_that_is_killed_with_answers_unsent_holds: HangsAfterStoring,
+    a_server_that_takes_back_what_it_refused_holds: TakesBack,
+    a_server_that_breaks_off_its_answers_holds: BreaksOff,
+    a_server_that_says_when_to_come_again_holds: TooMany,
+    a_killed_server_that_lists_slowly_holds: ListsSlowly,
+    a_killed_server_behind_a_proxy_holds: BehindAProxy,
+    a_killed_server_that_is_there_again_at_once_holds: Supervised,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
