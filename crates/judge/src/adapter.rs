@@ -2,8 +2,8 @@
 //! docs/judge.md.
 
 use crate::history::Meaning;
-use crate::template::{Part, Variables, parts};
-use serde::Deserialize;
+use crate::template::{Part, Variables, parts, scalar, short};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +54,8 @@ pub struct Order {
 pub struct Answer {
     pub status: OneOrMore<u16>,
     pub at: Option<String>,
+    /// A null is a value to compare with, too.
+    #[serde(default, deserialize_with = "given")]
     pub is: Option<OneOrMore<Value>>,
     pub means: Meaning,
     pub order_id: Option<String>,
@@ -92,8 +94,9 @@ pub struct Remaining {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMore<T> {
-    One(T),
+    /// First, because a list is one JSON value, too.
     More(Vec<T>),
+    One(T),
 }
 
 impl<T: PartialEq> OneOrMore<T> {
@@ -107,6 +110,10 @@ impl<T: PartialEq> OneOrMore<T> {
     pub fn has(&self, item: &T) -> bool {
         self.as_slice().contains(item)
     }
+}
+
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 fn one() -> usize {
@@ -158,6 +165,11 @@ impl Adapter {
 }
 
 impl Call {
+    pub fn get(path: &str) -> Self {
+        let (method, path) = (get(), path.to_owned());
+        Self { method, path, headers: BTreeMap::new(), body: None, capture: BTreeMap::new() }
+    }
+
     /// Whether it sends the key of the request.
     pub fn is_keyed(&self) -> bool {
         let body = self.body.as_ref().map(Value::to_string);
@@ -167,26 +179,32 @@ impl Call {
 }
 
 impl Order {
-    /// What this answer means, and the id of the order.
-    pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>) {
-        let fits = |answer: &&Answer| {
+    /// What this answer means, the id of the order, and what is wrong with the answer.
+    pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>, Option<String>) {
+        let fits = |answer: &Answer| {
             let value = answer.at.as_ref().and_then(|at| body.pointer(at));
             let is_there = answer.at.is_none() || value.is_some();
             let is_right = answer.is.as_ref().is_none_or(|is| value.is_some_and(|v| is.has(v)));
             answer.status.has(&status) && is_there && is_right
         };
-        let Some(answer) = self.answers.iter().find(fits) else {
-            return (Meaning::Unexpected, None);
+        let Some((index, answer)) = self.answers.iter().enumerate().find(|(_, one)| fits(one))
+        else {
+            return (Meaning::Unexpected, None, Some(short(&body.to_string())));
         };
-        match &answer.order_id {
-            None => (answer.means, None),
-            Some(at) => match body.pointer(at).and_then(crate::template::scalar) {
-                Some(id) if id.chars().count() <= LONGEST_ID => (answer.means, Some(id)),
-                _ => (Meaning::Unexpected, None),
-            },
+        let Some(at) = &answer.order_id else { return (answer.means, None, None) };
+        match body.pointer(at).and_then(scalar) {
+            Some(id) if id.chars().count() <= LONGEST_ID => (answer.means, Some(id), None),
+            id => {
+                let what = if id.is_some() { "no id" } else { "nothing" };
+                let why = format!("{MISFIT}[{index}].order_id: {what} at {at:?} in {body}");
+                (Meaning::Unexpected, None, Some(short(&why)))
+            }
         }
     }
 }
+
+/// An error that begins so is the adapter's.
+pub const MISFIT: &str = "order.answers";
 
 /// What is longer is no order id.
 const LONGEST_ID: usize = 200;

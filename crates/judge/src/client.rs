@@ -50,6 +50,10 @@ impl Target {
         Ok(Self { authority: authority.to_string(), path, addresses })
     }
 
+    pub async fn connect(&self) -> std::io::Result<TcpStream> {
+        TcpStream::connect(&*self.addresses).await
+    }
+
     /// The request of this call with its variables filled in.
     pub fn request(&self, call: &Call, scope: Scope<'_>) -> Result<Outgoing, String> {
         self.request_to(call, &call.path, scope)
@@ -196,7 +200,7 @@ enum Failed {
 }
 
 async fn connect(target: &Target, is_slow: bool) -> std::io::Result<Connection> {
-    let stream = TcpStream::connect(&*target.addresses).await?;
+    let stream = target.connect().await?;
     stream.set_nodelay(true)?;
     let stream = Trickle::new(stream, is_slow);
     let (sender, connection) =

@@ -17,9 +17,10 @@ use tokio::time::{Instant, sleep};
 const LAST_CALLS: usize = 3;
 /// Requests that are sent again after the storm.
 const REPEATED: usize = 10;
-/// How long, and how many readings, nothing may change if something may still be under way.
-const QUIET: Duration = Duration::from_secs(2);
-const QUIET_READINGS: usize = 3;
+/// How long, and how many readings, nothing may change even when nothing is wrong; and if
+/// something may still be under way.
+const QUIET: (Duration, usize) = (Duration::from_millis(500), 2);
+const LONG_QUIET: (Duration, usize) = (Duration::from_secs(2), 3);
 const MOST_ROUNDS: u32 = 20;
 /// Fewer at a time than in the storm.
 const POLITE: usize = 8;
@@ -129,19 +130,19 @@ impl Closing<'_> {
     }
 
     /// How long what is right has to stay so: a server may still be working on a request that it
-    /// has not answered, or only accepted.
+    /// has not answered, put off or only accepted.
     fn quiet(&self) -> (Duration, usize) {
         let may_work = |request: &Request| match request.means {
-            Meaning::Lost | Meaning::Unexpected => true,
+            Meaning::Lost | Meaning::Unexpected | Meaning::ComeAgain => true,
             means => means == Meaning::Sold && request.status == Some(202),
         };
-        match self.storm.requests().iter().any(may_work) {
-            true => (self.config.settle().min(QUIET), QUIET_READINGS),
-            false => (Duration::ZERO, 1),
-        }
+        let is_long = self.storm.requests().iter().any(may_work);
+        let (quiet, readings) = if is_long { LONG_QUIET } else { QUIET };
+        (self.config.settle().min(quiet), readings)
     }
 
-    /// What is stored once nothing is missing any more, or nothing has changed for a while.
+    /// What is stored once it has come to rest: it is right and stays so for a moment, or, as a
+    /// server may be late or take something back, nothing has changed for all of `--settle`.
     async fn settle(&mut self, deadline: Instant) -> Result<Stored, String> {
         let (mut last, mut same): (Option<Stored>, usize) = (None, 0);
         let (mut changed, mut read) = (Instant::now(), Instant::now());
@@ -151,7 +152,7 @@ impl Closing<'_> {
             let waited = changed.elapsed();
             let is_late = Instant::now() > deadline;
             match found {
-                Err(why) if is_late || read.elapsed() >= settle.max(QUIET) => {
+                Err(why) if is_late || read.elapsed() >= settle.max(LONG_QUIET.0) => {
                     return Err(format!("what is stored cannot be read: {why}"));
                 }
                 Err(_) => {}
@@ -159,9 +160,7 @@ impl Closing<'_> {
                     read = Instant::now();
                     let is_missing =
                         verdict::left(&history) > 0 && !verdict::unserved(&history).is_empty();
-                    let findings = verdict::findings(&history);
-                    let may_pass = findings.iter().any(|finding| finding.kind.may_pass());
-                    let is_right = !is_missing && !may_pass;
+                    let is_right = !is_missing && verdict::findings(&history).is_empty();
                     let stored = history.stored.unwrap_or_default();
                     (self.storm.progress)(Event::Settling(stored.orders.len()));
                     if last.as_ref() == Some(&stored) {

@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::faults;
-use crate::server::{LOOKING, READING};
+use crate::server::READING;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Config {
         (self.time_limit + self.settle()) * 2
             + self.timeout * (setup + 8)
             + READING * 4
-            + LOOKING * 30
+            + Duration::from_secs(30)
             + PREPARING * u32::from(prepares)
             + fault * u32::from(self.kill.is_some())
     }

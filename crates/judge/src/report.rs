@@ -1,5 +1,6 @@
 //! What was found, in words, as JSON and as one page.
 
+use crate::adapter::MISFIT;
 use crate::history::{Counts, History, Meaning, Phase, Request, name_of};
 use crate::verdict::{self, Finding};
 use minijinja::Environment;
@@ -60,7 +61,22 @@ impl Doubts {
                 .push(format!("no answer means anything to the adapter; the first: {first}"));
             return;
         }
-        self.reasons.extend(verdict::misnamed(history));
+        let odd = |request: &&Request| request.means == Meaning::Unexpected;
+        let mut odd: Vec<&Request> = history.requests.iter().filter(odd).collect();
+        // First those that the adapter has misread.
+        odd.sort_by_key(|request| !is_misread(request));
+        let said = odd.first().map(|first| {
+            let count = odd.len();
+            format!("{count} answers mean nothing to the adapter; the first: {}", answer_of(first))
+        });
+        let is_misread = odd.first().is_some_and(|first| is_misread(first));
+        let list = if is_misread { &mut self.reasons } else { &mut self.notes };
+        list.extend(said);
+        let stored = history.stored.as_ref().map_or(0, |stored| stored.orders.len());
+        if stored > 0 && !history.requests.iter().any(|request| request.means == Meaning::Sold) {
+            self.reasons.push(format!("{stored} orders are stored, and no answer means sold"));
+        }
+        self.reasons.extend(verdict::misfit(history));
         let (left, unserved) = (verdict::left(history), verdict::unserved(history));
         let is_last = |request: &&Request| request.phase == Phase::LastCall;
         let mut heard = Counts::default();
@@ -77,6 +93,10 @@ impl Doubts {
             self.notes.push("nobody was refused: more buyers than units show more".to_owned());
         }
     }
+}
+
+fn is_misread(request: &Request) -> bool {
+    request.error.as_ref().is_some_and(|error| error.starts_with(MISFIT))
 }
 
 impl Report {

@@ -8,7 +8,7 @@ use crate::event::{Event, Progress};
 use crate::faults;
 use crate::history::{History, Phase, Run};
 use crate::report::Report;
-use crate::server::{Server, capture};
+use crate::server::{Probe, Server, capture};
 use crate::stored::Sql;
 use crate::storm::{Ask, Buyer, Storm, Wave};
 use crate::template::{Variables, scalar};
@@ -65,7 +65,7 @@ async fn judged(config: Config, progress: Progress) -> Result<(Report, History),
     progress(Event::Storm(planned));
     let deadline = Instant::now() + config.time_limit;
     let wave = Wave { asks, concurrency: config.concurrency, deadline };
-    let fault = break_it(&mut server, &config, storm.half.subscribe(), is_up, &progress);
+    let fault = break_it(&server, &config, storm.half.subscribe(), is_up, &progress);
     let asked = async {
         let asked = storm.ask_all(wave).await;
         // It may have ended before its half.
@@ -160,7 +160,7 @@ fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
 
 /// Kills the server in the middle of the storm, and starts it again.
 async fn break_it(
-    server: &mut Server,
+    server: &Server,
     config: &Config,
     mut is_half: watch::Receiver<bool>,
     is_up: watch::Sender<bool>,
@@ -168,20 +168,16 @@ async fn break_it(
 ) -> Result<(), Error> {
     let Some(command) = &config.kill else { return Ok(()) };
     let _ = is_half.wait_for(|is_half| *is_half).await;
+    let mut probe = Probe::of(server).await.map_err(Error::Server)?;
     faults::kill(command).await.map_err(Error::Command)?;
     is_up.send_replace(config.start.is_none());
-    let deadline = Instant::now() + faults::GONE;
-    while server.is_ready().await {
-        if Instant::now() > deadline {
-            return Err(Error::Command("the server still answers after --kill".to_owned()));
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
+    let gone = timeout(faults::GONE, probe.gone()).await;
+    gone.map_err(|_| Error::Command("the server still answers after --kill".to_owned()))?;
     progress(Event::Killed);
     let Some(command) = &config.start else { return Ok(()) };
     let mut started = faults::start(command).map_err(Error::Command)?;
     let deadline = Instant::now() + faults::LIMIT;
-    while !server.is_ready().await {
+    while probe.answers(config.timeout).await != Some(true) {
         if let Some(why) = started.failure() {
             return Err(Error::Command(why));
         }

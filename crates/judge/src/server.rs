@@ -1,17 +1,22 @@
 //! The server under judgement, outside of the storm.
 
 use crate::adapter::{Adapter, Call};
-use crate::client::Client;
+use crate::client::{Client, Outgoing};
+use crate::faults;
 use crate::history::Stored;
 use crate::stored::{self, Sql, answered};
 use crate::template::{Scope, Variables, scalar};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// For all that is stored, and for an answer that only shows that the server is there.
+/// For all that is stored.
 pub const READING: Duration = Duration::from_secs(30);
-pub const LOOKING: Duration = Duration::from_secs(1);
+/// For a sign that the server is there.
+const LOOKING: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Server {
     pub client: Client,
@@ -57,17 +62,52 @@ impl Server {
             sleep(Duration::from_millis(100)).await;
         }
     }
+}
 
-    /// Any answer will do: what the server says while it recovers is for the storm to judge.
-    pub async fn is_ready(&mut self) -> bool {
-        let listing = self.adapter.orders.as_ref().map(|orders| &orders.request);
-        let call = listing.unwrap_or(&self.adapter.order.request);
-        let look = Call { method: "GET".to_owned(), body: None, ..call.clone() };
-        match self.client.target().request(&look, Scope(&[&self.variables])) {
-            Ok(request) => {
-                matches!(timeout(LOOKING, self.client.read_all(request)).await, Ok(Ok(_)))
+/// Shows whether the server is there, by a call that changes nothing.
+pub struct Probe {
+    client: Client,
+    request: Outgoing,
+    held: Option<TcpStream>,
+}
+
+impl Probe {
+    /// With a connection that stays open as long as the server lives.
+    pub async fn of(server: &Server) -> Result<Self, String> {
+        let (target, adapter) = (server.client.target(), &server.adapter);
+        let listing = adapter.orders.as_ref().map(|orders| &orders.request);
+        let call = listing.or(adapter.remaining.as_ref().map(|remaining| &remaining.request));
+        let call = call.cloned().unwrap_or_else(|| Call::get("/"));
+        let request = target.request(&call, Scope(&[&server.variables]))?;
+        let client = Client::new(target, faults::LIMIT);
+        let held = timeout(LOOKING, target.connect()).await.ok().and_then(Result::ok);
+        Ok(Self { client, request, held })
+    }
+
+    /// Any answer will do: what the server says while it recovers is for the storm to judge. Only
+    /// a proxy with nobody behind it is no server. `None`: it says nothing in time.
+    pub async fn answers(&mut self, patience: Duration) -> Option<bool> {
+        let reply = timeout(patience, self.client.read_all(self.request.clone())).await.ok()?;
+        Some(reply.is_ok_and(|reply| !matches!(reply.status, 502 | 504)))
+    }
+
+    /// Until the server that was there is gone: the connection breaks, or there is none.
+    pub async fn gone(&mut self) {
+        let held = self.held.take();
+        let breaks = async {
+            match held {
+                Some(mut held) => while held.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {},
+                None => std::future::pending().await,
             }
-            Err(_) => true,
+        };
+        let is_refused = async {
+            while self.answers(LOOKING).await != Some(false) {
+                sleep(PAUSE).await;
+            }
+        };
+        tokio::select! {
+            () = breaks => {}
+            () = is_refused => {}
         }
     }
 }

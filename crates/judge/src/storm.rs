@@ -156,11 +156,8 @@ impl Storm {
             Ok(reply) => {
                 retry_after = reply.retry_after;
                 request.status = Some(reply.status);
-                (request.means, request.order_id) =
+                (request.means, request.order_id, request.error) =
                     self.adapter.order.meaning(reply.status, &reply.body);
-                if request.means == Meaning::Unexpected {
-                    request.error = Some(reply.body.to_string().chars().take(200).collect());
-                }
             }
             Err(error) => {
                 if matches!(error, NoAnswer::NotSent(_)) {

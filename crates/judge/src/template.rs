@@ -73,6 +73,11 @@ impl Scope<'_> {
     }
 }
 
+/// As much of it as an error shows.
+pub fn short(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
 /// A text, number or truth value as text.
 pub fn scalar(value: &Value) -> Option<String> {
     match value {

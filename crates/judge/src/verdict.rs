@@ -19,15 +19,25 @@ pub enum Kind {
     WrongRemaining,
 }
 
-impl Kind {
-    /// The server may only be late.
-    pub fn may_pass(self) -> bool {
-        matches!(self, Self::AcknowledgedAndLost | Self::WrongRemaining)
-    }
+/// The adapter reads something else than the server means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Misfit {
+    /// Most buyers were told another id than that of their stored order.
+    Ids,
+    /// The stored orders are those that were acknowledged, under names of nobody who asked.
+    Users,
+    /// The stored orders have neither a name nor an id that is known.
+    Rows,
+}
 
-    /// It is proved without knowing whose orders are stored.
-    fn needs_no_names(self) -> bool {
-        matches!(self, Self::Oversold | Self::KeyAnsweredDifferently | Self::WrongRemaining)
+impl Misfit {
+    /// Whether a finding of this kind can be proved all the same.
+    fn allows(self, kind: Kind) -> bool {
+        match (self, kind) {
+            (_, Kind::Oversold | Kind::KeyAnsweredDifferently) => true,
+            (Self::Ids, kind) => kind != Kind::OrderIdTwice,
+            (misfit, kind) => misfit == Self::Users && kind == Kind::WrongRemaining,
+        }
     }
 }
 
@@ -52,7 +62,6 @@ type Check<'a> = fn(&View<'a>) -> Proof<'a>;
 /// Everything that is wrong.
 pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
     let view = View::of(history);
-    let is_misnamed = view.misnamed().is_some();
     let checks: [(Kind, Check<'a>); 9] = [
         (Kind::Oversold, oversold),
         (Kind::SoldTwice, sold_twice),
@@ -68,13 +77,15 @@ pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
         let proof = check(&view);
         (proof.count > 0).then(|| view.finding(*kind, proof))
     };
-    let checks = checks.iter().filter(|(kind, _)| !is_misnamed || kind.needs_no_names());
-    checks.filter_map(finding).collect()
+    let is_allowed = |(kind, _): &&(Kind, Check<'a>)| {
+        view.misfit.as_ref().is_none_or(|(misfit, _)| misfit.allows(*kind))
+    };
+    checks.iter().filter(is_allowed).filter_map(finding).collect()
 }
 
-/// Why the stored orders cannot be said to be anybody's: the adapter reads another name of theirs.
-pub fn misnamed(history: &History) -> Option<String> {
-    View::of(history).misnamed()
+/// Why the stored orders cannot be compared with the answers.
+pub fn misfit(history: &History) -> Option<String> {
+    View::of(history).misfit.map(|(_, why)| why)
 }
 
 /// Units that nobody has, as far as is known: neither stored nor acknowledged.
@@ -90,7 +101,7 @@ pub fn unserved(history: &History) -> Vec<&str> {
     users.filter(|user| seen.insert(*user) && view.has_nothing(user)).collect()
 }
 
-/// How often something is wrong, and whose requests and orders show it.
+/// How often something is wrong, and whose requests and orders show it: the best proof first.
 #[derive(Default)]
 struct Proof<'a> {
     count: usize,
@@ -107,10 +118,21 @@ struct View<'a> {
     rows: BTreeMap<&'a str, Vec<&'a Row>>,
     /// Who was told of an order, by its id; without an id, of some order.
     acknowledged: BTreeMap<(&'a str, Option<&'a str>), &'a Request>,
+    /// With its words.
+    misfit: Option<(Misfit, String)>,
 }
 
 impl<'a> View<'a> {
     fn of(history: &'a History) -> Self {
+        let view = Self::with(history, None);
+        match view.find_misfit() {
+            None => view,
+            misfit => Self::with(history, misfit),
+        }
+    }
+
+    fn with(history: &'a History, misfit: Option<(Misfit, String)>) -> Self {
+        let has_ids = !matches!(misfit, Some((Misfit::Ids, _)));
         let (mut by_user, mut rows): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) =
             Default::default();
         let mut acknowledged = BTreeMap::new();
@@ -119,7 +141,7 @@ impl<'a> View<'a> {
         for request in requests {
             by_user.entry(&*request.user).or_default().push(request);
             if request.means == Meaning::Sold {
-                let id = (&*request.user, request.order_id.as_deref());
+                let id = (&*request.user, request.order_id.as_deref().filter(|_| has_ids));
                 acknowledged.entry(id).or_insert(request);
             }
         }
@@ -130,26 +152,59 @@ impl<'a> View<'a> {
         for row in history.stored.iter().flat_map(|stored| &stored.orders) {
             rows.entry(&*row.user).or_default().push(row);
         }
-        Self { history, requests: by_user, rows, acknowledged }
+        Self { history, requests: by_user, rows, acknowledged, misfit }
     }
 
-    /// An acknowledged order that is stored, if none is stored under the name of a buyer.
-    fn misnamed(&self) -> Option<String> {
+    fn find_misfit(&self) -> Option<(Misfit, String)> {
+        let Row { order_id, user } = self.stored().first()?;
         if self.rows.keys().any(|user| self.requests.contains_key(user)) {
-            return None;
+            return self.other_ids();
         }
-        let rows = self.stored().iter().map(|row| (&*row.order_id, row));
-        let rows: BTreeMap<&str, &Row> = rows.collect();
-        let why = |(asked, id): &(&str, Option<&str>)| {
-            let Row { order_id, user } = rows.get((*id)?)?;
-            let told = format!("{asked} was told {order_id}, stored under {user}");
-            Some(format!("orders.user names nobody who asked: {told}"))
-        };
-        self.acknowledged.keys().find_map(why)
+        let rows: BTreeMap<&str, &Row> =
+            self.stored().iter().map(|row| (&*row.order_id, row)).collect();
+        let known = |(asked, id): &(&'a str, Option<&str>)| Some((*asked, *rows.get((*id)?)?));
+        Some(match self.acknowledged.keys().find_map(known) {
+            Some((asked, Row { order_id, user })) => {
+                let told = format!("{asked} was told {order_id}, stored under {user}");
+                (Misfit::Users, format!("orders.user names nobody who asked: {told}"))
+            }
+            None => {
+                let why = "orders.user and orders.order_id: no stored order is that of a buyer, or \
+                           was acknowledged";
+                (Misfit::Rows, format!("{why}; the first: {order_id} of {user}"))
+            }
+        })
+    }
+
+    /// A broken server may store a few orders under other ids; an adapter that reads another
+    /// number than the id finds hardly any.
+    fn other_ids(&self) -> Option<(Misfit, String)> {
+        let named = self.acknowledged.keys().filter_map(|(user, id)| Some((*user, (*id)?)));
+        let told: Vec<_> = named.filter(|(user, _)| !self.rows_of(user).is_empty()).collect();
+        let is_other =
+            |(user, id): &&(&str, &str)| !self.rows_of(user).iter().any(|row| row.order_id == *id);
+        let (user, id) = told.iter().find(is_other)?;
+        let others = told.iter().filter(is_other).count();
+        let stored = &self.rows_of(user).first()?.order_id;
+        let why = format!(
+            "order.answers[…].order_id and orders.order_id: {others} of {} ids are not those of the \
+             buyers' stored orders; {user} was told {id}, stored as {stored}",
+            told.len()
+        );
+        (others * 2 > told.len()).then_some((Misfit::Ids, why))
+    }
+
+    /// The id that this answer gave, if the adapter reads the right one.
+    fn id_of(&self, request: &'a Request) -> Option<&'a str> {
+        let has_ids = !matches!(self.misfit, Some((Misfit::Ids, _)));
+        request.order_id.as_deref().filter(|_| has_ids)
     }
 
     fn stored(&self) -> &'a [Row] {
-        self.history.stored.as_ref().map_or(&[], |stored| &stored.orders)
+        match (&self.history.stored, &self.misfit) {
+            (None, _) | (_, Some((Misfit::Rows, _))) => &[],
+            (Some(stored), _) => &stored.orders,
+        }
     }
 
     /// Orders that are stored or were acknowledged, whichever are more.
@@ -169,8 +224,11 @@ impl<'a> View<'a> {
         self.requests.get(user).map_or(&[], Vec::as_slice)
     }
 
+    /// All requests of these, who asked first before the others.
     fn all_of<'u>(&self, users: impl Iterator<Item = &'u str>) -> Vec<&'a Request> {
-        users.flat_map(|user| self.requests_of(user)).copied().collect()
+        let mut users: Vec<_> = users.map(|user| self.requests_of(user)).collect();
+        users.sort_by_key(|requests| requests.first().map(|first| first.start_us));
+        users.concat()
     }
 
     fn has_nothing(&self, user: &str) -> bool {
@@ -183,7 +241,10 @@ impl<'a> View<'a> {
         let mut requests = first_of(requests);
         requests.sort_by_key(|request| request.start_us);
         let users: BTreeSet<&str> = requests.iter().map(|request| &*request.user).collect();
-        rows.extend(users.into_iter().flat_map(|user| self.rows_of(user)));
+        // Rows of others who asked prove nothing here.
+        let belongs = |user: &str| users.contains(user) || self.requests_of(user).is_empty();
+        rows.retain(|row| requests.is_empty() || belongs(&row.user));
+        rows.extend(users.iter().flat_map(|user| self.rows_of(user)));
         Finding { kind, count, what, requests, rows: first_of(rows) }
     }
 }
@@ -201,11 +262,22 @@ fn oversold<'a>(view: &View<'a>) -> Proof<'a> {
     let count = view.sold().saturating_sub(stock);
     let what =
         format!("{count} beyond the stock of {stock}: {told} orders acknowledged, {stored} stored");
-    let mut requests: Vec<&Request> = view.acknowledged.values().copied().collect();
-    requests.sort_by_key(|request| (request.end_us, request.start_us));
-    // The last that was right, and what came after it.
-    requests.drain(..stock.saturating_sub(1).min(requests.len().saturating_sub(2)));
-    let rows = if told > stock { Vec::new() } else { view.stored().iter().collect() };
+    if told > stock {
+        let mut requests: Vec<&Request> = view.acknowledged.values().copied().collect();
+        requests.sort_by_key(|request| (request.end_us, request.start_us));
+        // The last that was right, and what came after it.
+        requests.drain(..stock - 1);
+        return Proof { count, what, requests, rows: Vec::new() };
+    }
+    // First those that nobody was told of.
+    let mut rows: Vec<&Row> = view.stored().iter().collect();
+    let is_told = |row: &&Row| {
+        [Some(&*row.order_id), None]
+            .iter()
+            .any(|id| view.acknowledged.contains_key(&(&*row.user, *id)))
+    };
+    rows.sort_by_key(is_told);
+    let requests = rows.iter().flat_map(|row| view.requests_of(&row.user)).copied().collect();
     Proof { count, what, requests, rows }
 }
 
@@ -241,7 +313,9 @@ fn order_id_twice<'a>(view: &View<'a>) -> Proof<'a> {
     owners.retain(|_, (stored, users)| *stored > 1 || users.len() > 1);
     let has = |id: Option<&str>| id.is_some_and(|id| owners.contains_key(id));
     let acknowledged = view.acknowledged.values().copied();
-    let requests = acknowledged.filter(|request| has(request.order_id.as_deref())).collect();
+    let mut requests: Vec<_> = acknowledged.filter(|request| has(view.id_of(request))).collect();
+    // Those with one id together.
+    requests.sort_by_key(|request| (&request.order_id, request.start_us));
     let rows = view.stored().iter().filter(|row| has(Some(&row.order_id))).collect();
     let count = owners.len();
     Proof { count, what: format!("{count} ids that more than one order has"), requests, rows }
@@ -253,7 +327,8 @@ fn acknowledged_and_lost<'a>(view: &View<'a>) -> Proof<'a> {
         view.history.stored.is_some() && !view.rows_of(user).iter().any(is_it)
     };
     let lost = view.acknowledged.iter().filter(is_lost);
-    let requests: Vec<&Request> = lost.map(|(_, request)| *request).collect();
+    let mut requests: Vec<&Request> = lost.map(|(_, request)| *request).collect();
+    requests.sort_by_key(|request| request.start_us);
     let count = requests.len();
     let what = format!("{count} acknowledged orders that are not stored");
     Proof { count, what, requests, rows: Vec::new() }
@@ -265,7 +340,7 @@ fn stored_not_acknowledged<'a>(view: &View<'a>) -> Proof<'a> {
     let is_secret = |row: &&Row| {
         let mut requests = view.requests_of(&row.user).iter();
         requests.all(|request| match request.means {
-            Meaning::Sold => request.order_id.as_ref().is_some_and(|id| *id != row.order_id),
+            Meaning::Sold => view.id_of(request).is_some_and(|id| id != row.order_id),
             Meaning::SoldOut | Meaning::AlreadyOrdered | Meaning::NotSent => true,
             Meaning::ComeAgain | Meaning::Lost | Meaning::Unexpected => false,
         })
@@ -285,7 +360,7 @@ fn key_answered_differently<'a>(view: &View<'a>) -> Proof<'a> {
     }
     keys.retain(|_, requests| {
         let sold = || requests.iter().filter(|request| request.means == Meaning::Sold);
-        let ids: HashSet<&str> = sold().filter_map(|sold| sold.order_id.as_deref()).collect();
+        let ids: HashSet<&str> = sold().filter_map(|sold| view.id_of(sold)).collect();
         let heard = sold().map(|sold| sold.end_us).min().unwrap_or(u64::MAX);
         let is_taken_back =
             |request: &&Request| request.means == Meaning::SoldOut && heard < request.start_us;
@@ -341,5 +416,6 @@ fn wrong_remaining<'a>(view: &View<'a>) -> Proof<'a> {
     let (stock, sold) = (view.history.run.stock, orders.len());
     let right = stock as i64 - sold as i64;
     let what = format!("{remaining} remaining, but {stock} − {sold} stored = {right}");
-    Proof { count: remaining.abs_diff(right) as usize, what, ..Proof::default() }
+    let (count, rows) = (remaining.abs_diff(right) as usize, orders.iter().collect());
+    Proof { count, what, rows, ..Proof::default() }
 }
