@@ -4,6 +4,7 @@ use crate::support::buggy_sale::{BuggySale, Manner, kinds};
 use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
 use judge::verdict::Kind::{self, *};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
@@ -156,6 +157,32 @@ fn the_time_line_is_that_of_the_first_finding_with_requests() {
     assert!(
         page.find("<svg").expect("a time line") > page.find("key answered").expect("its finding")
     );
+}
+
+/// docs/judge.md names every member of the report, and no other.
+#[test]
+fn the_report_is_documented() {
+    let report = Report::on(&history(1, "a k 0..9 sold o1; b l 1..2 sold o2", "o1:a", None));
+    let report = serde_json::to_value(report).expect("JSON");
+    let under = |name: &str, value: &serde_json::Value| {
+        let members = value.as_object().expect("members").keys();
+        members.map(|member| format!("{name}{member}")).collect::<BTreeSet<_>>()
+    };
+    let mut members = under("", &report);
+    for (name, inner) in
+        [("findings", &report["findings"][0]), ("latency_ms", &report["latency_ms"])]
+    {
+        assert!(members.remove(name), "{name}");
+        let dot = if name == "findings" { "[]." } else { "." };
+        members.append(&mut under(&format!("{name}{dot}"), inner));
+    }
+    let page = include_str!("../../../docs/judge.md");
+    let (_, section) = page.split_once("\n## The report as JSON\n").expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("a section behind it");
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
+    let named = cells.flat_map(|(cell, _)| cell.split(", "));
+    let named: BTreeSet<String> = named.map(|name| name.replace('`', "")).collect();
+    assert_eq!(named, members);
 }
 
 #[test]
