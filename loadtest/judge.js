@@ -11,7 +11,7 @@
 
 import http from 'k6/http';
 import { sleep } from 'k6';
-import { at, bodyOf, isSkipped, meaningOf, requestOf, textOf } from './lib/adapter.js';
+import { at, bodyOf, found, isSkipped, meaningOf, requestOf, textOf } from './lib/adapter.js';
 import { BASE_URL, OUT_DIR, SHORT, mistakes, wholeNumber } from './lib/settings.js';
 
 const STOCK = wholeNumber('STOCK', SHORT ? 20 : 100);
@@ -20,6 +20,8 @@ const CONCURRENCY = wholeNumber('CONCURRENCY', SHORT ? 20 : 100);
 const RETRIES = wholeNumber('RETRIES', 5, 0);
 const SETTLE = wholeNumber('SETTLE', 5);
 const MOST_PAGES = 2000;
+/** Seconds after which what is stored must not change any more. */
+const LONGEST_REST = 60 + SETTLE;
 const fromHere = (file) => (file.startsWith('/') || !__ENV.PWD ? file : `${__ENV.PWD}/${file}`);
 const adapter = JSON.parse(open(__ENV.ADAPTER ? fromHere(__ENV.ADAPTER) : '../examples/adapters/flash-sale.json'));
 const KEYED = JSON.stringify(adapter.order.request).includes('{key}');
@@ -37,9 +39,10 @@ export default function () {}
 export function setup() {
   if (mistakes.length > 0) throw new Error(mistakes.join(' '));
   const shared = { stock: STOCK };
-  for (const call of adapter.setup || []) Object.assign(shared, captured(call, one(requestOf(BASE_URL, call, shared))));
-  const before = stored(shared);
-  if (before.orders.length > 0) throw new Error(`after the setup ${before.orders.length} orders are stored`);
+  (adapter.setup || []).forEach((call, i) => {
+    Object.assign(shared, captured(call, one(requestOf(BASE_URL, call, shared)), `setup[${i}]`));
+  });
+  startsEmpty(shared);
   const buyers = Array.from({ length: BUYERS }, (_, number) => buyer(number, shared));
   if (new Set(buyers.map(({ user }) => String(user))).size < BUYERS) throw new Error('two buyers have one name');
   const storm = { began: Date.now(), last: 0, requests: [], shared };
@@ -53,13 +56,24 @@ export function setup() {
   const winners = KEYED ? storm.requests.filter(isSold).slice(0, 10) : [];
   patiently(storm, winners.map(({ user, key }) => ({ who: named(buyers, user), key })));
 
+  try {
+    return { requests: storm.requests, stored: atRest(storm, buyers) };
+  } catch (error) {
+    // Without it the history is undecided.
+    console.warn(`what is stored is left out: ${error.message}`);
+    return { requests: storm.requests };
+  }
+}
+
+/** What is stored in the end. */
+function atRest(storm, buyers) {
   let end = settled(storm, buyers);
   // While units are left, buyers who have none ask again: a few together, and then the last of them alone and at rest.
   for (let round = 0; round < 20 && missing(storm, end, buyers).length > 0; round += 1) {
     const before = end.orders.length;
     const few = missing(storm, end, buyers).slice(0, 16);
     patiently(storm, few.map((who, i) => ({ who, key: `k6-${storm.began}-again-${round}-${i}` })), 'again');
-    end = readable(shared);
+    end = readable(storm.shared);
     if (end.orders.length === before) break;
   }
   end = settled(storm, buyers);
@@ -70,7 +84,17 @@ export function setup() {
     asked.push(who);
     patiently(storm, [{ who, key: `k6-${storm.began}-last-${asked.length}` }], 'last_call');
   }
-  return { requests: storm.requests, stored: settled(storm, buyers) };
+  return settled(storm, buyers);
+}
+
+/** What was there before would be taken for something that this storm has done. */
+function startsEmpty(shared) {
+  for (let waited = 0; ; waited += 0.25) {
+    const { orders, remaining } = readable(shared);
+    if (orders.length === 0 && [undefined, STOCK].includes(remaining)) return;
+    if (waited >= 5) throw new Error(`after the setup ${orders.length} orders are stored, and ${remaining} units remain`);
+    sleep(0.25);
+  }
 }
 
 function one({ method, url, body, params }) {
@@ -81,18 +105,17 @@ function one({ method, url, body, params }) {
   return response;
 }
 
-function captured(call, response) {
-  const body = bodyOf(response);
-  const captures = Object.entries(call.capture || {}).map(([name, pointer]) => [name, at(pointer, body)]);
-  captures.forEach(([, found]) => textOf(found));
+function captured(call, response, member) {
+  const captures = Object.entries(call.capture || {}).map(([name, place]) => [name, found(place, response)]);
+  captures.forEach(([name, value]) => textOf(value, `${member}.capture.${name}`));
   return Object.fromEntries(captures);
 }
 
 function buyer(number, shared) {
   const own = { user: `u${number}`, number };
-  for (const call of adapter.buyer || []) {
-    Object.assign(own, captured(call, one(requestOf(BASE_URL, call, { ...shared, ...own }))));
-  }
+  (adapter.buyer || []).forEach((call, i) => {
+    Object.assign(own, captured(call, one(requestOf(BASE_URL, call, { ...shared, ...own })), `buyer[${i}]`));
+  });
   return own;
 }
 
@@ -135,11 +158,15 @@ function stored(shared) {
   for (let [path, last, pages] = [request.path, undefined, 1]; ; path = next, pages += 1) {
     if (pages > MOST_PAGES) throw new Error(`${path}: more than ${MOST_PAGES} pages`);
     const rows = at(rowsAt, bodyOf(one(requestOf(BASE_URL, request, { ...shared, last }, path))));
-    const page = rows
-      .filter((row) => !isSkipped(skip, row))
-      .map((row) => ({ order_id: textOf(at(idAt, row)), user: textOf(at(userAt, row)) }));
-    const again = page.find((row) => seen.has(JSON.stringify(row)));
-    if (again) throw new Error(`next_page repeats order ${again.order_id}: it must begin after {last}`);
+    if (!Array.isArray(rows)) throw new Error(`adapter: orders.rows: no list at "${rowsAt}"`);
+    const row = (one) => ({
+      order_id: textOf(at(idAt, one), 'orders.order_id'),
+      user: textOf(at(userAt, one), 'orders.user'),
+    });
+    const page = rows.filter((one) => !isSkipped(skip, one)).map(row);
+    if (page.length > 0 && seen.has(JSON.stringify(page[0]))) {
+      throw new Error(`next_page repeats order ${page[0].order_id}: it must begin after {last}`);
+    }
     for (const row of page) {
       orders.push(row);
       seen.add(JSON.stringify(row));
@@ -147,6 +174,9 @@ function stored(shared) {
     last = rows.length > 0 ? at(idAt, rows[rows.length - 1]) : undefined;
     if (!next || last === undefined) break;
   }
+  // A listing may have any order, and two of them are compared.
+  const key = ({ order_id: id, user }) => JSON.stringify([id, user]);
+  orders.sort((one, other) => (key(one) < key(other) ? -1 : 1));
   return { orders, ...remains(shared) };
 }
 
@@ -167,7 +197,14 @@ function remains(shared) {
   if (!remaining) return {};
   const { method, url, body, params } = requestOf(BASE_URL, remaining.request, shared);
   const response = http.request(method, url, body, params);
-  return response.status === 404 && remaining.optional ? {} : { remaining: Number(at(remaining.at, bodyOf(response))) };
+  if (response.status === 404 && remaining.optional) return {};
+  const units = at(remaining.at, bodyOf(response));
+  const number = Number(units);
+  const isCount = ['string', 'number'].includes(typeof units) && String(units).trim() !== '' && Number.isInteger(number);
+  if (response.status < 200 || response.status > 299 || !isCount) {
+    throw new Error(`adapter: remaining.at: ${url} answered ${response.status} without a whole number at "${remaining.at}"`);
+  }
+  return { remaining: number };
 }
 
 /** Who was told of which orders; an answer without an id counts only where no other answer has one. */
@@ -187,18 +224,24 @@ function missing(storm, end, buyers) {
   return buyers.filter((own) => !served.has(String(own.user)));
 }
 
-/** What is stored once all that was told of is there, or once nothing has changed for a while. */
+/** What is stored once it is all that was told of and stays so, or once nothing has changed for a while. */
 function settled(storm, buyers) {
   let [end, quiet] = [readable(storm.shared), 0];
-  // A server may still be working on what it has not answered, or only accepted.
-  const mayWork = ({ means, status }) => ['lost', 'unexpected'].includes(means) || (means === 'sold' && status === 202);
-  const least = storm.requests.some(mayWork) ? Math.min(SETTLE, 2) : 0;
+  // A server may still be working on what it has not answered, put off or only accepted.
+  const mayWork = ({ means, status }) =>
+    ['lost', 'unexpected', 'come_again'].includes(means) || (means === 'sold' && status === 202);
+  const least = Math.min(SETTLE, storm.requests.some(mayWork) ? 2 : 0.5);
+  const known = told(storm);
   const isRight = () => {
     const ids = new Set(end.orders.flatMap(({ user, order_id: id }) => [user, `${user} ${id}`]));
+    const isTold = ({ user, order_id: id }) => known.has(user) || known.has(`${user} ${id}`);
     const isCounted = end.remaining === undefined || end.remaining === STOCK - end.orders.length;
-    return isCounted && [...told(storm)].every((order) => ids.has(order)) && missing(storm, end, buyers).length === 0;
+    const isStored = [...known].every((order) => ids.has(order)) && end.orders.every(isTold);
+    return isCounted && isStored && missing(storm, end, buyers).length === 0;
   };
+  const began = Date.now();
   while (quiet < SETTLE && (quiet < least || !isRight())) {
+    if (Date.now() - began > LONGEST_REST * 1000) throw new Error('stored orders were still changing');
     sleep(0.25);
     const next = readable(storm.shared);
     quiet = JSON.stringify(next) === JSON.stringify(end) ? quiet + 0.25 : 0;
@@ -210,8 +253,10 @@ function settled(storm, buyers) {
 export function handleSummary({ setup_data: data }) {
   if (!data) return { stdout: 'judge: no history: the setup failed\n' };
   const run = { server: BASE_URL, stock: STOCK, per_user: adapter.per_user || 1, keyed: KEYED };
-  const lines = [{ run }, ...data.requests.map((request) => ({ request })), { stored: data.stored }];
+  const { requests, stored: end } = data;
+  const lines = [{ run }, ...requests.map((request) => ({ request })), ...(end ? [{ stored: end }] : [])];
   const file = `${OUT_DIR}/judge.jsonl`;
-  const said = `judge: ${data.requests.length} requests, ${data.stored.orders.length} stored orders; now: flash-sale judge --history ${file}\n`;
+  const rows = end ? `${end.orders.length} stored orders` : 'stored orders unknown';
+  const said = `judge: ${requests.length} requests, ${rows}; now: flash-sale judge --history ${file}\n`;
   return { [file]: lines.map((line) => `${JSON.stringify(line)}\n`).join(''), stdout: said };
 }

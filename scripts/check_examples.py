@@ -5,6 +5,7 @@
 
 The cured ones are killed and started again while people buy. Each server runs in a folder of its
 own, which is removed with all that it wrote. A language that is not installed is said, not run.
+Where k6 is installed, it storms the first server of each kind, too, and its history is judged.
 """
 
 import json
@@ -85,7 +86,21 @@ def judge(program, server, arguments):
     return ran.returncode, {finding["kind"] for finding in findings}
 
 
-def faults(program, language, command, naive, cured):
+def k6_judge(program, server, folder):
+    """The exit code of the judge on what k6 has recorded; None without k6."""
+    k6 = shutil.which("k6", path=f"{ROOT}/.tools/venv/bin:{os.environ['PATH']}")
+    if not k6:
+        print("!!! NOT RUN: loadtest/judge.js needs k6, which is not here")
+        return None
+    settings = {"BASE_URL": server.url, "OUT_DIR": str(folder), "BUYERS": "300", "SETTLE": "2",
+                "ADAPTER": str(ROOT / "crates/judge/adapters/contract.json")}
+    subprocess.run([k6, "run", "--quiet", str(ROOT / "loadtest/judge.js")], check=True,
+                   env=os.environ | settings, stdout=subprocess.DEVNULL)
+    history = [program, "judge", "--history", str(folder / "judge.jsonl")]
+    return subprocess.run(history, stdout=subprocess.DEVNULL, check=False).returncode
+
+
+def faults(program, language, command, naive, cured, by_k6):
     for name, expected in ((naive, 1), (cured, 0)):
         source = ROOT / "examples" / language / name
         lines = len(source.read_text(encoding="utf-8").splitlines())
@@ -98,6 +113,7 @@ def faults(program, language, command, naive, cured):
             server.wait()
             restart = ["--kill", server.kill, "--start", server.start] if expected == 0 else []
             code, found = judge(program, server, restart)
+            by_k6_too = k6_judge(program, server, folder) if by_k6 else None
         finally:
             server.end()
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,6 +121,8 @@ def faults(program, language, command, naive, cured):
         print(said, flush=True)
         if code != expected or ("oversold" in found) != (expected == 1):
             yield said
+        if by_k6_too not in (None, expected):
+            yield f"{language}/{name}, stormed by k6: exit code {by_k6_too}"
 
 
 def main(arguments):
@@ -112,10 +130,11 @@ def main(arguments):
         sys.exit(__doc__)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     program = pathlib.Path(*arguments or [target / "debug" / "flash-sale"]).resolve()
-    found = []
+    found, by_k6 = [], True
     for language, (installed, *how) in LANGUAGES.items():
         if runs(installed):
-            found += faults(program, language, *how)
+            found += faults(program, language, *how, by_k6)
+            by_k6 = False
         else:
             print(f"!!! NOT RUN: examples/{language} needs {installed[0]}, which is not here")
     if found:

@@ -49,11 +49,24 @@ export function requestOf(base, call, variables, path = call.path) {
   };
 }
 
-/** An id or a name as text. */
-export function textOf(value) {
+/** An id or a name as text; `member` of the adapter says where it stands. */
+export function textOf(value, member) {
+  if (!['string', 'number', 'boolean'].includes(typeof value)) {
+    throw new Error(`adapter: ${member}: no text, number or truth value, but ${JSON.stringify(value)}`);
+  }
   // JSON.parse has rounded it, and two of them may have become one.
   if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new Error(`k6 cannot read the whole number ${value}`);
   return String(value);
+}
+
+/** What stands at a JSON pointer, or in `header:` of this name; cookies as they are sent back. */
+export function found(place, response) {
+  if (!place.startsWith('header:')) return at(place, bodyOf(response));
+  const name = place.slice('header:'.length).toLowerCase();
+  const cookies = Object.values(response.cookies).flat();
+  if (name === 'set-cookie' && cookies.length > 0) return cookies.map((own) => `${own.name}=${own.value}`).join('; ');
+  const own = Object.entries(response.headers).find(([header]) => header.toLowerCase() === name);
+  return own && own[1];
 }
 
 /** The body of an answer; what is not JSON is one text. */
@@ -78,12 +91,16 @@ export function meaningOf(order, response) {
     if (answer.at !== undefined && found === undefined) return false;
     return answer.is === undefined || isOneOf(answer.is, found);
   };
-  const answer = order.answers.find(fits);
-  if (!answer) return { means: 'unexpected' };
-  if (!answer.order_id) return { means: answer.means };
-  const id = at(answer.order_id, body);
-  const isThere = id !== undefined && id !== null && textOf(id).length <= 200;
-  return isThere ? { means: answer.means, order_id: textOf(id) } : { means: 'unexpected' };
+  const unexpected = (why) => ({ means: 'unexpected', error: `${why}${JSON.stringify(body)}`.slice(0, 200) });
+  const index = order.answers.findIndex(fits);
+  if (index < 0) return unexpected('');
+  const { means, order_id: place } = order.answers[index];
+  if (!place) return { means };
+  const member = `order.answers[${index}].order_id`;
+  const id = at(place, body);
+  if (id === undefined || id === null || typeof id === 'object') return unexpected(`${member}: nothing at "${place}" in `);
+  const text = textOf(id, member);
+  return text.length <= 200 ? { means, order_id: text } : unexpected(`${member}: no id at "${place}" in `);
 }
 
 export const isSkipped = (skip, row) => skip !== undefined && isOneOf(skip.is, at(skip.at, row));

@@ -30,7 +30,6 @@ pub enum Manner {
     TakesBack,
     /// Breaks off some answers after their work is done.
     BreaksOff,
-    /// Says 429 with Retry-After.
     TooMany,
     /// Is killed, and takes long to say what is stored.
     ListsSlowly,
@@ -108,13 +107,9 @@ async fn reset(State(shop): Shared, Json(body): Json<Value>) -> StatusCode {
 
 async fn stock(State(shop): Shared) -> Json<Value> {
     let mut sale = locked(&shop.sale);
-    let miscounts = match shop.manner {
-        Manner::Miscounts => !sale.orders.is_empty(),
-        Manner::MiscountsWhenStarted => sale.lives > 1,
-        _ => false,
-    };
-    let wrong = i64::from(miscounts);
-    let remaining = sale.stock as i64 - sale.orders.len() as i64 + wrong;
+    let miscounts = (shop.manner == Manner::Miscounts && !sale.orders.is_empty())
+        || (shop.manner == Manner::MiscountsWhenStarted && sale.lives > 1);
+    let remaining = sale.stock as i64 - sale.orders.len() as i64 + i64::from(miscounts);
     if let Some((_, user)) = sale.orders.first().cloned() {
         sale.readings += 1;
         // Everything was as it should be when it was read before, and is the same now.
@@ -130,10 +125,11 @@ async fn orders(State(shop): Shared) -> Json<Value> {
         sleep(Duration::from_millis(1_100)).await;
     }
     let sale = locked(&shop.sale);
-    let rows: Vec<Value> = (0..).zip(&sale.orders).map(|(row, (id, user)): (usize, _)| {
-        json!({"order_id": id, "user": user, "row": row, "shop": "main"})
-    }).collect();
-    Json(json!({"orders": rows}))
+    let rows = sale.orders.iter().enumerate();
+    let rows = rows.map(
+        |(number, (id, user))| json!({"order_id": id, "user": user, "row": number, "shop": "main"}),
+    );
+    Json(json!({"orders": rows.collect::<Vec<_>>()}))
 }
 
 async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
@@ -157,8 +153,7 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
     if shop.manner == Manner::Slow {
         sleep(Duration::from_millis(user.len() as u64 * 10)).await;
     }
-    let decision = shop.decide(&user, &key);
-    match decision {
+    match shop.decide(&user, &key) {
         Decision::Sold(id) => {
             let answer = locked(&shop.sale).requests;
             (shop.sold(), Json(json!({"order_id": id, "answer": answer}))).into_response()
@@ -172,14 +167,10 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
             let broken = futures_util::stream::iter([Err::<Vec<u8>, _>(std::io::Error::other(""))]);
             Body::from_stream(broken).into_response()
         }
-        Decision::Hang => std::future::pending().await,
-    }
-}
-
-impl Sale {
-    fn hang(&mut self) -> Decision {
-        self.hanging += 1;
-        Decision::Hang
+        Decision::Hang => {
+            locked(&shop.sale).hanging += 1;
+            std::future::pending().await
+        }
     }
 }
 
@@ -199,24 +190,13 @@ impl Shop {
         match self.manner {
             Manner::Busy if sale.requests % 2 == 1 => return Decision::ComeAgain,
             Manner::TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
+            Manner::KnowsNoKey if sale.taken >= sale.stock => return Decision::No("sold_out"),
             _ => {}
-        }
-        self.sell(&mut sale, user, key)
-    }
-
-    fn sell(self: &Arc<Self>, sale: &mut Sale, user: &str, key: &str) -> Decision {
-        if self.manner == Manner::KnowsNoKey && sale.taken >= sale.stock {
-            return Decision::No("sold_out");
         }
         let known = sale.keys.get(key).cloned();
         let knows = !matches!(self.manner, Manner::KnowsNoKey | Manner::ForgetsKeys);
         if let Some(id) = known.clone().filter(|_| knows) {
-            let lost_its_keys = self.manner == Manner::LosesItsKeys && sale.lives > 1;
-            if self.manner == Manner::TakesAKeyBack || lost_its_keys {
-                sale.wronged.insert(user.to_owned());
-                return Decision::No("sold_out");
-            }
-            return Decision::Sold(id);
+            return self.again(&mut sale, user, id);
         }
         let has_one = sale.orders.iter().any(|(_, owner)| owner == user);
         let forgot = self.manner == Manner::ForgetsKeys && known.is_some();
@@ -245,7 +225,7 @@ impl Shop {
                 sale.marked.insert(user.to_owned());
                 return Decision::ComeAgain;
             }
-            Manner::HangsBeforeStoring if hangs => return sale.hang(),
+            Manner::HangsBeforeStoring if hangs => return Decision::Hang,
             Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
             Manner::Forgets | Manner::AcceptsAndForgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
@@ -268,10 +248,20 @@ impl Shop {
         }
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
-            Manner::HangsAfterStoring if hangs => sale.hang(),
+            Manner::HangsAfterStoring if hangs => Decision::Hang,
             Manner::BreaksOff if is_odd_one => Decision::BreakOff,
             _ => Decision::Sold(id),
         }
+    }
+
+    /// The key is known.
+    fn again(&self, sale: &mut Sale, user: &str, id: String) -> Decision {
+        let lost_its_keys = self.manner == Manner::LosesItsKeys && sale.lives > 1;
+        if self.manner == Manner::TakesAKeyBack || lost_its_keys {
+            sale.wronged.insert(user.to_owned());
+            return Decision::No("sold_out");
+        }
+        Decision::Sold(id)
     }
 
     /// There is nothing left.
@@ -365,17 +355,16 @@ impl BuggySale {
             Manner::KeepsNothing => *sale = Sale { stock, lives, ..Sale::default() },
             Manner::LosesTheLast => {
                 let first = sale.orders.len().saturating_sub(3);
-                let lost: Vec<_> = sale.orders.drain(first..).map(|(_, user)| user).collect();
-                sale.marked.extend(lost.iter().cloned());
-                sale.wronged.extend(lost);
+                for (_, user) in sale.orders.split_off(first) {
+                    sale.marked.insert(user.clone());
+                    sale.wronged.insert(user);
+                }
             }
             _ => {}
         }
         (sale.lives, sale.is_away) = (lives, false);
         drop(sale);
-        if self.shop.manner == Manner::BehindAProxy {
-            return;
-        }
+        self.stop();
         *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
     }
 
@@ -386,8 +375,8 @@ impl BuggySale {
     fn is_killed(&self) -> bool {
         use Manner::*;
         let killed = [ListsSlowly, BehindAProxy, Supervised, KeepsNothing, LosesTheLast];
-        killed.contains(&self.shop.manner)
-            || matches!(self.shop.manner, LosesItsKeys | MiscountsWhenStarted)
+        let wrong_then = [LosesItsKeys, MiscountsWhenStarted];
+        self.hangs() || killed.contains(&self.shop.manner) || wrong_then.contains(&self.shop.manner)
     }
 
     /// One that hangs lets itself be killed only then.
@@ -417,10 +406,10 @@ impl BuggySale {
         change: impl FnOnce(&mut Config),
     ) -> Result<(Report, History), Error> {
         let mut config = storm_on(self.url());
-        if self.hangs() || self.is_killed() {
+        if self.is_killed() {
             config.kill = Some(self.command("kill"));
-            let is_supervised = self.shop.manner == Manner::Supervised;
-            config.start = (!is_supervised).then(|| self.command("start"));
+            let is_alone = self.shop.manner != Manner::Supervised;
+            config.start = Some(self.command("start")).filter(|_| is_alone);
         }
         if self.shop.manner == Manner::KnowsNoKey {
             let no_key = CONTRACT.replace("\"Idempotency-Key\": \"{key}\"", "");

@@ -209,6 +209,8 @@ pub const MISFIT: &str = "order.answers";
 /// What is longer is no order id.
 const LONGEST_ID: usize = 200;
 const ENVIRONMENT: &str = "env:";
+/// A place in the answer that is no JSON pointer.
+pub const HEADER: &str = "header:";
 
 fn bad(member: impl Into<String>, why: impl Into<String>) -> BadAdapter {
     BadAdapter { member: member.into(), why: why.into() }
@@ -266,13 +268,20 @@ impl Checked {
         self.path(&of("path"), &call.path)?;
         for (name, value) in &call.headers {
             let at = of(&format!("headers.{name}"));
-            if hyper::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
-                return Err(bad(at, "is no name of a header"));
+            is_header(&at, name)?;
+            if ["content-length", "transfer-encoding"].contains(&&*name.to_ascii_lowercase()) {
+                return Err(bad(at, "is set by the judge"));
             }
             self.template(&at, value)?;
         }
         self.body(&of("body"), call.body.as_ref().unwrap_or(&Value::Null))?;
-        call.capture.iter().try_for_each(|(name, at)| pointer(&of(&format!("capture.{name}")), at))
+        call.capture.iter().try_for_each(|(name, at)| {
+            let member = of(&format!("capture.{name}"));
+            match at.strip_prefix(HEADER) {
+                Some(header) => is_header(&member, header),
+                None => pointer(&member, at),
+            }
+        })
     }
 
     fn path(&mut self, member: &str, path: &str) -> Result<(), BadAdapter> {
@@ -345,6 +354,11 @@ impl Checked {
         }
         Ok(())
     }
+}
+
+fn is_header(member: &str, name: &str) -> Result<(), BadAdapter> {
+    let parsed = hyper::header::HeaderName::from_bytes(name.as_bytes());
+    parsed.map(|_| ()).map_err(|_| bad(member, "is no name of a header"))
 }
 
 fn pointer(member: &str, at: &str) -> Result<(), BadAdapter> {

@@ -1,15 +1,16 @@
 //! One connection to the server. Whether a request was sent is known for each: what was not sent
 //! has not been done.
 
-use crate::adapter::Call;
-use crate::template::Scope;
+use crate::adapter::{Call, HEADER};
+use crate::template::{Scope, scalar};
 use crate::trickle::Trickle;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Request, Response, Uri, header};
+use hyper::{HeaderMap, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,20 +62,21 @@ impl Target {
 
     pub fn request_to(&self, call: &Call, to: &str, scope: Scope<'_>) -> Result<Outgoing, String> {
         let path = format!("{}{}", self.path, scope.path(to));
-        let mut request = Request::builder().method(call.method.as_str()).uri(&path);
-        request = request.header(header::HOST, &self.authority);
+        let mut headers = BTreeMap::from([("host".to_owned(), self.authority.clone())]);
         let body = match call.body.as_ref().map(|body| scope.json(body)) {
             None => String::new(),
             Some(Value::String(text)) => text,
             Some(json) => {
-                if !call.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
-                    request = request.header(header::CONTENT_TYPE, "application/json");
-                }
+                headers.insert("content-type".to_owned(), "application/json".to_owned());
                 json.to_string()
             }
         };
-        for (name, value) in &call.headers {
-            request = request.header(name, scope.text(value));
+        // The adapter's own headers stand in the place of these.
+        let own = call.headers.iter();
+        headers.extend(own.map(|(name, value)| (name.to_ascii_lowercase(), scope.text(value))));
+        let mut request = Request::builder().method(call.method.as_str()).uri(&path);
+        for (name, value) in &headers {
+            request = request.header(name, value);
         }
         let request = request.body(Full::new(Bytes::from(body)));
         request.map_err(|error| format!("{} {path}: {error}", call.method))
@@ -85,7 +87,7 @@ pub type Outgoing = Request<Full<Bytes>>;
 
 pub struct Reply {
     pub status: u16,
-    pub retry_after: Option<Duration>,
+    headers: HeaderMap,
     /// A body that is not JSON is one text.
     pub body: Value,
 }
@@ -93,6 +95,30 @@ pub struct Reply {
 impl Reply {
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.header("retry-after")?.trim().parse().ok().map(Duration::from_secs)
+    }
+
+    /// The text, number or truth value at this JSON pointer, or in `header:` of this name.
+    pub fn at(&self, place: &str) -> Option<Value> {
+        match place.strip_prefix(HEADER) {
+            Some(name) => self.header(name).map(Value::String),
+            None => self.body.pointer(place).filter(|value| scalar(value).is_some()).cloned(),
+        }
+    }
+
+    /// Cookies as they are sent back.
+    fn header(&self, name: &str) -> Option<String> {
+        let is_cookie = name.eq_ignore_ascii_case("set-cookie");
+        let values = self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        let values = values.map(|text| match text.split_once(';') {
+            Some((cookie, _)) if is_cookie => cookie,
+            _ => text,
+        });
+        let values: Vec<&str> = values.collect();
+        (!values.is_empty()).then(|| values.join("; "))
     }
 }
 
@@ -128,9 +154,10 @@ impl Client {
     }
 
     /// Opens the connection ahead of the first request.
-    pub async fn connect(&mut self) {
+    pub async fn connect(&mut self) -> bool {
         let opened = timeout(self.timeout, connect(&self.target, false)).await;
         self.open = opened.ok().and_then(Result::ok);
+        self.open.is_some()
     }
 
     /// What is listed may be long.
@@ -212,12 +239,9 @@ async fn connect(target: &Target, is_slow: bool) -> std::io::Result<Connection> 
 
 async fn read(response: Response<Incoming>, most_bytes: usize) -> Result<Reply, String> {
     let (head, body) = response.into_parts();
-    let seconds = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let seconds = seconds.and_then(|text| text.trim().parse().ok());
     let body = Limited::new(body, most_bytes).collect().await;
     let bytes = body.map_err(|error| format!("the answer broke off: {error}"))?.to_bytes();
     let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
     let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());
-    let retry_after = seconds.map(Duration::from_secs);
-    Ok(Reply { status: head.status.as_u16(), retry_after, body })
+    Ok(Reply { status: head.status.as_u16(), headers: head.headers, body })
 }

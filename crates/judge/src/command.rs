@@ -1,11 +1,11 @@
 //! The command line: what will be done, progress, the report, the exit code.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Call};
 use crate::config::Config;
 use crate::event::{Event, Progress};
 use crate::history::{History, Meaning};
 use crate::report::{Report, Verdict, plain};
-use crate::run::run;
+use crate::run::{clicks_twice, run};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
@@ -24,8 +24,7 @@ pub struct JudgeArgs {
     #[command(flatten)]
     config: Config,
     /// Judge a recorded history, and ask no server
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "adapter", "kill", "start",
-        "orders_sql", "save_history"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "Config", "save_history"])]
     history: Option<PathBuf>,
     /// Record the history
     #[arg(long, value_name = "FILE")]
@@ -40,52 +39,54 @@ pub struct JudgeArgs {
 
 /// Exits 0 if the server held, 1 if it is broken, 2 if it could not be judged.
 pub async fn judge(args: JudgeArgs) -> ExitCode {
-    match judged(&args).await {
-        Ok(report) => {
-            let text = match args.json {
-                true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
-                false => report.table(),
-            };
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::from(match report.verdict {
-                Verdict::Held => 0,
-                Verdict::Broken => 1,
-                Verdict::Undecided => 2,
-            })
-        }
+    let (report, history) = match judged(&args).await {
+        Ok(judged) => judged,
         Err(why) => {
             complain(format_args!("flash-sale: could not judge: {why}"));
-            ExitCode::from(2)
+            return ExitCode::from(2);
         }
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
+        false => report.table(),
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if let Err(why) = write_files(&args, &report, &history) {
+        complain(format_args!("flash-sale: not written: {why}"));
+        return ExitCode::from(2);
+    }
+    ExitCode::from(match report.verdict {
+        Verdict::Held => 0,
+        Verdict::Broken => 1,
+        Verdict::Undecided => 2,
+    })
+}
+
+async fn judged(args: &JudgeArgs) -> Result<(Report, History), String> {
+    let history = args.history.as_ref().map(|file| History::load(file).map_err(named(file)));
+    let history = history.transpose()?;
+    // A place that cannot be written to is told before the storm, and an older verdict is gone.
+    for file in [&args.report, &args.save_history].into_iter().flatten() {
+        File::create(file).map_err(named(file))?;
+    }
+    if let Some(history) = history {
+        return Ok((Report::on(&history), history));
+    }
+    let url = args.url.clone().unwrap_or_default();
+    let config = Config { url, ..args.config.clone() };
+    complain(format_args!("{}", plan(&config)?));
+    tokio::select! {
+        done = run(config, shown()) => done.map_err(|error| error.to_string()),
+        _ = tokio::signal::ctrl_c() => Err("interrupted".to_owned()),
     }
 }
 
-async fn judged(args: &JudgeArgs) -> Result<Report, String> {
-    let report = match &args.history {
-        Some(file) => Report::on(&History::load(file).map_err(named(file))?),
-        None => {
-            let url = args.url.clone().unwrap_or_default();
-            let config = Config { url, ..args.config.clone() };
-            // A place that cannot be written to is told before the storm.
-            for file in [&args.report, &args.save_history].into_iter().flatten() {
-                File::options().append(true).create(true).open(file).map_err(named(file))?;
-            }
-            complain(format_args!("{}", plan(&config)?));
-            let (report, history) = tokio::select! {
-                done = run(config, shown()) => done.map_err(|error| error.to_string())?,
-                _ = tokio::signal::ctrl_c() => return Err("interrupted".to_owned()),
-            };
-            if let Some(file) = &args.save_history {
-                history.save(file).map_err(named(file))?;
-            }
-            report
-        }
-    };
+fn write_files(args: &JudgeArgs, report: &Report, history: &History) -> Result<(), String> {
     if let Some(file) = &args.report {
         let page = report.html().map_err(|error| error.to_string())?;
         std::fs::write(file, page).map_err(named(file))?;
     }
-    Ok(report)
+    args.save_history.iter().try_for_each(|file| history.save(file).map_err(named(file)))
 }
 
 fn named<E: Display>(file: &Path) -> impl Fn(E) -> String {
@@ -95,26 +96,42 @@ fn named<E: Display>(file: &Path) -> impl Fn(E) -> String {
 
 /// What will be done, before it is.
 fn plan(config: &Config) -> Result<String, String> {
-    let Config { url, stock, buyers, concurrency, .. } = config;
+    let Config { url, stock, buyers, concurrency, retries, .. } = config;
     let contract = Adapter::contract().map_err(|error| error.to_string())?;
-    let calls = &config.adapter.as_ref().unwrap_or(&contract).setup;
-    let calls = calls.iter().map(|call| format!("{} {}", call.method, call.path));
-    let calls = calls.collect::<Vec<_>>().join(", ");
-    let fault = match (&config.kill, &config.start) {
-        (None, None) => String::new(),
-        (kill, start) => {
-            let commands = [kill, start].into_iter().flatten();
-            let commands: Vec<String> = commands.map(|command| format!("`{command}`")).collect();
-            format!("; in the middle {}", commands.join(", then "))
-        }
+    let adapter = config.adapter.as_ref().unwrap_or(&contract);
+    let in_words = |calls: &[Call]| {
+        let calls = calls.iter().map(|call| format!("{} {}", call.method, call.path));
+        calls.collect::<Vec<_>>().join(", ")
     };
-    let calls = if calls.is_empty() { "no setup".to_owned() } else { calls };
-    Ok(format!(
-        "judge: {url}: {calls}; then {buyers} buyers ask for {stock} units, {concurrency} requests \
-         at a time, for at most {} s{fault}; a verdict within {} s",
+    let mut steps = vec![match &adapter.setup[..] {
+        [] => "no setup".to_owned(),
+        calls => in_words(calls),
+    }];
+    if !adapter.buyer.is_empty() {
+        let (calls, each) = (adapter.buyer.len() * buyers, in_words(&adapter.buyer));
+        steps.push(format!("{buyers} buyers prepare with {each}: {calls} requests"));
+    }
+    let twice = (0..*buyers).filter(|number| clicks_twice(*number, config)).count();
+    let slow = match config.slow_client {
+        0.0 => String::new(),
+        share => format!(", {:.0} % of them slowly", share * 100.0),
+    };
+    steps.push(format!(
+        "then {buyers} buyers ask for {stock} units, {twice} of them twice, {concurrency} requests \
+         at a time{slow}, for at most {} s; each is sent again up to {retries} times: at most {} \
+         requests, and a few more afterwards",
         config.time_limit.as_secs_f64(),
-        config.longest().as_secs()
-    ))
+        (buyers + twice) * (retries + 1)
+    ));
+    if let Some(kill) = &config.kill {
+        let start = config.start.as_ref().map(|start| format!(", then `{start}`"));
+        steps.push(format!("in the middle `{kill}`{}", start.unwrap_or_default()));
+    }
+    if config.orders_sql.is_some() {
+        steps.push("the stored orders are read by SQL".to_owned());
+    }
+    let longest = config.longest().as_secs();
+    Ok(format!("judge: {url}: {}; a verdict within {longest} s", steps.join("; ")))
 }
 
 fn complain(words: std::fmt::Arguments<'_>) {

@@ -1,12 +1,11 @@
 //! What was found, in words, as JSON and as one page.
 
 use crate::adapter::MISFIT;
-use crate::history::{Counts, History, Meaning, Phase, Request, name_of};
+use crate::history::{Counts, History, Meaning, Phase, Request, Row, name_of};
 use crate::verdict::{self, Finding};
 use minijinja::Environment;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::fmt::Write;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -146,44 +145,36 @@ impl Report {
 
     /// For a terminal; its last line is the verdict.
     pub fn table(&self) -> String {
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_table(&mut out);
-        out
-    }
-
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
         let Latency { p50, p99, max, .. } = self.latency_ms;
-        writeln!(out, "server    {}", self.server)?;
-        writeln!(out, "stock     {} units, {} buyers", self.stock, self.buyers)?;
-        writeln!(
-            out,
-            "requests  {}, the storm in {:.2} s ({:.0}/s), p50 {p50:.1} ms, p99 {p99:.1} ms, \
-             slowest {max:.1} ms",
-            self.requests, self.seconds, self.rate_per_s
-        )?;
-        writeln!(out, "answers   {}", in_words(&self.answers))?;
+        let mut lines = vec![
+            format!("server    {}", self.server),
+            format!("stock     {} units, {} buyers", self.stock, self.buyers),
+            format!(
+                "requests  {}, the storm in {:.2} s ({:.0}/s), p50 {p50:.1} ms, p99 {p99:.1} ms, \
+                 slowest {max:.1} ms",
+                self.requests, self.seconds, self.rate_per_s
+            ),
+            format!("answers   {}", in_words(&self.answers)),
+        ];
         if let Some(stored) = self.stored {
             let remaining = self.remaining.map(|units| format!(", {units} units remaining"));
-            writeln!(out, "stored    {stored} orders{}", remaining.unwrap_or_default())?;
+            lines.push(format!("stored    {stored} orders{}", remaining.unwrap_or_default()));
         }
         for finding in &self.findings {
-            writeln!(out, "\n{}: {}", name_of(finding.kind), finding.what)?;
-            for request in finding.requests.iter().take(MOST_LINES) {
-                writeln!(out, "  {}", plain(&line_of(request)))?;
-            }
-            for row in finding.rows.iter().take(MOST_LINES) {
-                let line = format!("  stored: order {} of {}", row.order_id, row.user);
-                writeln!(out, "{}", plain(&line))?;
-            }
+            lines.push(String::new());
+            lines.push(format!("{}: {}", name_of(finding.kind), finding.what));
+            lines.extend(finding.requests.iter().take(MOST_LINES).map(line_of));
+            let row = |row: &Row| format!("  stored: order {} of {}", row.order_id, row.user);
+            lines.extend(finding.rows.iter().take(MOST_LINES).map(row));
             if finding.requests.len().max(finding.rows.len()) > MOST_LINES {
-                writeln!(out, "  … more with --json or --report")?;
+                lines.push("  … more with --json or --report".to_owned());
             }
         }
-        writeln!(out)?;
-        self.notes.iter().try_for_each(|note| writeln!(out, "note: {}", plain(note)))?;
-        self.doubts.iter().try_for_each(|doubt| writeln!(out, "doubt: {}", plain(doubt)))?;
-        writeln!(out, "verdict: {}", plain(&self.verdict_in_words()))
+        lines.push(String::new());
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        lines.extend(self.doubts.iter().map(|doubt| format!("doubt: {doubt}")));
+        lines.push(format!("verdict: {}", self.verdict_in_words()));
+        lines.iter().map(|line| plain(line) + "\n").collect()
     }
 
     pub fn verdict_in_words(&self) -> String {
@@ -203,11 +194,17 @@ impl Report {
         let mut environment = Environment::new();
         environment.add_template("report.html", include_str!("../templates/report.html"))?;
         let findings: Vec<Value> = self.findings.iter().map(drawn).collect();
+        // The time line is that of the first violation that requests show.
+        let starts = self.findings.iter().enumerate().filter_map(|(index, finding)| {
+            Some((finding.requests.iter().map(|request| request.start_us).min()?, index))
+        });
+        let with_time_line = starts.min().map(|(_, index)| index);
         environment.get_template("report.html")?.render(minijinja::value::Serde(json!({
             "report": self,
             "answers": in_words(&self.answers),
             "verdict": self.verdict_in_words(),
             "findings": findings,
+            "with_time_line": with_time_line,
         })))
     }
 }
@@ -246,7 +243,7 @@ fn line_of(request: &Request) -> String {
         Phase::LastCall => ", asked last and alone",
     };
     format!(
-        "{:>9.2} ms to {:>9.2} ms  {:>7}  {}  (key {}{phase})",
+        "  {:>9.2} ms to {:>9.2} ms  {:>7}  {}  (key {}{phase})",
         request.start_us as f64 / 1e3,
         request.end_us as f64 / 1e3,
         request.user,

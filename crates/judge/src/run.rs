@@ -12,6 +12,7 @@ use crate::server::{Probe, Server, capture};
 use crate::stored::Sql;
 use crate::storm::{Ask, Buyer, Storm, Wave};
 use crate::template::{Variables, scalar};
+use crate::verdict;
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -80,7 +81,10 @@ async fn judged(config: Config, progress: Progress) -> Result<(Report, History),
     let (history, mut doubts) = closing.close().await;
     if asked < planned {
         let limit = config.time_limit.as_secs_f64();
-        doubts.notes.push(format!("after {limit} s only {asked} of {planned} had been asked"));
+        let why = format!("after {limit} s only {asked} of {planned} requests had been begun");
+        // Those who were not asked could have bought them.
+        let is_sold_out = verdict::left(&history) == 0;
+        if is_sold_out { &mut doubts.notes } else { &mut doubts.reasons }.push(why);
     }
     Ok((Report::of(&history, doubts), history))
 }
@@ -107,8 +111,8 @@ async fn prepare(
             for number in (worker..all).step_by(workers) {
                 let mut own: Variables = named(number);
                 for (index, call) in adapter.buyer.iter().enumerate() {
-                    let found = capture(&mut client, call, &[&variables, &own]).await;
-                    let found = found.map_err(|why| format!("buyer[{index}]: {why}"))?;
+                    let (scope, member) = ([&variables, &own], format!("buyer[{index}]"));
+                    let found = capture(&mut client, call, &scope, &member).await?;
                     own.extend(found);
                 }
                 let name = own.get("user").and_then(scalar).unwrap_or_default();
@@ -138,6 +142,10 @@ fn is_chosen(number: usize, share: f64, salt: f64) -> bool {
     (number as f64 * 0.618_033_988_749_895 + salt).fract() < share
 }
 
+pub(crate) fn clicks_twice(number: usize, config: &Config) -> bool {
+    is_chosen(number, config.duplicates, 0.0)
+}
+
 /// Second clicks stand beside the first ones, so that they are under way together.
 fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
     let run = std::process::id() ^ crate::storm::moment();
@@ -150,7 +158,7 @@ fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
             phase: Phase::Storm,
         };
         asks.push(ask(0));
-        if is_chosen(number, config.duplicates, 0.0) {
+        if clicks_twice(number, config) {
             asks.push(ask(twice % 2));
             twice += 1;
         }

@@ -4,8 +4,8 @@ use crate::adapter::{Adapter, Call};
 use crate::client::{Client, Outgoing};
 use crate::faults;
 use crate::history::Stored;
-use crate::stored::{self, Sql, answered};
-use crate::template::{Scope, Variables, scalar};
+use crate::stored::{self, Sql, answered, misfit};
+use crate::template::{Scope, Variables};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -14,6 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// For all that is stored.
 pub const READING: Duration = Duration::from_secs(30);
+/// For a server to answer, and to be as the setup makes it.
+const STARTING: Duration = Duration::from_secs(5);
 /// For a sign that the server is there.
 const LOOKING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,9 +30,15 @@ pub struct Server {
 
 impl Server {
     pub async fn set_up(&mut self) -> Result<(), String> {
+        // It may have been started a moment ago.
+        let deadline = Instant::now() + STARTING;
+        while !self.client.connect().await && Instant::now() < deadline {
+            sleep(PAUSE).await;
+        }
         for (index, call) in self.adapter.clone().setup.iter().enumerate() {
-            let found = capture(&mut self.client, call, &[&self.variables]).await;
-            self.variables.extend(found.map_err(|why| format!("setup[{index}]: {why}"))?);
+            let member = format!("setup[{index}]");
+            let found = capture(&mut self.client, call, &[&self.variables], &member).await?;
+            self.variables.extend(found);
         }
         Ok(())
     }
@@ -44,7 +52,7 @@ impl Server {
 
     /// What was there before would be taken for something that this storm has done.
     pub async fn starts_empty(&mut self, stock: usize) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + STARTING;
         loop {
             let why = match self.stored().await {
                 Err(why) => why,
@@ -112,19 +120,22 @@ impl Probe {
     }
 }
 
-/// One call of a setup; answers the variables that it found.
+/// This call of a setup; answers the variables that it found.
 pub async fn capture(
     client: &mut Client,
     call: &Call,
     scope: &[&Variables],
+    member: &str,
 ) -> Result<Variables, String> {
     let request = client.target().request(call, Scope(scope))?;
-    let what = format!("{} {}", call.method, request.uri());
+    let what = format!("{member}: {} {}", call.method, request.uri());
     let reply = answered(client.send(request, false).await, &what)?;
     let captured = call.capture.iter().map(|(name, at)| {
-        let value = reply.body.pointer(at).filter(|value| scalar(value).is_some());
-        let value = value.ok_or_else(|| format!("{what}: its answer has nothing at {at:?}"))?;
-        Ok((name.clone(), value.clone()))
+        let nothing = || {
+            let why = format!("{} {}: nothing at {at:?}: {}", call.method, call.path, reply.body);
+            misfit(&format!("{member}.capture.{name}"), &why)
+        };
+        Ok((name.clone(), reply.at(at).ok_or_else(nothing)?))
     });
     captured.collect()
 }

@@ -3,7 +3,7 @@
 use crate::adapter::{Adapter, Listing, Remaining};
 use crate::client::{Client, Reply};
 use crate::history::{Row, Stored};
-use crate::template::{Scope, Variables, scalar};
+use crate::template::{Scope, Variables, scalar, short};
 use serde_json::Value;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
@@ -39,18 +39,20 @@ impl Sql {
         Ok(Self { options, query })
     }
 
-    async fn rows(&self) -> Result<Vec<Row>, sqlx::Error> {
-        let mut database = self.options.clone().disable_statement_logging().connect().await?;
+    async fn rows(&self) -> Result<Vec<Row>, String> {
+        let failed = |error: sqlx::Error| format!("--orders-sql: {error}");
+        let opened = self.options.clone().disable_statement_logging().connect().await;
+        let mut database = opened.map_err(failed)?;
         let query = sqlx::query_as::<_, (Option<String>, Option<String>)>(AssertSqlSafe(
             self.query.clone(),
         ));
         let rows = query.fetch_all(&mut database).await;
         let _ = database.close().await;
-        let row = |(id, user): (Option<String>, Option<String>)| Row {
-            order_id: id.unwrap_or_default(),
-            user: user.unwrap_or_default(),
+        let row = |(id, user): (Option<String>, Option<String>)| {
+            let row = id.zip(user).map(|(order_id, user)| Row { order_id, user });
+            row.ok_or_else(|| "--orders-sql: an order id or a buyer is NULL".to_owned())
         };
-        Ok(rows?.into_iter().map(row).collect())
+        rows.map_err(failed)?.into_iter().map(row).collect()
     }
 }
 
@@ -62,7 +64,7 @@ pub async fn read(
     variables: &Variables,
 ) -> Result<Stored, String> {
     let mut orders = match (sql, &adapter.orders) {
-        (Some(sql), _) => sql.rows().await.map_err(|error| format!("the database: {error}"))?,
+        (Some(sql), _) => sql.rows().await?,
         (None, Some(listing)) => listed(client, listing, variables).await?,
         (None, None) => return Err("adapter: orders: missing, and no --orders-sql".to_owned()),
     };
@@ -86,14 +88,17 @@ async fn listed(
     for _ in 0..MOST_PAGES {
         let scope = Scope(&[variables, &last]);
         let request = client.target().request_to(call, &path, scope)?;
-        let reply = answered(client.read_all(request).await, &path)?;
+        let reply = answered(client.read_all(request).await, &path);
+        let reply = reply.map_err(|why| misfit("orders.request", &why))?;
         let rows = reply.body.pointer(&listing.rows).and_then(Value::as_array);
-        let rows = rows.ok_or_else(|| format!("{path}: no list at {:?}", listing.rows))?;
+        let no_list = || misfit("orders.rows", &format!("{path}: no list at {:?}", listing.rows));
+        let rows = rows.ok_or_else(no_list)?;
         let page: Vec<Row> = rows
             .iter()
             .filter_map(|row| row_of(listing, row).transpose())
             .collect::<Result<_, _>>()?;
-        if let Some(Row { order_id, .. }) = page.iter().find(|row| seen.contains(*row)) {
+        // A row that comes again later is stored twice.
+        if let Some(Row { order_id, .. }) = page.first().filter(|row| seen.contains(*row)) {
             return Err(format!(
                 "next_page repeats order {order_id}: it must begin after {{last}}"
             ));
@@ -118,11 +123,13 @@ fn row_of(listing: &Listing, row: &Value) -> Result<Option<Row>, String> {
     if is_skipped {
         return Ok(None);
     }
-    let member = |at: &str| {
-        let value = row.pointer(at).and_then(scalar);
-        value.ok_or_else(|| format!("{}: a row has nothing at {at:?}: {row}", listing.request.path))
+    let member = |name: &str, at: &str| {
+        let path = &listing.request.path;
+        let nothing = || misfit(name, &format!("{path}: a row has nothing at {at:?}: {row}"));
+        row.pointer(at).and_then(scalar).ok_or_else(nothing)
     };
-    Ok(Some(Row { order_id: member(&listing.order_id)?, user: member(&listing.user)? }))
+    let order_id = member("orders.order_id", &listing.order_id)?;
+    Ok(Some(Row { order_id, user: member("orders.user", &listing.user)? }))
 }
 
 async fn remains(
@@ -136,10 +143,16 @@ async fn remains(
     if remaining.optional && reply.as_ref().is_ok_and(|reply| reply.status == 404) {
         return Ok(None);
     }
-    let reply = answered(reply, path)?;
+    let reply = answered(reply, path).map_err(|why| misfit("remaining.request", &why))?;
     let value = reply.body.pointer(&remaining.at);
     let number = value.and_then(|value| scalar(value)?.trim().parse().ok());
-    number.map(Some).ok_or_else(|| format!("{path}: no whole number at {:?}", remaining.at))
+    let none = || format!("{path}: no whole number at {:?}: {}", remaining.at, reply.body);
+    number.map(Some).ok_or_else(|| misfit("remaining.at", &none()))
+}
+
+/// The member of the adapter that does not fit the server.
+pub fn misfit(member: &str, why: &str) -> String {
+    short(&format!("adapter: {member}: {why}"))
 }
 
 /// A reply of 2xx.
@@ -150,11 +163,8 @@ pub fn answered(
     match reply {
         Ok(reply) if reply.is_success() => Ok(reply),
         Ok(reply) => {
-            let mut body = scalar(&reply.body).unwrap_or_else(|| reply.body.to_string());
-            if let Some((end, _)) = body.char_indices().nth(200) {
-                body.truncate(end);
-            }
-            Err(format!("{what} answered {} {body}", reply.status))
+            let body = scalar(&reply.body).unwrap_or_else(|| reply.body.to_string());
+            Err(short(&format!("{what} answered {} {body}", reply.status)))
         }
         Err(error) => Err(format!("{what}: {}", error.why())),
     }

@@ -154,7 +154,7 @@ impl Storm {
         let mut retry_after = None;
         match answer {
             Ok(reply) => {
-                retry_after = reply.retry_after;
+                retry_after = reply.retry_after();
                 request.status = Some(reply.status);
                 (request.means, request.order_id, request.error) =
                     self.adapter.order.meaning(reply.status, &reply.body);

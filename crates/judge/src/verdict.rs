@@ -186,10 +186,10 @@ impl<'a> View<'a> {
         let (user, id) = told.iter().find(is_other)?;
         let others = told.iter().filter(is_other).count();
         let stored = &self.rows_of(user).first()?.order_id;
+        let others_in_words = format!("{others} of {} ids are not those of", told.len());
         let why = format!(
-            "order.answers[…].order_id and orders.order_id: {others} of {} ids are not those of \
-             the buyers' stored orders; {user} was told {id}, stored as {stored}",
-            told.len()
+            "order.answers[…].order_id and orders.order_id: {others_in_words} the buyers' stored \
+             orders; {user} was told {id}, stored as {stored}"
         );
         (others * 2 > told.len()).then_some((Misfit::Ids, why))
     }

@@ -4,8 +4,10 @@ use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, serve, storm_on};
 use crate::support::locked;
 use axum::Router;
 use axum::extract::{Path, Query, State};
-use axum::response::Json;
+use axum::http::HeaderMap;
+use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post, put};
+use futures_util::future::join_all;
 use judge::adapter::Adapter;
 use judge::history::Meaning;
 use serde_json::{Value, json};
@@ -36,6 +38,12 @@ fn a_bad_adapter_is_told_which_member_is_wrong() {
     bad("\"/reset\"", "\"reset\"", "setup[0].path", "does not begin with /");
     bad("\"POST\"", "\"PO ST\"", "setup[0].method", "is no method");
     bad("Idempotency-Key", "Idempotency Key", "order.request.headers.Idempotency Key", "header");
+    bad(
+        "Idempotency-Key",
+        "Content-Length",
+        "order.request.headers.Content-Length",
+        "by the judge",
+    );
     bad("\"/remaining\"", "\"remaining\"", "remaining.at", "no JSON pointer");
     bad("\"about\"", "\"per_user\": 0, \"about\"", "per_user", "at least 1");
     let unset = CONTRACT.replacen("{key}", "{env:NOBODY_SETS_THIS}", 1);
@@ -54,10 +62,18 @@ struct Vouchers {
     sells_twice: bool,
     /// Refuses with a unit left.
     leaks: bool,
+    /// Stores the first order a second time.
+    stores_twice: bool,
     /// Readings of the list, each of which has another order.
     readings: usize,
     /// A page begins with the last row of the page before.
     repeats: bool,
+}
+
+impl Vouchers {
+    fn sold(&self) -> usize {
+        self.grabbed.iter().filter(|row| row["state"] == "held").count()
+    }
 }
 
 type Shared = State<Arc<Mutex<Vouchers>>>;
@@ -68,19 +84,30 @@ async fn open(State(shop): Shared, Query(words): Words) -> Json<Value> {
     Json(json!({"voucher": {"no": 7}}))
 }
 
-async fn login(State(shop): Shared, form: String) -> Json<Value> {
-    assert!(form.starts_with("login=u"), "{form}");
+async fn login(State(shop): Shared, headers: HeaderMap, form: String) -> impl IntoResponse {
+    let hosts: Vec<_> = headers.get_all("host").iter().collect();
+    assert!(form.starts_with("login=u") && hosts == ["vouchers.example"], "{form} {hosts:?}");
     let mut shop = locked(&shop);
     let id = 1_000 + shop.accounts.len() as u64;
     shop.accounts.push(id);
-    Json(json!({"account": {"id": id, "session": format!("s/{id}?"), "kind": "person"}}))
+    let cookies = [format!("account={id}; Path=/; HttpOnly"), "theme=dark".to_owned()];
+    let cookies = AppendHeaders(cookies.map(|cookie| ("set-cookie", cookie)));
+    let body =
+        Json(json!({"account": {"id": id, "session": format!("s/{id}?"), "kind": "person"}}));
+    (cookies, body)
 }
 
-async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> Json<Value> {
+async fn grab(
+    State(shop): Shared,
+    Path(no): Path<u64>,
+    Query(words): Words,
+    headers: HeaderMap,
+) -> Json<Value> {
     let session = words["session"].trim_matches(['s', '/', '?']);
     let (mut shop, id) = (locked(&shop), session.parse::<u64>().expect("a session"));
     assert!(no == 7 && shop.accounts.contains(&id), "{words:?}");
-    let sold = shop.grabbed.iter().filter(|row| row["state"] == "held").count();
+    assert_eq!(headers["cookie"], format!("account={id}; theme=dark"));
+    let sold = shop.sold();
     let has_one = shop.grabbed.iter().any(|row| row["holder"]["id"] == id);
     let code = match (has_one && !shop.sells_twice, sold + usize::from(shop.leaks) < shop.cap) {
         (true, _) => 6,
@@ -92,6 +119,10 @@ async fn grab(State(shop): Shared, Path(no): Path<u64>, Query(words): Words) -> 
         shop.grabbed.push(json!({"no": no, "holder": {"id": id}, "state": "held"}));
         let state = if id % 2 == 0 { "void" } else { "torn" };
         shop.grabbed.push(json!({"no": no + 1, "holder": {"id": id}, "state": state}));
+        if shop.stores_twice && sold == 4 {
+            let first = shop.grabbed[0].clone();
+            shop.grabbed.push(first);
+        }
     }
     Json(json!({"code": code, "data": {"no": no}}))
 }
@@ -103,19 +134,22 @@ async fn export(State(shop): Shared, Query(words): Words) -> Json<Value> {
     shop.readings += 1;
     let mut page: Vec<Value> = shop.grabbed.iter().skip(behind).take(7).cloned().collect();
     // The last row is the last, whatever the order of the others.
-    let others = page.len().saturating_sub(1);
+    let others = if shop.stores_twice { 0 } else { page.len().saturating_sub(1) };
     page[..others].rotate_left(shop.readings % others.max(1));
     Json(page.into())
 }
 
 async fn left(State(shop): Shared) -> String {
     let shop = locked(&shop);
-    format!("{}\n", shop.cap - shop.grabbed.len() / 2)
+    format!("{}\n", shop.cap - shop.sold())
 }
 
 /// The verdict in words, or why there is none.
 async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
-    let is_wrong = shop.repeats || shop.sells_twice || shop.leaks;
+    let is_wrong = shop.repeats || shop.sells_twice || shop.leaks || shop.stores_twice;
+    // A virtual host.
+    let adapter =
+        adapter.replace("\"Content-Type\"", "\"Host\": \"vouchers.example\", \"Content-Type\"");
     let routes = Router::new()
         .route("/api/vouchers/spring", put(open))
         .route("/api/login", post(login))
@@ -129,7 +163,7 @@ async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
     let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
     let mut config = storm_on(url);
     config.settle = if is_wrong { Some(Duration::from_millis(300)) } else { config.settle };
-    config.adapter = Some(Adapter::parse(adapter).expect("an adapter"));
+    config.adapter = Some(Adapter::parse(&adapter).expect("an adapter"));
     let judged = judge::run(config, Arc::new(|_| ())).await;
     server.shutdown_background();
     let (report, _) = judged.map_err(|error| error.to_string())?;
@@ -145,6 +179,8 @@ async fn a_server_of_other_shapes_is_judged_through_its_adapter() {
     assert_eq!(wrong.as_deref(), Ok("BROKEN (sold_twice, key_answered_differently)"));
     let leaks = judged(Vouchers { leaks: true, ..Vouchers::default() }, VOUCHERS).await;
     assert_eq!(leaks.as_deref(), Ok("BROKEN (undersold, false_sold_out)"));
+    let twice = judged(Vouchers { stores_twice: true, ..Vouchers::default() }, VOUCHERS).await;
+    assert_eq!(twice.as_deref(), Ok("BROKEN (order_id_twice)"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,6 +202,9 @@ async fn an_adapter_that_reads_wrongly_accuses_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adapter_that_does_not_fit_is_told_where() {
     let (id, row_id) = ("/order/answers/0/order_id", "/orders/order_id");
+    let body = json!({"stock": "{stock}"});
+    let sale =
+        json!({"method": "POST", "path": "/reset", "body": body, "capture": {"sale": "/id"}});
     let cases = [
         (json!({id: "/id"}), "order.answers[0].order_id: nothing at \"/id\" in "),
         (json!({"/order/answers/0/status": 200}), "orders are stored, and no answer means sold"),
@@ -173,23 +212,42 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
         (json!({row_id: "/row"}), "order.answers[…].order_id and orders.order_id"),
         (json!({"/orders/user": "/shop"}), "orders.user names nobody who asked"),
         (json!({"/orders/user": "/shop", row_id: "/row"}), "orders.user and orders.order_id"),
+        (json!({"/orders/rows": "/rows"}), "adapter: orders.rows: /orders: no list at \"/rows\""),
+        (
+            json!({row_id: "/id"}),
+            "adapter: orders.order_id: /orders: a row has nothing at \"/id\": {",
+        ),
+        (json!({"/orders/user": "/who"}), "adapter: orders.user: /orders: a row has nothing at "),
+        (json!({"/orders/request/path": "/list"}), "adapter: orders.request: /list answered 404"),
+        (json!({"/remaining/at": "/left"}), "adapter: remaining.at: /stock: no whole number at "),
+        (
+            json!({"/setup/0": sale}),
+            "adapter: setup[0].capture.sale: POST /reset: nothing at \"/id\"",
+        ),
     ];
-    for (changes, why) in cases {
-        let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
-        for (at, to) in changes.as_object().expect("members") {
-            *adapter.pointer_mut(at).expect("a member") = to.clone();
-        }
-        let adapter = adapter.to_string();
-        let adapter = Adapter::parse(&adapter).expect("an adapter");
-        let change = |config: &mut judge::Config| {
-            config.adapter = Some(adapter);
-            config.settle = Some(Duration::from_millis(300));
-        };
-        let judged = BuggySale::start(Manner::Right).judged(change).await;
-        let said = judged.expect("a verdict").0.verdict_in_words();
-        assert!(said.starts_with("undecided ("), "{changes}: {said}");
-        assert!(said.contains(why), "{changes}: {said}");
-    }
+    // In boxes, because there are many.
+    let judge = |(changes, why): (Value, &'static str)| {
+        Box::pin(async move {
+            let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
+            for (at, to) in changes.as_object().expect("members") {
+                *adapter.pointer_mut(at).expect("a member") = to.clone();
+            }
+            let adapter = adapter.to_string();
+            let adapter = Adapter::parse(&adapter).expect("an adapter");
+            let change = |config: &mut judge::Config| {
+                config.adapter = Some(adapter);
+                config.settle = Some(Duration::from_millis(300));
+            };
+            let judged = BuggySale::start(Manner::Right).judged(change).await;
+            let said = match judged {
+                Ok((report, _)) => report.verdict_in_words(),
+                Err(error) => format!("undecided ({error})"),
+            };
+            assert!(said.starts_with("undecided (") && said.contains(why), "{changes}: {said}");
+        })
+    };
+    let judged = cases.map(judge);
+    join_all(judged).await;
 }
 
 #[test]

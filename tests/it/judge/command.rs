@@ -19,6 +19,11 @@ async fn the_exit_code_is_the_verdict() {
     assert!(ended.stdout.ends_with("\nverdict: held\n"), "{ended:?}");
     assert!(ended.stderr.contains("POST /reset; then 50 buyers ask for 20 units"), "{ended:?}");
 
+    for words in [" of them twice, 100 requests at a time, for at most 60 s", "again up to 5 times"]
+    {
+        assert!(ended.stderr.contains(words), "{ended:?}");
+    }
+
     let wrong = BuggySale::start(Manner::Oversells);
     let [page, file] = ["report.html", "history.jsonl"].map(|name| home.0.join(name));
     let small = SMALL.replace("--settle 30", "--settle 1");
@@ -36,6 +41,14 @@ async fn the_exit_code_is_the_verdict() {
     let again = home.run(&format!("judge --history {}", file.display())).await;
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stdout.ends_with("\nverdict: BROKEN (oversold)\n"), "{again:?}");
+    // The verdict is said, though there is no room for its page.
+    let full = home.run(&format!("judge --history {} --report /dev/full", file.display())).await;
+    assert_eq!(full.code, Some(2), "{full:?}");
+    assert!(full.stdout.ends_with("\nverdict: BROKEN (oversold)\n"), "{full:?}");
+    assert!(full.stderr.contains("not written: /dev/full: "), "{full:?}");
+    let stock = home.run(&format!("judge --history {} --stock 7", file.display())).await;
+    let is_refused = stock.code == Some(2) && stock.stderr.contains("cannot be used with");
+    assert!(is_refused, "{stock:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,5 +108,7 @@ async fn this_program_holds_before_its_own_judge() {
     let url = &settings_of(servers, &database, "judged:")[0].1;
     let query = "SELECT id, user_id FROM orders WHERE sale_id = (SELECT max(id) FROM sales)";
     judge(&["--orders-sql", &format!("{url} {query}")]).await.assert_done();
+    let refused = judge(&["--orders-sql", &format!("{url} SELECT 1, NULL")]).await;
+    refused.assert_refused(&["--orders-sql: an order id or a buyer is NULL"]);
     program.terminate().await;
 }

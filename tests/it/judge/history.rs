@@ -4,6 +4,7 @@ use crate::support::buggy_sale::{BuggySale, Manner, kinds};
 use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
 use judge::verdict::Kind::{self, *};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
@@ -124,11 +125,72 @@ fn the_refusal_that_proves_it_is_shown_however_often_its_buyer_was_put_off() {
 }
 
 #[test]
+fn requests_and_rows_of_a_finding_belong_together() {
+    let (mut requests, mut rows) = (Vec::new(), String::new());
+    for number in 0..30 {
+        // By name u10 comes before u2.
+        let (start, end) = (number * 10, number * 10 + 5);
+        requests.push(format!("u{number} k{number} {start}..{end} sold o{number}"));
+        requests.push(format!("u{number} l{number} {start}..{end} sold p{number}"));
+        rows += &format!("o{number}:u{number} p{number}:u{number} ");
+    }
+    let report = Report::on(&history(60, &requests.join("; "), &rows, None));
+    let twice = &report.findings[0];
+    let first: Vec<String> =
+        (0..10).flat_map(|user| [format!("u{user}"), format!("u{user}")]).collect();
+    let asked = twice.requests.iter().map(|request| request.user.clone());
+    assert_eq!((twice.kind, asked.collect::<Vec<_>>()), (SoldTwice, first.clone()));
+    let mut stored: Vec<_> = twice.rows.iter().map(|row| row.user.clone()).collect();
+    stored.sort_unstable();
+    assert_eq!(stored, first);
+}
+
+#[test]
+fn the_time_line_is_that_of_the_first_finding_with_requests() {
+    let requests = "a k 5..9 sold o1; a k 10..12 sold_out -";
+    let report = Report::on(&history(2, requests, "o1:a o2:z", Some(1)));
+    assert_eq!(kinds(&report), [StoredNotAcknowledged, KeyAnsweredDifferently, WrongRemaining]);
+    assert!(report.findings[0].requests.is_empty() && report.findings[2].rows.len() == 2);
+    let page = report.html().expect("a page");
+    assert!(
+        page.find("<svg").expect("a time line") > page.find("key answered").expect("its finding")
+    );
+}
+
+/// docs/judge.md names every member of the report, and no other.
+#[test]
+fn the_report_is_documented() {
+    let report = Report::on(&history(1, "a k 0..9 sold o1; b l 1..2 sold o2", "o1:a", None));
+    let report = serde_json::to_value(report).expect("JSON");
+    let under = |name: &str, value: &serde_json::Value| {
+        let members = value.as_object().expect("members").keys();
+        members.map(|member| format!("{name}{member}")).collect::<BTreeSet<_>>()
+    };
+    let mut members = under("", &report);
+    for (name, inner) in
+        [("findings", &report["findings"][0]), ("latency_ms", &report["latency_ms"])]
+    {
+        assert!(members.remove(name), "{name}");
+        let dot = if name == "findings" { "[]." } else { "." };
+        members.append(&mut under(&format!("{name}{dot}"), inner));
+    }
+    let page = include_str!("../../../docs/judge.md");
+    let (_, section) = page.split_once("\n## The report as JSON\n").expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("a section behind it");
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
+    let named = cells.flat_map(|(cell, _)| cell.split(", "));
+    let named: BTreeSet<String> = named.map(|name| name.replace('`', "")).collect();
+    assert_eq!(named, members);
+}
+
+#[test]
 fn what_a_server_says_does_not_steer_a_terminal() {
     let mut history = history(1, "a k 0..9 sold o1; b l 1..2 sold o2", "o1:a o2:b", None);
     history.requests[0].order_id = Some("\u{1b}[2Jo1\nverdict: held".to_owned());
+    history.run.server = "\u{1b}[2J".to_owned();
     let table = Report::on(&history).table();
     assert!(table.contains("sold \\u{1b}[2Jo1\\nverdict: held"), "{table}");
+    assert!(!table.contains('\u{1b}'), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,6 +114,18 @@ cases! { holds:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_that_hardly_took_place_proves_nothing() {
+    let change = |config: &mut judge::Config| {
+        config.concurrency = 1;
+        config.time_limit = Duration::from_millis(200);
+        config.settle = Some(Duration::from_millis(300));
+    };
+    let judged = BuggySale::start(Manner::Slow).judged(change).await;
+    let said = judged.expect("a verdict").0.verdict_in_words();
+    assert!(said.starts_with("undecided (") && said.contains("had been begun"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_are_served_too() {
     let judged = BuggySale::start(Right).judged(|config| config.slow_client = 0.5).await;
     assert_eq!(judged.expect("a verdict").0.verdict_in_words(), "held");
