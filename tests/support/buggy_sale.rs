@@ -209,7 +209,7 @@ impl Shop {
         }
         let more = if self.manner == Manner::Oversells { 3 } else { 0 };
         if sale.taken >= sale.stock + more {
-            return self.refuse(sale, user);
+            return self.refuse(&mut sale, user);
         }
         sale.taken += 1;
         if has_one || sale.taken > sale.stock {
