@@ -32,7 +32,7 @@ pub struct Metrics {
     pub unavailable: Counter,
     /// Buyers in one call of the script.
     pub batch_size: Histogram,
-    /// From the call of the script to its answer.
+    /// One batch, from leaving the queue to its replies.
     pub admission_seconds: Histogram,
     /// Batches that the channel to the writer had no room for.
     pub not_handed_off: Counter,

@@ -10,7 +10,7 @@
 //! ├─ order written
 //! └─ write orders ──links──▶ the other traced requests in it
 //!    ├─ postgres transaction
-//!    └─ redis ack.lua
+//!    └─ redis ack
 //! ```
 //!
 //! A batch belongs to its first traced request and is linked with the others. The log knows nothing

@@ -138,7 +138,7 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     // Into Postgres, and out of the log.
     let write = below(&spans, request, "write orders");
     is_inside(below(&spans, write, "postgres transaction"), write);
-    is_inside(below(&spans, write, "redis ack.lua"), write);
+    is_inside(below(&spans, write, "redis ack"), write);
     assert!(write.start_time_unix_nano >= script.end_time_unix_nano);
 }
 

@@ -44,7 +44,7 @@ pub trait Consumer: 'static {
 pub struct TaskQueue {
     queue: String,
     in_hand: String,
-    /// What this incarnation of the node is called.
+    /// The name of this node, new with each start.
     name: String,
     waiting: DashMap<String, oneshot::Sender<String>>,
     /// The consumer's session: it is kept as long as the node lives, so no arena may share it.
