@@ -4,8 +4,9 @@
 FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
 
-# Dependencies first, with stand-ins for our own sources: this layer, by far the slowest, is rebuilt only when the
-# manifest or the lock file changes. Every target that the manifest names needs a stand-in.
+# Dependencies first, with stand-ins for our own sources: this layer, by far the slowest, is rebuilt
+# only when the manifest or the lock file changes. Every target that the manifest names needs a
+# stand-in.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/embedded/Cargo.toml crates/embedded/
 COPY crates/judge/Cargo.toml crates/judge/
@@ -19,7 +20,8 @@ RUN for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; d
     && for file in src/main.rs tests/it/main.rs tests/proof/main.rs tests/model/main.rs tests/chaos/main.rs benches/bench/main.rs benches/instructions/main.rs; do echo 'fn main() {}' > "$file"; done \
     && cargo build --release --locked
 
-# Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time of a file.
+# Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time
+# of a file.
 COPY build.rs ./
 # Without npm in this image the live wall has no charts, only tables.
 COPY scripts/charts.sh scripts/charts.sh
@@ -31,8 +33,8 @@ RUN touch src/lib.rs src/main.rs crates/*/src/lib.rs \
     && cargo build --release --locked --bin flash-sale
 
 FROM debian:bookworm-20260824-slim
-# Nothing is installed here: TLS and its root certificates are inside the program. With DATABASE_URL and REDIS_URL given,
-# it writes no files either, so an account without a home is enough.
+# Nothing is installed here: TLS and its root certificates are inside the program. With DATABASE_URL
+# and REDIS_URL given, it writes no files either, so an account without a home is enough.
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin flash-sale
 COPY --from=build /build/target/release/flash-sale /usr/local/bin/flash-sale
 USER 10001

@@ -4,9 +4,10 @@
 //   k6 run -e SHORT=1 loadtest/breakpoint.js                       in 3 steps of 2 s up to 90
 //   k6 run -e MAX_RATE=20000 -e P99_MS=50 -e TOKENS_FILE=tokens.json loadtest/breakpoint.js
 //
-// Broken means that the p99 of a whole step is over P99_MS, or that k6 could not send as much as the step asks for: it had to
-// drop arrivals, or was late with them. Then the run ends at once. k6's exit code is 99 then, because a threshold was crossed;
-// the verdict says FOUND if that is all, and FAILED if something was wrong. The last step that held is the answer.
+// Broken means that the p99 of a whole step is over P99_MS, or that k6 could not send as much as
+// the step asks for: it had to drop arrivals, or was late with them. Then the run ends at once.
+// k6's exit code is 99 then, because a threshold was crossed; the verdict says FOUND if that is
+// all, and FAILED if something was wrong. The last step that held is the answer.
 
 import exec from 'k6/execution';
 import { Counter, Trend } from 'k6/metrics';
@@ -23,7 +24,8 @@ const STEPS = wholeNumber('STEPS', SHORT ? 3 : 10);
 const STEP_SECONDS = wholeNumber('STEP_SECONDS', SHORT ? 2 : 5);
 const WARM_UP = SHORT ? 1 : 3; // seconds at the first rate, before it counts: connections are made, caches filled
 const MAX_RATE = wholeNumber('MAX_RATE', SHORT ? 90 : 2000, STEPS);
-// CI runs the short form of a debug build on a busy machine: there it only has to work, so the bound is wide.
+// CI runs the short form of a debug build on a busy machine: there it only has to work, so the
+// bound is wide.
 const P99_MS = wholeNumber('P99_MS', SHORT ? 5000 : 100);
 const LEAST_SENT = SHORT ? 0.1 : 0.95; // of what a step asks for
 const VUS = wholeNumber('VUS', Math.min(2000, Math.max(50, MAX_RATE)));
@@ -43,14 +45,16 @@ const stepSent = new Counter('flash_step_sent');
 const ofStep = (step) => `flash_step_ms{step:${step}}`;
 const sentIn = (step) => `flash_step_sent{step:${step}}`;
 
-// k6 judges a threshold over the whole run so far, in which the quiet beginning hides the end. So each step has its own, and
-// is judged no sooner than near its end: of the first ten answers the slowest is the p99.
+// k6 judges a threshold over the whole run so far, in which the quiet beginning hides the end. So
+// each step has its own, and is judged no sooner than near its end: of the first ten answers the
+// slowest is the p99.
 const limit = (threshold, second) => [{ threshold, abortOnFail: true, delayAbortEval: `${second}s` }];
 const endOf = (step) => WARM_UP + (step + 1) * STEP_SECONDS;
 const stepLimits = Object.fromEntries(
   steps.flatMap((step) => [
     [ofStep(step), limit(`p(99)<${P99_MS}`, endOf(step) - 1)],
-    // A k6 that lacks CPU sends late, and calls nothing dropped. Then the percentiles are those of a smaller rate.
+    // A k6 that lacks CPU sends late, and calls nothing dropped. Then the percentiles are those of
+    // a smaller rate.
     [sentIn(step), limit(`count>=${Math.floor(rateOf(step) * STEP_SECONDS * LEAST_SENT)}`, endOf(step) + 1)],
   ]),
 );
@@ -62,7 +66,8 @@ export const options = {
     ...alwaysTrue,
     ...stepLimits,
     dropped_iterations: limit('count==0', 0),
-    // Below zero if it broke: what was under way then was accepted, and k6 did not wait for the answer.
+    // Below zero if it broke: what was under way then was accepted, and k6 did not wait for the
+    // answer.
     flash_accepted_minus_rows: ['count<=0'],
   },
 };
@@ -75,7 +80,8 @@ export function setup() {
 }
 
 export default function ({ buyers, saleId }) {
-  // By the time of the click, not of the answer: a slow answer belongs to the rate that made it slow.
+  // By the time of the click, not of the answer: a slow answer belongs to the rate that made it
+  // slow.
   const step = Math.floor(((Date.now() - exec.scenario.startTime) / 1000 - WARM_UP) / STEP_SECONDS);
   const tags = { step: String(Math.min(step, STEPS - 1)) };
   if (step >= 0) stepSent.add(1, tags);

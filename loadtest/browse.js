@@ -3,12 +3,14 @@
 //   k6 run loadtest/browse.js                        100 people browse for a minute, 5 a second buy
 //   k6 run -e SHORT=1 loadtest/browse.js             20 people, 5 seconds
 //
-// Browsing is a closed model, because people read before they click; buying is an open one, because buyers keep coming.
-// A page follows a sale by server-sent events. k6's core has no client for a stream that does not end (a request would only
-// run into its timeout, without its body), so the lookers poll, which is what a page does where events are cut off. The
-// events of an order do end, with the order; the buyers read those.
+// Browsing is a closed model, because people read before they click; buying is an open one, because
+// buyers keep coming. A page follows a sale by server-sent events. k6's core has no client for a
+// stream that does not end (a request would only run into its timeout, without its body), so the
+// lookers poll, which is what a page does where events are cut off. The events of an order do end,
+// with the order; the buyers read those.
 //
-// The run fails if anybody is ever shown an impossible sale, or if the pages and the audit disagree in the end.
+// The run fails if anybody is ever shown an impossible sale, or if the pages and the audit disagree
+// in the end.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';

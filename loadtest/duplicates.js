@@ -3,9 +3,10 @@
 //   k6 run loadtest/duplicates.js                    50 people, 100 clicks each
 //   k6 run -e SHORT=1 loadtest/duplicates.js         10 people, 40 clicks each
 //
-// Every other person sends an Idempotency-Key, the same with each click, and is answered with the same order each time. The
-// others are told already_ordered and which order that is. There are units for everybody, so only the rule of one each
-// keeps them from a second. The run fails unless everybody has exactly one order and was never told of another.
+// Every other person sends an Idempotency-Key, the same with each click, and is answered with the
+// same order each time. The others are told already_ordered and which order that is. There are
+// units for everybody, so only the rule of one each keeps them from a second. The run fails unless
+// everybody has exactly one order and was never told of another.
 
 import exec from 'k6/execution';
 import { buyer, findBuyers } from './lib/buyers.js';
@@ -47,8 +48,8 @@ export default function ({ buyers, saleId }) {
     const person = Math.floor(exec.scenario.iterationInTest / CLICKS);
     const token = buyer(buyers, person);
     const { order_id } = buy(token, saleId, person % 2 === 0 ? { key: `one-purchase-${person}` } : {});
-    // VUs cannot compare what they were told. But the order can be read only by its owner, and teardown finds that the
-    // owner has one; so this was that one.
+    // VUs cannot compare what they were told. But the order can be read only by its owner, and
+    // teardown finds that the owner has one; so this was that one.
     const order = call('GET', `/api/v1/orders/${order_id}`, { token, name: 'GET /api/v1/orders/{id}' });
     promise(
       order.status === 200 && order.data && order.data.sale_id === saleId,

@@ -1,13 +1,14 @@
-// The storm of `flash-sale judge`, sent by k6 to any server that has an adapter. It judges nothing: it leaves the history of
-// every request and what is stored in a file.
+// The storm of `flash-sale judge`, sent by k6 to any server that has an adapter. It judges nothing:
+// it leaves the history of every request and what is stored in a file.
 //
 //   k6 run loadtest/judge.js                       this program (RATE_LIMIT=off, ADMIN_TOKEN)
 //   k6 run -e ADAPTER=crates/judge/adapters/contract.json -e BASE_URL=http://127.0.0.1:9000 loadtest/judge.js
 //   flash-sale judge --history loadtest/out/judge.jsonl
 //
-// Everything happens in setup(), wave by wave with http.batch, because what setup() returns is the one thing that k6 hands
-// from the script to the summary, and only the summary can write a file. A wave begins when the one before has ended, so
-// "before" in the history is before on the server, too.
+// Everything happens in setup(), wave by wave with http.batch, because what setup() returns is the
+// one thing that k6 hands from the script to the summary, and only the summary can write a file. A
+// wave begins when the one before has ended, so "before" in the history is before on the server,
+// too.
 
 import http from 'k6/http';
 import { sleep } from 'k6';
@@ -68,7 +69,8 @@ export function setup() {
 /** What is stored in the end. */
 function atRest(storm, buyers) {
   let end = settled(storm, buyers);
-  // While units are left, buyers who have none ask again: a few together, and then the last of them alone and at rest.
+  // While units are left, buyers who have none ask again: a few together, and then the last of them
+  // alone and at rest.
   for (let round = 0; round < 20 && missing(storm, end, buyers).length > 0; round += 1) {
     const before = end.orders.length;
     const few = missing(storm, end, buyers).slice(0, 16);

@@ -1,15 +1,18 @@
-// The lab compared: every strategy of selling a stock gets the same storm, through the one endpoint that they share.
+// The lab compared: every strategy of selling a stock gets the same storm, through the one endpoint
+// that they share.
 //
 //   k6 run loadtest/lab.js                           2,000 attempts on 100 units for each strategy
 //   k6 run -e SHORT=1 loadtest/lab.js                80 attempts on 20 units
 //   k6 run -e STRATEGIES=lua-sync,naive -e NODES=3 loadtest/lab.js
 //
-// Some strategies are wrong on purpose, and overselling there is the lesson. So the run fails only if a strategy breaks what
-// it promises (`never`), or if the server counts other sales than k6 was told of. The table has the rest.
+// Some strategies are wrong on purpose, and overselling there is the lesson. So the run fails only
+// if a strategy breaks what it promises (`never`), or if the server counts other sales than k6 was
+// told of. The table has the rest.
 //
-// Everything happens in setup(): which strategies there are is known only at run time, and what setup() returns is the one
-// thing that k6 hands from the script to the summary. The storm is sent with http.batch, one strategy after the other, so
-// that one arena is there at a time and each has the machine to itself.
+// Everything happens in setup(): which strategies there are is known only at run time, and what
+// setup() returns is the one thing that k6 hands from the script to the summary. The storm is sent
+// with http.batch, one strategy after the other, so that one arena is there at a time and each has
+// the machine to itself.
 
 import { countEnding } from './lib/flash.js';
 import { always, alwaysTrue, giveUp, guarded, promise } from './lib/promises.js';
@@ -18,7 +21,8 @@ import { batch, call, serverOrGiveUp } from './lib/requests.js';
 import { BASE_URL, SHORT, wholeNumber } from './lib/settings.js';
 
 const STOCK = wholeNumber('STOCK', SHORT ? 20 : 100);
-// Half as many again as there are units at the least, or a strategy could not show that it sells all and no more.
+// Half as many again as there are units at the least, or a strategy could not show that it sells
+// all and no more.
 const ATTEMPTS = wholeNumber('ATTEMPTS', SHORT ? 80 : 2000, Math.ceil(STOCK * 1.5));
 const CONCURRENCY = wholeNumber('CONCURRENCY', SHORT ? 40 : 100, 2);
 const NODES = wholeNumber('NODES', 1);
@@ -115,7 +119,8 @@ function hold({ id, promise: promised }, verdict, told) {
   }
   promise(verdict.kept_promise !== false, `${id} keeps its promise; the server says: ${verdict.explanation}`);
   const sold = told.sold || 0;
-  // A purchase that failed may have its order all the same: nobody knows until the rows are counted.
+  // A purchase that failed may have its order all the same: nobody knows until the rows are
+  // counted.
   const most = sold + (told.failed || 0);
   promise(
     verdict.sold >= sold && verdict.sold <= most,
@@ -123,7 +128,7 @@ function hold({ id, promise: promised }, verdict, told) {
   );
 }
 
-// --- the table -------------------------------------------------------------------------------------------------------
+// --- the table -----------------------------------------------------------------------------------
 
 const COLUMNS = ['sold', 'oversold', 'undersold', 'duplicates', 'contended', 'failed'];
 

@@ -1,11 +1,13 @@
-// The whole life of a sale: bought, then paid, cancelled or left to expire; what comes back is sold again, until all is paid.
+// The whole life of a sale: bought, then paid, cancelled or left to expire; what comes back is sold
+// again, until all is paid.
 //
 //   k6 run loadtest/life.js                          200 units, 500 people at a time, some minutes at the most
 //   k6 run -e SHORT=1 loadtest/life.js               10 units, 60 people
 //
-// Of ten people who get a unit six pay, two cancel, and two forget to pay. Who finds it sold out stays and tries again. When
-// every unit is paid, the operator ends the sale and everybody goes home. The run fails unless all units are paid in the end,
-// each once, and every order ended as its buyer was told.
+// Of ten people who get a unit six pay, two cancel, and two forget to pay. Who finds it sold out
+// stays and tries again. When every unit is paid, the operator ends the sale and everybody goes
+// home. The run fails unless all units are paid in the end, each once, and every order ended as its
+// buyer was told.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';
@@ -19,7 +21,8 @@ import { serverOrGiveUp, waitFor } from './lib/requests.js';
 import { SHORT, wholeNumber } from './lib/settings.js';
 
 const UNITS = wholeNumber('UNITS', SHORT ? 10 : 200);
-// Six of ten pay, so two people for each unit are enough; more, and there is a crowd to sell the returned ones to.
+// Six of ten pay, so two people for each unit are enough; more, and there is a crowd to sell the
+// returned ones to.
 const PEOPLE = wholeNumber('PEOPLE', SHORT ? 60 : 500, UNITS * 2);
 const PAYMENT_TIMEOUT = wholeNumber('PAYMENT_TIMEOUT', SHORT ? 1 : 5); // seconds
 const TIME_LIMIT = SHORT ? 20 : 300; // seconds until the operator gives up
@@ -29,7 +32,8 @@ const paid = new Counter('flash_paid');
 const cancelled = new Counter('flash_cancelled');
 const expired = new Counter('flash_expired');
 const payTime = new Trend('flash_pay_ms', true);
-// Up with every order that its buyer saw end without a payment, and in the end down by the audit's count.
+// Up with every order that its buyer saw end without a payment, and in the end down by the audit's
+// count.
 const endedDifferently = new Counter('flash_ended_differently');
 
 export const options = {

@@ -1,8 +1,10 @@
-// The whole surface once, by three shoppers and an operator: the quickest answer to "does this server work?".
+// The whole surface once, by three shoppers and an operator: the quickest answer to "does this
+// server work?".
 //
 //   k6 run -e ADMIN_TOKEN=… loadtest/smoke.js
 //
-// It makes sales of its own and closes them again. Every line of `expect` is a promise; one broken promise fails the run.
+// It makes sales of its own and closes them again. Every line of `expect` is a promise; one broken
+// promise fails the run.
 
 import { openSession } from './lib/buyers.js';
 import { act, buy, followOrder, readSale } from './lib/flash.js';

@@ -4,10 +4,11 @@
 //   k6 run -e SHORT=1 loadtest/soak.js               50 a second for 6 seconds
 //   k6 run -e RATE=1000 -e DURATION=8h -e TOKENS_FILE=tokens.json loadtest/soak.js
 //
-// Nobody pays. Every order expires after some seconds, its unit comes back, and when a buyer's turn comes again the unit and
-// the buyer are free; so the sale never ends, and everything is at work: admission, writer, expiry, release. Somebody looks
-// at the audit all the while. The run fails if an invariant is broken at any look, or an order is missing in the end. The
-// verdict puts the first fifth of the run beside the last one: a latency or a backlog that drifts is for you to judge.
+// Nobody pays. Every order expires after some seconds, its unit comes back, and when a buyer's turn
+// comes again the unit and the buyer are free; so the sale never ends, and everything is at work:
+// admission, writer, expiry, release. Somebody looks at the audit all the while. The run fails if
+// an invariant is broken at any look, or an order is missing in the end. The verdict puts the first
+// fifth of the run beside the last one: a latency or a backlog that drifts is for you to judge.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';
@@ -65,7 +66,8 @@ export function audit({ saleId }) {
     const began = Date.now();
     const seen = readAudit(saleId);
     if (promise(seen, 'the audit answers under load')) {
-      // Under load the strict comparisons have to wait, but no invariant may look broken at any moment.
+      // Under load the strict comparisons have to wait, but no invariant may look broken at any
+      // moment.
       promise(seen.ok, `the audit is ok under load; it says: ${seen.problems.join('; ')}`);
       addByFifth(backlogAtFirst, backlogAtLast, seen.backlog);
     }

@@ -4,8 +4,9 @@
 //   k6 run -e SHORT=1 loadtest/spike.js              up to 150 a second, for 30 units
 //   k6 run -e PEAK=5000 -e TOKENS_FILE=tokens.json loadtest/spike.js
 //
-// Who clicks too early is told not_open, waits a moment, each another, and clicks again. The run fails if one order was
-// accepted before opens_at, by the server's own clock, or if not exactly all units are sold.
+// Who clicks too early is told not_open, waits a moment, each another, and clicks again. The run
+// fails if one order was accepted before opens_at, by the server's own clock, or if not exactly all
+// units are sold.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';
@@ -53,7 +54,8 @@ export const options = {
 export function setup() {
   serverOrGiveUp();
   const buyers = findBuyers(PEOPLE);
-  // A whole second: an order admitted in the millisecond before it cannot be rounded to the right side.
+  // A whole second: an order admitted in the millisecond before it cannot be rounded to the right
+  // side.
   const opensAt = Math.ceil(serverNow() / 1000 + LEAD) * 1000;
   const sale = createSale({
     title: 'Spike at opening (k6)',
@@ -71,7 +73,8 @@ export default function ({ buyers, saleId }) {
   if (attempt.code === 'not_open') early.add(1);
   while (attempt.code === 'not_open') {
     turnedAway.add(1);
-    // Without the jitter all who were told the same would come back in the same instant, and be a second, sharper spike.
+    // Without the jitter all who were told the same would come back in the same instant, and be a
+    // second, sharper spike.
     sleep(0.2 + Math.random() * 0.3);
     attempt = buy(token, saleId);
   }

@@ -4,8 +4,8 @@
 //   k6 run -e SHORT=1 loadtest/ten-phones.js         400 of them
 //   k6 run -e ATTEMPTS=50000 -e TOKENS_FILE=tokens.json loadtest/ten-phones.js
 //
-// The run fails unless exactly ten are told that they won, everybody else is told "sold out", and the server's audit
-// agrees afterwards, from its own database, that exactly ten units are sold.
+// The run fails unless exactly ten are told that they won, everybody else is told "sold out", and
+// the server's audit agrees afterwards, from its own database, that exactly ten units are sold.
 
 import exec from 'k6/execution';
 import { buyer, findBuyers } from './lib/buyers.js';
@@ -40,7 +40,8 @@ export const options = {
 export function setup() {
   serverOrGiveUp();
   const buyers = findBuyers(ATTEMPTS);
-  // Nobody pays here, so the timeout must outlast the run: a lapsed order would give its unit to an eleventh winner.
+  // Nobody pays here, so the timeout must outlast the run: a lapsed order would give its unit to an
+  // eleventh winner.
   const sale = createSale({ title: 'Ten phones (k6)', stock: UNITS, payment_timeout_secs: 900 });
   return { buyers, saleId: sale.id };
 }

@@ -4,10 +4,11 @@
 #   scripts/browser_test.sh [node --test arguments]        e.g. --test-name-pattern="double click"
 #   scripts/browser_test.sh screenshots [folder]           makes the pictures of docs/img instead
 #
-# FLASH_SALE_BIN is the program (default: the debug build), CHROMIUM_BIN the browser, SHOTS where pictures for review go.
-# What it needs besides goes into .tools/browser, pinned by tests/browser/package-lock.json. Of the run itself nothing is
-# left but the pictures. Where there is no Node 20 or no Chromium, it says so; in `make proof` (PROOF=1) it then fails,
-# unless ALLOW_MISSING is set.
+# FLASH_SALE_BIN is the program (default: the debug build), CHROMIUM_BIN the browser, SHOTS where
+# pictures for review go. What it needs besides goes into .tools/browser, pinned by
+# tests/browser/package-lock.json. Of the run itself nothing is left but the pictures. Where there
+# is no Node 20 or no Chromium, it says so; in `make proof` (PROOF=1) it then fails, unless
+# ALLOW_MISSING is set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -47,7 +48,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/fs-browser.XXXXXX")
 chmod 711 "$work" # run as root, the server starts Postgres as another user, who has to be able to walk in here
 node_pid=""
 
-# The processes that work inside this run's own folder: servers that a killed run could not stop, and nobody else.
+# The processes that work inside this run's own folder: servers that a killed run could not stop,
+# and nobody else.
 left_behind() {
   local process
   for process in /proc/[0-9]*; do

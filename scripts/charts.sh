@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Puts the charting library of the live wall, uPlot (MIT), into a folder: build.rs runs `scripts/charts.sh "$OUT_DIR"`, and
-# the program carries what it finds there. Third-party files have no place in git, hence a package pinned by its hash:
-# from npm or from .tools/, and nothing else is accepted.
+# Puts the charting library of the live wall, uPlot (MIT), into a folder: build.rs runs
+# `scripts/charts.sh "$OUT_DIR"`, and the program carries what it finds there. Third-party files
+# have no place in git, hence a package pinned by its hash: from npm or from .tools/, and nothing
+# else is accepted.
 #
-# Exit code 1: it could not be had. The program is then built without it, and the wall shows its numbers as tables only.
-# Written for bash 3.2, which is what macOS has.
+# Exit code 1: it could not be had. The program is then built without it, and the wall shows its
+# numbers as tables only. Written for bash 3.2, which is what macOS has.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

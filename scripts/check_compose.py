@@ -120,8 +120,8 @@ def check_compose(program):
                 must(check.get("test"), f"{where}: waits for {other} to be healthy, which has no health check")
 
         for key, value in (service.get("environment") or {}).items():
-            # YAML 1.1 and 1.2 disagree about a bare on, off, yes and no; in quotes they cannot. No value at all is
-            # taken from its caller's environment.
+            # YAML 1.1 and 1.2 disagree about a bare on, off, yes and no; in quotes they cannot. No
+            # value at all is taken from its caller's environment.
             bare = isinstance(value, bool) or not isinstance(value, (str, int, type(None)))
             must(not bare, f"{where}: put the value of {key} in quotes")
 

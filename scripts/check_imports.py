@@ -18,8 +18,8 @@ import re
 import sys
 import tempfile
 
-# What has to be skipped, in the order in which it has to be tried. A lifetime such as 'a is no character literal:
-# that one always closes, so it is looked for with its closing quote.
+# What has to be skipped, in the order in which it has to be tried. A lifetime such as 'a is no
+# character literal: that one always closes, so it is looked for with its closing quote.
 NOT_CODE = re.compile(
     r"""
       //[^\n]*

@@ -4,6 +4,7 @@
     check_sizes.py              checks this checkout; exit 1 and one line for each fault
     check_sizes.py --self-test  plants each fault in a temporary tree and sees it caught
 
+Comments of pages, scripts, YAML and settings have 100 columns too; indented examples may be longer.
 Everything counts: comments, tests, blank lines. A function reaches from the line with its name to
 the brace (Lua: `end`) in the same column, as rustfmt lays it out. EXCEPTIONS names what may be
 larger, and why; one that is not needed any more is a fault, too.
@@ -19,6 +20,10 @@ FOLDERS = ("benches", "crates", "src", "tests")
 
 # A folder with its slash, a file, or "file function": the reason.
 EXCEPTIONS = {}
+
+COMMENT = re.compile(r"\s*(?:#|//) \S")
+COMMENTED = ("static/**/*.js", "loadtest/**/*.js", "tests/**/*.mjs", "scripts/*.py", "scripts/*.sh", "deploy/*.yml",
+             "*.yml", ".env.example", ".ci/run", "Makefile", "Dockerfile", "*.toml")
 
 BEGIN = {
     ".rs": re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe) )*fn (\w+)"),
@@ -60,7 +65,16 @@ def oversized(root):
                 yield f"{name} {function}", f"{name}:{first}", fault
 
 
+def long_comments(root):
+    for path in sorted({path for pattern in COMMENTED for path in root.glob(pattern)}):
+        name = path.relative_to(root).as_posix()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > COLUMNS and COMMENT.match(line):
+                yield f"{name}:{number}: {len(line)} columns, at most {COLUMNS}"
+
+
 def faults(root, exceptions):
+    yield from long_comments(root)
     needed = set()
     for what, where, fault in oversized(root):
         path = what.split(" ")[0]
@@ -89,6 +103,9 @@ def self_test():
         ({"src/deep/a.lua": lua(71)}, {}, ["src/deep/a.lua:1: long has 71 lines, at most 70"]),
         ({"tests/a.rs": "x\n" * 501}, {}, ["tests/a.rs: 501 lines, at most 500"]),
         ({"build.rs": "// " + "x" * 98}, {}, ["build.rs:1: 101 columns, at most 100"]),
+        ({"static/js/a.js": f"// {'x' * 98}\n//   {'x' * 98}\n{'x' * 101}"}, {},
+         ["static/js/a.js:1: 101 columns, at most 100"]),
+        ({".env.example": f"# {'x' * 99}"}, {}, [".env.example:1: 101 columns, at most 100"]),
         ({"src/a.rs": function(71)}, {"src/a.rs long": "why"}, []),
         ({"crates/a/src/a.rs": function(501)}, {"crates/a/": "why"}, []),
         ({"crates/ab/a.rs": function(71)}, {"crates/a/": "why"},

@@ -24,7 +24,8 @@ import time
 import urllib.error
 import urllib.request
 
-# A stream does not end, so reading it to its end would wait for ever; tests/it/contract/events.rs reads them.
+# A stream does not end, so reading it to its end would wait for ever; tests/it/contract/events.rs
+# reads them.
 STREAMS = "/events$"
 # A whole run takes a fraction of this; one that hangs must not hang CI.
 LONGEST_RUN_SECONDS = 120
@@ -35,9 +36,11 @@ CONFIG = """\
 expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]
 
 {parameters}
-# Whether these accept a well-formed body depends on more than a schema can say: a sale has to close after it opens, stock
-# must not fall below what is sold, an ended sale stays ended, a text must not be blank; a strategy has to exist, its options
-# are its own, as those of a lesson are, and an arena has only so many nodes; an address may be closed to the judge. (To a schema 7.0 is an integer, here it is not.)
+# Whether these accept a well-formed body depends on more than a schema can say: a sale has to close
+# after it opens, stock must not fall below what is sold, an ended sale stays ended, a text must not
+# be blank; a strategy has to exist, its options are its own, as those of a lesson are, and an arena
+# has only so many nodes; an address may be closed to the judge. (To a schema 7.0 is an integer,
+# here it is not.)
 [[operations]]
 include-operation-id = ["create_sale", "change_sale", "add_stock", "open_session", "create_arena", "buy_in_arena", "storm_arena", "judge_server", "play_lesson"]
 checks.positive_data_acceptance.enabled = false
@@ -90,7 +93,8 @@ def schemathesis(base, folder, arguments, config, token, operations):
     file.write_text(config, encoding="utf-8")
     command = [sys.executable, "-m", "schemathesis.cli", f"--config-file={file}", "run", f"{base}/openapi.json"]
     command += [f"--exclude-path-regex={STREAMS}", "--phases=examples,coverage,fuzzing", "--continue-on-failure"]
-    # One worker: with several, the order of requests, and so what they find, differs from run to run.
+    # One worker: with several, the order of requests, and so what they find, differs from run to
+    # run.
     command += ["--workers=1", f"--seed={arguments.seed}", f"--max-examples={arguments.examples}"]
     command += ["--request-timeout=20", "--warnings=off", "--no-color", "--output-sanitize=true", *operations]
     if token:
@@ -118,7 +122,8 @@ def main():
         return 2
 
     known = PARAMETERS.format(sale=sale, order=order)
-    # Who asks, their token, what they ask for, the ids. The operator comes last: an operator can end the sale.
+    # Who asks, their token, what they ask for, the ids. The operator comes last: an operator can
+    # end the sale.
     runs = [
         ("nobody, made-up ids", None, [], ""),
         ("a shopper, made-up ids", token, ["--include-tag=shopping"], ""),

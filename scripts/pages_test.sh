@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of the pages' modules (tests/pages/) in Node 20 or newer. They need no browser and no server.
-# Where there is no such Node, it says so loudly instead of failing: Rust and the two servers are all that the
-# program itself needs.
+# Runs the tests of the pages' modules (tests/pages/) in Node 20 or newer. They need no browser and
+# no server. Where there is no such Node, it says so loudly instead of failing: Rust and the two
+# servers are all that the program itself needs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

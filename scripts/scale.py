@@ -24,8 +24,8 @@ def plan(a):
 
     instances = machines(a.rate, a.app_us, a.app_cores, a.busy)
     row("instances", instances, f"{a.app_us} µs a purchase, {a.app_cores} cores each, {a.busy:.0%} busy")
-    # One process is one thread: more cores only help to write files and sockets. More of them make smaller calls,
-    # whose own cost then needs more of them: up to where it comes to rest.
+    # One process is one thread: more cores only help to write files and sockets. More of them make
+    # smaller calls, whose own cost then needs more of them: up to where it comes to rest.
     primaries, last = 1, 0
     while primaries != last:
         last = primaries

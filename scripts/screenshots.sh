@@ -3,6 +3,7 @@
 #
 #   cargo build --release && FLASH_SALE_BIN=target/release/flash-sale scripts/screenshots.sh [folder]
 #
-# A release build, because the live wall is photographed under load. Needs what scripts/browser_test.sh needs.
+# A release build, because the live wall is photographed under load. Needs what
+# scripts/browser_test.sh needs.
 set -euo pipefail
 exec "$(dirname "${BASH_SOURCE[0]}")/browser_test.sh" screenshots "$@"

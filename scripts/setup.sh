@@ -7,9 +7,9 @@
 #                           Node and a JDK for examples/; for the pages Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
 #
-# It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted as programs only:
-# the embedded mode starts its own, so no system service is started or enabled here.
-# Written for bash 3.2, which is what macOS has.
+# It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted
+# as programs only: the embedded mode starts its own, so no system service is started or enabled
+# here. Written for bash 3.2, which is what macOS has.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,9 +30,10 @@ case $mode in
   *) die "usage: scripts/setup.sh [run|test|proof|ci]" ;;
 esac
 
-# --- what is missing -------------------------------------------------------------------------------------------------
+# --- what is missing ------------------------------------------------------------------------------
 
-# The same places as in crates/embedded/src/binaries.rs: what is found here is what the program will find.
+# The same places as in crates/embedded/src/binaries.rs: what is found here is what the program will
+# find.
 postgres_found() {
   local folder folders
   folders=$(
@@ -62,7 +63,8 @@ redis_found() {
   return 1
 }
 
-# A compiler without the C library's headers is there and useless, so this compiles and links something.
+# A compiler without the C library's headers is there and useless, so this compiles and links
+# something.
 c_compiler_works() {
   # On macOS /usr/bin/cc exists without the tools behind it, and running it would open a dialogue.
   if [ "$(uname -s)" = Darwin ] && ! xcode-select -p >/dev/null 2>&1; then return 1; fi
@@ -87,7 +89,8 @@ faketime_found() {
   return 1
 }
 if [ $proof = yes ] && { have apt-get || have dnf; }; then faketime_found || needs faketime; fi
-# Several instances are tested behind the proxies that people use, and the alerts with Prometheus' own tool.
+# Several instances are tested behind the proxies that people use, and the alerts with Prometheus'
+# own tool.
 if [ $proof = yes ]; then
   for proxy in nginx caddy promtool; do have $proxy || needs $proxy; done
 fi
@@ -101,9 +104,10 @@ if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi
 
-# --- installing it ---------------------------------------------------------------------------------------------------
+# --- installing it --------------------------------------------------------------------------------
 
-# sudo may have to ask for a password; where nobody sits at a terminal it must fail instead of waiting.
+# sudo may have to ask for a password; where nobody sits at a terminal it must fail instead of
+# waiting.
 if [ -t 0 ]; then at_terminal=yes; else at_terminal=no; fi
 
 # as_root COMMAND…: sudo only where it is needed.
@@ -166,10 +170,10 @@ packages_for() {
   for name in $missing; do package "$name" "$1"; done | tr '\n' ' ' | sed 's/ $//'
 }
 
-# Debian's packages start their servers as soon as they are installed and at every boot. Three things prevent that:
-# policy-rc.d says no while they are installed, a drop-in stops PostgreSQL's package from creating a cluster, and the
-# units of Redis and PgBouncer are disabled if it was this run that brought them. The first two are removed again,
-# whatever happens.
+# Debian's packages start their servers as soon as they are installed and at every boot. Three
+# things prevent that: policy-rc.d says no while they are installed, a drop-in stops PostgreSQL's
+# package from creating a cluster, and the units of Redis and PgBouncer are disabled if it was this
+# run that brought them. The first two are removed again, whatever happens.
 POLICY=/usr/sbin/policy-rc.d
 POLICY_MARK="# Temporary, from scripts/setup.sh of flash-sale: start no service while packages are installed."
 CLUSTER_FOLDER=/etc/postgresql-common/createcluster.d
@@ -268,7 +272,8 @@ if [ -n "$missing" ]; then
   [ $proof = no ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
 fi
 
-# The servers of examples/ run in these; scripts/check_examples.py says which of them it could not run.
+# The servers of examples/ run in these; scripts/check_examples.py says which of them it could not
+# run.
 if [ $proof = yes ]; then
   missing=""
   have node || needs node
@@ -287,8 +292,9 @@ if [ $proof = yes ]; then
   fi
 fi
 
-# The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should be kept from the other
-# tests by these, so what cannot be installed is said and left: scripts/browser_test.sh then fails, unless ALLOW_MISSING is set.
+# The browser tests need Chromium, and a font for their pictures of the Chinese pages. Nobody should
+# be kept from the other tests by these, so what cannot be installed is said and left:
+# scripts/browser_test.sh then fails, unless ALLOW_MISSING is set.
 browser_found() {
   have chromium || have chromium-browser || have google-chrome ||
     [ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] || [ -x /Applications/Chromium.app/Contents/MacOS/Chromium ]
@@ -335,7 +341,8 @@ if [ $proof = yes ] && ! zookeeper_found; then
   fi
 fi
 
-# Rust comes last, so that one run finds everything else; it is the visitor's to install, as it lives in their home.
+# Rust comes last, so that one run finds everything else; it is the visitor's to install, as it
+# lives in their home.
 if ! have cargo; then
   # A fresh rustup has not reached this shell's PATH yet.
   if [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
@@ -346,7 +353,7 @@ fi
 
 if [ "$mode" != ci ]; then exit 0; fi
 
-# --- the tools of CI, inside the checkout ----------------------------------------------------------------------------
+# --- the tools of CI, inside the checkout ---------------------------------------------------------
 
 if [ ! -x .tools/venv/bin/python ]; then
   say "creating .tools/venv"
@@ -372,7 +379,8 @@ if [ "$(.tools/venv/bin/k6 version 2>/dev/null | awk '{print $2}')" != "v$K6_VER
   rm -f "$pin"
 fi
 
-# cargo_tool NAME VERSION: without optimisation and debug information, since compiling costs more than running here.
+# cargo_tool NAME VERSION: without optimisation and debug information, since compiling costs more
+# than running here.
 cargo_tool() {
   if [ "$(".tools/bin/$1" --version 2>/dev/null | awk '{print $NF}')" = "$2" ]; then return 0; fi
   say "compiling $1 $2 into .tools/bin"

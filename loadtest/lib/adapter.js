@@ -1,4 +1,5 @@
-// A server by its adapter (docs/judge.md): requests with their variables filled in, and what the answers mean.
+// A server by its adapter (docs/judge.md): requests with their variables filled in, and what the
+// answers mean.
 
 import http from 'k6/http';
 

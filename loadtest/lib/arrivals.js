@@ -20,7 +20,8 @@ export function ramping(startRate, stages, vus) {
     startRate,
     timeUnit: '1s',
     stages: stages.map(({ duration, target }) => ({ duration: `${duration}s`, target })),
-    // All of them from the start: making a VU in the middle of the rush costs the generator what it should measure.
+    // All of them from the start: making a VU in the middle of the rush costs the generator what it
+    // should measure.
     preAllocatedVUs: vus,
     maxVUs: vus,
     gracefulStop: '15s',

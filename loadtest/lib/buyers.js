@@ -5,13 +5,15 @@ import { giveUp } from './promises.js';
 import { batch, call, inFewWords } from './requests.js';
 import { BASE_URL, TOKENS_FILE } from './settings.js';
 
-// `open` looks beside the script, but a person who writes TOKENS_FILE=tokens.json means the folder they are in.
+// `open` looks beside the script, but a person who writes TOKENS_FILE=tokens.json means the folder
+// they are in.
 const fromHere = (file) => (file.startsWith('/') || !__ENV.PWD ? file : `${__ENV.PWD}/${file}`);
 
 const HOW_TO_WRITE_TOKENS =
   'Write it with: flash-sale tokens --users 100000 --out tokens.json (with the DATA_DIR or TOKEN_SECRET of the server).';
 
-// Shared by all VUs: a million tokens are held once. Errors are kept as a value, because this runs before setup().
+// Shared by all VUs: a million tokens are held once. Errors are kept as a value, because this runs
+// before setup().
 const fileTokens = new SharedArray('tokens', () => {
   if (!TOKENS_FILE) return [];
   let rows;
@@ -33,7 +35,8 @@ export function openSession(name) {
   return response.data;
 }
 
-// What setup() returns is copied into every VU, so a hundred thousand tokens would be gigabytes. A file's are held once.
+// What setup() returns is copied into every VU, so a hundred thousand tokens would be gigabytes. A
+// file's are held once.
 const MOST_OPENED = 5000;
 
 /**

@@ -24,14 +24,17 @@ const endings = {
 /** Their names, in the order in which a verdict has them. */
 export const ENDINGS = Object.keys(endings);
 
-// A refusal is much cheaper than a sale. In one average the thousands who lose would hide the ten who win.
+// A refusal is much cheaper than a sale. In one average the thousands who lose would hide the ten
+// who win.
 const wonTime = new Trend('flash_won_ms', true);
 const lostTime = new Trend('flash_lost_ms', true);
 
-// Goes up with every 202 and, at the end, down by the rows of the audit. VUs share nothing else that could be compared.
+// Goes up with every 202 and, at the end, down by the rows of the audit. VUs share nothing else
+// that could be compared.
 export const acceptedMinusRows = new Counter('flash_accepted_minus_rows');
 
-// The codes of the API's document, by how they count. `rate_limited` is not among them: `call` ends the run.
+// The codes of the API's document, by how they count. `rate_limited` is not among them: `call` ends
+// the run.
 const ENDING_OF_CODE = {
   sold_out: 'sold_out',
   already_ordered: 'already_ordered',

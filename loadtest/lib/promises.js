@@ -5,7 +5,8 @@ import { Counter } from 'k6/metrics';
 
 /** Belongs into every script's options. */
 export const always = {
-  // A request without an answer is then an exception, which `call` turns into status 0; k6 would print a line for each.
+  // A request without an answer is then an exception, which `call` turns into status 0; k6 would
+  // print a line for each.
   throw: true,
   setupTimeout: '2m',
   teardownTimeout: '3m',

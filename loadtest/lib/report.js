@@ -68,7 +68,8 @@ export function summary(name, data, { more = () => [], asked = 0, isLimit = () =
 }
 
 function judged({ checked, failed, missed, givenUp }) {
-  // A run that was given up in setup has missed no threshold and kept no promise; it must not look like a success.
+  // A run that was given up in setup has missed no threshold and kept no promise; it must not look
+  // like a success.
   if (checked === 0 || givenUp) return 'GIVEN UP';
   if (failed.length > 0) return 'FAILED';
   return missed.length > 0 ? 'FOUND' : 'PASSED';
@@ -84,7 +85,8 @@ function howFast(read, asked) {
   if (dropped > 0) {
     lines.push(line('dropped', `${dropped} arrivals: k6 had nobody free to send them, so the load was lighter than asked`));
   }
-  // k6 counts as dropped what it had no VU for. When it lacks CPU it is only late, and ends before it has sent all.
+  // k6 counts as dropped what it had no VU for. When it lacks CPU it is only late, and ends before
+  // it has sent all.
   const sent = read.count('iterations') + dropped;
   if (sent < asked * 0.95) {
     lines.push(line('late', `only ${sent} of ${asked} arrivals: k6 was too slow itself, so the load was lighter than asked`));

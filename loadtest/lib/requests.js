@@ -5,7 +5,8 @@ import { sleep } from 'k6';
 import { cutOff, giveUp } from './promises.js';
 import { ADMIN_TOKEN, BASE_URL, mistakes } from './settings.js';
 
-// Refusals are ordinary answers in a flash sale; only a 5xx or no answer at all counts as failed in k6's own metrics.
+// Refusals are ordinary answers in a flash sale; only a 5xx or no answer at all counts as failed in
+// k6's own metrics.
 http.setResponseCallback(http.expectedStatuses({ min: 200, max: 499 }));
 
 /**
@@ -18,7 +19,8 @@ export function call(method, path, options) {
 }
 
 function request(method, path, { token, body, headers, name, timeout = '15s' } = {}) {
-  // Opening a session also sets a cookie, which k6 would send from then on: then nobody would be without a token.
+  // Opening a session also sets a cookie, which k6 would send from then on: then nobody would be
+  // without a token.
   http.cookieJar().clear(BASE_URL);
   const text = body === undefined ? null : typeof body === 'string' ? body : JSON.stringify(body);
   let response;

@@ -1,4 +1,5 @@
-// What a person can set, as environment variables or with `k6 run -e NAME=value`. The README lists all of them.
+// What a person can set, as environment variables or with `k6 run -e NAME=value`. The README lists
+// all of them.
 
 export const BASE_URL = (__ENV.BASE_URL || 'http://127.0.0.1:8080').replace(/\/+$/, '');
 export const SHORT = __ENV.SHORT === '1';

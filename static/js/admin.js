@@ -25,7 +25,7 @@ function words(problem) {
   return errorWords(problem);
 }
 
-// ---- signing in ----------------------------------------------------------------------------------------------------
+// ---- signing in ---------------------------------------------------------------------------------
 
 /** No call asks only "is this token right", so read the orders of some sale; of one that cannot be, if there is none. */
 async function prove() {
@@ -73,7 +73,7 @@ function failed(problem) {
   toast(words(problem), 'bad');
 }
 
-// ---- the list of sales -------------------------------------------------------------------------------------------
+// ---- the list of sales --------------------------------------------------------------------------
 
 const rows = new Map();
 
@@ -166,7 +166,7 @@ function addStock(sale, add) {
   change(sale, () => admin('POST', path(sale, '/stock'), { add }), t('admin.done.stock', { title: sale.title, n: add > 0 ? `+${add}` : add }));
 }
 
-// ---- one sale from inside ----------------------------------------------------------------------------------------
+// ---- one sale from inside -----------------------------------------------------------------------
 
 function inspect(sale) {
   inspected = sale;
@@ -233,7 +233,7 @@ async function orders(after) {
   $('#orders').hidden = body.children.length === 0;
 }
 
-// ---- a sale changed, and a new one -------------------------------------------------------------------------------
+// ---- a sale changed, and a new one --------------------------------------------------------------
 
 function edit(id) {
   const sale = sales.find((one) => one.id === id);

@@ -1,7 +1,8 @@
 // An audit, read aloud: AUDIT of the API → one row for each invariant, as keys of strings/. No DOM.
 //
-// A row is {name, holds, params}: `holds` is true, false, or null where nothing can be said yet. Orders under way are no
-// fault, so what only a quiet sale can show is null until it is quiet; what must be true at every moment never is.
+// A row is {name, holds, params}: `holds` is true, false, or null where nothing can be said yet.
+// Orders under way are no fault, so what only a quiet sale can show is null until it is quiet; what
+// must be true at every moment never is.
 
 export function auditRows(a) {
   const { redis, postgres } = a;

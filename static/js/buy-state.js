@@ -1,5 +1,6 @@
-// The buy button as a state machine: step(state, event) → {state, effects}. No DOM, no clock, no network, no chance:
-// every event carries `now` (ms on the server's clock), and what must happen outside comes back as effects.
+// The buy button as a state machine: step(state, event) → {state, effects}. No DOM, no clock, no
+// network, no chance: every event carries `now` (ms on the server's clock), and what must happen
+// outside comes back as effects.
 //
 // state.name is one of
 //   not_open  ready  sold_out  paused  ended            nothing of ours yet: what the sale is
@@ -8,8 +9,8 @@
 //   paying    cancelling                                and are doing something with it
 //   expired   cancelled  rejected                       it is over: may buy again while the sale is `ready`
 //
-// An *intent* is one decision to buy. It lives from the click to a definite answer and keeps one Idempotency-Key through
-// every retry, so however often it is sent, at most one order comes of it.
+// An *intent* is one decision to buy. It lives from the click to a definite answer and keeps one
+// Idempotency-Key through every retry, so however often it is sent, at most one order comes of it.
 
 const LIVE = ['queued', 'pending_payment', 'paid'];
 const RANK = { unknown: 0, queued: 1, pending_payment: 2, paid: 3, cancelled: 3, expired: 3, rejected: 3 };

@@ -1,4 +1,5 @@
-// What the buy panel shows in each state: keys of strings.js, an action per button, and one countdown. Still no DOM.
+// What the buy panel shows in each state: keys of strings.js, an action per button, and one
+// countdown. Still no DOM.
 
 import { canBuy, canPay } from './buy-state.js';
 

@@ -1,5 +1,5 @@
-// A live line chart: uPlot, in the page's colours and language, as wide as its box. The figure has a text beside it that
-// says the same, so the canvas itself is silent for screen readers.
+// A live line chart: uPlot, in the page's colours and language, as wide as its box. The figure has
+// a text beside it that says the same, so the canvas itself is silent for screen readers.
 
 import { clock } from './clock.js';
 import { number, time } from './format.js';

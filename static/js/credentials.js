@@ -1,5 +1,5 @@
-// What a sale asks for besides a token: a pass, which is fetched at the click, and a proof of work, which is done ahead of
-// it where there is time. Both go into headers of the request.
+// What a sale asks for besides a token: a pass, which is fetched at the click, and a proof of work,
+// which is done ahead of it where there is time. Both go into headers of the request.
 
 import { clock } from './clock.js';
 import { shop } from './session.js';

@@ -1,5 +1,6 @@
-// Chooses the language before anything is shown: the one picked last, else the first that the browser asks for and we
-// have. A plain script in <head>, because a module would run after the first paint and the English would flash.
+// Chooses the language before anything is shown: the one picked last, else the first that the
+// browser asks for and we have. A plain script in <head>, because a module would run after the
+// first paint and the English would flash.
 (() => {
   const TAGS = { en: 'en', zh: 'zh-Hans' };
   let kept;
@@ -7,7 +8,8 @@
   const wanted = [kept, ...(navigator.languages ?? [])].map((tag) => String(tag).slice(0, 2).toLowerCase());
   const language = wanted.find((one) => one in TAGS) ?? 'en';
   document.documentElement.lang = TAGS[language];
-  // The page carries the English; in another language it waits, for the blink of an eye, until its words are there.
+  // The page carries the English; in another language it waits, for the blink of an eye, until its
+  // words are there.
   if (language !== 'en') document.documentElement.classList.add('wordless');
   // `data-more` names folders with further words, for pages that need them.
   for (const folder of ['strings', ...(document.currentScript.dataset.more ?? '').split(' ').filter(Boolean)]) {
@@ -16,8 +18,8 @@
     words.href = `/static/js/${folder}/${language}.js`;
     document.head.append(words);
   }
-  // What a page shows first is asked for at once (`data-early`), not when its modules have come: one round trip less. api.js
-  // takes it from here.
+  // What a page shows first is asked for at once (`data-early`), not when its modules have come:
+  // one round trip less. api.js takes it from here.
   if (document.currentScript.dataset.early !== undefined) {
     const path = `/api/v1${location.pathname === '/' ? '/sales' : location.pathname}`, sent = performance.now();
     globalThis.early = { path, answer: fetch(path, { headers: { accept: 'application/json' }, cache: 'no-store' }).then((response) => ({ response, sent, received: performance.now() })) };

@@ -1,5 +1,6 @@
-// What the live wall reads from /metrics: Prometheus text → samples → the difference of two looks. No DOM, no network.
-// Counters only ever grow, so a rate is the difference of two looks by the time between them.
+// What the live wall reads from /metrics: Prometheus text → samples → the difference of two looks.
+// No DOM, no network. Counters only ever grow, so a rate is the difference of two looks by the time
+// between them.
 
 const PURCHASE = '/api/v1/sales/{id}/orders';
 const VERDICTS = 'flash_sale_admissions_total';

@@ -1,4 +1,5 @@
-// What an operator typed → the body of POST /api/v1/admin/sales. No DOM: `value(name)` reads a field.
+// What an operator typed → the body of POST /api/v1/admin/sales. No DOM: `value(name)` reads a
+// field.
 
 import { minorUnits } from './format.js';
 

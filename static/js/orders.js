@@ -66,8 +66,9 @@ function take(order) {
   update(entry);
 }
 
-// By number, as the server's pages go: a queued order's time is known to the second only, so by time it could stand below
-// orders that are older, and the next page would be asked for from the wrong place.
+// By number, as the server's pages go: a queued order's time is known to the second only, so by
+// time it could stand below orders that are older, and the next page would be asked for from the
+// wrong place.
 const newestFirst = () => [...rows.values()].sort((a, b) => (BigInt(a.order.order_id) < BigInt(b.order.order_id) ? 1 : -1));
 
 /** Newest first; what waits for the buyer stands above the history. */

@@ -1,4 +1,5 @@
-// What the buy panel shows of a waiting room: lays words over what buy-view.js shows of the sale. No DOM, no network.
+// What the buy panel shows of a waiting room: lays words over what buy-view.js shows of the sale.
+// No DOM, no network.
 
 import { number } from './format.js';
 

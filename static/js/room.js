@@ -1,5 +1,6 @@
-// One's place in the waiting room of a sale: found when the page opens, taken when asked for, followed by events, and
-// asked for while the event stream is away. One place for a user, however many tabs.
+// One's place in the waiting room of a sale: found when the page opens, taken when asked for,
+// followed by events, and asked for while the event stream is away. One place for a user, however
+// many tabs.
 
 import { backoff, poll } from './api.js';
 import { session, shop } from './session.js';

@@ -21,7 +21,7 @@ const button = $('#buy');
 const second = $('#second');
 let sale, state, feed, ticking, waiting, place = null, joining = false, notice = null;
 
-// ---- events in, effects out --------------------------------------------------------------------------------------
+// ---- events in, effects out ---------------------------------------------------------------------
 
 function dispatch(type, event = {}) {
   const out = step(state, { ...event, type, now: clock.now(), random: Math.random() });
@@ -102,7 +102,8 @@ async function act(id, verb) {
       const order = await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`);
       return dispatch('acted', { order: orderFacts(order) });
     } catch (problem) {
-      // Both verbs may be repeated: a lost answer or an order not yet written down is simply asked again.
+      // Both verbs may be repeated: a lost answer or an order not yet written down is simply asked
+      // again.
       const again = problem.code === 'still_queued' || !problem.status;
       if (!again || attempt === 3) return dispatch('action_failed', { code: problem.status ? problem.code : 'network' });
       await new Promise((resolve) => { setTimeout(resolve, problem.retryAfterMs || backoff(attempt)); });
@@ -110,7 +111,7 @@ async function act(id, verb) {
   }
 }
 
-// ---- the sale and its news ---------------------------------------------------------------------------------------
+// ---- the sale and its news ----------------------------------------------------------------------
 
 function learn(news) {
   Object.assign(sale, news);
@@ -148,7 +149,7 @@ async function findOrders() {
   dispatch('found', { orders: live.map(orderFacts) });
 }
 
-// ---- the page ----------------------------------------------------------------------------------------------------
+// ---- the page -----------------------------------------------------------------------------------
 
 function describe() {
   const off = percentOff(sale.price_cents, sale.original_price_cents);

@@ -1,5 +1,6 @@
-// Who is shopping. The session itself is an HttpOnly cookie that no script can read; what is kept here is a marker that
-// there is one, so that a first visit opens a session at once instead of first being told 401.
+// Who is shopping. The session itself is an HttpOnly cookie that no script can read; what is kept
+// here is a marker that there is one, so that a first visit opens a session at once instead of
+// first being told 401.
 
 import { call } from './api.js';
 

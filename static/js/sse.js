@@ -1,6 +1,7 @@
-// Server-sent events over fetch. The browser's own EventSource reconnects after a fixed pause (every page in the same
-// second), gives up for ever on an error status, and hides heartbeats, so a dead connection looks alive. This reader
-// does none of that, and lets go of its connection while the page is hidden: HTTP/1.1 grants six per site.
+// Server-sent events over fetch. The browser's own EventSource reconnects after a fixed pause
+// (every page in the same second), gives up for ever on an error status, and hides heartbeats, so a
+// dead connection looks alive. This reader does none of that, and lets go of its connection while
+// the page is hidden: HTTP/1.1 grants six per site.
 
 import { backoff, problemOf } from './api.js';
 
@@ -86,7 +87,8 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
     removeEventListener('pagehide', leave);
     removeEventListener('pageshow', connect);
   }
-  // A page put aside for the back button must not keep a connection; it comes back when it is shown again.
+  // A page put aside for the back button must not keep a connection; it comes back when it is shown
+  // again.
   const leave = () => { abort?.abort('hidden'); abort = null; };
 
   document.addEventListener('visibilitychange', visibility);

@@ -1,5 +1,6 @@
-// What the pages say, in the visitor's language. The words stand in strings/<language>.js, one object of the same keys for
-// each; a visitor loads only their own. lang.js, which runs before anything is shown, has already chosen which.
+// What the pages say, in the visitor's language. The words stand in strings/<language>.js, one
+// object of the same keys for each; a visitor loads only their own. lang.js, which runs before
+// anything is shown, has already chosen which.
 
 const KEPT = 'flash-sale.lang'; // the same name in lang.js, which is no module and can import nothing
 

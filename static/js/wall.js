@@ -1,5 +1,6 @@
-// The live wall: one sale on a projector while people, or k6, buy. What remains is pushed by the sale's event stream; how
-// the server fares is read from /metrics once a second. Charts are uPlot's where the build has it (window.uPlot).
+// The live wall: one sale on a projector while people, or k6, buy. What remains is pushed by the
+// sale's event stream; how the server fares is read from /metrics once a second. Charts are uPlot's
+// where the build has it (window.uPlot).
 
 import { call, poll, problemOf } from './api.js';
 import { clock } from './clock.js';
@@ -20,7 +21,7 @@ let sale, first = null, peak = 0;
 const looks = [];
 const moments = []; // [{at, remaining, accepted, refused, p50, p95, p99, backlog}], oldest first; null is "not known"
 
-// ---- the sale ----------------------------------------------------------------------------------------------------
+// ---- the sale -----------------------------------------------------------------------------------
 
 function showSale() {
   const state = stateAt(sale, clock.now());
@@ -54,7 +55,7 @@ function watch() {
   poll(refreshSale, () => 15_000); // stock and title are not pushed
 }
 
-// ---- the server --------------------------------------------------------------------------------------------------
+// ---- the server ---------------------------------------------------------------------------------
 
 async function measure() {
   let now;
@@ -126,7 +127,7 @@ function showVerdicts(now, counts, seconds) {
   }
 }
 
-// ---- the page ----------------------------------------------------------------------------------------------------
+// ---- the page -----------------------------------------------------------------------------------
 
 const charts = [];
 

@@ -1,5 +1,6 @@
-// SHA-256 (FIPS 180-4) of short ASCII texts. The browser's own, crypto.subtle, is only there over https, and a demo is
-// often shown over http on a local network; it is also asynchronous, which a loop of a million does not want.
+// SHA-256 (FIPS 180-4) of short ASCII texts. The browser's own, crypto.subtle, is only there over
+// https, and a demo is often shown over http on a local network; it is also asynchronous, which a
+// loop of a million does not want.
 
 const K = new Uint32Array(64), H = new Uint32Array(8);
 for (let n = 2, found = 0; found < 64; n++) { // the fractions of the roots of the first primes

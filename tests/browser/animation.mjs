@@ -1,5 +1,6 @@
-// Several WebP pictures → one animated WebP, so that no other tool is needed: Chromium encodes the frames, and putting them
-// together is a matter of a few chunks (WebP container specification: RIFF, VP8X, ANIM, ANMF).
+// Several WebP pictures → one animated WebP, so that no other tool is needed: Chromium encodes the
+// frames, and putting them together is a matter of a few chunks (WebP container specification:
+// RIFF, VP8X, ANIM, ANMF).
 
 const chunk = (name, data) => {
   const head = Buffer.alloc(8);

@@ -347,14 +347,16 @@ export function buying(stage) {
     const shown = await page.evaluate(() => globalThis.shown);
     const seconds = shown.map(([one]) => one);
     assert.deepEqual(seconds, seconds.map((_, index) => seconds[0] - index), 'each second once');
-    // “n” begins n seconds before the opening. A busy machine may paint it late, but nothing may be early.
+    // “n” begins n seconds before the opening. A busy machine may paint it late, but nothing may be
+    // early.
     const early = Math.max(...shown.slice(1).map(([one, at]) => opens - one * 1000 - at));
     assert.ok(early < 1000, `${early} ms early`);
     await page.leave();
   });
 
   it('at an opening, pages ask for news after different delays, and so they do after a lost connection', async () => {
-    // Two visitors with opposite luck stand for the two ends of a crowd. How evenly a crowd is spread: tests/pages/.
+    // Two visitors with opposite luck stand for the two ends of a crowd. How evenly a crowd is
+    // spread: tests/pages/.
     const visit = async (luck) => {
       const page = await stage.visit({ expected: ['net::ERR_'] });
       await page.addInitScript((value) => {

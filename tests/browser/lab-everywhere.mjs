@@ -1,4 +1,5 @@
-// What holds on every page of the lab: both languages, both themes, all widths, accessible, light, and silent.
+// What holds on every page of the lab: both languages, both themes, all widths, accessible, light,
+// and silent.
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';

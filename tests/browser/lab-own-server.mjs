@@ -1,4 +1,5 @@
-// A server of the visitor's own as a lane beside the built-in strategies: the real judge, and the servers of examples/.
+// A server of the visitor's own as a lane beside the built-in strategies: the real judge, and the
+// servers of examples/.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

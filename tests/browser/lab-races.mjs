@@ -1,4 +1,5 @@
-// The races of the lab: on one screen, from a link, in both languages, printed, and why one oversold.
+// The races of the lab: on one screen, from a link, in both languages, printed, and why one
+// oversold.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

@@ -1,5 +1,6 @@
-// What the server's lab answers, small and by the API's document: for states of the pages that a real race does not bring
-// about at will, such as no ZooKeeper, too many arenas, or a lab that is off.
+// What the server's lab answers, small and by the API's document: for states of the pages that a
+// real race does not bring about at will, such as no ZooKeeper, too many arenas, or a lab that is
+// off.
 
 const CODE = (body) => `// --- the purchase
 impl Purchase for Lesson {

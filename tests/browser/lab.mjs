@@ -1,5 +1,5 @@
-// The lab's pages. The server's side is stubbed (lab-stubs.mjs) where a test needs an answer that a real race does not
-// bring about at will.
+// The lab's pages. The server's side is stubbed (lab-stubs.mjs) where a test needs an answer that a
+// real race does not bring about at will.
 
 import { everywhere } from './lab-everywhere.mjs';
 import { locks } from './lab-locks.mjs';

@@ -1,7 +1,8 @@
 // The pages in real Chromium against a real server. Run: scripts/browser_test.sh
 //
-// One server and one browser for all; every test has visitors (cookies, storage) and sales of its own. Nothing waits a
-// while and hopes: a test waits for what it wants to see, or for the server's clock.
+// One server and one browser for all; every test has visitors (cookies, storage) and sales of its
+// own. Nothing waits a while and hopes: a test waits for what it wants to see, or for the server's
+// clock.
 
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -66,7 +66,8 @@ export function orders(stage) {
 
     it('has pages, also while the newest orders are queued', async () => {
       const page = await newcomer();
-      // What the server answers while they are: no row yet, and a time cut to the second, so before those of older orders.
+      // What the server answers while they are: no row yet, and a time cut to the second, so before
+      // those of older orders.
       await page.route('**/api/v1/orders?limit=20', async (route) => {
         const response = await route.fetch();
         const { orders } = await response.json();

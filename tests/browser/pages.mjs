@@ -1,4 +1,5 @@
-// What holds on every page: both languages, both themes, all widths, accessible, light, and silent in the console.
+// What holds on every page: both languages, both themes, all widths, accessible, light, and silent
+// in the console.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -156,7 +157,8 @@ export function pages(stage) {
         const look = () => { if (document.querySelector(wanted)) globalThis.usable = true; else requestAnimationFrame(look); };
         look();
       }, usable);
-      // A request can begin once the one that asked for it has been answered: the page, what it names, what that asks for.
+      // A request can begin once the one that asked for it has been answered: the page, what it
+      // names, what that asks for.
       const depths = new Map();
       const wire = await page.context().newCDPSession(page);
       await wire.send('Network.enable');

@@ -1,4 +1,5 @@
-// The waiting room, a puzzle and a pass, as a visitor meets them: by mouse and by keyboard, in both languages.
+// The waiting room, a puzzle and a pass, as a visitor meets them: by mouse and by keyboard, in both
+// languages.
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';

@@ -1,5 +1,5 @@
-// The pictures that a shared link to /lab/why or to a lesson shows: squares and lifelines, as on the pages, and the words in
-// both languages. Made by scripts/screenshots.sh.
+// The pictures that a shared link to /lab/why or to a lesson shows: squares and lifelines, as on
+// the pages, and the words in both languages. Made by scripts/screenshots.sh.
 
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// What the browser tests and the screenshots stand on: a private server of their own, and Chromium pages that complain.
+// What the browser tests and the screenshots stand on: a private server of their own, and Chromium
+// pages that complain.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -19,7 +20,7 @@ const PROGRAM = resolve(ROOT, process.env.FLASH_SALE_BIN ?? 'target/debug/flash-
 const CHROMIUM = process.env.CHROMIUM_BIN ?? '/usr/bin/chromium';
 const ADMIN_TOKEN = 'a token for the browser tests only';
 
-// ---- the server --------------------------------------------------------------------------------------------------
+// ---- the server ---------------------------------------------------------------------------------
 
 /** An embedded server in a folder of its own, on a port of its own. Nothing of it is left after close(). */
 export class Server {
@@ -90,7 +91,7 @@ export class Server {
 /** An instant this many milliseconds from now, as the API wants it. */
 export const inMs = (ms) => new Date(Date.now() + ms).toISOString();
 
-// ---- the browser -------------------------------------------------------------------------------------------------
+// ---- the browser --------------------------------------------------------------------------------
 
 export const launch = () => chromium.launch({
   executablePath: CHROMIUM,

@@ -1,4 +1,5 @@
-// The lab's pure modules: what is raced, how a race stands, what is taken along from it, and how a lesson is walked through.
+// The lab's pure modules: what is raced, how a race stands, what is taken along from it, and how a
+// lesson is walked through.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// Both languages say the same things, every key that is used exists, and the pages carry the same English.
+// Both languages say the same things, every key that is used exists, and the pages carry the same
+// English.
 
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// Why a lane ended as it did: the lines that did it, and the two requests of this race that met there.
+// Why a lane ended as it did: the lines that did it, and the two requests of this race that met
+// there.
 
 import { number } from '../format.js';
 import { h } from '../ui.js';

@@ -1,4 +1,5 @@
-// Source code on a page: numbered, coloured, with lines that can be marked. Every piece is text in a span, never markup.
+// Source code on a page: numbered, coloured, with lines that can be marked. Every piece is text in
+// a span, never markup.
 
 import { h } from '../ui.js';
 import { lines } from './highlight.js';

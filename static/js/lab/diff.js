@@ -1,4 +1,5 @@
-// Which lines of two sources are not in the other: two neighbouring strategies differ by exactly one idea, and this shows it.
+// Which lines of two sources are not in the other: two neighbouring strategies differ by exactly
+// one idea, and this shows it.
 
 const LONGEST = 1500; // lines; beyond it the table of the search would be too large, and nothing is marked
 
@@ -6,7 +7,8 @@ const LONGEST = 1500; // lines; beyond it the table of the search would be too l
 export function changed(a, b) {
   const left = a.map((line) => line.trim()), right = b.map((line) => line.trim());
   if (left.length > LONGEST || right.length > LONGEST) return [new Set(), new Set()];
-  // The longest common subsequence, from the end: common[i][j] is its length in left[i..], right[j..].
+  // The longest common subsequence, from the end: common[i][j] is its length in left[i..],
+  // right[j..].
   const common = Array.from({ length: left.length + 1 }, () => new Uint16Array(right.length + 1));
   for (let i = left.length - 1; i >= 0; i--) {
     for (let j = right.length - 1; j >= 0; j--) {

@@ -1,4 +1,5 @@
-// What the lab's pages have in common: where we are in the lab, and what to say when something is refused.
+// What the lab's pages have in common: where we are in the lab, and what to say when something is
+// refused.
 
 import { errorWords } from '../strings.js';
 import { $, shell, text } from '../ui.js';

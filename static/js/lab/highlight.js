@@ -1,5 +1,6 @@
-// Source → coloured words: [[kind, text]…] for each line. No DOM: code.js puts every text into a span as text, so nothing of a
-// source can become markup. It knows as much of Rust, Lua and SQL as colouring needs, and every character comes out again.
+// Source → coloured words: [[kind, text]…] for each line. No DOM: code.js puts every text into a
+// span as text, so nothing of a source can become markup. It knows as much of Rust, Lua and SQL as
+// colouring needs, and every character comes out again.
 
 const RUST = {
   keywords: new Set(('as async await break const continue crate dyn else enum extern false fn for if impl in let loop match mod move mut pub ref return '

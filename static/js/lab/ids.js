@@ -1,4 +1,5 @@
-// The lesson on id generators: sections of words, tables and code, in the order in which the server tells them.
+// The lesson on id generators: sections of words, tables and code, in the order in which the server
+// tells them.
 
 import { call } from '../api.js';
 import { $, h } from '../ui.js';

@@ -1,6 +1,7 @@
-// The lab: choose strategies, storm them, see what each sold, read how it is done. What is chosen stands in the address, and
-// finished races in its fragment, so that a link shows what its sender saw. What only a race needs is fetched for the first one.
-// The other language is another load of the page: a race that is under way goes on there.
+// The lab: choose strategies, storm them, see what each sold, read how it is done. What is chosen
+// stands in the address, and finished races in its fragment, so that a link shows what its sender
+// saw. What only a race needs is fetched for the first one. The other language is another load of
+// the page: a race that is under way goes on there.
 
 import { call } from '../api.js';
 import { number } from '../format.js';
@@ -55,7 +56,7 @@ async function readIn(id) {
   $('#h-reader').focus({ preventScroll: true });
 }
 
-// ---- what is chosen ----------------------------------------------------------------------------------------------
+// ---- what is chosen -----------------------------------------------------------------------------
 
 function remember() {
   const query = toQuery(setup), results = rows.length ? `#r=${pack(rows)}` : '';
@@ -206,7 +207,7 @@ function optionFields() {
   }));
 }
 
-// ---- the race ----------------------------------------------------------------------------------------------------
+// ---- the race -----------------------------------------------------------------------------------
 
 function start() {
   if (running) { latestClick += 1; return running.abort(); }
@@ -304,7 +305,7 @@ async function takeUp() {
   return true;
 }
 
-// ---- the results -------------------------------------------------------------------------------------------------
+// ---- the results --------------------------------------------------------------------------------
 
 async function results() {
   remember();
@@ -317,7 +318,7 @@ function forget() {
   results();
 }
 
-// ---- the page ----------------------------------------------------------------------------------------------------
+// ---- the page -----------------------------------------------------------------------------------
 
 async function load() {
   try {

@@ -1,4 +1,5 @@
-// What the locks of a lesson cost, free of contention: the server measures it when somebody first asks.
+// What the locks of a lesson cost, free of contention: the server measures it when somebody first
+// asks.
 
 import { call } from '../api.js';
 import { number } from '../format.js';

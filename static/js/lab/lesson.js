@@ -1,4 +1,5 @@
-// The lock theatre: the server plays the lesson for real, once, and this page walks through what happened, step by step.
+// The lock theatre: the server plays the lesson for real, once, and this page walks through what
+// happened, step by step.
 
 import { call } from '../api.js';
 import { number } from '../format.js';
@@ -22,7 +23,7 @@ const sources = new Map(); // file → its code on the page, made when it first 
 const nameOf = (id) => line.actors.find((actor) => actor.id === id)?.name ?? id;
 const listed = (ids) => new Intl.ListFormat(document.documentElement.lang, { type: 'conjunction' }).format(ids.map(nameOf));
 
-// ---- one moment --------------------------------------------------------------------------------------------------
+// ---- one moment ---------------------------------------------------------------------------------
 
 function show(to, { quiet = false } = {}) {
   step = within(line, to);
@@ -129,7 +130,7 @@ function showAct({ ends, number: current }, act) {
   text(box, ends && act.verdict ? verdictWords(act.verdict) : '');
 }
 
-// ---- playing -----------------------------------------------------------------------------------------------------
+// ---- playing ------------------------------------------------------------------------------------
 
 function playing(on) {
   clearTimeout(timer);
@@ -166,7 +167,7 @@ function key(event) {
   seek(to);
 }
 
-// ---- the play ----------------------------------------------------------------------------------------------------
+// ---- the play -----------------------------------------------------------------------------------
 
 /** What a server said, as it said it; only what the play adds about its way is in words, and that it was not heard. */
 function replied(reply) {

@@ -1,4 +1,5 @@
-// All locks on one screen: four properties as signs, what each costs; a row opens to its reasons, tests and uses.
+// All locks on one screen: four properties as signs, what each costs; a row opens to its reasons,
+// tests and uses.
 
 import { call } from '../api.js';
 import { number } from '../format.js';

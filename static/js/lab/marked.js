@@ -1,4 +1,5 @@
-// The marked lines of a source: what goes wrong or what prevents it, in words, and the line that does it.
+// The marked lines of a source: what goes wrong or what prevents it, in words, and the line that
+// does it.
 
 import { h } from '../ui.js';
 import { lines } from './highlight.js';

@@ -1,4 +1,5 @@
-// Options of a strategy or a lesson as fields of a form: the server says what there is and what each teaches.
+// Options of a strategy or a lesson as fields of a form: the server says what there is and what
+// each teaches.
 
 import { h } from '../ui.js';
 import { t } from './words.js';

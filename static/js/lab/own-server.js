@@ -1,4 +1,5 @@
-// A server of the visitor's own as a lane: what the judge has found, in words and with the requests that prove it.
+// A server of the visitor's own as a lane: what the judge has found, in words and with the requests
+// that prove it.
 
 import { number } from '../format.js';
 import { h } from '../ui.js';

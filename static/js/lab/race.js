@@ -1,4 +1,5 @@
-// What is happening in a race, as plain data: the events of the arenas in, lanes out. No DOM, no network.
+// What is happening in a race, as plain data: the events of the arenas in, lanes out. No DOM, no
+// network.
 
 const POINTS = 60; // of a lane's little curve
 

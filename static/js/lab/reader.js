@@ -1,4 +1,5 @@
-// The lesson of a strategy beside its source; and beside another one's source, with the lines marked in which they differ.
+// The lesson of a strategy beside its source; and beside another one's source, with the lines
+// marked in which they differ.
 
 import { $, h, text } from '../ui.js';
 import { codeView } from './code.js';

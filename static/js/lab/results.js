@@ -1,4 +1,5 @@
-// Finished races as rows: for the table, for CSV and JSON, and packed into a link. No DOM, no network.
+// Finished races as rows: for the table, for CSV and JSON, and packed into a link. No DOM, no
+// network.
 
 import { isFair } from './setup.js';
 

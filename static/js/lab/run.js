@@ -1,4 +1,5 @@
-// Runs lanes against each other: an arena for each, the storm, the events, the verdict, and away with the arenas.
+// Runs lanes against each other: an arena for each, the storm, the events, the verdict, and away
+// with the arenas.
 
 import { call, Problem } from '../api.js';
 import { follow } from '../sse.js';

@@ -1,4 +1,5 @@
-// What is to be raced, as plain data: read from the address, kept in the address, and told to the server. No DOM, no network.
+// What is to be raced, as plain data: read from the address, kept in the address, and told to the
+// server. No DOM, no network.
 
 import { chosenOptions } from './choices.js';
 

@@ -1,6 +1,6 @@
-// The play as a sequence diagram that grows: actors in fixed columns, time runs down. A lifeline is thick while its actor
-// thinks it holds the lock; a bar under a server is what is left of the lease, in its owner's colour. For the eye only: the
-// table below says the same.
+// The play as a sequence diagram that grows: actors in fixed columns, time runs down. A lifeline is
+// thick while its actor thinks it holds the lock; a bar under a server is what is left of the
+// lease, in its owner's colour. For the eye only: the table below says the same.
 
 import { arrow, firstOfOverlap, isOverlap, lease, meaning, shortened } from './timeline.js';
 import { t } from './theatre-words.js';

@@ -1,4 +1,5 @@
-// Walking through the play of a lesson: which step is shown, which act it belongs to, what the stage looks like there. No DOM.
+// Walking through the play of a lesson: which step is shown, which act it belongs to, what the
+// stage looks like there. No DOM.
 
 /** PLAY of the API, made safe to walk through: acts cover all events, every list is there. */
 export function timeline(play) {

@@ -1,5 +1,5 @@
-// The stage of the page for the projector: a crowd of dots, and two shops in which a unit is a square. A square moves only
-// when it changes its owner.
+// The stage of the page for the projector: a crowd of dots, and two shops in which a unit is a
+// square. A square moves only when it changes its owner.
 
 import { number } from '../format.js';
 import { h, text } from '../ui.js';

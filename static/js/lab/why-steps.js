@@ -1,4 +1,5 @@
-// The page for the projector as a story: its scenes in order, and two buyers walking down five lines. No DOM.
+// The page for the projector as a story: its scenes in order, and two buyers walking down five
+// lines. No DOM.
 
 export const SCENES = ['start', 'raced', 'stopped', 'fixed', 'again', 'doors'];
 

@@ -1,4 +1,5 @@
-// The page for the projector: one button opens a real race, stops it at two of its buyers, and repairs it.
+// The page for the projector: one button opens a real race, stops it at two of its buyers, and
+// repairs it.
 
 import { call } from '../api.js';
 import { number } from '../format.js';

@@ -1,4 +1,5 @@
-// The lab's own words, on top of those that every page has: only who comes here loads them. The lab's pages take t() from here.
+// The lab's own words, on top of those that every page has: only who comes here loads them. The
+// lab's pages take t() from here.
 
 import { add, language, t } from '../strings.js';
 

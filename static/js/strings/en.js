@@ -1,5 +1,6 @@
-// English: the language of reference. A value is text with {places}, or a function of the parameters where grammar needs
-// one. zh.js has the same keys and the same places; tests/pages/strings.test.mjs holds them together.
+// English: the language of reference. A value is text with {places}, or a function of the
+// parameters where grammar needs one. zh.js has the same keys and the same places;
+// tests/pages/strings.test.mjs holds them together.
 
 export default {
   'brand': 'Flash Sale',

@@ -1,5 +1,5 @@
-// English of the lab's pages, on top of ../../strings/en.js and by the same rules. What a strategy or a lesson says of itself
-// comes from the server; here is only what stands around it.
+// English of the lab's pages, on top of ../../strings/en.js and by the same rules. What a strategy
+// or a lesson says of itself comes from the server; here is only what stands around it.
 
 export default {
   'lab.foot': 'The lab works on stocks of its own. It cannot touch a real sale.',

@@ -1,4 +1,5 @@
-// English of the lock theatre, the comparison of locks and the page of order numbers, on top of ../strings/en.js.
+// English of the lock theatre, the comparison of locks and the page of order numbers, on top of
+// ../strings/en.js.
 
 export default {
   'lesson.title': 'Lock theatre',
