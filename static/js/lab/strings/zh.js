@@ -82,8 +82,8 @@ export default {
   'error.too_many_storms': '实验室里同时进行的人潮已达上限。请稍等再试。',
   'error.storm_running': '那里已经有一波人潮了。',
   'error.strategy_unavailable': '在这里不能运行：{detail}',
-  'error.local_only': '只有在运行实验室的那台机器上打开浏览器，才能判定服务器。在别处请运行：flash-sale judge URL',
-  'error.judgement_not_found': '这次判定已经结束并清除，请重新运行。',
+  'error.local_only': '只有在运行实验室的那台机器上打开浏览器，才能裁决服务器。在别处请运行：flash-sale judge URL',
+  'error.judgement_not_found': '这次裁决已经结束并清除，请重新运行。',
   'error.lesson_not_found': '没有这一课。',
   'error.lesson_unavailable': '这一课在这里无法上演：{detail}',
 
