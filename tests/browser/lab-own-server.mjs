@@ -97,14 +97,14 @@ export function ownServers(stage) {
       await loaded(page);
       await page.click('#start');
       const lane = laneOf(page);
-      await lane.locator('.lane-state', { hasText: '无法判定' }).waitFor(LONG);
+      await lane.locator('.lane-state', { hasText: '无法裁决' }).waitFor(LONG);
       assert.match(await lane.getAttribute('class'), /\bwarn\b/, 'red is for what is wrong');
       assert.match(await lane.locator('.explains').textContent(), /POST \/reset.*docs\/judge\.md/);
       assert.ok(await page.isHidden('#results'), 'no verdict, no result');
       await page.leave();
     });
 
-    it('is left alone as soon as the race is stopped or the page has gone', async () => {
+    it('goes on in the other language, and is left alone as soon as the race is stopped or the page has gone', async () => {
       let buying = 0; // purchases that nobody has given up
       const server = createServer((request, response) => {
         if (request.url === '/reset') return response.writeHead(204).end();
@@ -114,14 +114,22 @@ export function ownServers(stage) {
       });
       const port = await listening(server);
       const page = await stage.visit();
+      let begun = 0;
+      page.on('request', (request) => { if (request.method() === 'POST' && request.url().endsWith('/judgements')) begun += 1; });
       await page.goto(`/lab?s=own-server&server=http://127.0.0.1:${port}&${SMALL}`);
-      for (const end of [() => page.getByRole('button', { name: 'Stop' }).click(), () => page.goto('/lab/ids')]) {
-        await loaded(page);
-        await page.click('#start');
-        await eventually(() => buying > 0, 'the storm');
-        await end();
-        await eventually(() => buying === 0, 'its end');
-      }
+      await loaded(page);
+      await page.click('#start');
+      await eventually(() => buying > 0, 'the storm');
+      await page.getByRole('button', { name: '中文' }).click();
+      await page.waitForSelector('html[lang="zh-Hans"]');
+      await page.getByText('正在卖').waitFor();
+      assert.equal(begun, 1, 'it is the same storm');
+      await page.getByRole('button', { name: '停止' }).click();
+      await eventually(() => buying === 0, 'its end');
+      await page.getByRole('button', { name: '运行', exact: true }).click();
+      await eventually(() => buying > 0, 'another storm');
+      await page.goto('/lab/ids');
+      await eventually(() => buying === 0, 'its end');
       await page.leave();
       server.close();
     });
