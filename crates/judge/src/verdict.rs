@@ -77,10 +77,8 @@ pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
         let proof = check(&view);
         (proof.count > 0).then(|| view.finding(*kind, proof))
     };
-    let is_allowed = |(kind, _): &&(Kind, Check<'a>)| {
-        view.misfit.as_ref().is_none_or(|(misfit, _)| misfit.allows(*kind))
-    };
-    checks.iter().filter(is_allowed).filter_map(finding).collect()
+    let allows = |kind| view.misfit.as_ref().is_none_or(|(misfit, _)| misfit.allows(kind));
+    checks.iter().filter(|(kind, _)| allows(*kind)).filter_map(finding).collect()
 }
 
 /// Why the stored orders cannot be compared with the answers.
@@ -120,6 +118,8 @@ struct View<'a> {
     acknowledged: BTreeMap<(&'a str, Option<&'a str>), &'a Request>,
     /// With its words.
     misfit: Option<(Misfit, String)>,
+    /// The ids of answers and those of stored orders are the same ones.
+    has_ids: bool,
 }
 
 impl<'a> View<'a> {
@@ -132,7 +132,7 @@ impl<'a> View<'a> {
     }
 
     fn with(history: &'a History, misfit: Option<(Misfit, String)>) -> Self {
-        let has_ids = !matches!(misfit, Some((Misfit::Ids, _)));
+        let has_ids = matches!(misfit, None | Some((Misfit::Users, _)));
         let (mut by_user, mut rows): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) =
             Default::default();
         let mut acknowledged = BTreeMap::new();
@@ -152,7 +152,7 @@ impl<'a> View<'a> {
         for row in history.stored.iter().flat_map(|stored| &stored.orders) {
             rows.entry(&*row.user).or_default().push(row);
         }
-        Self { history, requests: by_user, rows, acknowledged, misfit }
+        Self { history, requests: by_user, rows, acknowledged, misfit, has_ids }
     }
 
     fn find_misfit(&self) -> Option<(Misfit, String)> {
@@ -196,8 +196,7 @@ impl<'a> View<'a> {
 
     /// The id that this answer gave, if the adapter reads the right one.
     fn id_of(&self, request: &'a Request) -> Option<&'a str> {
-        let has_ids = !matches!(self.misfit, Some((Misfit::Ids, _)));
-        request.order_id.as_deref().filter(|_| has_ids)
+        request.order_id.as_deref().filter(|_| self.has_ids)
     }
 
     fn stored(&self) -> &'a [Row] {
