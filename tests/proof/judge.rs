@@ -16,4 +16,6 @@ cases! { holds_a_hundred_times:
     stores_later => Manner::StoresLater,
     knows_no_key => Manner::KnowsNoKey,
     dies_and_comes_back => Manner::HangsAfterStoring,
+    takes_back => Manner::TakesBack,
+    breaks_off => Manner::BreaksOff,
 }

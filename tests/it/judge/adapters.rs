@@ -212,6 +212,7 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
         (json!({row_id: "/row"}), "order.answers[…].order_id and orders.order_id"),
         (json!({"/orders/user": "/shop"}), "orders.user names nobody who asked"),
         (json!({"/orders/user": "/shop", row_id: "/row"}), "orders.user and orders.order_id"),
+        (json!({"/orders/user": "/shop", id: "/answer"}), "orders.user and orders.order_id"),
         (json!({"/orders/rows": "/rows"}), "adapter: orders.rows: /orders: no list at \"/rows\""),
         (
             json!({row_id: "/id"}),

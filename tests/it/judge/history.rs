@@ -106,6 +106,8 @@ fn what_cannot_be_judged_is_said() {
     undecided(&misnamed, "names nobody who asked: a was told o1, stored under user:a");
     let strange = history(1, "a k 0..9 sold o1; b k 1..2 sold_out -", "7:main", None);
     undecided(&strange, "orders.user and orders.order_id: no stored order is that of a buyer");
+    let strange = "a k 0..9 sold 1; a k 10..12 sold 2; b k 1..2 sold_out -";
+    undecided(&history(1, strange, "o1:main", None), "orders.user and orders.order_id");
     let other_id = "a k 0..9 sold o1; a k 10..12 sold o2; b k 1..2 sold_out -";
     let other_id = history(1, other_id, "7:a", Some(0));
     undecided(&other_id, "order.answers[…].order_id and orders.order_id");
