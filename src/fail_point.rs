@@ -4,7 +4,7 @@
 //! `FAIL_POINTS` or [`FailPoints::set`] arms the points of one set of services:
 //!
 //! ```text
-//! FAIL_POINTS="writer.committed=exit;admission.admitted=error*3;rebuild.sealed=pause:500"
+//! FAIL_POINTS="writer.committed=exit;admission.admitted=error*3;rebuild.redis_fenced=pause:500"
 //!              point            action             times               milliseconds
 //! ```
 //!
@@ -38,8 +38,8 @@ pub const POINTS: &[&str] = &[
     // eviction
     "eviction.deciding",
     // rebuild
-    "rebuild.elected", "rebuild.sealed", "rebuild.fenced", "rebuild.drained", "rebuild.recomputed",
-    "rebuild.buyers_written", "rebuild.installed", "rebuild.approved",
+    "rebuild.elected", "rebuild.redis_fenced", "rebuild.postgres_fenced", "rebuild.drained",
+    "rebuild.recomputed", "rebuild.buyers_written", "rebuild.activated", "rebuild.approved",
 ];
 
 pub use imp::FailPoints;

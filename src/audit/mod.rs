@@ -63,7 +63,7 @@ pub struct RedisSide {
     /// Entries in the log (each holds the orders of one batch).
     pub stream: Option<i64>,
     pub epoch: Option<i64>,
-    /// Whether the sale is in the process in which it was installed, and Postgres has approved
+    /// Whether the sale is in the process in which it was activated, and Postgres has approved
     /// that.
     pub run_id_approved: bool,
 }

@@ -10,7 +10,7 @@
 use crate::catalog::Catalog;
 use crate::domain::{RoomSettings, Sale, SaleId, SaleView, from_unix_ms};
 use crate::error::{ServiceError, ServiceResult};
-use crate::redis::functions::{self, Fenced, Installed, VersionApplied};
+use crate::redis::functions::{self, Activated, Fenced, VersionApplied};
 use serde::{Deserialize, Deserializer};
 use std::time::Instant;
 use time::OffsetDateTime;
@@ -206,11 +206,11 @@ impl Catalog {
         let id = sale.id;
         self.cache.learn(sale.clone());
         self.fail_points.at("sale.stored").await?;
-        match self.install_new(&sale).await? {
-            Installed::Open => {}
+        match self.activate_new(&sale).await? {
+            Activated::Open => {}
             // A rebuild was faster; or Redis has outlived a database that used this id, which a
             // rebuild sorts out.
-            Installed::Newer | Installed::Unsealed | Installed::LogNotEmpty => self.suspect(id),
+            Activated::Newer | Activated::Unfenced | Activated::LogNotEmpty => self.suspect(id),
         }
         self.show_changed(id).await
     }
@@ -273,10 +273,10 @@ impl Catalog {
         Ok(insert.fetch_optional(&self.postgres).await?)
     }
 
-    async fn install_new(&self, sale: &Sale) -> Result<Installed, redis::RedisError> {
+    async fn activate_new(&self, sale: &Sale) -> Result<Activated, redis::RedisError> {
         let (mut connection, keys) = (self.redis.pooled().await?, &self.redis.keys);
-        functions::seal(&mut connection, keys, sale.id, sale.epoch).await?;
-        functions::install(&mut connection, keys, sale, i64::from(sale.stock), 0, 0).await
+        functions::fence(&mut connection, keys, sale.id, sale.epoch).await?;
+        functions::activate(&mut connection, keys, sale, i64::from(sale.stock), 0, 0).await
     }
 
     pub async fn change_sale(&self, id: SaleId, change: SaleChange) -> ServiceResult<SaleView> {

@@ -1,4 +1,4 @@
-//! Steps 1 to 3 of a rebuild: seal, let the writers finish, fence.
+//! Steps 1 to 3 of a rebuild: fence Redis, let the writers finish, fence Postgres.
 
 use super::service::Rebuild;
 use crate::catalog::cached_sale::EVICT_AFTER;
@@ -6,7 +6,7 @@ use crate::catalog::changes::sale_query;
 use crate::domain::{Sale, SaleId};
 use crate::error::{ServiceError, ServiceResult};
 use crate::postgres::unless_silent;
-use crate::redis::functions::{self, Ended, Sealed};
+use crate::redis::functions::{self, Ended, Fencing};
 use futures_util::{StreamExt, stream};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,31 +16,31 @@ use std::time::{Duration, Instant};
 const WRITERS_LEAST: Duration = Duration::from_millis(100);
 const WRITERS_MOST: Duration = Duration::from_secs(2);
 
-/// Sales that are sealed concurrently: a server of a cluster may be silent.
+/// Sales that are fenced concurrently: a server of a cluster may be silent.
 const CONCURRENCY: usize = 32;
 
-/// A sealed sale: the epoch to build, and the one that ended.
+/// A sale that is fenced in Redis: the epoch to build, and the one that ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sealing {
+pub(super) struct FencedEpoch {
     new_epoch: i64,
     pub ended: Ended,
 }
 
 /// The result of step 1.
 #[derive(Default)]
-pub(super) struct Seals {
-    pub sealed: HashMap<SaleId, Sealing>,
-    /// The last sale that could not be sealed, and why.
+pub(super) struct Fences {
+    pub fenced: HashMap<SaleId, FencedEpoch>,
+    /// The last sale that could not be fenced, and why.
     pub failed: Option<(SaleId, ServiceError)>,
 }
 
 impl Rebuild {
     /// Step 1. A silent server keeps only its own sales from being rebuilt.
-    pub(super) async fn seal(
+    pub(super) async fn fence_redis(
         &self,
         only: Option<&[SaleId]>,
         evictable: bool,
-    ) -> ServiceResult<Seals> {
+    ) -> ServiceResult<Fences> {
         let ids: Option<Vec<i64>> = only.map(|ids| ids.iter().map(|id| id.get()).collect());
         let sales = sqlx::query_as(
             "SELECT id, epoch FROM sales
@@ -51,27 +51,27 @@ impl Rebuild {
         let sales = sales.bind(ids).bind(evictable);
         let sales = sales.bind(EVICT_AFTER.as_seconds_f64());
         let sales: Vec<(SaleId, i64)> = unless_silent(sales.fetch_all(&self.postgres)).await?;
-        let mut sealing = stream::iter(sales)
-            .map(async |(id, epoch)| (id, self.seal_sale(id, epoch).await))
+        let mut fencing = stream::iter(sales)
+            .map(async |(id, epoch)| (id, self.fence_sale(id, epoch).await))
             .buffer_unordered(CONCURRENCY);
-        let mut seals = Seals::default();
-        while let Some((id, outcome)) = sealing.next().await {
+        let mut fences = Fences::default();
+        while let Some((id, outcome)) = fencing.next().await {
             match outcome {
-                Ok(Some(sealing)) => drop(seals.sealed.insert(id, sealing)),
+                Ok(Some(epoch)) => drop(fences.fenced.insert(id, epoch)),
                 Ok(None) => {} // another instance is further with it
-                Err(error) => seals.failed = Some((id, error)),
+                Err(error) => fences.failed = Some((id, error)),
             }
         }
-        Ok(seals)
+        Ok(fences)
     }
 
-    pub(super) async fn seal_sale(&self, id: SaleId, epoch: i64) -> ServiceResult<Option<Sealing>> {
+    async fn fence_sale(&self, id: SaleId, epoch: i64) -> ServiceResult<Option<FencedEpoch>> {
         let mut new_epoch = epoch + 1;
         loop {
             let mut connection = self.redis.pooled().await?;
-            match functions::seal(&mut connection, &self.redis.keys, id, new_epoch).await? {
-                Sealed::Ended(ended) => return Ok(Some(Sealing { new_epoch, ended })),
-                Sealed::Newer { epoch: live } => {
+            match functions::fence(&mut connection, &self.redis.keys, id, new_epoch).await? {
+                Fencing::Ended(ended) => return Ok(Some(FencedEpoch { new_epoch, ended })),
+                Fencing::Newer { epoch: live } => {
                     let epoch =
                         sqlx::query_scalar("SELECT epoch FROM sales WHERE id = $1").bind(id);
                     let now: i64 = unless_silent(epoch.fetch_one(&self.postgres)).await?;
@@ -97,14 +97,14 @@ impl Rebuild {
     }
 
     /// Step 3. Answers the fenced sales, without those that another instance has taken further.
-    pub(super) async fn fence(
+    pub(super) async fn fence_postgres(
         &self,
-        sealed: &HashMap<SaleId, Sealing>,
+        fenced: &HashMap<SaleId, FencedEpoch>,
     ) -> ServiceResult<Vec<Sale>> {
         let (ids, epochs): (Vec<i64>, Vec<i64>) =
-            sealed.iter().map(|(id, sealing)| (id.get(), sealing.new_epoch)).unzip();
+            fenced.iter().map(|(id, epoch)| (id.get(), epoch.new_epoch)).unzip();
         // Locked by id, as everywhere, which rules out deadlocks with writers.
-        let fenced = sale_query!(
+        let raised = sale_query!(
             "WITH target AS (
                  SELECT s.id AS target_id, d.epoch AS target_epoch
                  FROM UNNEST($1::bigint[], $2::bigint[]) AS d (id, epoch)
@@ -113,7 +113,7 @@ impl Rebuild {
              )
              UPDATE sales SET epoch = target_epoch FROM target WHERE id = target_id RETURNING "
         );
-        let fenced = fenced.bind(ids).bind(epochs);
-        Ok(unless_silent(fenced.fetch_all(&self.postgres)).await?)
+        let raised = raised.bind(ids).bind(epochs);
+        Ok(unless_silent(raised.fetch_all(&self.postgres)).await?)
     }
 }

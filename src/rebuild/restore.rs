@@ -3,7 +3,7 @@
 //! Sales are restored in groups: orders of sales that sold at the same time are scattered over the
 //! same pages of Postgres, which would be read once for each sale.
 
-use super::epochs::Sealing;
+use super::epochs::FencedEpoch;
 use super::service::{Outcome, PAUSE, Rebuild};
 use crate::domain::{IdempotencyKey, OrderId, OrderStatus, Sale, SaleId, UserId};
 use crate::error::{ServiceError, ServiceResult};
@@ -12,13 +12,13 @@ use crate::orders::insert::Expect;
 use crate::orders::log_recovery::chunks_of_orders;
 use crate::postgres::{SNAPSHOT, unless_silent};
 use crate::redis::functions::record::Held;
-use crate::redis::functions::{self, Ended, Installed};
+use crate::redis::functions::{self, Activated, Ended};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::collections::HashMap;
 
 /// Returned orders of a user that are kept for replays, the newest, as in `library/orders.lua`.
 const RETURNED_KEPT: i64 = 8;
-/// Sales that are drained or installed concurrently.
+/// Sales that are drained or activated concurrently.
 const CONCURRENCY: usize = 4;
 /// The bounds of a group: live orders (about 100 bytes of memory each) and sales.
 const GROUP_ORDERS: i64 = 250_000;
@@ -44,14 +44,14 @@ pub(super) fn groups(sales: Vec<Sale>, taken: &HashMap<SaleId, i64>) -> Vec<Vec<
 }
 
 impl Rebuild {
-    /// Restores a group of sales that are sealed and fenced.
+    /// Restores a group of fenced sales.
     ///
     /// A sale that cannot be rebuilt stays fenced by its epoch, and is tried again; the others
     /// open.
     pub(super) async fn restore(
         &self,
         group: Vec<Sale>,
-        sealed: &HashMap<SaleId, Sealing>,
+        fenced: &HashMap<SaleId, FencedEpoch>,
         outcome: &mut Outcome,
     ) {
         let mut drained = Vec::new();
@@ -96,8 +96,8 @@ impl Rebuild {
             .map(|sale| (live.remove(&sale.id).unwrap_or_default(), sale))
             .map(async |(live, sale)| {
                 let opened = self.open_sale(&sale, live).await;
-                if let (Ok(_), Some(sealing)) = (&opened, sealed.get(&sale.id)) {
-                    self.unlink_shards(&sale, sealing.ended).await;
+                if let (Ok(_), Some(epoch)) = (&opened, fenced.get(&sale.id)) {
+                    self.unlink_shards(&sale, epoch.ended).await;
                 }
                 (sale.id, opened)
             })
@@ -110,7 +110,7 @@ impl Rebuild {
         }
     }
 
-    /// Writes the buyers of the new epoch and installs it. Answers how many orders it restored.
+    /// Writes the buyers of the new epoch and activates it. Answers how many orders it restored.
     async fn open_sale(&self, sale: &Sale, live: LiveOrders) -> ServiceResult<usize> {
         let LiveOrders { taken, held } = live;
         self.fail_points.at("rebuild.recomputed").await?;
@@ -118,17 +118,17 @@ impl Rebuild {
         self.fail_points.at("rebuild.buyers_written").await?;
         let (redis, remaining) = (&self.redis, i64::from(sale.stock) - taken);
         let (mut connection, keys) = (redis.pooled().await?, &redis.keys);
-        let installed =
-            functions::install(&mut connection, keys, sale, remaining, taken, held.len()).await?;
+        let activated =
+            functions::activate(&mut connection, keys, sale, remaining, taken, held.len()).await?;
         drop(connection);
-        if !is_installed(installed)? {
+        if !is_active(activated)? {
             if let Err(error) = self.unlink_if_overtaken(sale).await {
                 tracing::warn!(sale = %sale.id, %error,
                     "could not remove the buyers of an overtaken rebuild");
             }
             return Ok(0);
         }
-        self.fail_points.at("rebuild.installed").await?;
+        self.fail_points.at("rebuild.activated").await?;
         // An operator may have changed the sale since the fence.
         let now = unless_silent(self.catalog.refresh(sale.id)).await?.sale();
         if now.epoch == sale.epoch && now.version > sale.version {
@@ -157,8 +157,8 @@ impl Rebuild {
         }
     }
 
-    /// Writes the sealed log as orders of the new epoch, in which nothing else is written before
-    /// the install. `false`: overtaken.
+    /// Writes the fenced log as orders of the new epoch, in which nothing else is written before
+    /// the activation. `false`: overtaken.
     pub(super) async fn drain(&self, sale: &Sale) -> ServiceResult<bool> {
         let (redis, id) = (&self.redis, sale.id);
         let is_log = order_log::is_log(&mut redis.pooled().await?, &redis.keys, id).await?;
@@ -267,7 +267,7 @@ impl Rebuild {
                 }
                 command.ignore();
             }
-            pipeline.expire(&key, UNINSTALLED_SECS).ignore();
+            pipeline.expire(&key, INACTIVE_SECS).ignore();
             let mut connection = self.redis.pooled().await?;
             pipeline.exec_async(&mut connection).await?;
         }
@@ -312,16 +312,16 @@ struct LiveOrders {
 const USERS: usize = 500;
 const COMMANDS: usize = 8;
 
-/// Buyers of a rebuild that ends before its install expire after this time.
-const UNINSTALLED_SECS: i64 = 600;
+/// Buyers of a rebuild that ends before its activation expire after this time.
+const INACTIVE_SECS: i64 = 600;
 
 /// False: another instance has taken the sale further.
-fn is_installed(step: Installed) -> ServiceResult<bool> {
+fn is_active(step: Activated) -> ServiceResult<bool> {
     let what = match step {
-        Installed::Open => return Ok(true),
-        Installed::Newer => return Ok(false),
-        Installed::Unsealed => "redis lost the sale again while it was being rebuilt",
-        Installed::LogNotEmpty => "the log of a sealed sale holds entries that cannot be read",
+        Activated::Open => return Ok(true),
+        Activated::Newer => return Ok(false),
+        Activated::Unfenced => "redis lost the sale again while it was being rebuilt",
+        Activated::LogNotEmpty => "the log of a fenced sale holds entries that cannot be read",
     };
     Err(ServiceError::Unavailable { what, retry_after: PAUSE })
 }

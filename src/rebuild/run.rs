@@ -1,6 +1,6 @@
 //! Detecting that a rebuild is needed, the election, and the order of its steps.
 
-use super::epochs::Seals;
+use super::epochs::Fences;
 use super::restore;
 use super::service::{Outcome, PAUSE, Rebuild};
 use crate::catalog::cached_sale::CachedSale;
@@ -148,8 +148,8 @@ impl Rebuild {
             }
         };
         let outcome = Box::pin(self.rebuild(only.as_deref(), false)).await?;
-        // A process in which an unsealed sale may still sell is not approved.
-        if !doubtful.is_empty() && !outcome.unsealed {
+        // A process in which an unfenced sale may still sell is not approved.
+        if !doubtful.is_empty() && !outcome.unfenced {
             unless_silent(self.approve(&doubtful)).await?;
         }
         if let Some((_, error)) = outcome.failed {
@@ -187,21 +187,21 @@ impl Rebuild {
         self.fail_points.at("rebuild.elected").await?;
         // Their process may be gone.
         self.ids.discard_leases().await;
-        let Seals { sealed, failed } = self.seal(only, evictable).await?;
-        self.fail_points.at("rebuild.sealed").await?;
+        let Fences { fenced, failed } = self.fence_redis(only, evictable).await?;
+        self.fail_points.at("rebuild.redis_fenced").await?;
         self.let_writers_finish().await;
-        let sales = self.fence(&sealed).await?;
-        self.fail_points.at("rebuild.fenced").await?;
+        let sales = self.fence_postgres(&fenced).await?;
+        self.fail_points.at("rebuild.postgres_fenced").await?;
         let taken = sqlx::query_as("SELECT id, taken::bigint FROM sales");
         let taken = unless_silent(taken.fetch_all(&self.postgres)).await?;
         let taken: HashMap<SaleId, i64> = taken.into_iter().collect();
         let mut outcome = Outcome { sales: sales.len(), ..Outcome::default() };
         if let Some((sale, error)) = failed {
-            outcome.unsealed = true;
+            outcome.unfenced = true;
             outcome.fail(sale, error);
         }
         for group in restore::groups(sales, &taken) {
-            self.restore(group, &sealed, &mut outcome).await;
+            self.restore(group, &fenced, &mut outcome).await;
         }
         Ok(outcome)
     }
@@ -289,7 +289,7 @@ impl Rebuild {
     pub async fn by_hand(&self, only: Option<SaleId>) -> ServiceResult<usize> {
         let mut election = self.wait_for_election().await?;
         let rebuilt = async {
-            // Read before the seal: a process that takes its place meanwhile is not approved.
+            // Read before the fence: a process that takes its place meanwhile is not approved.
             let live = self.redis.processes().await?;
             let only = only.as_ref().map(std::slice::from_ref);
             let outcome = self.rebuild(only, only.is_some()).await?;

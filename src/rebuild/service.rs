@@ -49,8 +49,8 @@ pub(super) struct Outcome {
     pub sales: usize,
     /// Orders restored.
     pub buyers: usize,
-    /// Whether the old state of some sale could not be sealed.
-    pub unsealed: bool,
+    /// Whether the old state of some sale could not be fenced.
+    pub unfenced: bool,
     /// The last sale that could not be rebuilt, and why.
     pub failed: Option<(SaleId, ServiceError)>,
 }

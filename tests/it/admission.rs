@@ -3,7 +3,7 @@
 use crate::support::prelude::*;
 use flash_sale::domain::{AccessPolicy, IdempotencyKey, Sale};
 use flash_sale::error::ServiceError;
-use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Installed, Verdict};
+use flash_sale::redis::functions::{self, Activated, AdmitOptions, Buyer, Verdict};
 use futures_util::StreamExt;
 use proptest::{prelude::*, test_runner::TestRunner};
 use time::macros::datetime;
@@ -250,10 +250,10 @@ impl ScriptBench {
             version: 1,
             access_policy: AccessPolicy::default(),
         };
-        functions::seal(&mut connection, &keys, sale.id, sale.epoch).await.expect("seal");
+        functions::fence(&mut connection, &keys, sale.id, sale.epoch).await.expect("fence");
         let left = i64::from(stock);
-        let installed = functions::install(&mut connection, &keys, &sale, left, 0, 0).await;
-        assert_eq!(installed.expect("install"), Installed::Open);
+        let activated = functions::activate(&mut connection, &keys, &sale, left, 0, 0).await;
+        assert_eq!(activated.expect("activate"), Activated::Open);
         Self { keys, sale, connection }
     }
 

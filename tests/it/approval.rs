@@ -1,5 +1,5 @@
 //! Which process of Redis may be sold from: the ways in which one can be another than the sale was
-//! installed in, on real servers; and two versions of the function library side by side.
+//! activated in, on real servers; and two versions of the function library side by side.
 
 use crate::support::prelude::*;
 use crate::support::redis_servers::RedisProcess;
@@ -52,7 +52,7 @@ async fn promote(replica: &RedisProcess) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_sells_only_what_was_installed_in_it() {
+async fn a_process_sells_only_what_was_activated_in_it() {
     let servers = Servers::own().await;
     let start = |name: &str| RedisProcess::start(&servers.folder(name), free_port(), &[]);
     let (first, second) = (start("first"), start("second"));

@@ -17,18 +17,18 @@
 //!    id.* If there is none it becomes `rejected` (`src/orders/readmission.rs`).
 //! 7. *A unit is returned by the order's own record*: no live record, no unit (`release` in
 //!    `orders.lua`). The outbox row goes after Redis has the unit (`src/orders/outbox.rs`).
-//! 8. *A rebuild seals before it reads*: the live state is deleted, and nothing is admitted or
-//!    returned until the new epoch is installed (`seal` in `sale.lua`). Then it raises the epoch in
-//!    Postgres unless another rebuild has, writes what the log holds, and recomputes from one
-//!    snapshot (`src/rebuild/`).
-//! 9. *Installing is refused* if a newer epoch is live or the log holds anything (`install`).
+//! 8. *A rebuild fences Redis before it reads*: the live state is deleted, and nothing is admitted
+//!    or returned until the new epoch is activated (`fence` in `sale.lua`). Then it raises the
+//!    epoch in Postgres unless another rebuild has, writes what the log holds, and recomputes from
+//!    one snapshot (`src/rebuild/`).
+//! 9. *Activating is refused* if a newer epoch is live or the log holds anything (`activate`).
 //! 10. *A Redis process is approved last*, after every sale was fenced, and the floor of the ids
 //!     raised above all that were given out (`src/rebuild/run.rs`; `src/admission/ids.rs`).
-//! 11. *The seal leaves a mark of its epoch, and installing needs that very mark.* It stops a
-//!     rebuild that was overtaken, or whose buyers were flushed meanwhile (`seal`, `install`).
+//! 11. *The fence leaves a mark of its epoch, and activating needs that very mark.* It stops a
+//!     rebuild that was overtaken, or whose buyers were flushed meanwhile (`fence`, `activate`).
 //! 12. *A writer whose order is closed by then puts its unit into the outbox once more*, and a
 //!     release deletes only the outbox row that it has read: the order was admitted a second time
-//!     after its unit had been returned (`insert_missing`; `src/orders/outbox.rs`).
+//!     after its unit had been returned (`release_closed`; `src/orders/outbox.rs`).
 //!
 //! **Not in the model**: batches of several buyers, limits above one, idempotency keys, windows and
 //! the high-water mark, the operator's changes, payment and expiry (to this protocol a cancellation

@@ -98,7 +98,7 @@ impl Protocol {
         true
     }
 
-    /// `seal` in `sale.lua`; whether the rebuild goes on.
+    /// `fence` in `sale.lua`; whether the rebuild goes on.
     fn seal(&self, state: &mut State, epoch: Epoch) -> bool {
         let live = state.redis.selling.map_or(0, |selling| selling.epoch);
         let leaves_mark = self.keeps(Rule::SealLeavesMark);
@@ -112,7 +112,7 @@ impl Protocol {
         true
     }
 
-    /// `install` in `sale.lua`; whether the epoch is open.
+    /// `activate` in `sale.lua`; whether the epoch is open.
     fn install(&self, state: &mut State, epoch: Epoch, taken: u8) -> bool {
         let redis = &mut state.redis;
         let overtaken = redis.selling.is_some_and(|live| live.epoch >= epoch);

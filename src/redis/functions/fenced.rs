@@ -9,7 +9,7 @@ pub fn unexpected(what: &'static str, got: &str) -> RedisError {
 /// Why a function refused to act: the Redis state of the sale is not as the caller expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fenced {
-    /// No state: never installed, sealed for a rebuild, or lost.
+    /// No state: never activated, fenced for a rebuild, or lost.
     Absent,
     /// Another epoch is live.
     Epoch,

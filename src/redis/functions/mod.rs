@@ -15,8 +15,8 @@ pub use fenced::{Fenced, unexpected};
 pub use ids::{Leased, floor_ids, lease_ids};
 pub use orders::{Released, Settled, ack, ask_record, read_record, release};
 pub use sale::{
-    Ended, Installed, Sealed, Snapshot, VersionApplied, adopt, apply_version, evict, install, seal,
-    snapshot,
+    Activated, Ended, Fencing, Snapshot, VersionApplied, activate, adopt, apply_version, evict,
+    fence, snapshot,
 };
 
 #[cfg(test)]
@@ -71,8 +71,8 @@ mod tests {
         }
         let _ = release(redis, &keys, sale.id, 1, &[order]).await;
         let _ = apply_version(redis, &keys, &sale).await;
-        let _ = seal(redis, &keys, sale.id, 2).await;
-        let _ = install(redis, &keys, &sale, 1, 0, 0).await;
+        let _ = fence(redis, &keys, sale.id, 2).await;
+        let _ = activate(redis, &keys, &sale, 1, 0, 0).await;
         let _ = evict(redis, &keys, sale.id, 1, time::Duration::HOUR).await;
         if let Some(known) = Snapshot::from_reply(reply) {
             let _ = adopt(redis, &keys, sale.id, &known).await;

@@ -42,7 +42,7 @@ pub async fn apply_version(
     })
 }
 
-/// The terms of a sale, as `apply_version` and `install` take them.
+/// The terms of a sale, as `apply_version` and `activate` take them.
 fn terms(sale: &Sale) -> impl ToRedisArgs {
     let paused = i64::from(sale.paused);
     let (stock, limit) = (i64::from(sale.stock), i64::from(sale.per_user_limit));
@@ -51,7 +51,7 @@ fn terms(sale: &Sale) -> impl ToRedisArgs {
     (version, stock, opens, closes, paused, limit)
 }
 
-/// The epoch that a seal ended.
+/// The epoch that a fence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// The live epoch; 0 if there was none.
@@ -60,9 +60,9 @@ pub struct Ended {
     pub shards: i32,
 }
 
-/// The outcome of `seal`.
+/// The outcome of `fence`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sealed {
+pub enum Fencing {
     Ended(Ended),
     /// This epoch or a later one is live or being built.
     Newer {
@@ -70,53 +70,53 @@ pub enum Sealed {
     },
 }
 
-/// See `seal` in `library/sale.lua`.
-pub async fn seal(
+/// See `fence` in `library/sale.lua`.
+pub async fn fence(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: SaleId,
     new_epoch: i64,
-) -> Result<Sealed, RedisError> {
+) -> Result<Fencing, RedisError> {
     let (outcome, epoch, shards): (String, i64, i32) =
-        ask(connection, "seal", &[keys.state(sale)], new_epoch).await?;
+        ask(connection, "fence", &[keys.state(sale)], new_epoch).await?;
     match outcome.as_str() {
-        "ok" => Ok(Sealed::Ended(Ended { epoch, shards })),
-        "newer" => Ok(Sealed::Newer { epoch }),
-        other => Err(unexpected("outcome of seal", other)),
+        "ok" => Ok(Fencing::Ended(Ended { epoch, shards })),
+        "newer" => Ok(Fencing::Newer { epoch }),
+        other => Err(unexpected("outcome of fence", other)),
     }
 }
 
-/// The outcome of `install`.
+/// The outcome of `activate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Installed {
+pub enum Activated {
     Open,
     /// This or a newer epoch is live, or a newer one is being built.
     Newer,
-    /// The seal or the buyers of this epoch are lost.
-    Unsealed,
+    /// The fence or the buyers of this epoch are lost.
+    Unfenced,
     /// Orders of an older epoch still wait in the log.
     LogNotEmpty,
 }
 
-/// See `install` in `library/sale.lua`. `users` is the number of buyers.
-pub async fn install(
+/// See `activate` in `library/sale.lua`. `users` is the number of buyers.
+pub async fn activate(
     connection: &mut impl ConnectionLike,
     keys: &Keys,
     sale: &Sale,
     remaining: i64,
     admitted: i64,
     users: usize,
-) -> Result<Installed, RedisError> {
+) -> Result<Activated, RedisError> {
     let (id, epoch) = (sale.id, sale.epoch);
     let keys = [keys.state(id), keys.log(id), keys.buyers(id, epoch)];
     let args = (terms(sale), remaining, admitted, users);
-    let outcome: String = ask(connection, "install", &keys, args).await?;
+    let outcome: String = ask(connection, "activate", &keys, args).await?;
     match outcome.as_str() {
-        "ok" => Ok(Installed::Open),
-        "newer" => Ok(Installed::Newer),
-        "unsealed" => Ok(Installed::Unsealed),
-        "log" => Ok(Installed::LogNotEmpty),
-        other => Err(unexpected("outcome of install", other)),
+        "ok" => Ok(Activated::Open),
+        "newer" => Ok(Activated::Newer),
+        "unfenced" => Ok(Activated::Unfenced),
+        "log" => Ok(Activated::LogNotEmpty),
+        other => Err(unexpected("outcome of activate", other)),
     }
 }
 

@@ -10,7 +10,7 @@
 -- so a writer and a recovery pass may both acknowledge.
 --
 -- A stream id names an entry within one epoch only: after a loss, the log begins anew and may reuse
--- an id that some process still holds. While a sale is sealed, its log holds entries of the older
+-- an id that some process still holds. While a sale is fenced, its log holds entries of the older
 -- epoch, which the rebuild writes as orders of the new one.
 register('ack', function(keys, args)
   local state = redis.call('HMGET', keys[1], 'epoch', 'pending', 'sealed', 'sealed_epoch')

@@ -16,7 +16,7 @@ end
 
 -- The approval token: identifies this process, and its last promotion. The run id is new at every
 -- start, and the offset changes when a replica becomes the primary. A sale names the process that
--- it was installed in; data that a restart, a promotion or another server brings along names
+-- it was activated in; data that a restart, a promotion or another server brings along names
 -- another one.
 local run_id
 local function token()

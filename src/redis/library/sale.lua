@@ -1,9 +1,9 @@
--- The state of a sale besides its purchases: read, changed by operators, sealed, installed,
+-- The state of a sale besides its purchases: read, changed by operators, fenced, activated,
 -- evicted.
 
 -- Reads a sale. KEYS its state. Returns { epoch, version, stock, remaining, admitted, pending,
 -- revision, approved, process }, nil for what is missing: `approved` is the process that it was
--- installed in, `process` the one that answers.
+-- activated in, `process` the one that answers.
 register('snapshot', function(keys)
   local state = redis.call('HMGET', keys[1], 'epoch', 'version', 'stock', 'remaining', 'admitted',
       'pending', 'change', 'approved')
@@ -55,43 +55,43 @@ end)
 -- epoch or a later one is live or being built.
 --
 -- Afterwards the state has no epoch, so every function answers 'absent' until the new one is
--- installed. The seal stays: it keeps a slow rebuild from installing an older epoch, and names the
--- process that was sealed.
-register('seal', function(keys, args)
+-- activated. The fence stays: it keeps a slow rebuild from activating an older epoch, and names the
+-- process that was fenced. Its fields keep the names (`sealed`) that older versions read.
+register('fence', function(keys, args)
   local state = {}
   if redis.call('TYPE', keys[1]).ok == 'hash' then
     state = redis.call('HMGET', keys[1], 'epoch', 'shards', 'sealed', 'sealed_epoch',
         'sealed_shards')
   end
   local function number(field) return tonumber(field or '0') or 0 end
-  local new, live, sealed = tonumber(args[1]), number(state[1]), number(state[3])
-  if live >= new or sealed > new then return { 'newer', math.max(live, sealed), 0 } end
+  local new, live, fenced = tonumber(args[1]), number(state[1]), number(state[3])
+  if live >= new or fenced > new then return { 'newer', math.max(live, fenced), 0 } end
   local shards = number(state[2])
   if live == 0 then live, shards = number(state[4]), number(state[5]) end
   -- Buyers of an unfinished rebuild.
-  if sealed > 0 then redis.call('UNLINK', buyers_of(keys[1], sealed)) end
+  if fenced > 0 then redis.call('UNLINK', buyers_of(keys[1], fenced)) end
   redis.call('DEL', keys[1])
   redis.call('HSET', keys[1], 'sealed', args[1], 'sealed_epoch', live, 'sealed_shards', shards,
       'sealed_by', token())
   return { 'ok', live, shards }
 end)
 
--- Opens an epoch of a sale that was sealed for it, and approves this process: the last step of a
+-- Opens an epoch of a sale that was fenced for it, and approves this process: the last step of a
 -- rebuild, and of creating a sale.
 --
 -- KEYS  the sale's state, its order log, the buyers of the new epoch
 -- ARGV  epoch · version · stock · opens (ms) · closes (ms) · paused (0/1) · limit · remaining ·
 -- admitted · users among the buyers
 --
--- Returns 'ok'; 'newer' if this or a later epoch is live, or a later one is being built; 'unsealed'
--- if the seal or some of the buyers are gone (FLUSHALL, a restart, a failover since the seal);
+-- Returns 'ok'; 'newer' if this or a later epoch is live, or a later one is being built; 'unfenced'
+-- if the fence or some of the buyers are gone (FLUSHALL, a restart, a failover since);
 -- 'log' if orders of an older epoch still wait in the log.
-register('install', function(keys, args)
+register('activate', function(keys, args)
   local state = redis.call('HMGET', keys[1], 'epoch', 'sealed', 'sealed_by', 'sealed_epoch')
-  local epoch, sealed = tonumber(args[1]), tonumber(state[2] or '0')
-  if tonumber(state[1] or '0') >= epoch or sealed > epoch then return 'newer' end
-  if sealed ~= epoch or state[3] ~= token() or redis.call('HLEN', keys[3]) ~= tonumber(args[10])
-      then return 'unsealed' end
+  local epoch, fenced = tonumber(args[1]), tonumber(state[2] or '0')
+  if tonumber(state[1] or '0') >= epoch or fenced > epoch then return 'newer' end
+  if fenced ~= epoch or state[3] ~= token() or redis.call('HLEN', keys[3]) ~= tonumber(args[10])
+      then return 'unfenced' end
   if redis.call('XLEN', keys[2]) > 0 then return 'log' end
   redis.call('UNLINK', buyers_of(keys[1], tonumber(state[4])))
   redis.call('DEL', keys[1])

@@ -49,7 +49,7 @@ pub async fn for_long(
 
 /// Where it is worst to stand still: with rows locked that every writer of the sale needs, and with
 /// the lock of the rebuild while nobody can buy.
-const WORST: [&str; 2] = ["writer.counted", "rebuild.fenced"];
+const WORST: [&str; 2] = ["writer.counted", "rebuild.postgres_fenced"];
 
 /// In how much time an instance comes to such a place; it takes some restarts of Redis to be
 /// elected.
