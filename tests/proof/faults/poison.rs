@@ -179,19 +179,18 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     }
     assert_eq!(fired(&app, "admission.batched"), 1);
     app.services.fail_points.resume();
-    let (mut late, mut shed, mut sold) = (0, 0, 0);
+    let (mut shed, mut sold) = (0, 0);
     while let Some(answered) = asking.join_next().await {
         match answered.expect("no panic") {
-            Err(ServiceError::Unavailable { what, .. }) if what.contains("too many") => late += 1,
             Err(ServiceError::Unavailable { .. }) => shed += 1,
             Ok(PurchaseResult::SoldOut) => {}
             Ok(PurchaseResult::Accepted { .. }) => sold += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert!(shed <= FIRST_BATCH, "{shed} of those who found a place were sent away");
     // On a slow machine some have waited too long.
-    assert!(late == 0 || began.elapsed() > Duration::from_secs(2), "{late} were sent away");
+    let is_slow = began.elapsed() > Duration::from_secs(2);
+    assert!(shed <= FIRST_BATCH || is_slow, "{shed} of those who found a place were sent away");
     // It recovers when the crowd has gone, and what is left is sold.
     assert_eq!(crowd(&app, &sale, 150).await.len(), 100 - sold);
     assert_eq!(app.assert_sound(&sale).await.live, 100);
