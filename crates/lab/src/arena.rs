@@ -7,9 +7,9 @@
 
 use crate::{
     LabError,
-    collision::PURCHASE,
     definition::Definition,
     limits::Share,
+    meeting::PURCHASE,
     options::Options,
     seller::Seller,
     selling::{Buyer, Outcome, Trouble, hash_of},
@@ -77,7 +77,7 @@ pub struct Arena {
     pub tally: Tally,
     pub storm: StormState,
     /// This process, among those that serve the arena.
-    process: Uuid,
+    pub process: Uuid,
     nodes: Vec<Arc<Mutex<Slot>>>,
     turn: AtomicU64,
     saved: Mutex<()>,
@@ -338,9 +338,5 @@ impl Arena {
 
     pub fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
-    }
-
-    pub fn process(&self) -> Uuid {
-        self.process
     }
 }

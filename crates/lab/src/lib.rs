@@ -10,7 +10,7 @@
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
 //! | [`seller`] | what a node of a strategy does |
 //! | [`stand`], [`shorthand`], [`under_lock`], [`sql`] | what a strategy works with |
-//! | [`meeting`] | how an interleaving is forced |
+//! | [`meeting`] | how an interleaving is forced; which two purchases met |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or a meeting between two commands of a lock |
 //! | [`consumer`] | a queue in Redis and its one consumer |
@@ -18,7 +18,6 @@
 //! | [`message_consumer`] | who writes the orders of messages |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
-//! | [`collision`] | which two purchases met there |
 //! | [`judgement`], [`loopback`] | a visitor's own server before the judge; where it may be |
 //! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
 //! | [`conformance`] | what every strategy has to go through, and what contradicts its promise |
@@ -39,7 +38,6 @@
 pub mod arena;
 pub mod between;
 pub mod catalogue;
-pub mod collision;
 pub mod command;
 pub mod conformance;
 pub mod consumer;

@@ -14,7 +14,7 @@ use locks::{
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::AcqRel},
     },
     time::Duration,
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub struct Losses {
     lost: AtomicBool,
-    redis: tokio::sync::Mutex<Vec<Arc<OwnRedis>>>,
+    redis: tokio::sync::Mutex<Vec<OwnRedis>>,
     /// The way of each node to ZooKeeper.
     wires: Mutex<HashMap<u32, Proxy>>,
 }
@@ -58,15 +58,14 @@ impl Losses {
         let mut redis = self.redis.lock().await;
         while redis.len() <= number {
             let name = format!("{arena}-{}", redis.len() + 1);
-            redis.push(Arc::new(servers.own_redis(&name, &[]).await?));
+            redis.push(servers.own_redis(&name, &[]).await?);
         }
         Ok(redis[number].server.url())
     }
 
     /// Kills so many of them; each comes back at once, at the same address and empty.
     pub async fn restart_redis(&self, count: usize) -> Result<(), Trouble> {
-        let redis: Vec<_> = self.redis.lock().await.iter().take(count).cloned().collect();
-        for redis in redis {
+        for redis in self.redis.lock().await.iter().take(count) {
             let before = redis.server.pid();
             redis.server.kill();
             until_back(&redis.server, before).await?;

@@ -32,18 +32,14 @@ pub struct Run {
 /// What the reader has to know besides.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// Something better than "Lab report".
-    pub title: Option<String>,
     pub made_at: OffsetDateTime,
     pub machine: String,
-    pub commit: Option<String>,
 }
 
 impl About {
     /// This machine, now.
     pub fn here() -> Self {
-        let made_at = OffsetDateTime::now_utc();
-        Self { title: None, made_at, machine: this_machine(), commit: None }
+        Self { made_at: OffsetDateTime::now_utc(), machine: this_machine() }
     }
 }
 
@@ -90,11 +86,9 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> String {
         runs.iter().map(|run| of(&run.verdict)).fold(least, f64::max)
     };
     let page = json!({
-        "title": about.title,
         "machine": about.machine,
         "made_at": about.made_at.replace_nanosecond(0).ok().and_then(|at| at.format(&Rfc3339).ok()),
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": about.commit,
         "storm": storm.filter(|_| runs.iter().all(|run| run.storm == storm)),
         "style": include_str!("../templates/report.css"),
         "runs": runs.iter().map(|run| RunBody::of(run, language)).collect::<Vec<_>>(),
@@ -201,11 +195,7 @@ mod tests {
     }
 
     fn about() -> About {
-        About {
-            made_at: OffsetDateTime::UNIX_EPOCH,
-            machine: "a machine".to_owned(),
-            ..About::here()
-        }
+        About { made_at: OffsetDateTime::UNIX_EPOCH, machine: "a machine".to_owned() }
     }
 
     /// Every element that is opened is closed, in order, and every attribute is quoted.

@@ -278,7 +278,7 @@ impl Stand {
     pub fn crash_point(&self, point: &'static str) -> impl Future<Output = ()> + Send {
         self.passed(Location::caller());
         async move {
-            let is_here = self.options().is("crash_at", point)
+            let is_here = self.choice("crash_at") == point
                 && self.whole("crash_node") == i64::from(self.node);
             if is_here && self.shared.passed.fetch_add(1, AcqRel) + 1 == self.whole("crash_after") {
                 self.note("node crashed");

@@ -17,7 +17,7 @@ macro_rules! templates {
 
 templates! {
     "grade.txt" "lesson.txt" "lessons.txt" "lock_buys.txt" "locks.txt" "report.html" "run.txt"
-    "sections.txt" "strategies.txt" "strategy.txt" "verdict.en.txt" "verdict.zh.txt"
+    "sections.txt" "strategies.txt" "strategy.txt" "verdict.txt"
 }
 
 static IN_ENGLISH: LazyLock<Environment> = LazyLock::new(|| environment(Language::En));
@@ -57,19 +57,19 @@ fn environment(language: Language) -> Environment<'static> {
     environment
 }
 
-/// The template of this name: of this language, if there is one of each.
+/// The template of this name.
 pub fn render(name: &str, language: Language, context: &impl Serialize) -> String {
-    let (environment, suffix) = match language {
-        Language::En => (&IN_ENGLISH, "en"),
-        Language::Zh => (&IN_CHINESE, "zh"),
+    let environment = match language {
+        Language::En => &IN_ENGLISH,
+        Language::Zh => &IN_CHINESE,
     };
-    let template = environment
+    environment
         .get_template(name)
-        .or_else(|_| environment.get_template(&format!("{name}.{suffix}.txt")));
-    template.and_then(|template| template.render(Serde(context))).unwrap_or_else(|error| {
-        tracing::error!(%error, name, "a text could not be written");
-        name.to_owned()
-    })
+        .and_then(|template| template.render(Serde(context)))
+        .unwrap_or_else(|error| {
+            tracing::error!(%error, name, "a text could not be written");
+            name.to_owned()
+        })
 }
 
 /// An axis on which every step is ten times the one before; from and to whole powers of ten.
@@ -155,13 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn every_template_is_right_and_has_both_languages() {
+    fn every_template_is_right() {
         for environment in [&IN_ENGLISH, &IN_CHINESE] {
             assert_eq!(environment.templates().count(), SOURCES.len());
-        }
-        for (name, _) in SOURCES {
-            let other = name.replace(".en.", ".zh.");
-            assert!(SOURCES.iter().any(|(name, _)| *name == other), "{name}");
         }
     }
 

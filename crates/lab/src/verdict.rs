@@ -4,7 +4,7 @@
 use crate::{
     LabError,
     arena::Arena,
-    collision::Collision,
+    meeting::Collision,
     real_shop,
     strategy::{Harm, Language, Likelihood, Words},
     tally::{Counts, Latencies},
@@ -210,7 +210,7 @@ async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
     let deadline = tokio::time::Instant::now() + TALLY_TIMEOUT;
     let missing = "SELECT FROM lab.tallies WHERE arena = $1 AND process <> $2 AND answered < $3";
     loop {
-        let values = (&arena.definition().id, arena.process(), asked);
+        let values = (&arena.definition().id, arena.process, asked);
         if sql::run(&arena.shared.servers.upkeep, missing, values).await? == 0 {
             return Ok(true);
         }
@@ -321,6 +321,6 @@ fn write_verdict(
         Outcome::SoldTwice => collisions.first(true),
         _ => None,
     };
-    verdict.explanation = templates::render("verdict", language, &verdict);
+    verdict.explanation = templates::render("verdict.txt", language, &verdict);
     verdict
 }
