@@ -9,14 +9,14 @@ use lab::{http::accepted, lessons::LESSONS, texts};
 
 /// The tags for the head of a page; `None` for a page without a preview.
 pub fn tags(path: &str, trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
-    let (id, picture) = match path.strip_prefix("/lab/lessons/") {
-        Some(id) => (LESSONS.iter().find(|lesson| lesson.id == id)?.id, "share-lesson.png"),
-        None => (path == "/lab/why").then_some(("why", "share-why.png"))?,
+    let id = match path.strip_prefix("/lab/lessons/") {
+        Some(id) => LESSONS.iter().find(|lesson| lesson.id == id)?.id,
+        None => (path == "/lab/why").then_some("why")?,
     };
     let text = texts::of(id, accepted(headers))?;
     let origin = origin(trust_proxy, headers)?;
     let address = format!("{origin}{path}");
-    let picture = format!("{origin}/static/img/{picture}");
+    let picture = format!("{origin}/static/img/share-{id}.png");
     let tags = [
         ("og:type", "article"),
         ("og:title", text.title()),
@@ -58,6 +58,14 @@ mod tests {
         assert!(found.contains("\"http://[::1]:8080/lab/why\""), "{found}");
         for host in ["a\"><script>", "a/b", "a b"] {
             assert_eq!(asked_at(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn every_lesson_has_a_picture() {
+        for lesson in LESSONS {
+            let picture = format!("static/img/share-{}.png", lesson.id);
+            assert!(std::path::Path::new(&picture).is_file(), "no {picture}: see share-images.mjs");
         }
     }
 }

@@ -200,7 +200,7 @@ try {
   await settled(theatre);
   await keep('lesson', theatre);
   await theatre.leave();
-  await shareImages(browser, join(ROOT, 'static/img'));
+  await shareImages(browser, join(ROOT, 'static/img'), server);
 } finally {
   await browser.close();
   await server.close();

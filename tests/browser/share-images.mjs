@@ -24,23 +24,45 @@ const { sold, oversold } = RUN.naive.verdict, STOCK = sold - oversold;
 const why = page(`<div class="words"><p class="count">${sold}</p><p>${sold} sold. ${STOCK} existed.<small>卖出 ${sold}，库存 ${STOCK}</small></p></div>
   <div><div class="frame">${'<i></i>'.repeat(STOCK)}</div><div class="spill">${'<i></i>'.repeat(sold - STOCK)}</div></div>`);
 
-/** Alice holds the lock from the second step on; her lease ends, and Bob gets it while she still works. */
-const lesson = page(`<div class="words"><p class="large">One lock,<br>two holders.<small>一把锁，两个人持有</small></p><p><small>flash-sale lab</small></p></div>
-  <svg width="524" height="534" fill="none" stroke="#1c1714" stroke-width="6">
-    <rect x="0" y="330" width="524" height="204" fill="#fde3dd" stroke="none"/>
-    <path d="M80 60V534M262 60V534M444 60V534" stroke="#e3dbd0"/>
-    <path d="M80 120V534" stroke="#1c5a86" stroke-width="34"/><path d="M444 330V534" stroke="#ffc533" stroke-width="34"/>
-    <path d="M80 120H262m-24-16 24 16-24 16M444 330H262m24-16-24 16 24 16"/>
-    <path d="M80 470H262m-24-16 24 16-24 16M444 420H262m24-16-24 16 24 16" stroke="#a32210"/>
-    <rect x="202" y="170" width="120" height="16" stroke-width="3"/><rect x="202" y="170" width="90" height="16" fill="#1c5a86" stroke="none"/>
-    <rect x="202" y="250" width="120" height="16" stroke-width="3"/><rect x="202" y="250" width="24" height="16" fill="#1c5a86" stroke="none"/>
-    <circle cx="80" cy="32" r="30" fill="#1c5a86" stroke="none"/><circle cx="444" cy="32" r="30" fill="#ffc533" stroke="none"/><rect x="234" y="4" width="56" height="56" fill="#1c1714" stroke="none"/>
-  </svg>`);
+const CLIENTS = ['#1c5a86', '#ffc533', '#17693d', '#7a4b9a'], INK = '#1c1714', RED = '#a32210';
+const WIDE = 524, HIGH = 534, TOP = 96;
 
-/** Writes both into the folder. */
-export async function shareImages(browser, folder) {
+/** What a failure looks like: who sent what to whom, who believed to hold the lock, and in red, since when two did. */
+function diagram({ acts, actors, events }) {
+  const { first, last } = acts.find((act) => act.verdict.broken), steps = events.slice(first, last + 1);
+  const seen = actors.filter(({ id }) => steps.some((step) => [step.actor, step.to].includes(id)));
+  const x = (id) => WIDE * (seen.findIndex((actor) => actor.id === id) + 0.5) / seen.length;
+  const gap = (HIGH - TOP) / steps.length, y = (at) => TOP + (at + 0.5) * gap;
+  const shapes = seen.map(({ id, kind }, at) => {
+    const colour = kind === 'client' ? CLIENTS[at % CLIENTS.length] : INK;
+    const held = steps.map((step, row) => (step.believers.includes(id) ? `M${x(id)} ${y(row)}v${gap}` : '')).join('');
+    const head = kind === 'client' ? `<circle cx="${x(id)}" cy="32" r="30"` : `<rect x="${x(id) - 28}" y="4" width="56" height="56"`;
+    return `<path d="M${x(id)} 60V${HIGH}" stroke="#e3dbd0"/><path d="${held}" stroke="${colour}" stroke-width="30"/>${head} fill="${colour}" stroke="none"/>`;
+  });
+  const marks = steps.map((step, row) => {
+    const [from, to, at, colour] = [x(step.actor), x(step.to), y(row), step.overlap ? RED : INK], back = from < to ? -14 : 14;
+    if (!step.to) return `<circle cx="${from}" cy="${at}" r="10" fill="${colour}" stroke="none"/>`; // a crash, a pause
+    return `<path d="M${from} ${at}H${to}m${back} -10 ${-back} 10 ${back} 10" stroke="${colour}"/>`;
+  });
+  const bands = steps.map((step, at) => (step.overlap ? `<rect y="${y(at)}" width="${WIDE}" height="${gap + 1}" fill="#fde3dd" stroke="none"/>` : ''));
+  return `<svg width="${WIDE}" height="${HIGH}" fill="none" stroke-width="5">${[...bands, ...shapes, ...marks].join('')}</svg>`;
+}
+
+/** A picture of each lesson, from a play of it. */
+async function lessons(server) {
+  const [english, chinese] = await Promise.all(['en', 'zh'].map((lang) => server.call('GET', `/api/v1/lab/lessons?lang=${lang}`)));
+  const pictures = {};
+  for (const [at, { id, title }] of english.lessons.entries()) {
+    const play = await server.call('POST', `/api/v1/lab/lessons/${id}/play`);
+    pictures[`share-${id}`] = page(`<div class="words"><p class="large">${title}<small>${chinese.lessons[at].title}</small></p><p><small>flash-sale lab</small></p></div>${diagram(play)}`);
+  }
+  return pictures;
+}
+
+/** Writes all of them into the folder. */
+export async function shareImages(browser, folder, server) {
   const context = await browser.newContext({ viewport: { width: WIDTH, height: HEIGHT } }), sheet = await context.newPage();
-  for (const [name, html] of Object.entries({ 'share-why': why, 'share-lesson': lesson })) {
+  for (const [name, html] of Object.entries({ 'share-why': why, ...await lessons(server) })) {
     await sheet.setContent(html);
     const png = await sheet.screenshot();
     await writeFile(join(folder, `${name}.png`), png);

@@ -141,23 +141,19 @@ impl Protocol for ZooKeeperLock {
     }
 }
 
-async fn until_gone(session: &ZooSession, path: &str, gone: ZooWatch) -> Why {
-    let mut watch = Some(gone);
-    loop {
-        if let Some(watch) = watch.take()
-            && watch.removed().await
-        {
-            return Why::NotOurs;
-        }
-        match session.watch(path).await {
-            // It was written to, which nobody does.
-            Ok((Some(_), again)) => watch = Some(again),
-            Ok((None, _)) => return Why::NotOurs,
-            Err(error) if error.is_final() => return Why::SessionGone,
-            // The connection is looked after elsewhere.
-            Err(_) => sleep(PAUSE).await,
-        }
+async fn until_gone(session: &ZooSession, path: &str, mut gone: ZooWatch) -> Why {
+    while !gone.removed().await {
+        // It was written to, which nobody does, or the connection broke.
+        gone = loop {
+            match session.watch(path).await {
+                Ok((Some(_), again)) => break again,
+                Ok((None, _)) => return Why::NotOurs,
+                Err(error) if error.is_final() => return Why::SessionGone,
+                Err(_) => sleep(PAUSE).await,
+            }
+        };
     }
+    Why::NotOurs
 }
 
 /// A place in a queue, within a session.

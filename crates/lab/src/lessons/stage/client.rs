@@ -84,9 +84,7 @@ impl Client {
         &self,
         what: impl Future<Output = T> + Send + 'static,
     ) -> Doing<T> {
-        let (client, task) = (self.clone(), tokio::spawn(what));
-        let abort = task.abort_handle();
-        Doing { client, of: Of::Work, abort, task: Some(task), outcome: |_| None }
+        Doing { client: self.clone(), of: Of::Work, task: tokio::spawn(what), outcome: |_| None }
     }
 
     /// Starts to take a lock; believes to hold it once it is told so.
@@ -310,15 +308,14 @@ impl Next<'_> {
 pub struct Doing<T> {
     client: Client,
     of: Of,
-    abort: AbortHandle,
-    task: Option<JoinHandle<T>>,
+    task: JoinHandle<T>,
     /// What came of it, as captions name it.
     outcome: fn(&T) -> Option<&'static str>,
 }
 
 impl<T> Drop for Doing<T> {
     fn drop(&mut self) {
-        self.abort.abort();
+        self.task.abort();
     }
 }
 
@@ -367,13 +364,11 @@ impl<T> Doing<T> {
         decision: Decision,
         step: impl Fn(&str) -> &'static str + Send,
     ) -> Result<T, Trouble> {
-        let mut task = self.task.take().ok_or(Trouble::TooSlow(NO_END))?;
-        let gate = self.client.gate.clone();
+        let (gate, of) = (self.client.gate.clone(), self.of);
         loop {
-            let arrival = gate.wait(|| gate.first(self.of));
             let waiting = tokio::select! {
-                ended = &mut task => return self.ended(ended),
-                waiting = arrival => waiting,
+                ended = &mut self.task => return self.ended(ended),
+                waiting = gate.wait(|| gate.first(of)) => waiting,
                 () = sleep(STEP_TIMEOUT) => return Err(Trouble::TooSlow(NO_END)),
             };
             let name = step(&waiting.sent.text);
@@ -389,8 +384,7 @@ impl<T> Doing<T> {
 
     /// Its end, without a further request.
     pub async fn end(mut self) -> Result<T, Trouble> {
-        let task = self.task.take().ok_or(Trouble::TooSlow(NO_END))?;
-        let ended = in_time(task, NO_END).await?;
+        let ended = in_time(&mut self.task, NO_END).await?;
         self.ended(ended)
     }
 
@@ -406,12 +400,12 @@ impl<T> Doing<T> {
     }
 
     pub fn abort_handle(&self) -> AbortHandle {
-        self.abort.clone()
+        self.task.abort_handle()
     }
 
     /// Whether it has neither ended nor anything to send: it sleeps.
     pub fn sleeps(&self) -> bool {
         let idle = lock(&self.client.gate.waiting).iter().all(|one| one.decide.is_closed());
-        idle && self.task.as_ref().is_some_and(|task| !task.is_finished())
+        idle && !self.task.is_finished()
     }
 }
