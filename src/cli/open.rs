@@ -2,6 +2,7 @@
 
 use crate::app::{AppError, Role, Running, Stores};
 use crate::config::{SaleSettings, StoreSettings};
+use crate::http::pages;
 use crate::telemetry::instruments::Metrics;
 use crate::{postgres, telemetry};
 use lab::command::OpenLab;
@@ -76,5 +77,5 @@ pub async fn lab(store: &StoreSettings) -> Result<OpenLab, AppError> {
     let is_private = store.database_url.is_none();
     let folder = is_private.then(|| store.data_dir.join(folder));
     let lab = stores.lab(folder).await?;
-    Ok(OpenLab { lab, stores: Box::pin(stores.close()) })
+    Ok(OpenLab { lab, stores: Box::pin(stores.close()), pages: pages::files })
 }

@@ -17,6 +17,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get};
+use lab::command::PageFile;
 use lab::http::LabState;
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
@@ -230,6 +231,11 @@ fn find(path: &str) -> Option<Found> {
         content_type: content_type(file.metadata.mimetype()),
         data: file.data,
     })
+}
+
+/// All of them, to be written elsewhere.
+pub fn files() -> Vec<PageFile> {
+    Static::iter().filter_map(|name| Some((name.clone(), Static::get(&name)?.data))).collect()
 }
 
 /// Half of the content's SHA-256. Weak: the answer may be compressed.

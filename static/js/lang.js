@@ -15,7 +15,7 @@
   for (const folder of ['strings', ...(document.currentScript.dataset.more ?? '').split(' ').filter(Boolean)]) {
     const words = document.createElement('link');
     words.rel = 'modulepreload';
-    words.href = `/static/js/${folder}/${language}.js`;
+    words.href = new URL(`${folder}/${language}.js`, document.currentScript.src);
     document.head.append(words);
   }
   // What a page shows first is asked for at once (`data-early`), not when its modules have come:

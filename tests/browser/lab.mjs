@@ -2,6 +2,7 @@
 // real race does not bring about at will.
 
 import { everywhere } from './lab-everywhere.mjs';
+import { exported } from './lab-export.mjs';
 import { locks } from './lab-locks.mjs';
 import { ownServers } from './lab-own-server.mjs';
 import { races } from './lab-races.mjs';
@@ -15,4 +16,5 @@ export function lab(stage) {
   theatre(stage);
   locks(stage);
   everywhere(stage);
+  exported(stage);
 }

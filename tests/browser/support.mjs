@@ -16,7 +16,7 @@ const require = createRequire(join(ROOT, '.tools/browser/')); // where scripts/b
 const { chromium } = require('playwright-core');
 export const AXE = require.resolve('axe-core/axe.min.js');
 
-const PROGRAM = resolve(ROOT, process.env.FLASH_SALE_BIN ?? 'target/debug/flash-sale');
+export const PROGRAM = resolve(ROOT, process.env.FLASH_SALE_BIN ?? 'target/debug/flash-sale');
 const CHROMIUM = process.env.CHROMIUM_BIN ?? '/usr/bin/chromium';
 const ADMIN_TOKEN = 'a token for the browser tests only';
 
@@ -85,6 +85,8 @@ export class Server {
   async buyer() { return (await this.call('POST', '/api/v1/session', {})).token; }
   async buy(sale, token) { return this.call('POST', `/api/v1/sales/${sale.id}/orders`, undefined, token ?? await this.buyer()); }
   order(id, token) { return this.call('GET', `/api/v1/orders/${id}`, undefined, token); }
+  /** For commands beside it. */
+  get stores() { return { DATA_DIR: join(this.folder, 'data') }; }
   get adminToken() { return ADMIN_TOKEN; }
 }
 

@@ -10,18 +10,12 @@ import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonCards } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
+import RACES from './races.js';
 import { row, unpack, pack } from './results.js';
 import { FIELDS, MOST_LANES, OWN, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, laneParts, laneSetup, merged, optionsOf, serverOf, toQuery } from './setup.js';
 import { inWords, t } from './race-words.js';
 
-/** What runs when it is clicked. `strategy:demonstration` is a lane that runs what this strategy is shown by. */
-const PRESETS = {
-  first: { strategies: ['naive', 'conditional-update'], stock: 10, buyers: 400 },
-  nodes: { strategies: ['process-mutex', 'row-lock'], nodes: 3 },
-  locks: { strategies: ['token-lock:paused', 'set-px-no-owner:slow-work', 'reentrant-lock:redis-forgets', 'fenced-lock:paused'] },
-  buys: { strategies: ['hincrby', 'lock-and-hincrby'] },
-  real: { strategies: ['row-lock', 'lua-sync', 'lua-stream', 'bucketed'], together: false, stock: 2000, buyers: 6000, concurrency: 512, duplicates: 0, options: { interleave: 'off' } },
-};
+const PRESETS = RACES.lab; // each runs when it is clicked
 const KEPT = 'flash-sale.race'; // in the session: a race that goes on in the other language
 
 const setup = fromQuery(location.search), wanted = new URLSearchParams(location.search).get('run'); // ?run= names a preset

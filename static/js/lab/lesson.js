@@ -13,7 +13,7 @@ import { colours, stage } from './stage.js';
 import { dwellMs, firstOverlap, keyed, lease, meaning, moment, prices, timeline, within } from './timeline.js';
 import { inWords, t } from './theatre-words.js';
 
-const ID = decodeURIComponent(location.pathname.split('/')[3] ?? '');
+const ID = decodeURIComponent(location.pathname.split('/').at(-1).replace(/\.html$/, ''));
 const PLAYING_MS = 90_000; // some lessons start servers of their own
 const chosen = Object.fromEntries([...new URLSearchParams(location.search)].filter(([name]) => /^\w{1,40}$/.test(name)));
 

@@ -1,12 +1,12 @@
 // The race of the page for the projector: real where there is a server, else the recorded one.
 
+import RACES from './races.js';
 import { defaults } from './setup.js';
 
-export const STOCK = 10;
-const BUYERS = 300, RECORDED_MS = 200; // between two news of a recorded run, as on the wire
+const setup = { ...defaults(), ...RACES.why.ten };
+export const STOCK = setup.stock;
+const RECORDED_MS = 200; // between two news of a recorded run, as on the wire
 const LIVE_MS = 30_000; // a server that has not sold them by then has gone
-
-const setup = { ...defaults(), stock: STOCK, buyers: BUYERS, duplicates: 0 };
 
 // Fetched with the page: when it is their turn there may be no server.
 const fetched = { run: import('./run.js'), recorded: import('./recorded.js') };

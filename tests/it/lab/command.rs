@@ -92,3 +92,18 @@ async fn it_refuses_what_it_cannot_run() {
         assert!(ended.stderr.contains(why), "{words}: {ended:?}");
     }
 }
+
+#[tokio::test]
+async fn it_exports_only_into_a_folder_that_is_empty_and_can_be_written() {
+    let home = Home::new();
+    std::fs::write(home.0.join("mine"), "precious").expect("written");
+    let taken = format!("{} is not empty", home.0.display());
+    for (folder, why) in [(&*home.0.to_string_lossy(), &*taken), ("/dev/null/a", "/dev/null/a: ")] {
+        let refused = home.run(&format!("lab export {folder}")).await;
+        assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
+    assert!(!home.data().exists(), "servers were started in vain");
+    let help = done(&home, "export --help").await;
+    assert!(help.contains("lab export site"), "{help}");
+}

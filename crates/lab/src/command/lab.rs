@@ -1,9 +1,9 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
 use super::{
-    CommandError, OpenLab, Output,
+    CommandError, OpenLab, Output, export,
     grade::{self, Grade},
-    in_json, new, option, refused,
+    in_json, new, option, progress, refused,
 };
 use crate::{
     Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
@@ -18,11 +18,9 @@ use crate::{
     verdict::Verdict,
 };
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::{
-    fs,
-    io::{self, IsTerminal},
+    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -48,6 +46,20 @@ pub enum LabCommand<S: Args> {
     Locks {
         #[command(flatten)]
         output: Output,
+        #[command(flatten)]
+        store: Box<S>,
+    },
+    /// Write the theatre, the locks, the order numbers and a race of every preset as static pages
+    ///
+    /// Everything is played here and recorded, so that the pages need no server. They work from any
+    /// folder of any host. Exits 2, with nothing written, if the folder is not empty or something
+    /// could not be recorded.
+    #[command(after_help = "For example:\n  flash-sale lab export site\n  \
+        python3 -m http.server --directory site 8000     # and open http://127.0.0.1:8000")]
+    Export {
+        /// An empty folder, or one that is still to be made
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
         #[command(flatten)]
         store: Box<S>,
     },
@@ -139,6 +151,11 @@ pub async fn run<S: Args, E: From<CommandError>>(
             let locks = open(&store).await?.with(locks).await;
             let why = |error| refused(format!("the locks could not be measured: {error}"));
             print(&output.shown(&locks.map_err(why)?, "locks.txt"));
+        }
+        LabCommand::Export { folder, store } => {
+            export::check(&folder).map_err(refused)?;
+            let open = open(&store).await?;
+            print(&export::run(&folder, open).await.map_err(refused)?);
         }
         LabCommand::New { name } => print(&new::run(&name)?),
         LabCommand::Grade { strategy, output, store } => {
@@ -333,18 +350,6 @@ fn runs(rows: &[Row]) -> Vec<report::Run> {
         })
     };
     rows.iter().filter_map(run).collect()
-}
-
-fn progress(length: usize) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() {
-        ProgressBar::new(length as u64)
-    } else {
-        ProgressBar::hidden()
-    };
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 fn shown(args: &RunArgs, rows: &[Row]) -> String {

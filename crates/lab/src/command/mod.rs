@@ -1,19 +1,32 @@
 //! The lab without a browser: `flash-sale lab` and `flash-sale lesson`.
 
+pub mod export;
 pub mod grade;
 pub mod lab;
 pub mod lesson;
 pub mod new;
+pub mod recorder;
 
 use super::{Lab, strategy::Language, templates};
 use clap::Args;
-use std::{fmt::Display, pin::Pin};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    borrow::Cow,
+    fmt::Display,
+    io::{self, IsTerminal},
+    pin::Pin,
+};
+
+/// The name of a file of the pages, and what is in it.
+pub type PageFile = (Cow<'static, str>, Cow<'static, [u8]>);
 
 /// A lab of one command alone.
 pub struct OpenLab {
     pub lab: Lab,
     /// What is to be closed after the lab.
     pub stores: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The pages and all their files.
+    pub pages: fn() -> Vec<PageFile>,
 }
 
 impl OpenLab {
@@ -65,6 +78,19 @@ fn language(text: &str) -> Result<Language, String> {
 fn option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// A progress bar, on a terminal only.
+fn progress(length: usize) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::new(length as u64)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar
 }
 
 fn in_json(value: &impl serde::Serialize) -> String {
