@@ -2,6 +2,7 @@
 //! interleaving, and what in a verdict contradicts the promise. For the tests and `lab grade`.
 
 use crate::{
+    STRATEGIES,
     lessons::timeline::Said,
     strategy::{Demonstration, Harm, Likelihood, Promise, Scenario, Strategy},
     verdict::Verdict,
@@ -161,4 +162,20 @@ pub fn missing_demonstrations(strategy: &Strategy, promise: Promise) -> Vec<Said
         }
     }
     found
+}
+
+/// A strategy of one's own that nothing disturbs has shown nothing.
+pub fn untried(strategy: &Strategy, interleaves: bool) -> Vec<Said> {
+    let crashes = !strategy.crash_points.is_empty();
+    let tried = [
+        (crashes, "no crash was tried: it names no crash point", "没有试过崩溃：它没有崩溃点"),
+        (
+            interleaves,
+            "no purchase met another: it never calls interleave",
+            "没有两次购买相遇：它从不调用 interleave",
+        ),
+    ];
+    let is_taught = STRATEGIES.iter().any(|taught| taught.id == strategy.id);
+    let missing = tried.iter().filter(|(is_tried, ..)| !is_tried && !is_taught);
+    missing.map(|(_, en, zh)| said(*en, *zh)).collect()
 }

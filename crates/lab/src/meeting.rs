@@ -52,6 +52,11 @@ impl Meetings {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether anybody came to a place, and was made to wait for another one.
+    pub fn were_tried(&self) -> bool {
+        !self.places().is_empty()
+    }
+
     /// Releases the client that waits at `place`, and waits for nobody.
     pub fn come_by(&self, place: &'static str) {
         let waiting = self.places().get_mut(place).and_then(|here| here.waiting.take());

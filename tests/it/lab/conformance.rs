@@ -3,7 +3,7 @@
 
 use crate::support::test_lab::TestLab;
 use futures_util::{StreamExt, stream};
-use lab::conformance::{self, Case, cases, missing_demonstrations};
+use lab::conformance::{self, Case, cases, missing_demonstrations, untried};
 use lab::servers::Servers;
 use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
 use lab::strategy::{Harm, Harms, Language, Likelihood, Promise};
@@ -199,5 +199,13 @@ async fn the_solutions_of_the_exercises_pass() {
     let silent = Strategy { promise: Promise::SOUND, demonstrations: &[], ..*loses };
     let (holds, silent) = grade(Box::leak(Box::new(silent))).await;
     assert!(!holds && silent.contains("Undersells although"), "{silent}");
+    // A strategy that nothing disturbs has shown nothing.
+    let calm = Strategy { crash_points: &[], demonstrations: &[], ..*loses };
+    let (holds, graded) = grade(Box::leak(Box::new(calm))).await;
+    assert!(!holds && graded.contains("no crash was tried"), "{graded}");
+    assert!(!graded.contains("no purchase met another"), "{graded}");
+    let found = untried(loses, false);
+    assert!(found.len() == 1 && found[0].en.starts_with("no purchase met another"), "{found:?}");
+    assert_eq!(untried(strategy("lua-stream"), false).len(), 0);
     lab.finish().await;
 }

@@ -2,7 +2,8 @@
 
 use crate::{
     Lab, LabError, Strategy, Trial,
-    conformance::{cases, contradictions, lonely_crashes, missing_demonstrations},
+    arena::Arena,
+    conformance::{cases, contradictions, lonely_crashes, missing_demonstrations, untried},
     lessons::timeline::Said,
     strategy::Language,
     verdict::Verdict,
@@ -14,7 +15,7 @@ use serde::Serialize;
 pub struct Grade {
     strategy: &'static str,
     pub holds: bool,
-    /// What is declared as possible, and shown by no demonstration.
+    /// What is declared as possible, and shown by no demonstration; what nobody has tried.
     not_shown: Vec<String>,
     cases: Vec<Graded>,
 }
@@ -35,15 +36,20 @@ pub async fn grade(
     watch: impl Fn(usize, usize),
 ) -> Result<Grade, LabError> {
     let said = |found: Vec<Said>| found.iter().map(|one| one.say(language).to_owned()).collect();
-    let not_shown: Vec<String> = said(missing_demonstrations(strategy, strategy.promise));
+    let mut not_shown = missing_demonstrations(strategy, strategy.promise);
     let all: Vec<_> = cases(strategy).into_iter().chain(lonely_crashes(strategy)).collect();
-    let mut graded = Vec::new();
+    let (mut graded, mut interleaves) = (Vec::new(), false);
     for case in &all {
         watch(graded.len(), all.len());
-        let verdict = Trial::of(strategy, &case.scenario).run(lab, language, |_| {}).await?;
+        let mut arena = None;
+        let keep = |own: &Arena| arena = Some(own.shared.clone());
+        let verdict = Trial::of(strategy, &case.scenario).run(lab, language, keep).await?;
+        interleaves |= arena.is_some_and(|arena| arena.meetings.were_tried());
         let breaks = said(contradictions(strategy.promise, case, &verdict));
         graded.push(Graded { case: case.name.say(language).to_owned(), breaks, verdict });
     }
+    not_shown.extend(untried(strategy, interleaves));
+    let not_shown: Vec<String> = said(not_shown);
     let holds = not_shown.is_empty() && graded.iter().all(|case| case.breaks.is_empty());
     Ok(Grade { strategy: strategy.id, holds, not_shown, cases: graded })
 }
