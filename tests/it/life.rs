@@ -1,11 +1,9 @@
-//! The life of an order: paying, cancelling, expiring, being rejected. Every order ends once, and
-//! its unit comes back once and is buyable at once.
+//! The life of an order: it ends once, and its unit comes back once and is buyable at once.
 
 use crate::contract::{assert_order, time_of};
 use crate::support::prelude::*;
 
-/// From now on the database notes every change of an order's status and every unit that enters the
-/// outbox, so that a test can count what happened and not only see how it ended.
+/// From now on the database notes every change of status and every unit that enters the outbox.
 async fn keep_history(app: &TestApp) {
     app.execute(
         "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
@@ -37,6 +35,14 @@ async fn assert_all_were(app: &TestApp, ids: &[String], events: &str) {
 fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     reply.assert_problem(409, code);
     assert_eq!(reply.text("order_status"), order_status);
+}
+
+/// An order that is in the queue no more. While its sale is rebuilt nobody can say.
+async fn decided(shopper: &Shopper, id: &str) -> Value {
+    wait_for!("it is decided", {
+        let reply = shopper.order(id).await;
+        (reply.status == 200 && reply.text("status") != "queued").then_some(reply.body)
+    })
 }
 
 const PAYMENTS: &str = "SELECT count(*) FROM payments";
@@ -129,8 +135,7 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     all_order(buyers, &sale).await;
 }
 
-/// Another sweeper is stopped in the middle of its transaction: then the answer must be what comes
-/// of it, not what was before.
+/// Another sweeper stops within its transaction: the answer must be what comes of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     // The time to pay of three orders is over, at an instance without a sweeper.
@@ -184,8 +189,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
         let canceller = payer.at(&other);
         let id = payer.must_buy(&sale).await;
         // On a busy machine it may have expired before anybody saw that it could be paid.
-        wait_for!(payer.order(&id).await.text("status") != "queued");
-        let order = payer.order(&id).await.body;
+        let order = decided(&payer, &id).await;
         // From 500 ms before the deadline to 200 ms after it, a dozen milliseconds apart.
         let offset = time::Duration::milliseconds(number as i64 * 12 - 500);
         let start = time_of(&order["pay_by"]) + offset - OffsetDateTime::now_utc();
@@ -232,11 +236,7 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let _writer = app.another(Options::default()).await;
     let mut rejected = Vec::new();
     for (buyer, id) in &buyers {
-        // 503 while the difference to Redis is being looked into.
-        let order = wait_for!("it is decided", {
-            let reply = buyer.order(id).await;
-            (reply.status == 200 && reply.text("status") != "queued").then_some(reply.body)
-        });
+        let order = decided(buyer, id).await;
         assert_eq!(app.audit(&sale).await.oversold, 0);
         match order["status"].as_str() {
             Some("rejected") => rejected.push((buyer, order)),

@@ -1,5 +1,4 @@
-//! The HTTP contract, from outside: every route through the real router, in its success and in
-//! each of its refusals.
+//! The HTTP contract, from outside: every route, in its success and in each of its refusals.
 
 mod around;
 mod credentials;
@@ -88,8 +87,7 @@ pub fn time_of(value: &Value) -> OffsetDateTime {
     OffsetDateTime::parse(text, &Rfc3339).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Of what kind each member is, here and in an order: see the tests of `http::sales` and
-/// `http::orders`.
+/// Of what kind each member is, here and in an order: tests of `http::sales` and `http::orders`.
 #[track_caller]
 fn assert_sale(sale: &Value) {
     assert_members(sale, SALE);
@@ -132,9 +130,10 @@ fn assert_time_to_pay(order: &Value, seconds: i64, asked: OffsetDateTime) {
     assert!(asked <= written && written <= OffsetDateTime::now_utc(), "{order:#}");
 }
 
-/// The seconds that a refusal asks to wait, which must be a whole positive number.
+/// A refusal that says after how many seconds to come again, a whole positive number.
 #[track_caller]
-fn retry_after(reply: &Reply) -> u64 {
+fn assert_told_when(reply: &Reply, status: u16, code: &str) -> u64 {
+    reply.assert_problem(status, code);
     let seconds = reply.header("retry-after").parse().unwrap_or(0);
     assert!(seconds > 0, "no Retry-After: {:?}", reply.headers);
     seconds
@@ -164,8 +163,7 @@ impl TestApp {
         self.admin_sale("POST", id, "/stock", Some(body)).await
     }
 
-    /// The sales and orders in Postgres and the public catalogue, which a request without effect
-    /// leaves as they are.
+    /// The rows and the public catalogue, which a request without effect leaves as they are.
     pub async fn snapshot(&self) -> String {
         let rows = "SELECT concat_ws(E'\n',
             (SELECT string_agg(s::text, E'\n' ORDER BY id) FROM sales s),

@@ -1,11 +1,8 @@
 //! The counts of a verdict, on rows written by the test; and the effects of a crash.
 
-use crate::support::test_lab::TestLab;
+use crate::support::{prelude::*, test_lab::TestLab};
 use lab::strategy::{Harm, Language, Scenario};
 use lab::{Trial, arena::Arena, selling::Buyer, strategies, verdict::Verdict};
-use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
-use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 pub fn buyer(name: &str) -> Buyer {
@@ -60,8 +57,7 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
     lab.finish().await;
 }
 
-/// The tasks of a crashed shop end with it, not with the next purchase: its place becomes free, and
-/// another node finds the order that the dead one had accepted.
+/// The tasks of a crashed shop end with it: its place is free, and another node finds its order.
 #[tokio::test]
 async fn a_crash_ends_a_node_at_once() {
     let lab = TestLab::with("verdicts-crash:", |servers| servers.with_production_nodes(1)).await;

@@ -27,6 +27,10 @@ pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     found
 }
 
+pub fn token_for<'a>(path: &str, shopper: &'a Shopper) -> &'a str {
+    if path.contains("/admin/") { ADMIN_TOKEN } else { &shopper.token }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     let app = TestApp::start_with(Options::with_lab()).await;
@@ -46,8 +50,7 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
         if method == Method::GET {
             continue;
         }
-        // A cookie is nothing to the admin routes; all others look where the request comes from,
-        // the lab's too, although nobody has to say there who they are.
+        // A cookie is nothing to the admin routes; all others, the lab's too, look at the origin.
         let (status, code) = match path.contains("/admin/") {
             true => (401, "unauthenticated"),
             false => (403, "cross_origin"),
@@ -84,7 +87,7 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
         if path.ends_with("/events") {
             continue; // they do not end
         }
-        let token = if path.contains("/admin/") { ADMIN_TOKEN } else { &shopper.token };
+        let token = token_for(&path, &shopper);
         for method in ["GET", "HEAD", "OPTIONS"] {
             let ask = app.ask(method, &path).bearer(token).header("origin", "https://evil.example");
             let reply = ask.header("access-control-request-method", "POST").await;
