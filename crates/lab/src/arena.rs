@@ -6,9 +6,9 @@
 //! below `lab:{id}:`, at most one schema `lab_<id>`.
 
 use crate::{
-    LabError,
     collision::PURCHASE,
     definition::Definition,
+    error::LabError,
     limits::Share,
     options::Options,
     seller::Seller,

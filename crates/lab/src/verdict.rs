@@ -2,9 +2,9 @@
 //! believes.
 
 use crate::{
-    LabError,
     arena::Arena,
     collision::Collision,
+    error::LabError,
     real_shop,
     strategy::{Harm, Language, Likelihood, Words},
     tally::{Counts, Latencies},

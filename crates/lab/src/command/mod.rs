@@ -5,7 +5,7 @@ pub mod lab;
 pub mod lesson;
 pub mod new;
 
-use super::{Lab, strategy::Language, templates};
+use crate::{service::Lab, strategy::Language, templates};
 use clap::Args;
 use std::{fmt::Display, pin::Pin};
 
