@@ -122,9 +122,6 @@ def uses(source, depth):
         i += 1
 
 
-# Crates whose lib.rs is not yet a map only.
-ROOTS_EXCEPTED = ("lab", "locks")
-
 TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{")
 USE = re.compile(r"\buse\s+([^;]+);")
 PATH = re.compile(r"(?<![\w:.])[A-Za-z_]\w*(?:::\w+)+")
@@ -188,7 +185,6 @@ def circles(src):
     arrows = {
         module: sorted(set(imported(module, file.read_text(encoding="utf-8"), modules)))
         for module, file in modules.items()
-        if module or src.parent.name not in ROOTS_EXCEPTED
     }
     seen, found = set(), []
 
@@ -196,7 +192,7 @@ def circles(src):
         if module in path:
             found.append([modules[step] for step in (*path[path.index(module) :], module)])
         elif module not in seen:
-            for target in arrows.get(module, ()):
+            for target in arrows[module]:
                 walk(target, (*path, module))
             seen.add(module)
 

@@ -6,8 +6,8 @@
 //! below `lab:{id}:`, at most one schema `lab_<id>`.
 
 use crate::{
-    LabError,
     definition::Definition,
+    error::LabError,
     limits::Share,
     meeting::PURCHASE,
     options::Options,

@@ -1,11 +1,12 @@
 //! What there is, in words: every strategy as the API, the command and the report tell it.
 
 use crate::{
-    STRATEGIES, Strategy,
     marks::Excerpt,
     options::GENERAL,
+    strategies::STRATEGIES,
     strategy::{
-        Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Words,
+        Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Strategy,
+        Words,
     },
 };
 use serde::Serialize;

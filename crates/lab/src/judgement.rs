@@ -1,7 +1,9 @@
 //! A server of a visitor's own before the judge, as a lane of the race: stormed, followed, stopped,
 //! and forgotten after a while.
 
-use crate::{Lab, LabError, MOST_STOCK, loopback, storm::Storm, tally::Counts};
+use crate::{
+    definition::MOST_STOCK, error::LabError, limits::Share, loopback, storm::Storm, tally::Counts,
+};
 use judge::{
     Config, Event,
     history::{Meaning, Phase, Request},
@@ -17,7 +19,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use web::address::Address;
 
 /// How many are remembered, those under way among them.
 const MOST_KEPT: usize = 32;
@@ -52,7 +53,7 @@ pub struct Wanted {
 const LONGEST_URL: usize = 200;
 
 impl Wanted {
-    fn config(&self, closed: &[u16]) -> Result<Config, LabError> {
+    pub(crate) fn config(&self, closed: &[u16]) -> Result<Config, LabError> {
         let Self { url, stock, buyers, concurrency, duplicate_share } = self.clone();
         let invalid = |field, why| LabError::Invalid { field, why };
         if url.len() > LONGEST_URL {
@@ -201,6 +202,23 @@ impl Judgements {
         Some(())
     }
 
+    /// Judges a server, with this share of the storms.
+    pub fn start(&self, config: Config, stock: i64, share: Share) -> Arc<Judgement> {
+        let judgement = Judgement::new(stock);
+        self.add(judgement.clone());
+        let (all, started) = (self.clone(), judgement.clone());
+        tokio::spawn(async move {
+            let end = judgement.judged(config, all.unfollowed).await;
+            drop(share);
+            if let Some(end) = end {
+                judgement.end.send_replace(Some(Arc::new(end)));
+                let _ = tokio::time::timeout(KEPT, judgement.gone.cancelled()).await;
+            }
+            all.remove(&judgement.id);
+        });
+        started
+    }
+
     fn add(&self, judgement: Arc<Judgement>) {
         let mut all = self.all();
         all.push_back(judgement);
@@ -215,33 +233,5 @@ impl Judgements {
 
     pub fn close(&self) {
         self.all().drain(..).for_each(|judgement| judgement.gone.cancel());
-    }
-}
-
-impl Lab {
-    /// Has a visitor's server judged: `by` is their address, if addresses are limited; `own_port`
-    /// is where this program listens.
-    pub fn judge(
-        &self,
-        by: Option<Address>,
-        wanted: &Wanted,
-        own_port: u16,
-    ) -> Result<Arc<Judgement>, LabError> {
-        let closed = [self.servers.ports(), vec![own_port]].concat();
-        let config = wanted.config(&closed)?;
-        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
-        let judgement = Judgement::new(wanted.stock);
-        self.judgements.add(judgement.clone());
-        let (all, started) = (self.judgements.clone(), judgement.clone());
-        tokio::spawn(async move {
-            let end = judgement.judged(config, all.unfollowed).await;
-            drop(share);
-            if let Some(end) = end {
-                judgement.end.send_replace(Some(Arc::new(end)));
-                let _ = tokio::time::timeout(KEPT, judgement.gone.cancelled()).await;
-            }
-            all.remove(&judgement.id);
-        });
-        Ok(started)
     }
 }

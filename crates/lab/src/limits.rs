@@ -1,11 +1,22 @@
 //! How many of something visitors may have at a time: all together, and from one address.
 
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use web::{
     address::Address,
     address_limit::{AddressLimit, Permit},
 };
+
+/// The most arenas at a time, over all processes.
+pub const MOST_ARENAS: u64 = 64;
+/// The most arenas that one address may have, of those that this process serves.
+pub const MOST_ARENAS_OF_ADDRESS: usize = 16;
+/// The most storms at a time in this process. Purchases beside so many are hardly slower.
+pub const MOST_STORMS: usize = 8;
+pub const MOST_STORMS_OF_ADDRESS: usize = 4;
+/// How old an arena gets.
+pub const LONGEST_LIFE: Duration = Duration::from_secs(15 * 60);
 
 pub struct Limits {
     all: Arc<Semaphore>,

@@ -3,9 +3,9 @@
 //! words stand in `texts/{en,zh}/locks.md`.
 
 use crate::{
-    Lab,
     selling::Trouble,
     servers::Servers,
+    service::Lab,
     strategy::{Language, Need},
     texts,
 };

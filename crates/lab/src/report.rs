@@ -2,12 +2,13 @@
 //! else: no script, no font, no server. The page is `templates/report.html`.
 
 use crate::{
-    Lab, LabError, Strategy,
     catalogue::StrategyBody,
+    error::LabError,
     options::Options,
+    service::Lab,
     storm::Storm,
     strategies,
-    strategy::{Language, Likelihood},
+    strategy::{Language, Likelihood, Strategy},
     templates::{self, Axis},
     verdict::Verdict,
 };

@@ -1,6 +1,11 @@
 //! The server's own load: so many buyers, so many at once, some of whom click twice.
 
-use crate::{LabError, arena::Arena, limits::Share, selling::Buyer, within};
+use crate::{
+    arena::Arena,
+    error::{LabError, within},
+    limits::Share,
+    selling::Buyer,
+};
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};

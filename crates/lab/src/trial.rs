@@ -1,9 +1,10 @@
 //! One scenario from beginning to end: an arena, a storm, a verdict, and nothing left behind.
 
-use super::{
-    Lab, LabError,
+use crate::{
     arena::Arena,
     definition::Wanted,
+    error::LabError,
+    service::Lab,
     storm::Storm,
     strategy::{Language, Scenario, Strategy},
     verdict::Verdict,

@@ -2,8 +2,8 @@
 //! believes.
 
 use crate::{
-    LabError,
     arena::Arena,
+    error::LabError,
     meeting::Collision,
     real_shop,
     strategy::{Harm, Language, Likelihood, Words},

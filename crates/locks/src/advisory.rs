@@ -11,9 +11,11 @@
 //!
 //! The guard lends its transaction to the work: commit and unlock are one step.
 
-use super::{
-    Held, Hold, Watchdog, Why,
+use crate::{
+    driver::Held,
+    hold::{Hold, Why},
     prelude::*,
+    watchdog::Watchdog,
     wire::{Sql, SqlTransaction},
 };
 use std::{io::ErrorKind, sync::Weak};

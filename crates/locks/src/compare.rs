@@ -3,10 +3,20 @@
 //!
 //! The four properties are those of 《分布式锁的三种实现》. What they leave out is fencing.
 
-use super::{
-    Acquired, AdvisoryLock, Answer, Guard, Lock, LockError, MultiLock, Redlock, ReentrantLock,
-    SetPxNoOwner, SetnxExpire, SetnxGetset, TableLock, TokenLock, ZooKeeperLock,
+use crate::{
+    advisory::AdvisoryLock,
+    error::{Answer, LockError},
+    lock::{Acquired, Guard, Lock},
+    multi::MultiLock,
+    redlock::Redlock,
+    reentrant::ReentrantLock,
+    set_px_no_owner::SetPxNoOwner,
+    setnx_expire::SetnxExpire,
+    setnx_getset::SetnxGetset,
+    table::TableLock,
+    token::TokenLock,
     wire::{Clock, Line, Meter, RoundTrips, Sql, Zoo},
+    zookeeper::ZooKeeperLock,
 };
 use futures_util::future::BoxFuture;
 use std::time::Duration;

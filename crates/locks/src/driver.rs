@@ -1,123 +1,15 @@
 //! The driver of all locks: it owns waiting, doubt, undoing, the lease and the release's retries.
 
-use super::{
-    Acquired, Answer, Guard, Hold, Lock, Lost, Released, Watchdog, Why,
-    hold::later,
+use crate::{
+    error::Answer,
+    hold::{Hold, Lost, Why, later},
+    lock::{Acquired, Guard, Lock, Released},
+    protocol::{Attempt, Claim, Ending, Protocol},
     waiting::{Waiting, jitter},
-    wire::Line,
+    watchdog::Watchdog,
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
-
-/// One kind of lock: how it is asked for, kept, and given back.
-pub trait Protocol: Clone + Send + Sync + 'static {
-    /// What an acquisition keeps besides its name and token.
-    type Own: Default + Clone + Send + Sync + 'static;
-
-    /// The pause between two attempts.
-    const PAUSE: Duration = Duration::from_millis(10);
-    /// How often a release without an answer is asked for.
-    const RELEASES: u32 = 3;
-    /// Whether a dropped guard gives the lock back, which has no lease to end it.
-    const ENDS_WITH_GUARD: bool = false;
-
-    /// A value that no other acquisition has.
-    fn token(&self) -> String {
-        uuid::Uuid::new_v4().simple().to_string()
-    }
-
-    /// How long the lock lasts; `None`: its holder cannot tell.
-    fn lease(&self) -> Option<Lease> {
-        None
-    }
-
-    /// Asks for the lock, once. Only a lock whose server keeps a queue waits here, to the deadline.
-    fn attempt(
-        &self,
-        claim: &Claim<Self::Own>,
-        deadline: Instant,
-    ) -> impl Future<Output = Answer<Attempt>> + Send;
-
-    /// Lets the lease begin anew; false: it is not ours any more.
-    fn renew(&self, _: &Claim<Self::Own>) -> impl Future<Output = Answer<bool>> + Send {
-        async { Ok(true) }
-    }
-
-    /// Gives the lock back.
-    fn release(
-        &self,
-        claim: &Claim<Self::Own>,
-        ending: Ending<'_>,
-    ) -> impl Future<Output = Answer<Released>> + Send;
-
-    /// Gives back what an abandoned acquire may have taken, or a dropped guard has (see
-    /// [`Protocol::ENDS_WITH_GUARD`]). If that fails, the lease or the session ends it.
-    fn undo(&self, _: &Claim<Self::Own>) -> impl Future<Output = ()> + Send {
-        async {}
-    }
-
-    /// After an attempt without success: whether the lock may be, or become, ours all the same.
-    fn settle(&self, _claim: &Claim<Self::Own>, doubt: bool) -> impl Future<Output = bool> + Send {
-        async move { doubt }
-    }
-
-    /// Where a release is announced, if it is.
-    fn channel(&self, _name: &str) -> Option<(&Line, String)> {
-        None
-    }
-
-    /// What runs beside the holder: the renewal, if it is asked for.
-    fn keep(&self, claim: &Claim<Self::Own>, hold: &Hold) -> Option<Watchdog> {
-        let lease = self.lease().filter(|lease| lease.renewed)?;
-        Some(Watchdog::renewing(self.clone(), claim.clone(), hold.clone(), lease.time))
-    }
-}
-
-/// What stays the same through all attempts of one acquisition.
-#[derive(Debug, Clone)]
-pub struct Claim<Own = ()> {
-    pub name: Arc<str>,
-    pub token: Arc<str>,
-    pub own: Own,
-}
-
-/// What is known when a lock is given back.
-#[derive(Clone, Copy)]
-pub struct Ending<'a> {
-    pub hold: &'a Hold,
-    /// An earlier request for this had no answer.
-    pub again: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Lease {
-    pub time: Duration,
-    /// A task renews it for as long as the guard lives.
-    pub renewed: bool,
-}
-
-/// The answer to one request for a lock.
-pub enum Attempt {
-    /// `earlier`: an attempt before this one took it, and its lease has run since then.
-    Ours {
-        fencing: Option<u64>,
-        earlier: bool,
-    },
-    Taken {
-        remaining: Option<Duration>,
-    },
-}
-
-impl Attempt {
-    /// Of a lock that knows no more than this.
-    pub fn ours(ours: bool) -> Self {
-        if ours {
-            Self::Ours { fencing: None, earlier: false }
-        } else {
-            Self::Taken { remaining: None }
-        }
-    }
-}
 
 impl<P: Protocol> Lock for P {
     type Guard = Held<P>;

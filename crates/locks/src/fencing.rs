@@ -12,9 +12,9 @@
 //! holder and never be forgotten. A Redis that lost its data counts from one again, and the
 //! resource refuses all writers until the numbers have caught up, which is safe for the data.
 
-use super::{
-    Answer, lua,
-    wire::{Line, LuaScript, Sql},
+use crate::{
+    error::Answer,
+    wire::{Line, LuaScript, Sql, lua},
 };
 
 static WRITE: LuaScript = lua!("fenced_write.lua");

@@ -28,6 +28,7 @@
 //! | `table` | [`TableLock`] | a row in Postgres |
 //! | `zookeeper` | [`ZooKeeperLock`] | a queue of ephemeral nodes |
 //! | `fencing` | | the resource's side: older numbers are refused |
+//! | `lock`, `error`, `protocol` | | a lock from outside, its failures, a lock from inside |
 //! | `driver`, `hold`, `watchdog`, `waiting` | | what all of them share |
 //! | `compare` | | what each survives, with its test, and what it costs |
 //!
@@ -43,10 +44,14 @@
 pub mod advisory;
 pub mod compare;
 mod driver;
+mod error;
 pub mod fencing;
 mod hold;
+mod lock;
 pub mod multi;
 mod nodes;
+mod prelude;
+mod protocol;
 pub mod redlock;
 pub mod reentrant;
 pub mod set_px_no_owner;
@@ -60,14 +65,13 @@ mod watchdog;
 pub mod wire;
 pub mod zookeeper;
 
-use redis::RedisError;
-use std::{sync::Arc, time::Duration};
-use stores::postgres;
-
 pub use advisory::AdvisoryLock;
-pub use driver::{Attempt, Claim, Ending, Held, Lease, Protocol};
+pub use driver::Held;
+pub use error::{Answer, LockError};
 pub use hold::{Hold, Lost, Why, drift};
+pub use lock::{Acquired, Guard, Lock, Released};
 pub use multi::MultiLock;
+pub use protocol::{Attempt, Claim, Ending, Lease, Protocol};
 pub use redlock::Redlock;
 pub use reentrant::ReentrantLock;
 pub use set_px_no_owner::SetPxNoOwner;
@@ -81,123 +85,3 @@ pub use zookeeper::ZooKeeperLock;
 /// For tests, which ask the server themselves.
 #[cfg(feature = "zookeeper")]
 pub use zookeeper_client;
-
-/// The script of this name in the folder `scripts` beside the caller's file.
-#[macro_export]
-macro_rules! lua {
-    ($name:literal) => {
-        $crate::wire::LuaScript::new($name, include_str!(concat!("scripts/", $name)))
-    };
-}
-
-/// What every lock is written with.
-mod prelude {
-    pub use crate::{
-        Answer, Attempt, Claim, Ending, Lease, LockError, Protocol, Released,
-        wire::{Line, millis},
-    };
-    pub use redis::cmd;
-    pub use std::{sync::Arc, time::Duration};
-    pub use tokio::time::Instant;
-}
-
-/// What a lock's server says.
-pub type Answer<T> = Result<T, LockError>;
-
-/// A lock.
-pub trait Lock: Send + Sync + 'static {
-    type Guard: Guard;
-
-    /// Tries until `wait` is over; zero means once. Cancelling it stops any renewal; the lock then
-    /// ends with its lease at the latest.
-    fn acquire(
-        &self,
-        name: &str,
-        wait: Duration,
-    ) -> impl Future<Output = Answer<Acquired<Self::Guard>>> + Send;
-}
-
-/// A client's belief to hold a lock.
-///
-/// Dropping it ends the renewal at once; the lock usually stays until its lease is over, because
-/// dropped work may be half done. [`Guard::release`] frees it.
-pub trait Guard: Send + Sync + 'static {
-    /// A number that grows from holder to holder, for the resource to compare (see [`fencing`]);
-    /// `None` if the lock has none.
-    fn fencing(&self) -> Option<u64>;
-
-    /// Resolves when the holder can no longer be sure to be alone.
-    fn lost(&self) -> Lost;
-
-    /// Ends the renewal, then frees the lock, retrying after a lost reply.
-    fn release(self) -> impl Future<Output = Answer<Released>> + Send;
-}
-
-/// The result of an attempt.
-#[derive(Debug)]
-#[must_use]
-pub enum Acquired<G> {
-    Held(G),
-    /// Another client has it; for so much longer, if known, unless it renews.
-    Contended {
-        remaining: Option<Duration>,
-    },
-}
-
-impl<G> Acquired<G> {
-    pub fn held(self) -> Option<G> {
-        match self {
-            Self::Held(guard) => Some(guard),
-            Self::Contended { .. } => None,
-        }
-    }
-}
-
-/// The result of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Released {
-    Freed,
-    /// Released once; the owner holds it so many times more.
-    StillHeld {
-        count: u32,
-    },
-    /// The lease was over, or another client has the lock: the work may have overlapped with
-    /// another holder's.
-    NotHeld,
-}
-
-impl Released {
-    fn freed(freed: bool) -> Self {
-        if freed { Self::Freed } else { Self::NotHeld }
-    }
-}
-
-/// Failures. Contention is none: see [`Acquired`].
-#[derive(Debug, thiserror::Error)]
-pub enum LockError {
-    /// No answer came: the request may have been executed.
-    #[error("{node} did not answer")]
-    Unreachable { node: Arc<str>, source: RedisError },
-    /// Redis answered with an error, such as a key of another type.
-    #[error("{node} refused")]
-    Refused { node: Arc<str>, source: RedisError },
-    #[error("{got} nodes answered, {needed} are needed")]
-    NoQuorum { got: usize, needed: usize },
-    #[error("postgres")]
-    Postgres(#[from] sqlx::Error),
-    #[error("zookeeper")]
-    ZooKeeper(#[from] wire::ZooError),
-}
-
-impl LockError {
-    /// Whether a retry may help: an error *answer* would be repeated.
-    pub fn is_unreachable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::NoQuorum { .. } => true,
-            Self::Refused { .. } => false,
-            Self::Postgres(error) => postgres::is_unreachable(error),
-            Self::ZooKeeper(error) => error.is_unreachable(),
-        }
-    }
-}

@@ -13,11 +13,11 @@
 //! [`TokenLock`](super::TokenLock). Of the subscription: all waiters try at once and subscribe
 //! again.
 
-use super::{
-    Held, lua,
+use crate::{
+    driver::Held,
     prelude::*,
     token::{REMEMBERED, freed},
-    wire::{LuaScript, ScriptCall},
+    wire::{LuaScript, ScriptCall, lua},
 };
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -13,10 +13,9 @@
 //! Not given: a holder that pauses for longer than its lease may overlap with the next one. A
 //! watchdog (`renewed`) makes that rarer, fencing harmless.
 
-use super::{
-    lua,
+use crate::{
     prelude::*,
-    wire::{LuaScript, ScriptCall},
+    wire::{LuaScript, ScriptCall, lua},
 };
 
 static ACQUIRE: LuaScript = lua!("token_acquire.lua");

@@ -16,7 +16,10 @@
 //! A watchdog also keeps the lock of a holder that hangs: use none if the lock must end at a fixed
 //! time.
 
-use super::{Claim, Hold, Protocol, Why};
+use crate::{
+    error::Answer,
+    hold::{Hold, Why},
+};
 use std::time::Duration;
 use tokio::{
     task::JoinHandle,
@@ -32,12 +35,14 @@ impl Watchdog {
         Self(tokio::spawn(task))
     }
 
-    pub(crate) fn renewing<P: Protocol>(
-        protocol: P,
-        claim: Claim<P::Own>,
+    pub(crate) fn renewing<F>(
+        renew: impl Fn() -> F + Send + 'static,
         hold: Hold,
         lease: Duration,
-    ) -> Self {
+    ) -> Self
+    where
+        F: Future<Output = Answer<bool>> + Send,
+    {
         Self::start(async move {
             let mut pause = lease / 3;
             loop {
@@ -48,7 +53,7 @@ impl Watchdog {
                     return hold.lose(Why::LeaseOver);
                 };
                 let sent = Instant::now();
-                pause = match timeout_at(end, protocol.renew(&claim)).await {
+                pause = match timeout_at(end, renew()).await {
                     Ok(Ok(true)) if hold.renewed(sent, lease) => lease / 3,
                     Ok(Ok(false)) => return hold.lose(Why::NotOurs),
                     //= CURE one failed renewal is tried again, until the lease is over

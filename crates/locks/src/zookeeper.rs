@@ -19,7 +19,12 @@
 //! fencing token. A client sees its session end later than the servers do, so it counts the lock as
 //! lost as soon as the connection is gone for longer than is safe.
 
-use super::{Held, Hold, Watchdog, Why, prelude::*};
+use crate::{
+    driver::Held,
+    hold::{Hold, Why},
+    prelude::*,
+    watchdog::Watchdog,
+};
 use std::sync::{
     Mutex, OnceLock, PoisonError,
     atomic::{AtomicI64, AtomicU32, Ordering::Relaxed},

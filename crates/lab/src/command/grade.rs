@@ -1,11 +1,13 @@
 //! `flash-sale lab grade NAME`: the conformance suite on one strategy, case by case.
 
 use crate::{
-    Lab, LabError, Strategy, Trial,
     arena::Arena,
     conformance::{cases, contradictions, lonely_crashes, missing_demonstrations, untried},
+    error::LabError,
     lessons::timeline::Said,
-    strategy::Language,
+    service::Lab,
+    strategy::{Language, Strategy},
+    trial::Trial,
     verdict::Verdict,
 };
 use serde::Serialize;

@@ -6,15 +6,18 @@ use super::{
     in_json, new, option, progress, refused,
 };
 use crate::{
-    Lab, LabError, MOST_NODES, MOST_PER_USER, MOST_STOCK, STRATEGIES, Strategy, Trial, Wanted,
     arena::Arena,
     catalogue::{OptionBody, StrategyBody, in_words},
+    definition::{MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted},
+    error::LabError,
     options::{BadOption, GENERAL, Options},
     report,
+    service::Lab,
     storm::Storm,
-    strategies,
-    strategy::Language,
+    strategies::STRATEGIES,
+    strategy::{Language, Strategy},
     terminal::{complain, print},
+    trial::Trial,
     verdict::Verdict,
 };
 use clap::{Args, Subcommand};

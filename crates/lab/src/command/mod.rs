@@ -7,7 +7,7 @@ pub mod lesson;
 pub mod new;
 pub mod recorder;
 
-use super::{Lab, strategy::Language, templates};
+use crate::{service::Lab, strategy::Language, templates};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{

@@ -1,6 +1,6 @@
 //! What the lab refuses, as problems (see `web/problem.rs`).
 
-use crate::LabError;
+use crate::error::LabError;
 use std::time::Duration;
 use web::{
     kinds,

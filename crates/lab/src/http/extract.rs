@@ -4,7 +4,7 @@ use super::{
     error::{NOT_FOUND, Problem},
     state::LabState,
 };
-use crate::{Lab, strategy::Language};
+use crate::{service::Lab, strategy::Language};
 use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, header::ACCEPT_LANGUAGE, request::Parts},

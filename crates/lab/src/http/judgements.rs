@@ -9,9 +9,9 @@ use super::{
     state::LabState,
 };
 use crate::{
-    is_arena_id,
     judgement::{End, Judgement, Wanted},
     report::POLICY,
+    service::is_arena_id,
 };
 use axum::{
     extract::State,

@@ -1,6 +1,6 @@
 //! What the lab's handlers work with.
 
-use crate::Lab;
+use crate::service::Lab;
 use axum::http::request::Parts;
 use std::sync::Arc;
 use web::{address::Address, events::Streams, proxies::ProxyTrust};

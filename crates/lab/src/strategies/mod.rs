@@ -63,8 +63,8 @@ macro_rules! id_of {
 macro_rules! strategies {
     ($folder:literal; $($file:ident $(as $id:literal)?),* $(,)?) => {
         /// Every strategy, by number.
-        pub static STRATEGIES: &[$crate::Strategy] = &$crate::strategies::numbered([$(
-            $crate::Strategy {
+        pub static STRATEGIES: &[$crate::strategy::Strategy] = &$crate::strategies::numbered([$(
+            $crate::strategy::Strategy {
                 $(id: $id,)?
                 code: $crate::marks::Source {
                     file: concat!("crates/lab/src/strategies/", $folder, stringify!($file), ".rs"),
@@ -76,7 +76,7 @@ macro_rules! strategies {
 
         /// `None`: it is not in this registry.
         pub async fn open_listed(
-            strategy: &$crate::Strategy,
+            strategy: &$crate::strategy::Strategy,
             stand: &$crate::stand::Stand,
         ) -> Option<$crate::strategies::Opened> {
             $(if strategy.id == id_of!($file $($id)?) {

@@ -16,7 +16,7 @@ mod script;
 mod sql;
 mod tap;
 mod wakeups;
-mod zoo;
+pub(crate) mod zoo;
 
 pub use self::redis::Line;
 pub use meter::{Meter, RoundTrips, Server};
@@ -25,3 +25,12 @@ pub use sql::{Binding, Sql, SqlTransaction};
 pub use tap::{Clock, Reply, Sent, Tapped, Verdict, Watcher, millis};
 pub use wakeups::Wakeups;
 pub use zoo::{Zoo, ZooError, ZooSession, ZooWatch};
+
+/// The script of this name in the folder `scripts` beside the caller's file.
+#[macro_export]
+macro_rules! lua {
+    ($name:literal) => {
+        $crate::wire::LuaScript::new($name, include_str!(concat!("scripts/", $name)))
+    };
+}
+pub use lua;

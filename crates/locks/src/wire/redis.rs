@@ -8,7 +8,7 @@ use super::{
     tap::Tapped,
     wakeups::{Channels, Wakeups, listening},
 };
-use crate::LockError;
+use crate::error::LockError;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
     aio::MultiplexedConnection, cmd,

@@ -1,0 +1,338 @@
+//! The lab of one process: its arenas, storms and upkeep.
+
+use crate::arena::Arena;
+use crate::definition::{Definition, MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted};
+use crate::error::{LabError, within};
+use crate::judgement::{Judgement, Judgements};
+use crate::limits::{
+    LONGEST_LIFE, Limits, MOST_ARENAS, MOST_ARENAS_OF_ADDRESS, MOST_STORMS, MOST_STORMS_OF_ADDRESS,
+};
+use crate::options::Options;
+use crate::servers::Servers;
+use crate::storm::Storm;
+use crate::strategy::{Language, Strategy};
+use crate::{arena, judgement, lessons, real_shop, strategies, strategy, verdict};
+use dashmap::DashMap;
+use std::{sync::Arc, time::Duration};
+use stores::sql::{rows, run};
+use time::OffsetDateTime;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use web::address::Address;
+
+/// How many buyers and orders of an arena may wait in memory to be written, outside of storms.
+const MOST_UNSAVED: usize = 1_000;
+
+/// How long the end of a process waits for an arena's tally to be written.
+const LAST_TALLY: Duration = Duration::from_secs(2);
+
+/// "flash lab": the lock under which arenas are counted before one more is made.
+const COUNTING: i64 = 0x666c_6173_686c_6162;
+
+/// The lab of one process.
+pub struct Lab {
+    pub servers: Arc<Servers>,
+    pub theatre: lessons::Theatre,
+    process: Uuid,
+    /// The arenas that this process serves.
+    open: DashMap<String, Arc<Arena>>,
+    /// One opening at a time: two requests must not open the same arena twice.
+    opening: tokio::sync::Mutex<()>,
+    arenas: Limits,
+    /// Of arenas, and on visitors' own servers.
+    storms: Limits,
+    pub judgements: Judgements,
+    /// What the locks cost on these servers, once it has been measured.
+    pub(crate) lock_costs: tokio::sync::Mutex<Option<Vec<locks::compare::Cost>>>,
+}
+
+impl Lab {
+    pub fn new(servers: Servers) -> Self {
+        let servers = Arc::new(servers);
+        Self {
+            theatre: lessons::Theatre::new(servers.clone()),
+            servers,
+            process: Uuid::new_v4(),
+            open: DashMap::new(),
+            opening: tokio::sync::Mutex::default(),
+            arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
+            storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
+            judgements: Judgements::default(),
+            lock_costs: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Why this strategy cannot run here; `None` if it can.
+    pub fn lacks(&self, strategy: &Strategy) -> Option<strategy::Words> {
+        let mut needs = strategy.needs.iter();
+        needs.find_map(|need| self.servers.lacks(*need))
+    }
+
+    /// Makes a fresh stock that only this strategy sells.
+    pub async fn create(&self, wanted: Wanted) -> Result<Arc<Arena>, LabError> {
+        self.create_for(None, wanted).await
+    }
+
+    /// The same for a visitor: `by` is their address, if addresses are limited.
+    pub async fn create_for(
+        &self,
+        by: Option<Address>,
+        wanted: Wanted,
+    ) -> Result<Arc<Arena>, LabError> {
+        let unknown = || LabError::Invalid {
+            field: "strategy",
+            why: "there is no strategy of this name".to_owned(),
+        };
+        let strategy = strategies::find(&wanted.strategy).ok_or_else(unknown)?;
+        let definition = Definition {
+            id: Uuid::new_v4().simple().to_string(),
+            strategy,
+            stock: within("stock", wanted.stock, MOST_STOCK)?,
+            nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?,
+            per_user_limit: within(
+                "per_user_limit",
+                wanted.per_user_limit.unwrap_or(1),
+                MOST_PER_USER,
+            )?,
+            options: Options::read(strategy, &wanted.all_options())?,
+            expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
+        };
+        let private_redis = strategy::Need::RedisNodes(1);
+        let lacks = self.lacks(strategy).or_else(|| {
+            (definition.options.whole("redis_node_loss") > 0)
+                .then(|| self.servers.lacks(private_redis))
+                .flatten()
+        });
+        if let Some(why) = lacks {
+            return Err(LabError::StrategyUnavailable(why));
+        }
+        let share = self.arenas.take(by);
+        let share = share.ok_or(LabError::TooManyArenasOfAddress)?;
+        self.store(&definition).await?;
+        let servers = self.servers.clone();
+        let arena = Arena::open(definition, servers, self.process, Some(share)).await?;
+        self.open.insert(arena.definition().id.clone(), arena.clone());
+        Ok(arena)
+    }
+
+    async fn store(&self, definition: &Definition) -> Result<(), LabError> {
+        let mut transaction =
+            stores::postgres::Transaction::begin(&self.servers.postgres, "BEGIN").await?;
+        run(&mut *transaction, "SELECT pg_advisory_xact_lock($1)", (COUNTING,)).await?;
+        let arenas = "SELECT FROM lab.arenas WHERE expires_at > now()";
+        if run(&mut *transaction, arenas, ()).await? >= MOST_ARENAS {
+            transaction.rollback().await?;
+            return Err(LabError::TooManyArenas);
+        }
+        let Definition { id, strategy, stock, per_user_limit, expires_at, .. } = definition;
+        let nodes = i32::try_from(definition.nodes).unwrap_or(1);
+        let options = serde_json::to_string(&definition.options).unwrap_or_default();
+        let arena = "INSERT INTO lab.arenas
+                         (id, strategy, stock, nodes, per_user_limit, options, expires_at)
+                     VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7)";
+        let values = (id, strategy.id, stock, nodes, per_user_limit, options, expires_at);
+        run(&mut *transaction, arena, values).await?;
+        let items = "INSERT INTO lab.stock (arena, item, remaining)
+                     SELECT $1, unnest(ARRAY['thing', 'gift']), $2";
+        run(&mut *transaction, items, (id, stock)).await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// The arena of this id, whichever process made it.
+    pub async fn arena(&self, id: &str) -> Result<Arc<Arena>, LabError> {
+        if !is_arena_id(id) {
+            return Err(LabError::ArenaNotFound);
+        }
+        if let Some(arena) = self.known(id) {
+            return Ok(arena);
+        }
+        let _one_at_a_time = self.opening.lock().await;
+        if let Some(arena) = self.known(id) {
+            return Ok(arena);
+        }
+        let definition = arena::load(&self.servers.postgres, id).await?;
+        let definition = definition.ok_or(LabError::ArenaNotFound)?;
+        if let Some(why) = self.lacks(definition.strategy) {
+            return Err(LabError::StrategyUnavailable(why));
+        }
+        let arena = Arena::open(definition, self.servers.clone(), self.process, None).await?;
+        self.open.insert(id.to_owned(), arena.clone());
+        Ok(arena)
+    }
+
+    /// Storms an arena for a visitor: `by` is their address, if addresses are limited.
+    pub fn storm(
+        &self,
+        by: Option<Address>,
+        arena: &Arc<Arena>,
+        storm: Storm,
+    ) -> Result<(), LabError> {
+        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        storm.start(arena, Some(share))
+    }
+
+    /// Has a visitor's server judged: `by` is their address, if addresses are limited; `own_port`
+    /// is where this program listens.
+    pub fn judge(
+        &self,
+        by: Option<Address>,
+        wanted: &judgement::Wanted,
+        own_port: u16,
+    ) -> Result<Arc<Judgement>, LabError> {
+        let closed = [self.servers.ports(), vec![own_port]].concat();
+        let config = wanted.config(&closed)?;
+        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        Ok(self.judgements.start(config, wanted.stock, share))
+    }
+
+    fn known(&self, id: &str) -> Option<Arc<Arena>> {
+        let arena = self.open.get(id)?.clone();
+        (!arena.is_closed() && arena.definition().expires_at > OffsetDateTime::now_utc())
+            .then_some(arena)
+    }
+
+    pub async fn verdict(
+        &self,
+        id: &str,
+        language: Language,
+    ) -> Result<verdict::Verdict, LabError> {
+        verdict::judge(&self.arena(id).await?, language).await
+    }
+
+    /// Removes an arena and all that belongs to it.
+    pub async fn delete(&self, id: &str) -> Result<(), LabError> {
+        if !is_arena_id(id) {
+            return Err(LabError::ArenaNotFound);
+        }
+        let open = self.open.get(id).map(|arena| arena.clone());
+        if let Some(arena) = open {
+            arena.close().await;
+        }
+        // The row goes last: as long as it is there, what belongs to it is found.
+        let upkeep = &self.servers.upkeep;
+        real_shop::drop_schema(upkeep, id).await?;
+        for table in [
+            "DELETE FROM lab.locks WHERE starts_with(name, $1)",
+            "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
+        ] {
+            run(upkeep, table, (self.servers.prefix_of(id),)).await?;
+        }
+        self.servers.sweep(id).await?;
+        let deleted = run(upkeep, "DELETE FROM lab.arenas WHERE id = $1", (id,)).await?;
+        // Somebody may just have opened it again.
+        self.open.remove_if(id, |_, arena| arena.is_closed());
+        if deleted == 0 { Err(LabError::ArenaNotFound) } else { Ok(()) }
+    }
+
+    /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for
+    /// ever.
+    pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
+        for round in 1_u64.. {
+            if timeout(Duration::from_millis(200), stop.cancelled()).await.is_ok() {
+                return;
+            }
+            let step = async {
+                if !self.open.is_empty() {
+                    self.answer_others().await?;
+                    self.save_tallies().await?;
+                }
+                if round.is_multiple_of(25) {
+                    self.servers.stop_idle().await;
+                    self.clean_up().await?;
+                }
+                Ok(())
+            };
+            attempt("the lab's upkeep", Duration::from_secs(10), step).await;
+        }
+    }
+
+    async fn answer_others(&self) -> Result<(), LabError> {
+        let questions =
+            "SELECT a.id, a.asked FROM lab.arenas a JOIN lab.tallies t ON t.arena = a.id
+                         WHERE t.process = $1 AND t.answered < a.asked";
+        let questions: Vec<(String, i64)> =
+            rows(&self.servers.upkeep, questions, (self.process,)).await?;
+        for (id, asked) in questions {
+            let Some(arena) = self.open.get(&id).map(|arena| arena.clone()) else {
+                continue;
+            };
+            // An arena that is not quiet answers when it is; the caller waits a while.
+            if timeout(Duration::from_millis(100), arena.settle()).await.is_ok() {
+                arena.save(Some(asked)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The arenas that this process serves.
+    fn served(&self) -> Vec<Arc<Arena>> {
+        self.open.iter().map(|entry| entry.clone()).collect()
+    }
+
+    /// Writes what arenas have counted, so that it does not pile up in memory.
+    async fn save_tallies(&self) -> Result<(), LabError> {
+        for arena in self.served() {
+            // Not in the middle of a storm, which is being measured and has its own bound.
+            if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
+                arena.save(None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes arenas that are too old; what nodes here have written after another process had
+    /// deleted theirs; the schema of one that was deleted while a node was just being opened.
+    async fn clean_up(&self) -> Result<(), LabError> {
+        let gone = "
+            SELECT id FROM lab.arenas WHERE expires_at <= now()
+            UNION SELECT id FROM unnest($1::text[]) served (id)
+             WHERE NOT EXISTS (SELECT FROM lab.arenas WHERE arenas.id = served.id)
+            UNION SELECT substr(nspname::text, 5) FROM pg_namespace WHERE nspname ~ $2
+             AND NOT EXISTS (SELECT FROM lab.arenas WHERE id = substr(nspname::text, 5))";
+        let served: Vec<String> = self.open.iter().map(|arena| arena.key().clone()).collect();
+        let gone: Vec<(String,)> =
+            rows(&self.servers.upkeep, gone, (served, real_shop::SCHEMAS)).await?;
+        for (id,) in gone {
+            match self.delete(&id).await {
+                Ok(()) | Err(LabError::ArenaNotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every node of this process. The arenas stay: another process may serve them.
+    pub async fn close(&self) {
+        self.judgements.close();
+        let arenas = self.served();
+        self.open.clear();
+        let ended = arenas.into_iter().map(|arena| async move {
+            arena.close().await;
+            // This process will have nothing to add to any later verdict: none waits for it in
+            // vain.
+            let last = async {
+                arena.settle().await;
+                Ok(arena.save(Some(i64::MAX)).await?)
+            };
+            attempt("the last tally of an arena", LAST_TALLY, last).await;
+        });
+        futures_util::future::join_all(ended).await;
+        self.servers.close().await;
+    }
+}
+
+/// Does this within a time limit. What fails is done again later, or is not needed any more.
+async fn attempt(what: &str, limit: Duration, work: impl Future<Output = Result<(), LabError>>) {
+    match timeout(limit, work).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "{what} failed"),
+        Err(_) => tracing::debug!("{what} took too long"),
+    }
+}
+
+/// Ids are generated: 32 hexadecimal digits. Nothing else gets near a key or a name of a schema.
+pub fn is_arena_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
