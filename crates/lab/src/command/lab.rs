@@ -14,7 +14,7 @@ use crate::{
     report,
     service::Lab,
     storm::Storm,
-    strategies::STRATEGIES,
+    strategies::{self, STRATEGIES},
     strategy::{Language, Strategy},
     terminal::{complain, print},
     trial::Trial,
