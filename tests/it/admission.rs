@@ -30,8 +30,7 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
     }
 }
 
-/// The answers to users who join the queue in this order before it can run: they are polled on one
-/// thread and without a pause.
+/// The answers to users who join the queue in this order: polled on one thread, without a pause.
 async fn all_purchase(app: &TestApp, sale: &str, users: usize) -> Vec<PurchaseResult> {
     let sale: SaleId = sale.parse().expect("an id");
     let users = (0..users).map(|_| UserId::random());
@@ -40,8 +39,7 @@ async fn all_purchase(app: &TestApp, sale: &str, users: usize) -> Vec<PurchaseRe
     answers.into_iter().map(|answer| answer.expect("an answer")).collect()
 }
 
-/// A function of Redis passes 8,000 values on at most: what a large batch writes is cut into
-/// slices.
+/// A function of Redis passes on 8,000 values at most: what a large batch writes is cut.
 #[tokio::test]
 async fn the_largest_batch_is_admitted_at_once() {
     const CROWD: u16 = 4_096;
@@ -54,8 +52,7 @@ async fn the_largest_batch_is_admitted_at_once() {
     app.finish().await;
 }
 
-/// With less stock than people the first in the queue win, within a batch too, and their order ids
-/// are in the order in which they came.
+/// The first in the queue win, within a batch too, and their ids are in the order of arrival.
 #[tokio::test]
 async fn first_come_first_served() {
     let (app, sale) = TestApp::selling(100, json!({})).await;
@@ -162,8 +159,7 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         let (holder, held) = app.buyer(&sale).await;
         app.shopper().refused(&sale, "sold_out").await;
 
-        // A batch of one is held up after Redis has answered it, so that the crowd becomes one
-        // batch, and the first since the unit was sold again.
+        // A batch of one is held up after its answer, so that the crowd becomes the next batch.
         let fired = points.fired("admission.admitted");
         points.set("admission.admitted=pause:1500").expect("a point");
         let (early, its_sale) = (app.shopper(), sale.clone());

@@ -140,8 +140,7 @@ async fn buy_with(
     }
 }
 
-/// A rolling change of versions: an instance with the newer library works beside one with the
-/// older, on one sale, and nobody has to rebuild it.
+/// A rolling upgrade: instances with the older and the newer library sell, and nobody rebuilds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_versions_of_the_library_sell_side_by_side() {
     const STOCK: usize = 3_000;

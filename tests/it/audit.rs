@@ -193,8 +193,7 @@ async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
     assert_eq!(assert_named(&app, &sale, &expected).await.redis.buyers, Some(2));
 
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
-    // The program repairs this very difference after it has seen it twice, a second apart; so plant
-    // it again if it has just done so.
+    // The program repairs this once it has seen it twice, a second apart; so it is planted again.
     wait_for!("a wrong stock is named", {
         let wrong = [("stock", 12), ("remaining", 7)];
         let planted = app.redis().await.hset_multiple(state_of(&app, &sale), &wrong).await;
@@ -209,8 +208,7 @@ async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
     assert_eq!(app.assert_sound(&sound).await.problems, Vec::<String>::new());
 }
 
-/// Three orders wait in the log and the entry of the middle one disappears, with or without its
-/// count, before anybody has written it.
+/// The entry of the middle one of three waiting orders disappears, with or without its count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_log_entry_is_named() {
     for counted in [true, false] {

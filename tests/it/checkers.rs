@@ -200,8 +200,7 @@ const BREAKS: &[(Checker, Change)] = &[
         run.may_lose_accepted = true;
         lose(run, 15);
     }),
-    // An order that only a retry named, where Redis lost nothing, somebody was told that it was
-    // accepted, or every attempt was answered.
+    // Only a retry named it, but Redis lost nothing, somebody was told 202, or all were answered.
     (AcceptedIsOneRow, |run| {
         lose_unheard(run, Unavailable);
         run.redis_lost_data = false;

@@ -1,5 +1,4 @@
-//! The program as its users run it: its commands, its exit codes, its children, and what is left of
-//! a sale after `kill -9`.
+//! The program as a process: commands, exit codes, children, and what is left after `kill -9`.
 
 use crate::support::prelude::*;
 pub use crate::support::program::{Home, Program};

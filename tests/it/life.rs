@@ -1,11 +1,9 @@
-//! The life of an order: paying, cancelling, expiring, being rejected. Every order ends once, and
-//! its unit comes back once and is buyable at once.
+//! The life of an order: it ends once, and its unit comes back once and is buyable at once.
 
 use crate::contract::{assert_order, time_of};
 use crate::support::prelude::*;
 
-/// From now on the database notes every change of an order's status and every unit that enters the
-/// outbox, so that a test can count what happened and not only see how it ended.
+/// From now on the database notes every change of status and every unit that enters the outbox.
 async fn keep_history(app: &TestApp) {
     app.execute(
         "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
@@ -129,8 +127,7 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     all_order(buyers, &sale).await;
 }
 
-/// Another sweeper is stopped in the middle of its transaction: then the answer must be what comes
-/// of it, not what was before.
+/// Another sweeper stops within its transaction: the answer must be what comes of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     // The time to pay of three orders is over, at an instance without a sweeper.

@@ -1,5 +1,4 @@
-//! Liveness: dead loops are started again, and a log that cannot be written stops nothing. A storm
-//! of one warning is summed up in it.
+//! Dead loops start again; a log that cannot be written stops nothing; a storm of warnings is one.
 
 use crate::cli::{Home, Program, assert_sound, entrance, sale_for_loads};
 use crate::support::prelude::*;

@@ -238,8 +238,7 @@ async fn contended_and_unreachable_are_different_answers() {
 async fn a_lock_returned_as_held_when_its_validity_has_gone() {
     for lost_before in [false, true] {
         let (line, interceptor, name) = watched("validity").await;
-        // The reply to the first attempt is lost: the second finds its own token, whose lease
-        // began with the first.
+        // If its reply is lost the second attempt finds its token, of a lease that began before.
         interceptor.lose("SET lock", u32::from(lost_before));
         let answered = interceptor.hold_after("SET lock");
         turned_away_a_lease_later(answered, TokenLock::new(line, SHORT), &name, SHORT).await;
@@ -266,8 +265,7 @@ fn fenced(line: Line, lease: Duration) -> TokenLock {
     TokenLock::new(line, lease).fenced()
 }
 
-/// The reply to the first request is lost, and it takes a while until a second one gets through:
-/// the lease began with the first.
+/// The first reply is lost, and a second request takes a while: the lease began with the first.
 async fn vouches_from_the_first<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
     let (line_of_a, interceptor, name) = watched("vouches").await;
     let observer = line("observer").await;

@@ -13,8 +13,7 @@ struct Prepared {
     text: String,
 }
 
-/// Takes all connections, so that the program stands still, and lists every distinct statement that
-/// it has prepared.
+/// Takes all connections, so that the program stands still, and lists what it has prepared.
 async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Prepared>) {
     let mut connections = Vec::new();
     for _ in 0..pool.options().get_max_connections() {
@@ -118,8 +117,7 @@ const SHOPPERS: usize = 5;
 const NOT_UNDER_LOAD: &str =
     "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status";
 
-/// 20 sales of 3,000 orders each, of 15,000 users, in every state. They ended long ago, so that
-/// nobody takes them for sales that Redis has lost.
+/// 20 sales of 3,000 orders in every state, over for too long to be taken for lost ones.
 const FILL: &str = "
     INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at)
     SELECT 'sale ' || n, 100, 5000, 2000, now() - interval '9 days', now() - interval '8 days'
@@ -220,8 +218,7 @@ async fn statements_under_load_use_their_indexes() {
     run_everything(&app).await;
     let with_values = with_values(&app).await;
     let (mut sessions, statements) = prepared(app.services.databases.postgres.connections()).await;
-    // Both are empty but for moments: the outbox, and the list of what is due. A sale that few pay
-    // for fills them.
+    // The outbox and what is due are empty but for moments: a sale that few pay for fills them.
     app.execute(
         "INSERT INTO releases (order_id, sale_id, user_id)
              SELECT id, sale_id, user_id FROM orders

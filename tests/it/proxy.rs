@@ -1,5 +1,4 @@
-//! The fault proxy does what its faults say: each against a server that answers every byte with the
-//! same byte, and counts what it got.
+//! The fault proxy does what its faults say, before a server that echoes and counts what it read.
 
 use crate::support::prelude::*;
 use crate::support::proxy::Lost;

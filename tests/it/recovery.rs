@@ -4,8 +4,7 @@ use crate::contract::in_secs;
 use crate::support::prelude::*;
 use flash_sale::{admission::ids, orders::log_recovery, services::Services};
 
-/// The services of a process that says it writes its own orders, and has lost its writer. It has
-/// accepted so many orders of each of these sales.
+/// Of a process that writes its own orders, has accepted so many of each sale, and lost its writer.
 async fn without_their_writer(app: &TestApp, sales: &[String], orders: usize) -> Services {
     let (services, _) = app.approved_services().await;
     for sale in sales {
@@ -68,8 +67,7 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
     }
 }
 
-/// An id says when it was made: a sale that was not open by then cannot have that order, whatever
-/// state it is in.
+/// An id says when it was made: a sale that was not open by then cannot have that order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
     let app = TestApp::start().await;

@@ -9,8 +9,7 @@ use redis::streams::StreamRangeReply;
 use serde::Deserialize;
 use uuid::Uuid;
 
-/// Begins a comment of a migration that an older instance cannot live with, and says why. Then all
-/// instances are stopped for it, and the notes of that release say so.
+/// Begins a migration's comment: all instances have to be stopped for it, and why.
 const MARK: &str = "-- not rolling:";
 
 /// Statements that an older instance, running or restarted, does not survive.
@@ -75,8 +74,7 @@ fn a_migration_that_takes_away_is_noticed() {
     }
 }
 
-/// A newer instance has brought the schema further, with a migration that this program does not
-/// have, and puts more into Redis, where the rule allows it. This one starts, sells and audits.
+/// A newer instance has migrated the schema further, and puts more into Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let servers = Servers::shared().await;
@@ -216,8 +214,7 @@ async fn buy(buyer: &Shopper, sale: &str) -> Reply {
     })
 }
 
-/// Every accepted order is there, and only users without a live order may buy again; how many did,
-/// all in sale 1.
+/// Every accepted order is there; how many users, those without a live order, bought again.
 async fn assert_kept(app: &TestApp, answers: &[Answered]) -> usize {
     let mut bought_again = 0;
     for told in answers {

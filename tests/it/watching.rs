@@ -1,5 +1,4 @@
-//! Alerts and dashboards: every metric, label and label value that they name is compared with a
-//! scrape of a running process.
+//! Every metric, label and value that alerts and dashboards name is in a scrape of the program.
 
 use crate::cli::{Home, Program};
 use crate::support::launch::entries;

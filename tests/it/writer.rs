@@ -1,5 +1,4 @@
-//! Writing accepted orders: whole batches, batches that are partly written, twice, by two at once,
-//! and batches that Postgres refuses.
+//! Writing accepted orders: whole batches, partly written ones, twice, at once, and refused ones.
 
 use crate::support::prelude::*;
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};

@@ -1,5 +1,4 @@
-//! The two event streams: at once, then on every change; an order's ends with the order, and both
-//! end with the server.
+//! The two event streams: at once, then on every change, to the end of the order or of the server.
 
 use super::*;
 use crate::support::events::Events;

@@ -1,5 +1,4 @@
-//! The HTTP contract, from outside: every route through the real router, in its success and in
-//! each of its refusals.
+//! The HTTP contract, from outside: every route, in its success and in each of its refusals.
 
 mod around;
 mod credentials;
@@ -88,8 +87,7 @@ pub fn time_of(value: &Value) -> OffsetDateTime {
     OffsetDateTime::parse(text, &Rfc3339).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Of what kind each member is, here and in an order: see the tests of `http::sales` and
-/// `http::orders`.
+/// Of what kind each member is, here and in an order: tests of `http::sales` and `http::orders`.
 #[track_caller]
 fn assert_sale(sale: &Value) {
     assert_members(sale, SALE);
@@ -164,8 +162,7 @@ impl TestApp {
         self.admin_sale("POST", id, "/stock", Some(body)).await
     }
 
-    /// The sales and orders in Postgres and the public catalogue, which a request without effect
-    /// leaves as they are.
+    /// The rows and the public catalogue, which a request without effect leaves as they are.
     pub async fn snapshot(&self) -> String {
         let rows = "SELECT concat_ws(E'\n',
             (SELECT string_agg(s::text, E'\n' ORDER BY id) FROM sales s),

@@ -64,15 +64,13 @@ async fn pages_are_guarded_and_everything_on_them_is_here() {
         };
         let found = reply.header("content-type");
         assert!(found.starts_with(kind), "{file}: {found}");
-        // A script or a style is under the policy of its page. What can be opened by itself (a
-        // picture may hold scripts) has its own.
+        // Scripts and styles are under the policy of their page; all else can be opened by itself.
         if !matches!(kind, "text/css" | "text/javascript") {
             assert_guarded(file, &reply);
         }
         assert_eq!(reply.header("x-content-type-options"), "nosniff", "{file}");
     }
-    // A page that does not know the sale says so itself; a wrong address is no failure of the
-    // server.
+    // A page that does not know the sale says so itself.
     for odd in ["/sales/abc", "/sales/0", "/sales/%00", "/sales/%ff"] {
         assert!(!app.get(odd).await.status.is_server_error(), "{odd}");
     }

@@ -1,5 +1,4 @@
-//! The judge: every finding on a server with just that fault, correct servers, adapters, the
-//! command. A hundred storms on each correct server: `proof judge::`.
+//! The judge, on servers with one fault each and on right ones (a hundred times: `proof judge::`).
 
 mod adapters;
 mod command;

@@ -1,5 +1,4 @@
-//! Every registered strategy keeps its promise: the same scenarios for all of them (docs/lab.md),
-//! under forced interleaving, and every demonstration shows the harm that it names.
+//! Every strategy keeps its promise under forced interleaving, and shows its harms (docs/lab.md).
 
 use crate::support::test_lab::TestLab;
 use futures_util::{StreamExt, stream};
@@ -58,8 +57,7 @@ async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promi
     missing.chain(found.into_iter().flatten()).chain(unseen).collect()
 }
 
-/// Marks on lines that no demonstration has executed: of what is shown from the mark on, some line
-/// must have sent something.
+/// Marks from which on no shown line has sent anything in a demonstration.
 fn marks_that_did_not_run(strategy: &Strategy, ran: &HashSet<(&str, u32)>) -> Vec<String> {
     let did_not_run = |mark: &Excerpt| {
         if let Some((_, script)) = mark.file.rsplit_once("/scripts/") {

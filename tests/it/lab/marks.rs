@@ -75,8 +75,7 @@ fn in_common(one: &[String], other: &[String]) -> usize {
     row[other.len()]
 }
 
-/// A strategy's neighbour is the one most like it among those that are taught before it: that is
-/// the one to read it beside.
+/// A strategy's neighbour is the one most like it among those that are taught before it.
 #[test]
 fn neighbours_differ_in_the_lines_that_matter() {
     let mut long = Vec::new();

@@ -60,8 +60,7 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
     lab.finish().await;
 }
 
-/// The tasks of a crashed shop end with it, not with the next purchase: its place becomes free, and
-/// another node finds the order that the dead one had accepted.
+/// The tasks of a crashed shop end with it: its place is free, and another node finds its order.
 #[tokio::test]
 async fn a_crash_ends_a_node_at_once() {
     let lab = TestLab::with("verdicts-crash:", |servers| servers.with_production_nodes(1)).await;

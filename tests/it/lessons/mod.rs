@@ -1,5 +1,4 @@
-//! The lessons: each ends the same way every time, and an option that takes the cause away takes
-//! the failure away.
+//! The lessons: each ends the same way every time, and another way without the cause.
 
 mod outside;
 mod planted;

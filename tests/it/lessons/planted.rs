@@ -1,5 +1,4 @@
-//! Verdicts that can be lost: a cure with its check taken out is reported as broken, whether or not
-//! this process stood still.
+//! A cure with its check taken out is broken, whether or not this process stood still.
 
 use crate::support::Servers;
 use crate::support::buggy_redis::{Bug, BuggyRedis};

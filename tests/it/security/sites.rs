@@ -46,8 +46,7 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
         if method == Method::GET {
             continue;
         }
-        // A cookie is nothing to the admin routes; all others look where the request comes from,
-        // the lab's too, although nobody has to say there who they are.
+        // A cookie is nothing to the admin routes; all others, the lab's too, look at the origin.
         let (status, code) = match path.contains("/admin/") {
             true => (401, "unauthenticated"),
             false => (403, "cross_origin"),
