@@ -15,8 +15,7 @@ fn exists(file: &str, test: &str) -> Option<()> {
         return lessons::find(lesson)?.acts.iter().any(|one| one.id == act).then_some(());
     }
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let mut files =
-        [tests.join("it").join(file), tests.join("proof/locks").join(file)].into_iter();
+    let mut files = [tests.join("it").join(file), tests.join("proof/locks").join(file)].into_iter();
     let source = files.find_map(|path| std::fs::read_to_string(path.with_extension("rs")).ok())?;
     let (before, _) = source.split_once(&format!("fn {test}("))?;
     let attribute = before.lines().rev().nth(1)?;
