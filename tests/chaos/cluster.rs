@@ -136,8 +136,7 @@ impl Cluster {
                 let answer = asked.timeout(Duration::from_secs(2)).send().await;
                 // One that ended because a store was away is started again.
                 instance.start(&[])?;
-                let is_ready = answer.is_ok_and(|answer| answer.status() == 200);
-                Ok::<_, Error>(is_ready.then_some(()))
+                Ok::<_, Error>(answer.is_ok_and(|answer| answer.status() == 200).then_some(()))
             });
             if ready.await?.is_none() {
                 let (number, end) = (instance.number, tail(&instance.log(), 20));

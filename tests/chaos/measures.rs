@@ -142,8 +142,7 @@ async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
         let client = Client::new(&world, number);
         buyers.spawn(async move {
             for _ in 0..ORDERS / usize::from(AT_ONCE) {
-                let buyer = Buyer::new(&client.world, 0);
-                client.ask(&buyer, Kind::Buy, NO_ORDER, 0).await;
+                client.ask(&Buyer::new(&client.world, 0), Kind::Buy, NO_ORDER, 0).await;
             }
         });
     }

@@ -29,8 +29,7 @@ async fn solution(shopper: &Shopper, sale: &str) -> String {
 
 /// An instance that does not know yet what a sale asks for answers 503.
 async fn until_known(app: &TestApp, sale: &str) {
-    let sale = sale.parse().expect("an id");
-    wait_for!(app.services.catalog.cache.get(sale).is_some());
+    wait_for!(app.services.catalog.cache.get(sale.parse().expect("an id")).is_some());
 }
 
 /// On the opening second, not before it, also at an instance that nobody told.
@@ -211,8 +210,7 @@ async fn answers_tell_how_much_is_left() {
     assert!((Some(900)..Some(1_000)).contains(&left), "{left:?}");
     let shopper = app.shopper();
     // At once: one after the other, a slow machine may let all of them pass.
-    let asks = (0..100).map(|_| shopper.ask("POST", PAY).into_future());
-    let replies = all_at_once(asks).await;
+    let replies = all_at_once((0..100).map(|_| shopper.ask("POST", PAY).into_future())).await;
     let refused = replies.iter().find(|reply| reply.status == 429).expect("a refusal");
     assert_eq!(refused.header("ratelimit-policy"), r#""user";q=20;w=2"#);
     assert_eq!(refused.header("ratelimit"), r#""user";r=0;t=1"#);

@@ -78,8 +78,7 @@ async fn statements_do_not_meet_in_a_session() {
     let database = servers.database().await.pooled_by(&pooler);
     let adapted = database.pool(8).await;
     assert_eq!(right_answers(&adapted).await, 400);
-    let naive = PgPoolOptions::new().max_connections(8);
-    let naive = naive.connect_lazy_with(database.options());
+    let naive = PgPoolOptions::new().max_connections(8).connect_lazy_with(database.options());
     assert!(right_answers(&naive).await < 400, "nothing goes wrong without it either");
     naive.close().await;
 

@@ -110,8 +110,7 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     let (collector, endpoint) = Collector::start().await;
     let deployment = Deployment::start(1, &[(ENDPOINT, &endpoint)]).await;
     let program = deployment.running();
-    let sale = program.sale(1_000).await;
-    let answer = buy(program, &sale, &traceparent(CALLER_SPAN, true)).await;
+    let answer = buy(program, &program.sale(1_000).await, &traceparent(CALLER_SPAN, true)).await;
     let order = answer.text("order_id");
     let is_ours = |span: &Span| text(span, "flash_sale.order_id") == order;
     // The last span to end; it comes in the same batch as the others, or in a later one.

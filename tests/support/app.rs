@@ -291,8 +291,7 @@ impl TestApp {
         rest: &str,
         body: Option<Value>,
     ) -> Reply {
-        let path = format!("/api/v1/admin/sales/{sale}{rest}");
-        self.admin(method, &path, body).await
+        self.admin(method, &format!("/api/v1/admin/sales/{sale}{rest}"), body).await
     }
 
     pub async fn change(&self, sale: &str, members: Value) -> Reply {
@@ -300,8 +299,7 @@ impl TestApp {
     }
 
     pub async fn steer(&self, sale: &str, step: &str) -> Value {
-        let rest = format!("/{step}");
-        let reply = self.admin_sale("POST", sale, &rest, None).await;
+        let reply = self.admin_sale("POST", sale, &format!("/{step}"), None).await;
         reply.assert(200);
         reply.body
     }
@@ -361,7 +359,9 @@ impl TestApp {
     }
 
     pub async fn audit(&self, sale: &str) -> Audit {
-        self.services.auditor.audit(sale.parse().expect("an id")).await.expect("an audit")
+        // On a busy machine Redis may answer too late.
+        let sale = sale.parse().expect("an id");
+        wait_for!("an audit", self.services.auditor.audit(sale).await.ok())
     }
 
     pub async fn quiet_audit(&self, sale: &str) -> Audit {

@@ -32,8 +32,7 @@ pub fn getset_only_reads(command: Command) -> Command {
 /// The release does not compare: it deletes whatever lock there is.
 pub fn release_anybodys(command: Command) -> Command {
     let is_script = command[0].to_ascii_uppercase().starts_with(b"EVAL");
-    let remembers = command.get(4).is_some_and(|key| key.ends_with(b":freed"));
-    if !(is_script && remembers) {
+    if !(is_script && command.get(4).is_some_and(|key| key.ends_with(b":freed"))) {
         return command;
     }
     let words = [b"EVAL".to_vec(), b"return redis.call('DEL', KEYS[1])".to_vec(), b"1".to_vec()];

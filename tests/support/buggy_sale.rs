@@ -125,8 +125,7 @@ async fn orders(State(shop): Shared) -> Json<Value> {
         sleep(Duration::from_millis(1_100)).await;
     }
     let sale = locked(&shop.sale);
-    let rows = sale.orders.iter().enumerate();
-    let rows = rows.map(
+    let rows = sale.orders.iter().enumerate().map(
         |(number, (id, user))| json!({"order_id": id, "user": user, "row": number, "shop": "main"}),
     );
     Json(json!({"orders": rows.collect::<Vec<_>>()}))
@@ -452,8 +451,7 @@ pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
     let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
     let listener = listener.try_clone().expect("the same port");
     runtime.spawn(async move {
-        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-        axum::serve(listener, routes).await
+        axum::serve(tokio::net::TcpListener::from_std(listener).expect("a listener"), routes).await
     });
     runtime
 }

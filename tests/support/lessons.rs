@@ -153,8 +153,7 @@ pub fn is_well_formed(timeline: &Timeline) {
         let mut named = believers.into_iter().chain(event.to).chain([event.actor]);
         assert!(named.all(|actor| actors.contains(actor)), "{at}");
         for text in [&event.say.en, &event.say.zh] {
-            let whole = !text.trim().is_empty() && !text.contains(['{', '}']);
-            assert!(whole, "{at}");
+            assert!(!text.trim().is_empty() && !text.contains(['{', '}']), "{at}");
         }
         assert!(event.say.zh.chars().any(is_chinese), "{at}");
         let command = event.command.as_deref();

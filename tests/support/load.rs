@@ -124,8 +124,7 @@ async fn newcomers(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
         let reply = shopper.buying(&sale).send().await;
         let pause = match reply {
             Ok(reply) if reply.is_accepted() => {
-                let order = reply.text("order_id").to_owned();
-                locked(&told).winners.push((shopper, order));
+                locked(&told).winners.push((shopper, reply.text("order_id").to_owned()));
                 PAUSE
             }
             answer => {

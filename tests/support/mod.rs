@@ -93,8 +93,7 @@ impl Servers {
 
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Servers> = OnceCell::const_new();
-        let start = || Self::start(temporary_folder(), false);
-        SHARED.get_or_init(start).await
+        SHARED.get_or_init(|| Self::start(temporary_folder(), false)).await
     }
 
     /// A folder for more servers of the same test, removed together with these.

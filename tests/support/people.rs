@@ -15,8 +15,7 @@ impl Ask {
     }
 
     pub fn headers(self, headers: &[(&str, &str)]) -> Self {
-        let add = |ask: Self, (name, value): &(&str, &str)| ask.header(name, value);
-        headers.iter().fold(self, add)
+        headers.iter().fold(self, |ask: Self, (name, value): &(&str, &str)| ask.header(name, value))
     }
 
     pub fn bearer(self, token: &str) -> Self {

@@ -84,8 +84,7 @@ impl Home {
         let is_here = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
         let process = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            let works_in = fs::read_link(entry.path().join("cwd")).ok()?;
-            is_here(&works_in).then_some(Pid::from_raw(pid))
+            is_here(&fs::read_link(entry.path().join("cwd")).ok()?).then_some(Pid::from_raw(pid))
         };
         entries.flatten().filter_map(process).collect()
     }
@@ -148,8 +147,7 @@ impl Program {
 
     /// The same with its log somewhere else, which the test cannot read.
     pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
-        let nowhere = PathBuf::from("/dev/null");
-        Self::spawn_logging_to(log, nowhere, command).ready().await
+        Self::spawn_logging_to(log, PathBuf::from("/dev/null"), command).ready().await
     }
 
     async fn ready(mut self) -> Self {
@@ -201,8 +199,7 @@ impl Program {
 
     /// Waits for its end; its exit code, or `None` if a signal ended it.
     pub async fn end(&mut self) -> Option<i32> {
-        let ended = async || self.child.try_wait().expect("wait");
-        eventually("the program ends", ended).await.code()
+        eventually("the program ends", async || self.child.try_wait().expect("wait")).await.code()
     }
 
     /// Ends it as a service manager does: it must end in order, and by itself.

@@ -243,8 +243,7 @@ async fn accept(
                         shared.count(|counts| counts.accepted += 1);
                         let mut cut = cut.clone();
                         cut.mark_unchanged();
-                        let client = without_delay(client);
-                        tokio::spawn(serve(client, from.ip(), shared.clone(), cut));
+                        tokio::spawn(serve(without_delay(client), from.ip(), shared.clone(), cut));
                     }
                     // Out of file descriptors: they come back when connections end.
                     Err(_) => sleep(Duration::from_millis(10)).await,

@@ -104,8 +104,7 @@ impl RedisProcess {
     }
 
     pub async fn follow(&self, primary: &Self) {
-        let port = primary.port.to_string();
-        let _: String = self.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+        let _: String = self.command(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]).await;
         self.until_linked("up").await;
     }
 
@@ -145,8 +144,7 @@ impl RedisProcess {
 
     /// How long another node of the cluster may be silent before this one holds it dead, in ms.
     pub async fn believe_others_for(&self, silence: &str) {
-        let words = ["CONFIG", "SET", "cluster-node-timeout", silence];
-        let _: String = self.command(&words).await;
+        let _: String = self.command(&["CONFIG", "SET", "cluster-node-timeout", silence]).await;
     }
 
     /// From now on it follows its primary no more, whatever that one writes, and keeps what it has.
@@ -154,8 +152,7 @@ impl RedisProcess {
     pub async fn be_cut_off(&self) {
         // One that is still copying its primary would keep nothing.
         self.until_linked("up").await;
-        let password = ["CONFIG", "SET", "masterauth", "nobody knows it"];
-        let _: String = self.command(&password).await;
+        let _: String = self.command(&["CONFIG", "SET", "masterauth", "nobody knows it"]).await;
         let _: i64 = self.command(&["CLIENT", "KILL", "TYPE", "master"]).await;
         self.until_linked("down").await;
     }
@@ -174,8 +171,7 @@ impl RedisProcess {
     /// The file that commands are appended to (Redis 7 keeps a base and increments), its length.
     pub fn last_increment(&self) -> Result<(PathBuf, u64)> {
         let number = |path: &PathBuf| -> Option<u64> {
-            let name = path.file_name()?.to_str()?;
-            name.strip_suffix(".incr.aof")?.rsplit('.').next()?.parse().ok()
+            path.file_name()?.to_str()?.strip_suffix(".incr.aof")?.rsplit('.').next()?.parse().ok()
         };
         let numbered = fs::read_dir(self.data())?.flatten().map(|file| file.path());
         let last = numbered.filter_map(|path| Some((number(&path)?, path))).max();
@@ -258,15 +254,13 @@ impl RedisCluster {
             );
             let arguments = arguments.split(' ').chain(tuning.iter().copied());
             let arguments: Vec<&str> = arguments.collect();
-            let dir = dir.join(format!("node-{number}"));
-            RedisProcess::start(&dir, ports.clients, &arguments)
+            RedisProcess::start(&dir.join(format!("node-{number}")), ports.clients, &arguments)
         };
         let nodes: Vec<RedisProcess> = ports.iter().enumerate().map(node).collect();
         for node in &nodes {
             node.until_ready().await;
         }
-        let shares = ["0 5460", "5461 10922", "10923 16383"];
-        for (node, share) in nodes.iter().zip(shares) {
+        for (node, share) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
             node.cluster(&format!("ADDSLOTSRANGE {share}")).await;
         }
         let (first, bus) = (nodes[0].port, ports[0].bus);
@@ -356,10 +350,8 @@ impl RedisCluster {
     /// From here on the slot is MIGRATING at one and IMPORTING at the other.
     pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let (source, target) = (self.id(from).await, self.id(to).await);
-        let importing = format!("SETSLOT {slot} IMPORTING {source}");
-        self.nodes[to].cluster(&importing).await;
-        let migrating = format!("SETSLOT {slot} MIGRATING {target}");
-        self.nodes[from].cluster(&migrating).await;
+        self.nodes[to].cluster(&format!("SETSLOT {slot} IMPORTING {source}")).await;
+        self.nodes[from].cluster(&format!("SETSLOT {slot} MIGRATING {target}")).await;
     }
 
     pub async fn move_keys(&self, slot: u16, from: usize, to: usize, most: usize) -> usize {
@@ -433,8 +425,7 @@ impl Watched {
              sentinel failover-timeout {name} 5000\n"
         );
         let sentinel = |number: usize| {
-            let dir = dir.join(format!("sentinel-{number}"));
-            RedisProcess::sentinel(&dir, free_port(), &settings)
+            RedisProcess::sentinel(&dir.join(format!("sentinel-{number}")), free_port(), &settings)
         };
         let sentinels: Vec<RedisProcess> = (0..3).map(sentinel).collect();
         for sentinel in &sentinels {

@@ -14,8 +14,7 @@ pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {
 }
 
 pub async fn connect(server: &PostgresServer) -> Result<PgConnection> {
-    let options = options_of(server.address()).database("postgres");
-    Ok(PgConnection::connect_with(&options).await?)
+    Ok(PgConnection::connect_with(&options_of(server.address()).database("postgres")).await?)
 }
 
 /// Each statement for itself: `ALTER SYSTEM` takes no transaction.

@@ -49,8 +49,7 @@ pub async fn take_snapshots(
         let Some(current) = &mut connection else { continue };
         let began = Instant::now();
         // A primary that is stopped or gone must not hold up the others.
-        let look = tokio::time::timeout(Duration::from_secs(2), snapshot(current, &world));
-        match look.await {
+        match tokio::time::timeout(Duration::from_secs(2), snapshot(current, &world)).await {
             Ok(Ok(mut found)) => snapshots.append(&mut found),
             _ => connection = None,
         }

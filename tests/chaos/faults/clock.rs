@@ -32,8 +32,7 @@ fn start(stage: &mut Stage<'_>, number: usize) -> Result {
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
     let number = stage.any_instance();
-    let offset = OFFSETS[stage.random.index(OFFSETS.len())];
-    fs::write(offset_file(stage, number), offset)?;
+    fs::write(offset_file(stage, number), OFFSETS[stage.random.index(OFFSETS.len())])?;
     // Now and then a process is born into the wrong time. (It also shows its day again: the header
     // `Date` is cached until the clock passes it, so after a step back it stands still.)
     if stage.random.chance(0.25) && libfaketime().is_some() {

@@ -319,8 +319,7 @@ impl Fault {
     /// grace of the recovery (2 s), and what a busy machine needs to write it all down. A
     /// connection that fell silent is only given up after a timeout of up to 20 s.
     pub fn terminal_within(self) -> Duration {
-        let is_silent = self == Self::NetBlackHole || self.is_mixed();
-        Duration::from_secs(if is_silent { 40 } else { 15 })
+        Duration::from_secs(if self == Self::NetBlackHole || self.is_mixed() { 40 } else { 15 })
     }
 
     /// How long a request whose connection was lost may still take effect.

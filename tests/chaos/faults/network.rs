@@ -4,8 +4,7 @@ use super::*;
 use crate::support::proxy::Counts;
 
 fn any_link(stage: &mut Stage<'_>) -> usize {
-    let count = stage.cluster.proxies().count();
-    stage.random.index(count)
+    stage.random.index(stage.cluster.proxies().count())
 }
 
 async fn set(stage: &Stage<'_>, number: usize, fault: NetFault) {

@@ -157,8 +157,7 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
             admin(stage.world.addresses[number], "", Some(body)).await.ok();
         }
         Way::TakeStock => {
-            let operator = Operator::new(&stage.world);
-            operator.ask_at(SALE, Kind::AddStock(-1), number).await;
+            Operator::new(&stage.world).ask_at(SALE, Kind::AddStock(-1), number).await;
         }
     }
     stage.wait(10..30).await;
@@ -173,8 +172,7 @@ async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
         .bind(user_id(stage.world.seed, buyer.user).uuid())
         .execute(&mut stage.cluster.direct().await?)
         .await?;
-    let client = Client::new(&stage.world, CLIENT);
-    client.ask(&buyer, Kind::Buy, NO_ORDER, number).await;
+    Client::new(&stage.world, CLIENT).ask(&buyer, Kind::Buy, NO_ORDER, number).await;
     Ok(())
 }
 

@@ -111,8 +111,7 @@ async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
         }
     }
     // The server may or may not have been faster than the hang-up.
-    let buyers = shoppers.iter().cloned().enumerate();
-    let retries = all_at_once(buyers.map(|(number, shopper)| {
+    let retries = all_at_once(shoppers.iter().cloned().enumerate().map(|(number, shopper)| {
         let sale = sale.clone();
         async move {
             match number % 3 {

@@ -166,8 +166,7 @@ pub struct Judged {
 
 impl Judged {
     fn with(&self, status: OrderStatus) -> impl Iterator<Item = i64> {
-        let rows = self.evidence.rows.iter().filter(move |row| row.status == status);
-        rows.map(|row| row.id)
+        self.evidence.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
     }
 
     pub fn rejected_of(&self, orders: &[i64]) -> usize {

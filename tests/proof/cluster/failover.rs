@@ -122,8 +122,7 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     cluster.nodes[0].kill();
     cluster.may_fail_over(0).await;
     wait_for!(replica.info("replication", "role").await.as_deref() == Some("master"));
-    let buy = async || regular.at(honest).buy(&sale).await;
-    wait_for!(buy().await.code() == "unavailable");
+    wait_for!(regular.at(honest).buy(&sale).await.code() == "unavailable");
     plant(&mut replica.connection().await.expect("it answers"), SELL_FROM_ANY_PROCESS).await;
     let second = wait_for!("the bug sells", {
         match buggy.admission.purchase(sale_id, regular.user, None).await {

@@ -27,8 +27,7 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     while cluster.move_keys(slot, 0, 1, 10).await > 0 {}
     for app in &deployment.apps {
         app.shopper().must_buy(id).await;
-        let again = winner.at(app).refused(id, "already_ordered").await;
-        assert_eq!(again.text("order_id"), order);
+        assert_eq!(winner.at(app).refused(id, "already_ordered").await.text("order_id"), order);
         winner.until(&order, "pending_payment").await;
     }
     // Other calls follow too: a unit comes back, an operator restocks, the audit looks.
@@ -37,8 +36,7 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     app.admin_sale(reqwest::Method::POST, id, "/stock", add).await.assert(StatusCode::OK);
     let audit = app.assert_sound(id).await;
     assert_eq!((audit.stock, audit.live, audit.cancelled), (25, 3, 1));
-    let holder = cluster.holder(&key).await;
-    assert_eq!(holder.port, cluster.nodes[0].port, "it is still on its way");
+    assert_eq!(cluster.holder(&key).await.port, cluster.nodes[0].port, "it is still on its way");
 
     cluster.end_move(slot, 0, 1).await;
     assert_eq!(crowd(app, id, 60).await.len(), 22, "all of the rest sells");
@@ -103,6 +101,5 @@ async fn asking_and_its_command_travel_in_one_piece() {
     });
     let redis = Redis::new(&format!("redis+cluster://127.0.0.1:{port}"), "").expect("an address");
     let mut connection = redis.pooled().await.expect("a connection");
-    let asked = redis::cmd("HGET").arg(&["key", "field"]).query_async(&mut connection).await;
-    assert_eq!(asked, Ok(7));
+    assert_eq!(redis::cmd("HGET").arg(&["key", "field"]).query_async(&mut connection).await, Ok(7));
 }

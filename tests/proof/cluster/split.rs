@@ -66,8 +66,7 @@ async fn split(reaches: Reaches) -> usize {
     other.services.fail_points.clear();
     // The other side has a primary and has counted.
     wait_for!(epoch_of(other, &sales[SCARCE]).await > 1);
-    let counted_at = crowd.now();
-    crowd.until_accepted_by(OTHER, AMPLE, counted_at, 20).await;
+    crowd.until_accepted_by(OTHER, AMPLE, crowd.now(), 20).await;
     crowd.sell_out(OTHER, SCARCE).await;
 
     let healed_at = crowd.now();

@@ -122,8 +122,7 @@ async fn payments_expire_by_postgres(app: &TestApp, entrances: &[Entrance]) {
         let shopper = entrance.shopper();
         let id = shopper.must_buy(&long).await;
         let order = shopper.until(&id, "pending_payment").await;
-        let pay_by = parse(order["pay_by"].as_str().expect("a time"));
-        let left = pay_by - OffsetDateTime::now_utc();
+        let left = parse(order["pay_by"].as_str().expect("a time")) - OffsetDateTime::now_utc();
         assert!(left.is_positive() && left <= NEAR, "{left} left to pay");
         shopper.pay(&id).await.assert(StatusCode::OK);
 

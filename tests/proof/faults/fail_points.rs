@@ -244,8 +244,7 @@ async fn create(app: &TestApp, stock: i64, members: Value) -> String {
     let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
     let more = members.as_object().cloned().unwrap_or_default();
     body.as_object_mut().expect("an object").extend(more);
-    let path = "/api/v1/admin/sales";
-    let ask = async || app.admin(Method::POST, path, Some(body.clone())).await;
+    let ask = async || app.admin(Method::POST, "/api/v1/admin/sales", Some(body.clone())).await;
     until("a sale is created", &[StatusCode::CREATED], ask).await.text("id").to_owned()
 }
 

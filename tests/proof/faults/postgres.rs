@@ -164,8 +164,7 @@ async fn locks_of_a_process_that_stands_still_are_taken_from_it() {
     };
     let ((silent, first), (mut working, second)) = tokio::join!(lock(1), lock(2));
     assert!(first && second);
-    let long = tokio::time::sleep(Duration::from_secs(13));
-    working.during(long).await.expect("it is alive");
+    working.during(tokio::time::sleep(Duration::from_secs(13))).await.expect("it is alive");
     assert!(lock(1).await.1, "nobody waits for the silent one");
     assert!(!lock(2).await.1, "the one at work is not disturbed");
     silent.commit().await.expect_err("it has lost everything");

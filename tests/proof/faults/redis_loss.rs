@@ -79,8 +79,7 @@ async fn an_order_that_is_only_in_the_log_is_never_denied() {
         });
     });
     // It is started again, with everything.
-    let restart = rebuilt_by(&app, &sale, async { servers.redis.kill() });
-    tokio::join!(join_all(reads), restart);
+    tokio::join!(join_all(reads), rebuilt_by(&app, &sale, async { servers.redis.kill() }));
     app.assert_kept(&sale, &winners).await;
     app.assert_sound(&sale).await;
 }

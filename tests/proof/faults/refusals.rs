@@ -158,8 +158,7 @@ impl Operator {
 
     async fn make_snapshots_fail(&self, snapshot: &Path) {
         fs::create_dir(snapshot).expect("a folder");
-        let save = ["CONFIG", "SET", "save", "3600 1000000"];
-        self.say_words(&save).await.expect("saves");
+        self.say_words(&["CONFIG", "SET", "save", "3600 1000000"]).await.expect("saves");
         self.must_say("BGSAVE").await;
         let failed = "rdb_last_bgsave_status:err";
         wait_for!(self.say("INFO persistence").await.is_ok_and(|said| said.contains(failed)));
@@ -262,8 +261,7 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
             _ => scene.lead_astray(refusal, &elsewhere).await,
         }
         // Selling goes on.
-        let winner = wait_for!(refusal, bought(&scene.app, &scene.sale).await.ok());
-        scene.winners.push(winner);
+        scene.winners.push(wait_for!(refusal, bought(&scene.app, &scene.sale).await.ok()));
         let answers = !matches!(refusal, "the orders are locked" | "bytes vanish");
         scene.ask(refusal, answers, &regular).await;
         match refusal {

@@ -51,8 +51,7 @@ cases! { nobody_can_claim_to_be_somebody_else:
 /// The same claims where everybody is believed: none is refused. So the tests above can fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_every_peer_is_believed_claims_count() {
-    let settings = [("RATE_LIMIT", "on"), ("TRUST_PROXY", "on")];
-    let deployment = Deployment::start(1, &settings).await;
+    let deployment = Deployment::start(1, &[("RATE_LIMIT", "on"), ("TRUST_PROXY", "on")]).await;
     assert_eq!(refused(&somebody(8), &direct(&deployment)).await, 0);
 }
 

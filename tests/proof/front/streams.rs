@@ -58,8 +58,7 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
             }
             false
         };
-        let heard = tokio::time::timeout(TEST_TIMEOUT, heard).await;
-        if heard.expect("an event or the end in time") {
+        if tokio::time::timeout(TEST_TIMEOUT, heard).await.expect("an event or the end in time") {
             kept += 1;
             continue;
         }

@@ -28,8 +28,7 @@ fn only_client_0(does: Work, others: Range<u64>) -> impl Fn(usize, &mut Random) 
 /// Client 0 oversleeps; clients stop when they are told, and some are.
 fn told(name: &str) -> Workload {
     let some = |history: &[Holding]| times_told(history) > 0 && several_holders(history);
-    let work = only_client_0(Work::UntilAnother, 5..25);
-    Workload::new(name, Trust::UntilLost, some).working(work)
+    Workload::new(name, Trust::UntilLost, some).working(only_client_0(Work::UntilAnother, 5..25))
 }
 
 /// Nobody oversleeps.
@@ -49,8 +48,7 @@ fn without_sleepers(history: &[Holding], lease: Duration) -> Vec<Holding> {
         Some(sure) => holding.until <= sure,
         None => holding.until - holding.from < lease,
     };
-    let others = history.iter().filter(|holding| holding.client != 0);
-    others.filter(awake).cloned().collect()
+    history.iter().filter(|holding| holding.client != 0).filter(awake).cloned().collect()
 }
 
 #[track_caller]
@@ -222,8 +220,7 @@ async fn checker_finds_a_release_that_deletes_without_comparing() {
     // The others work a little longer, so that there is somebody to be harmed.
     let workload = Workload::new("no-owner", Trust::Blind, harmed)
         .working(only_client_0(Work::UntilAnother, 20..60));
-    let lock = |_| SetPxNoOwner::new(line.another_connection(), lease);
-    workload.run(lock).await;
+    workload.run(|_| SetPxNoOwner::new(line.another_connection(), lease)).await;
 }
 
 #[tokio::test]
@@ -302,8 +299,7 @@ async fn checker_redlock_amid_cuts_to_a_minority() {
     all[0] = line;
     let workload = steady("minority");
     let redlock = |_| Redlock::new(apart(&all), lease);
-    let faults = cuts_and_lost_replies(&workload, &proxy, "");
-    assert_sound(&workload.run_amid(faults, redlock).await);
+    assert_sound(&workload.run_amid(cuts_and_lost_replies(&workload, &proxy, ""), redlock).await);
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 
@@ -349,8 +345,7 @@ async fn checker_zookeeper_amid_cuts() {
     };
     let cluster = proxy.address().to_string();
     let workload = steady("zk");
-    let lock = |_| ZooKeeperLock::new(Zoo::new(&cluster, SOON));
-    assert_sound(&workload.run_amid(cuts, lock).await);
+    assert_sound(&workload.run_amid(cuts, |_| ZooKeeperLock::new(Zoo::new(&cluster, SOON))).await);
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 

@@ -7,8 +7,7 @@ const SHORT: Duration = Duration::from_secs(1);
 async fn watched(client: &str, nodes: &[RedisServer]) -> (Vec<Line>, Arc<Interceptor>) {
     let interceptor = Interceptor::new();
     let lines = lines(client, nodes).await.into_iter();
-    let lines = lines.map(|line| line.watched_by(interceptor.clone()));
-    (lines.collect(), interceptor)
+    (lines.map(|line| line.watched_by(interceptor.clone())).collect(), interceptor)
 }
 
 pub fn apart(lines: &[Line]) -> Vec<Line> {
@@ -41,8 +40,7 @@ async fn a_multi_lock_release_that_stops_at_the_first_error() {
     all_free(&all[1..], &of_redlock).await;
 
     let of_multi = name("release-all");
-    let guard = held(&MultiLock::new(all.clone(), LEASE), &of_multi).await;
-    assert_unreachable(guard.release().await);
+    assert_unreachable(held(&MultiLock::new(all.clone(), LEASE), &of_multi).await.release().await);
     all_free(&all[1..], &of_multi).await;
 }
 

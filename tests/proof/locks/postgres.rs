@@ -49,8 +49,7 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     let guard = held(&a, &name).await;
     assert!(is_contended(&b, &name).await);
     let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-    let c = client("c", 1).await;
-    let unlocked: bool = value!(c, unlock, |query| query.bind(name.clone()));
+    let unlocked: bool = value!(client("c", 1).await, unlock, |query| query.bind(name.clone()));
     assert!(!unlocked, "nobody else's to unlock");
     assert!(is_contended(&b, &name).await);
     turned_away(acquiring(b.clone(), &name, SHORT)).await;
@@ -92,8 +91,7 @@ async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
     drop(lent);
     let lost = guard.lost();
     end_session(pid).await;
-    let b = AdvisoryLock::new(client("b", 1).await);
-    let _next = held_soon(&b, &name).await;
+    let _next = held_soon(&AdvisoryLock::new(client("b", 1).await), &name).await;
     assert_eq!(soon("it is told", lost).await, Why::SessionGone);
     assert_session_gone(guard.release().await);
 }
@@ -206,8 +204,7 @@ async fn table_replies_that_are_lost() {
     let lock = TableLock::new(sql, LEASE);
     let guard = held_soon(&lock, &name).await;
     assert_eq!(guard.fencing(), Some(1), "counted once");
-    let contended = lock.acquire(&name, ONCE).await;
-    let Ok(Acquired::Contended { remaining }) = contended else {
+    let Ok(Acquired::Contended { remaining }) = lock.acquire(&name, ONCE).await else {
         panic!("two hold it");
     };
     assert!(remaining > Some(LEASE / 2), "{remaining:?}");

@@ -14,8 +14,7 @@ fn lock(server: &ZooKeeperServer) -> ZooKeeperLock {
 
 fn watched(cluster: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
     let interceptor = Interceptor::new();
-    let zoo = Zoo::new(cluster, LONG).watched_by(interceptor.clone());
-    (ZooKeeperLock::new(zoo), interceptor)
+    (ZooKeeperLock::new(Zoo::new(cluster, LONG).watched_by(interceptor.clone())), interceptor)
 }
 
 async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {

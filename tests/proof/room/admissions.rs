@@ -105,8 +105,7 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
     buy(&ada, &sale, &token).await.assert_problem(409, "admission_expired");
     assert_eq!(app.audit(&sale).await.live, 0);
     // Fifty tabs notice at once; it is one new place, behind Bob's.
-    let tabs = (0..50).map(|_| ada.ask("POST", &path(&sale)).into_future());
-    for place in all_at_once(tabs).await {
+    for place in all_at_once((0..50).map(|_| ada.ask("POST", &path(&sale)).into_future())).await {
         place.assert(200);
         let joined = place.body["joined"].as_u64();
         assert!(joined <= Some(3), "{joined:?}");
@@ -114,8 +113,7 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
     // A busy machine may let his turn pass, too.
     wait_for!("bob buys", {
         let place = join(&bob, &sale).await;
-        let token = place.body["admission_token"].as_str()?;
-        buy(&bob, &sale, token).await.is_accepted().then_some(())
+        buy(&bob, &sale, place.body["admission_token"].as_str()?).await.is_accepted().then_some(())
     });
 }
 

@@ -32,8 +32,7 @@ async fn openings(app: TestApp, count: usize) -> Option<String> {
         sales.push(sale(&app, 10, Duration::HOUR, json!({})).await);
     }
     let drawn = sales.iter().map(|sale| opening(&app, &other, sale));
-    let places = futures_util::future::join_all(drawn).await;
-    judge::unfairness(&places)
+    judge::unfairness(&futures_util::future::join_all(drawn).await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

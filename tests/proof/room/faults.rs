@@ -64,8 +64,7 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
         (look(&people[0], &sale).await.status == 200).then_some(())
     });
     for shopper in &people[1..] {
-        let place = join(shopper, &sale).await;
-        assert!(["early", "waiting", "turn"].contains(&place.text("state")));
+        assert!(["early", "waiting", "turn"].contains(&join(shopper, &sale).await.text("state")));
     }
     // One of them has the turn for the unit that is left.
     wait_for!(field(&app, &sale, "frontier").await == Some(1));

@@ -57,8 +57,7 @@ async fn until(shopper: &Shopper, sale: &str, state: &str) -> Value {
 }
 
 async fn admission(shopper: &Shopper, sale: &str) -> String {
-    let place = until(shopper, sale, "turn").await;
-    place["admission_token"].as_str().expect("a token").to_owned()
+    until(shopper, sale, "turn").await["admission_token"].as_str().expect("a token").to_owned()
 }
 
 async fn buy(shopper: &Shopper, sale: &str, token: &str) -> Reply {

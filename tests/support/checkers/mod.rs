@@ -192,8 +192,7 @@ impl Case<'_> {
 
     /// Whether the row is an order of this operation's user in this operation's sale.
     fn belongs_to(&self, row: &Row, one: &Operation) -> bool {
-        let is_of_sale = self.sales.get(&row.sale) == Some(&one.sale);
-        self.user_of(row) == Some(one.user) && is_of_sale
+        self.user_of(row) == Some(one.user) && self.sales.get(&row.sale) == Some(&one.sale)
     }
 
     fn live(&self, sale: i64) -> impl Iterator<Item = &Row> {

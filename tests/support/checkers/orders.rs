@@ -59,8 +59,7 @@ pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
         }
     }
     for ((user, sale), rows) in unnamed {
-        let open = attempts.get(&(user, sale));
-        let open = open.map_or(0, |of_user| of_user.open);
+        let open = attempts.get(&(user, sale)).map_or(0, |of_user| of_user.open);
         if rows.len() > open {
             let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
             found.add(format!(

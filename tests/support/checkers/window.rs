@@ -54,8 +54,9 @@ fn certain_pauses(case: &Case) -> Vec<Pause> {
     let history = &case.evidence.history;
     let resumes: Vec<&Operation> = history.of_kind(Kind::Resume).collect();
     let late = u64::try_from(case.evidence.late_effects.as_micros()).unwrap_or(u64::MAX);
-    let confirmed = history.of_kind(Kind::Pause).filter(|one| one.answer == Answer::Done);
-    confirmed
+    history
+        .of_kind(Kind::Pause)
+        .filter(|one| one.answer == Answer::Done)
         .filter_map(|pause| {
             let of_sale = || resumes.iter().filter(|resume| resume.sale == pause.sale);
             // A resume that nobody heard of may still be on its way, and come after the pause.

@@ -142,8 +142,7 @@ impl Shopper {
         for _ in 0..RETRIES {
             let (answer, _) = self.ask(buyer, kind, order).await;
             // A conflict: too early, it is not written yet.
-            let is_unclear = is_unclear(answer) || answer == Answer::Conflict;
-            if !self.asks_again(is_unclear, 5..40).await {
+            if !self.asks_again(is_unclear(answer) || answer == Answer::Conflict, 5..40).await {
                 return;
             }
         }

@@ -103,8 +103,7 @@ impl Interceptor {
     }
 
     pub fn texts(&self) -> Vec<String> {
-        let state = self.state();
-        state.ended.iter().map(|(sent, _)| sent.text.clone()).collect()
+        self.state().ended.iter().map(|(sent, _)| sent.text.clone()).collect()
     }
 }
 

@@ -34,8 +34,7 @@ pub fn name(of: &str) -> String {
 
 /// A connection of its own to the Redis that tests share.
 pub async fn line(client: &str) -> Line {
-    let servers = Servers::shared().await;
-    warm(slow_line(&servers.redis.url()).of(client)).await
+    warm(slow_line(&Servers::shared().await.redis.url()).of(client)).await
 }
 
 /// A line that the test interferes with, and a lock name of this test alone.
@@ -88,8 +87,7 @@ pub async fn lines(client: &str, nodes: &[RedisServer]) -> Vec<Line> {
 
 pub async fn pool(connections: u32) -> sqlx::PgPool {
     static DATABASE: OnceCell<super::Database> = OnceCell::const_new();
-    let create = async || Servers::shared().await.database().await;
-    let database = DATABASE.get_or_init(create).await;
+    let database = DATABASE.get_or_init(async || Servers::shared().await.database().await).await;
     flash_sale::postgres::pool(database.options(), connections).connections().clone()
 }
 

@@ -84,8 +84,7 @@ pub fn two_holders(history: &[Holding]) -> bool {
 
 /// How many holdings were ended by the lock, and not by the work.
 pub fn times_told(history: &[Holding]) -> usize {
-    let told = |holding: &&Holding| matches!(holding.end, End::Told(_));
-    history.iter().filter(told).count()
+    history.iter().filter(|holding: &&Holding| matches!(holding.end, End::Told(_))).count()
 }
 
 pub fn refused(history: &[Holding]) -> usize {
