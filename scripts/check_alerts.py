@@ -12,6 +12,7 @@ replaced by one that never fires, which must make them fail; and each alert has 
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -146,6 +147,8 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     without_promtool = sys.argv[1:] == ["--without-promtool"]
+    if os.environ.get("ALLOW_MISSING") and not shutil.which("promtool"):
+        without_promtool = True
     if not without_promtool and not shutil.which("promtool"):
         sys.exit("promtool is missing: scripts/setup.sh proof installs it (or --without-promtool)")
     dashboards = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))

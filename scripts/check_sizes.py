@@ -23,7 +23,7 @@ EXCEPTIONS = {}
 
 COMMENT = re.compile(r"\s*(?:#|//) \S")
 COMMENTED = ("static/**/*.js", "loadtest/**/*.js", "tests/**/*.mjs", "scripts/*.py", "scripts/*.sh", "deploy/*.yml",
-             "*.yml", ".env.example", ".ci/run", "Makefile", "Dockerfile", "*.toml")
+             ".github/**/*.yml", "crates/*/Cargo.toml", "*.yml", ".env.example", ".ci/run", "Makefile", "Dockerfile", "*.toml")
 
 BEGIN = {
     ".rs": re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe) )*fn (\w+)"),

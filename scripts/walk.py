@@ -16,6 +16,7 @@ import pathlib
 import re
 import sys
 
+sys.dont_write_bytecode = True  # nothing is left in the checkout
 from check_imports import imported, modules_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -11,7 +11,11 @@ use crate::redis::functions::Verdict;
 use crate::telemetry::traces::Traced;
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// What the second call of a batch may take, however long the first one took.
+const LEAST_ATTEMPT: Duration = Duration::from_millis(500);
 
 const BACKLOG_FULL: &str = "too many accepted orders are waiting to be written";
 
@@ -55,6 +59,8 @@ impl Admission {
             replies.resize(batch.len(), Ok(PurchaseResult::SoldOut));
             return Ok(replies);
         }
+        // Cut short in its first attempt, it would leave its buyers in doubt.
+        let deadline = deadline.max(Instant::now() + LEAST_ATTEMPT);
         let own = match self.ask(cached, &to_ask, spare, deadline).await {
             Ok(answered) => self.conclude(cached, &to_ask, answered),
             // The verdict on the first buyer stands even if this call fails.
