@@ -1,12 +1,12 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
+use crate::support::app::services_without_tasks;
 use crate::support::prelude::*;
-use flash_sale::domain::{AccessPolicy, IdempotencyKey, Sale};
-use flash_sale::error::ServiceError;
-use flash_sale::redis::functions::{self, Activated, AdmitOptions, Buyer, Verdict};
+use flash_sale::catalog::changes::NewSale;
+use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
+use flash_sale::{domain::IdempotencyKey, error::ServiceError, services::Services};
 use futures_util::StreamExt;
 use proptest::{prelude::*, test_runner::TestRunner};
-use time::macros::datetime;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
@@ -55,16 +55,16 @@ async fn the_largest_batch_is_admitted_at_once() {
 /// The first in the queue win, within a batch too, and their ids are in the order of arrival.
 #[tokio::test]
 async fn first_come_first_served() {
-    let (app, sale) = TestApp::selling(100, json!({})).await;
+    let (app, sale) = TestApp::selling(25, json!({})).await;
     let mut winners = Vec::new();
-    for (place, answer) in all_purchase(&app, &sale, 400).await.into_iter().enumerate() {
+    for (place, answer) in all_purchase(&app, &sale, 100).await.into_iter().enumerate() {
         match answer {
-            PurchaseResult::Accepted { order_id, .. } if place < 100 => winners.push(order_id),
-            PurchaseResult::SoldOut if place >= 100 => {}
+            PurchaseResult::Accepted { order_id, .. } if place < 25 => winners.push(order_id),
+            PurchaseResult::SoldOut if place >= 25 => {}
             other => panic!("number {place}: {other:?}"),
         }
     }
-    assert_eq!(winners.len(), 100);
+    assert_eq!(winners.len(), 25);
     assert!(winners.is_sorted(), "ids in the order of arrival");
     app.assert_sound(&sale).await;
     app.finish().await;
@@ -88,8 +88,8 @@ async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
             let look = async |order| {
                 wait_for!("an answer", {
                     let found = services.orders.order(user, order).await;
-                    let is_shed = matches!(found, Err(ServiceError::Unavailable { .. }));
-                    (!is_shed).then_some(found)
+                    Some(found)
+                        .filter(|found| !matches!(found, Err(ServiceError::Unavailable { .. })))
                 })
             };
             let seen = look(own).await.expect("one's own order");
@@ -120,7 +120,7 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
         _ => shopper.buy_with_key(&sale, &format!("key {number}")).await,
     }));
     let (accepted, refused): (Vec<_>, Vec<_>) =
-        more.await.into_iter().partition(|reply| reply.is_accepted());
+        more.await.into_iter().partition(Reply::is_accepted);
     ids.extend(accepted.iter().map(|reply| reply.text("order_id").to_owned()));
     assert_eq!((accepted.len(), refused.len(), ids.len()), (2, 28, 3));
     for reply in refused {
@@ -193,8 +193,8 @@ fn buyer(user: UserId, order: i64, key: Option<IdempotencyKey>) -> Buyer {
 
 #[tokio::test]
 async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() {
-    let mut bench = ScriptBench::new("once:", 10, 1).await;
-    let (shard, log) = (bench.keys.buyers(bench.sale.id, 1), bench.keys.log(bench.sale.id));
+    let mut bench = ScriptBench::new(&services("once:").await, 10, 1).await;
+    let (shard, log) = (bench.keys.buyers(bench.sale, 1), bench.keys.log(bench.sale));
     let before = bench.state().await;
     let buyers = [buyer(UserId::random(), 7, None)];
     let () = bench.connection.set(&shard, "not a hash").await.expect("SET");
@@ -218,39 +218,28 @@ async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() 
 /// One sale's keys in a real Redis, driven by the typed wrappers alone.
 struct ScriptBench {
     keys: Keys,
-    sale: Sale,
-    connection: redis::aio::MultiplexedConnection,
+    sale: SaleId,
+    connection: MultiplexedConnection,
+}
+
+/// Without tasks, approved to sell.
+async fn services(prefix: &str) -> Services {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let (services, _) = services_without_tasks(&database, &servers.redis.url(), prefix);
+    services.rebuild.step(&mut HashSet::new()).await.expect("approved");
+    services
 }
 
 impl ScriptBench {
-    async fn new(prefix: &str, stock: i32, limit: i16) -> Self {
-        let servers = Servers::shared().await;
-        let mut connection = redis_connection(&servers.redis.url()).await;
-        let keys = Keys::new(prefix);
-        let sale = Sale {
-            id: SaleId::from_i64(1),
-            title: "thing".into(),
-            description: String::new(),
-            image_url: String::new(),
-            currency: "USD".into(),
-            price_cents: 1,
-            original_price_cents: None,
-            stock,
-            per_user_limit: limit,
-            opens_at: datetime!(2020-01-01 00:00 UTC),
-            closes_at: datetime!(2090-01-01 00:00 UTC),
-            payment_timeout_secs: 60,
-            paused: false,
-            closed: false,
-            epoch: 1,
-            version: 1,
-            access_policy: AccessPolicy::default(),
-        };
-        functions::fence(&mut connection, &keys, sale.id, sale.epoch).await.expect("fence");
-        let left = i64::from(stock);
-        let activated = functions::activate(&mut connection, &keys, &sale, left, 0, 0).await;
-        assert_eq!(activated.expect("activate"), Activated::Open);
-        Self { keys, sale, connection }
+    async fn new(services: &Services, stock: i64, limit: i64) -> Self {
+        let catalog = &services.catalog;
+        let wanted =
+            NewSale { title: "a thing".to_owned(), price_cents: 1, stock, ..NewSale::default() };
+        let wanted = NewSale { per_user_limit: Some(limit), ..wanted };
+        let sale = catalog.create_sale(wanted).await.expect("a sale").sale.id;
+        let connection = redis_connection(&Servers::shared().await.redis.url()).await;
+        Self { keys: services.databases.redis.keys.clone(), sale, connection }
     }
 
     async fn try_admit(
@@ -258,28 +247,25 @@ impl ScriptBench {
         buyers: &[Buyer],
     ) -> Result<Result<functions::Admitted, functions::Fenced>, redis::RedisError> {
         let options = AdmitOptions { high_water: 1_000_000, own_writer: true, readmitted: None };
-        let (mut connection, sale) = (self.connection.clone(), self.sale.id);
-        functions::admit(&mut connection, &self.keys, sale, 1, options, buyers).await
+        let redis = &mut self.connection.clone();
+        functions::admit(redis, &self.keys, self.sale, 1, options, buyers).await
     }
 
     async fn admit(&self, buyers: &[Buyer]) -> Vec<Verdict> {
-        let admitted = self.try_admit(buyers).await.expect("an answer");
-        admitted.expect("decided").verdicts
+        self.try_admit(buyers).await.expect("an answer").expect("decided").verdicts
     }
 
     async fn release(&self, orders: &[(UserId, OrderId)]) -> i64 {
-        let (mut connection, sale) = (self.connection.clone(), self.sale.id);
-        let released = functions::release(&mut connection, &self.keys, sale, 1, orders).await;
+        let redis = &mut self.connection.clone();
+        let released = functions::release(redis, &self.keys, self.sale, 1, orders).await;
         released.expect("an answer").expect("released").returned
     }
 
     async fn state(&self) -> HashMap<String, i64> {
-        let key = self.keys.state(self.sale.id);
+        let key = self.keys.state(self.sale);
         let state: Result<HashMap<String, String>, _> = self.connection.clone().hgetall(key).await;
-        let mut state = state.expect("HGETALL");
-        state.remove("approved");
-        let number = |(field, value): (String, String)| (field, value.parse().expect("a number"));
-        state.into_iter().map(number).collect()
+        let number = |(field, value): (String, String)| Some((field, value.parse().ok()?));
+        state.expect("HGETALL").into_iter().filter_map(number).collect()
     }
 }
 
@@ -338,54 +324,43 @@ enum Step {
 #[test]
 fn the_scripts_agree_with_a_model_on_any_sequence() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let services = runtime.block_on(services("model:"));
     let batch = prop::collection::vec((0u8..4, 0u8..4), 1..12).prop_map(Step::Batch);
     let step = prop_oneof![3 => batch, 2 => any::<prop::sample::Index>().prop_map(Step::Release)];
-    let strategy = (0i32..8, 1i16..4, prop::collection::vec(step, 1..40));
+    let strategy = (1i64..8, 1i64..4, prop::collection::vec(step, 1..40));
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
-    let mut runner = TestRunner::new(config);
-    let number = AtomicU64::new(0);
-    runner
-        .run(&strategy, |(stock, limit, steps)| {
-            let prefix = format!("model{}:", number.fetch_add(1, Relaxed));
-            runtime.block_on(agree(&prefix, stock, limit, steps))
-        })
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    let agree = |(stock, limit, steps)| runtime.block_on(agree(&services, stock, limit, steps));
+    TestRunner::new(config).run(&strategy, agree).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 async fn agree(
-    prefix: &str,
-    stock: i32,
-    limit: i16,
+    services: &Services,
+    stock: i64,
+    limit: i64,
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
-    let bench = ScriptBench::new(prefix, stock, limit).await;
+    let bench = ScriptBench::new(services, stock, limit).await;
     let users: Vec<UserId> = (0..4).map(|_| UserId::random()).collect();
-    let mut model = Model {
-        remaining: i64::from(stock),
-        limit: usize::try_from(limit).unwrap_or(1),
-        held: HashMap::new(),
-    };
+    let mut model = Model { remaining: stock, limit: limit as usize, held: HashMap::new() };
     let mut accepted: Vec<(u8, i64)> = Vec::new();
     let mut next_order = 1;
     for step in steps {
         match step {
             Step::Batch(clicks) => {
-                let clicked = |(number, (user, key)): (usize, &(u8, u8))| {
+                let clicked = |((user, key), order): (&(u8, u8), i64)| {
                     let key = (*key != 0).then(|| IdempotencyKey::from_i64(i64::from(*key)));
-                    buyer(users[usize::from(*user)], next_order + number as i64, key)
+                    buyer(users[usize::from(*user)], order, key)
                 };
-                let buyers: Vec<Buyer> = clicks.iter().enumerate().map(clicked).collect();
+                let buyers: Vec<Buyer> = clicks.iter().zip(next_order..).map(clicked).collect();
                 next_order += clicks.len() as i64;
                 let verdicts = bench.admit(&buyers).await;
                 for ((verdict, buyer), (user, key)) in verdicts.iter().zip(&buyers).zip(&clicks) {
                     let expected = model.admit(*user, buyer.order_id.get(), u64::from(*key));
-                    let seen = match verdict {
-                        Verdict::Accepted { .. } => Verdict::Accepted { slot: 0 },
-                        other => *other,
-                    };
-                    prop_assert_eq!(seen, expected);
-                    if seen == (Verdict::Accepted { slot: 0 }) {
+                    if let Verdict::Accepted { .. } = verdict {
+                        prop_assert_eq!(Verdict::Accepted { slot: 0 }, expected);
                         accepted.push((*user, buyer.order_id.get()));
+                    } else {
+                        prop_assert_eq!(*verdict, expected);
                     }
                 }
             }
@@ -399,16 +374,16 @@ async fn agree(
         let state = bench.state().await;
         prop_assert_eq!(state["remaining"], model.remaining);
         let live = model.held.values().flatten().filter(|(_, _, live)| *live).count() as i64;
-        prop_assert_eq!(state["remaining"] + live, i64::from(stock), "conservation");
+        prop_assert_eq!(state["remaining"] + live, stock, "conservation");
     }
-    let shard = bench.keys.buyers(bench.sale.id, 1);
+    let shard = bench.keys.buyers(bench.sale, 1);
     let records: Vec<Vec<u8>> = bench.connection.clone().hvals(shard).await.expect("HVALS");
     for record in &records {
         let live = functions::record::decode(record).filter(|held| !held.returned);
         let slots: Vec<u8> = live.map(|held| held.slot).collect();
-        let distinct: HashSet<&u8> = slots.iter().collect();
-        prop_assert_eq!(distinct.len(), slots.len(), "two live orders take one slot");
-        prop_assert!(slots.iter().all(|slot| i16::from(*slot) < limit));
+        let distinct = slots.iter().collect::<HashSet<_>>().len();
+        prop_assert_eq!(distinct, slots.len(), "two live orders take one slot");
+        prop_assert!(slots.iter().all(|slot| i64::from(*slot) < limit));
     }
     Ok(())
 }

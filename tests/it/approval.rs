@@ -1,21 +1,16 @@
 //! Which process of Redis may be sold from: the ways in which one can be another than the sale was
 //! activated in, on real servers; and two versions of the function library side by side.
 
-use crate::support::prelude::*;
-use crate::support::redis_servers::RedisProcess;
-use flash_sale::admission::ids;
+use crate::support::{prelude::*, redis_servers::RedisProcess};
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Fenced, Verdict};
-use flash_sale::redis::library::LIBRARY;
+use flash_sale::{admission::ids, redis::library::LIBRARY};
 
-/// Far from those that the generator leases.
-fn fresh_id() -> OrderId {
+/// Their ids are far from those that the generator leases.
+fn fresh_buyer() -> Buyer {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = u32::MAX - NUMBER.fetch_add(1, Relaxed);
-    ids::encode(OffsetDateTime::now_utc().unix_timestamp(), number).expect("an id")
-}
-
-fn fresh_buyer() -> Buyer {
-    Buyer { user: UserId::random(), order_id: fresh_id(), key: None }
+    let id = ids::encode(OffsetDateTime::now_utc().unix_timestamp(), number);
+    Buyer { user: UserId::random(), order_id: id.expect("an id"), key: None }
 }
 
 const OPTIONS: AdmitOptions =
@@ -121,10 +116,8 @@ async fn buy_with(
 ) -> usize {
     let mut sold = 0;
     loop {
-        let buyer = fresh_buyer();
-        let mut packed = buyer.user.as_bytes().to_vec();
-        packed.extend(buyer.order_id.get().to_be_bytes());
-        packed.extend([0; 8]);
+        let Buyer { user, order_id, .. } = fresh_buyer();
+        let packed = [user.as_bytes(), &order_id.get().to_be_bytes()[..], &[0; 8]].concat();
         let names = [keys.state(sale), keys.log(sale), keys.buyers(sale, 1)];
         let mut call = redis::cmd("FCALL");
         call.arg(format!("admit_{version}")).arg(3).arg(&names);

@@ -1,9 +1,7 @@
 //! The embedded servers: leftovers of others, odd folders, errors and settings. That they keep data
 //! through stops and kills, and share no folder, is in `cli.rs` and `liveness.rs`.
 
-use crate::support::connect;
-use crate::support::launch::Folder;
-use crate::support::prelude::*;
+use crate::support::{connect, launch::Folder, prelude::*};
 use embedded::{Embedded, EmbeddedError, Options, PostgresServer, PostgresTuning, RedisFsync};
 use embedded::{RedisServer, RedisSettings};
 use nix::unistd::{User, geteuid};

@@ -2,10 +2,8 @@
 
 use crate::support::prelude::*;
 use flash_sale::admission::ids::{IdGenerator, decode};
-use flash_sale::databases::Databases;
-use flash_sale::fail_point::FailPoints;
-use flash_sale::redis::Redis;
-use flash_sale::redis::keys::IdLane;
+use flash_sale::redis::{Redis, keys::IdLane};
+use flash_sale::{databases::Databases, fail_point::FailPoints};
 
 /// The generator of another instance; that of the application itself has nothing to do here.
 fn generator(app: &TestApp) -> IdGenerator {

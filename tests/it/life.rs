@@ -37,6 +37,14 @@ fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     assert_eq!(reply.text("order_status"), order_status);
 }
 
+/// An order that is in the queue no more. While its sale is rebuilt nobody can say.
+async fn decided(shopper: &Shopper, id: &str) -> Value {
+    wait_for!("it is decided", {
+        let reply = shopper.order(id).await;
+        (reply.status == 200 && reply.text("status") != "queued").then_some(reply.body)
+    })
+}
+
 const PAYMENTS: &str = "SELECT count(*) FROM payments";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,8 +189,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
         let canceller = payer.at(&other);
         let id = payer.must_buy(&sale).await;
         // On a busy machine it may have expired before anybody saw that it could be paid.
-        wait_for!(payer.order(&id).await.text("status") != "queued");
-        let order = payer.order(&id).await.body;
+        let order = decided(&payer, &id).await;
         // From 500 ms before the deadline to 200 ms after it, a dozen milliseconds apart.
         let offset = time::Duration::milliseconds(number as i64 * 12 - 500);
         let start = time_of(&order["pay_by"]) + offset - OffsetDateTime::now_utc();
@@ -229,11 +236,7 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let _writer = app.another(Options::default()).await;
     let mut rejected = Vec::new();
     for (buyer, id) in &buyers {
-        // 503 while the difference to Redis is being looked into.
-        let order = wait_for!("it is decided", {
-            let reply = buyer.order(id).await;
-            (reply.status == 200 && reply.text("status") != "queued").then_some(reply.body)
-        });
+        let order = decided(buyer, id).await;
         assert_eq!(app.audit(&sale).await.oversold, 0);
         match order["status"].as_str() {
             Some("rejected") => rejected.push((buyer, order)),

@@ -26,10 +26,6 @@ fn first(count: usize, batch: &AcceptedBatch) -> AcceptedBatch {
     AcceptedBatch { orders: batch.orders[..count].to_vec(), ..batch.clone() }
 }
 
-async fn app() -> TestApp {
-    TestApp::start_with(Options::without_writer()).await
-}
-
 async fn write(services: &Services, batches: &[AcceptedBatch]) -> Outcome {
     services.orders.write_accepted(batches, Expect::New).await.expect("an answer")
 }
@@ -43,7 +39,7 @@ async fn assert_rows(app: &TestApp, rows: i64, taken: i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_partly_written_is_completed_and_counted_once() {
-    let app = app().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let (_, services, batch) = accepted(&app, 10, 6).await;
     for (batch, new) in [(first(3, &batch), 3), (batch.clone(), 3), (batch.clone(), 0)] {
         assert_eq!(write(&services, &[batch]).await, Outcome::Written { new });
@@ -63,24 +59,23 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_of_the_same_orders_count_them_once() {
-    let app = app().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let (_, services, batch) = accepted(&app, 50, 20).await;
     let writer = |_| {
         let (services, batches) = (services.clone(), [batch.clone()]);
         async move { write(&services, &batches).await }
     };
-    let mut new_in_all = 0;
-    for written in all_at_once((0..8).map(writer)).await {
-        let Outcome::Written { new } = written else { panic!("another epoch: {written:?}") };
-        new_in_all += new;
-    }
-    assert_eq!(new_in_all, 20);
+    let new = |written| match written {
+        Outcome::Written { new } => new,
+        other => panic!("another epoch: {other:?}"),
+    };
+    assert_eq!(all_at_once((0..8).map(writer)).await.into_iter().map(new).sum::<u64>(), 20);
     assert_rows(&app, 20, 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
-    let app = app().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let (_, services, batch) = accepted(&app, 10, 4).await;
     write(&services, &[first(1, &batch)]).await;
     // A second order of the same user, which only a Redis that lost the first would accept.
@@ -100,7 +95,7 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_batch() {
-    let app = app().await;
+    let app = TestApp::start_with(Options::without_writer()).await;
     let (waiting, services, old) = accepted(&app, 10, 2).await;
     let (live, _, current) = accepted(&app, 10, 3).await;
     // Fenced and not yet rebuilt: its orders can neither be written nor ask again.
