@@ -1,7 +1,7 @@
 //! Around the API: methods, rate limits, health, and the answers while a dependency is away.
 
 use super::*;
-use crate::security::sites::documented;
+use crate::security::sites::{documented, token_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
@@ -17,11 +17,8 @@ async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
     for (path, allowed) in routes {
         let others = ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter();
         for method in others.filter(|method| !allowed.contains(*method)) {
-            let reply = match path.contains("/admin") {
-                true => app.admin(method, &path, None).await,
-                false => shopper.ask(method, &path).await,
-            };
-            let what = format!("{method} {path}");
+            let (token, what) = (token_for(&path, &shopper), format!("{method} {path}"));
+            let reply = app.ask(method, &path).bearer(token).await;
             reply.assert_problem_at(&what, 405, "method_not_allowed");
             let listed = reply.header("allow").split(',').map(|method| method.trim().to_owned());
             let listed: BTreeSet<String> = listed.filter(|method| method != "HEAD").collect();
@@ -44,14 +41,12 @@ async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
     let most = 20.0 + began.elapsed().as_secs_f64() * 10.0;
     assert!(told.len() as f64 <= most, "{} passed, at most {most}", told.len());
     for reply in slowed {
-        reply.assert_problem(429, "rate_limited");
-        retry_after(reply);
+        assert_told_when(reply, 429, "rate_limited");
     }
     for reply in told {
         reply.assert_problem(409, "already_ordered");
     }
-    let order = calm.order_to_pay(&sale).await;
-    calm.pay(&order).await.assert(200);
+    calm.pay(&calm.order_to_pay(&sale).await).await.assert(200);
     wait_for!(hasty.buy(&sale).await.code() == "already_ordered");
     assert_eq!(app.assert_sound(&sale).await.live, 2);
 }
@@ -68,8 +63,7 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let buyers = app.shoppers(5);
     // They are answered although Redis answers nothing.
     for refused in within_patience(TestApp::all_buy(buyers.clone(), &sale)).await {
-        refused.assert_problem(503, "unavailable");
-        retry_after(&refused);
+        assert_told_when(&refused, 503, "unavailable");
     }
     app.get("/healthz").await.assert(200);
     let readiness = app.get("/readyz").await.must_be(503);

@@ -130,9 +130,10 @@ fn assert_time_to_pay(order: &Value, seconds: i64, asked: OffsetDateTime) {
     assert!(asked <= written && written <= OffsetDateTime::now_utc(), "{order:#}");
 }
 
-/// The seconds that a refusal asks to wait, which must be a whole positive number.
+/// A refusal that says after how many seconds to come again, a whole positive number.
 #[track_caller]
-fn retry_after(reply: &Reply) -> u64 {
+fn assert_told_when(reply: &Reply, status: u16, code: &str) -> u64 {
+    reply.assert_problem(status, code);
     let seconds = reply.header("retry-after").parse().unwrap_or(0);
     assert!(seconds > 0, "no Retry-After: {:?}", reply.headers);
     seconds

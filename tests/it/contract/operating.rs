@@ -83,14 +83,12 @@ async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
 async fn a_sale_can_be_changed_member_by_member() {
     let (app, sale) = TestApp::selling(5, json!({"payment_timeout_secs": 600})).await;
     let mut expected = app.sale_now(&sale).await;
-    for change in [
-        json!({"title": "another thing"}),
-        json!({"description": "words"}),
-        json!({"image_url": "https://images.example/a.png"}),
-        json!({"closes_at": "2031-01-02T03:04:05Z"}),
-        json!({"payment_timeout_secs": 30}),
-        json!({"title": "two", "description": "", "image_url": ""}),
-    ] {
+    let changes = json!([
+        {"title": "another thing"}, {"description": "words"}, {"payment_timeout_secs": 30},
+        {"image_url": "https://images.example/a.png"}, {"closes_at": "2031-01-02T03:04:05Z"},
+        {"title": "two", "description": "", "image_url": ""},
+    ]);
+    for change in changes.as_array().expect("changes") {
         let reply = app.change(&sale, change.clone()).await.must_be(200);
         assert_sale(&reply.body);
         let members = expected.as_object_mut().expect("an object");
@@ -158,9 +156,8 @@ async fn stock_is_added_and_taken_away_up_to_what_remains() {
     let (app, sale) = TestApp::selling(3, json!({})).await;
     assert_eq!(crowd(&app, &sale, 3).await.len(), 3);
     app.shopper().refused(&sale, "sold_out").await;
-    let refused = async |add| {
-        app.add_stock(&sale, add).await.assert_problem(409, "not_enough_remaining");
-    };
+    let refused =
+        async |add| app.add_stock(&sale, add).await.assert_problem(409, "not_enough_remaining");
     let changed = async |add, expected| {
         let reply = app.add_stock(&sale, add).await.must_be(200);
         assert_sale(&reply.body);
@@ -214,8 +211,7 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
     let list = async |query: &str| -> Vec<(String, String)> {
         let mut reply = get(query).await.must_be(200);
         assert_members(&reply.body, "orders");
-        let [orders, users] =
-            ["order_id", "user_id"].map(|member| column(&reply.body["orders"], member));
+        let [orders, users] = ["order_id", "user_id"].map(|id| column(&reply.body["orders"], id));
         for order in reply.body["orders"].as_array_mut().expect("a list") {
             order.as_object_mut().expect("an order").remove("user_id");
             assert_order(order);
@@ -224,7 +220,7 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
     };
     let pair = |(shopper, order): &(Shopper, String)| (order.clone(), shopper.user.to_string());
     let all: Vec<_> = orders.iter().map(pair).collect();
-    let ((first, _), (id, user), nobody) = (&all[0], &all[1], UserId::random());
+    let ((first, _), (id, user)) = (&all[0], &all[1]);
     for (query, expected) in [
         (String::new(), vec![0, 1, 2, 3, 4]),
         ("limit=2".to_owned(), vec![0, 1]),
@@ -237,13 +233,13 @@ async fn the_operator_sees_all_orders_of_a_sale_and_whose_they_are() {
         (format!("user={user}&status=paid"), vec![1]),
         (format!("user={user}&status=cancelled"), vec![]),
         (format!("user={user}&after={id}"), vec![]),
-        (format!("user={nobody}"), vec![]),
-        ("status=expired".to_owned(), vec![]),
-        ("status=rejected".to_owned(), vec![]),
-        ("status=queued".to_owned(), vec![]),
+        (format!("user={}", UserId::random()), vec![]),
     ] {
         let expected: Vec<_> = expected.into_iter().map(|one| all[one].clone()).collect();
         assert_eq!(list(&query).await, expected, "{query}");
+    }
+    for none in ["status=expired", "status=rejected", "status=queued"] {
+        assert!(list(none).await.is_empty(), "{none}");
     }
     for bad in ["status=done", "status=", "limit=0", "after=-1", "user=", "user=me"] {
         get(bad).await.assert_problem_at(bad, 422, "invalid");

@@ -27,6 +27,10 @@ pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     found
 }
 
+pub fn token_for<'a>(path: &str, shopper: &'a Shopper) -> &'a str {
+    if path.contains("/admin/") { ADMIN_TOKEN } else { &shopper.token }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     let app = TestApp::start_with(Options::with_lab()).await;
@@ -83,7 +87,7 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
         if path.ends_with("/events") {
             continue; // they do not end
         }
-        let token = if path.contains("/admin/") { ADMIN_TOKEN } else { &shopper.token };
+        let token = token_for(&path, &shopper);
         for method in ["GET", "HEAD", "OPTIONS"] {
             let ask = app.ask(method, &path).bearer(token).header("origin", "https://evil.example");
             let reply = ask.header("access-control-request-method", "POST").await;
