@@ -1,19 +1,12 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
 use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, serve, storm_on};
-use crate::support::locked;
-use axum::Router;
+use crate::support::{locked, prelude::*};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
 use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post, put};
-use futures_util::future::join_all;
-use judge::adapter::Adapter;
-use judge::history::Meaning;
-use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use axum::{Router, http::HeaderMap};
+use judge::{adapter::Adapter, history::Meaning};
 
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 

@@ -1,13 +1,8 @@
 //! A server of one's own as a lane of the lab's race.
 
-use crate::{
-    lab::http::{assert_text, events, with_lab},
-    support::{
-        buggy_sale::{BuggySale, Manner},
-        events::Events,
-        prelude::*,
-    },
-};
+use crate::lab::http::{assert_text, events, with_lab};
+use crate::support::buggy_sale::{BuggySale, Manner};
+use crate::support::{events::Events, prelude::*};
 use axum::{Router, routing::post};
 use lab::{Lab, MOST_STORMS, judgement};
 
@@ -31,7 +26,7 @@ async fn told(app: &TestApp, judgement: &str) -> (Vec<Value>, Value) {
     (told.into_iter().map(|(_, data)| data).collect(), verdict)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_runs_to_its_verdict_in_the_members_of_an_arena() {
     let app = with_lab().await;
     let cases = [
@@ -52,11 +47,8 @@ async fn a_lane_runs_to_its_verdict_in_the_members_of_an_arena() {
         assert!(last["attempts"].as_u64() > Some(50), "some click twice: {last:#}");
         assert!(last["latency_ms"]["p99"].as_f64() > Some(0.0), "{last:#}");
 
-        let is_held = manner == Manner::Right;
-        if !is_held {
-            let finding = &verdict["findings"][0];
-            assert!(finding["requests"][0]["user"].is_string(), "{verdict:#}");
-        }
+        let named = &verdict["findings"][0]["requests"][0]["user"];
+        assert_eq!(named.is_string(), manner != Manner::Right, "{verdict:#}");
         let page = app.get(&format!("{judgement}/report")).await.must_be(200);
         assert!(page.header("content-type").starts_with("text/html"));
         assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
@@ -66,10 +58,9 @@ async fn a_lane_runs_to_its_verdict_in_the_members_of_an_arena() {
         app.ask("DELETE", &judgement).await.assert(204);
         app.get(&format!("{judgement}/report")).await.assert_problem(404, "judgement_not_found");
     }
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_nothing_answers_the_call_that_failed_is_named() {
     let app = with_lab().await;
     let judgement = judge(&app, &format!("http://localhost:{}/shop", free_port())).await;
@@ -77,10 +68,9 @@ async fn where_nothing_answers_the_call_that_failed_is_named() {
     assert_has(&verdict, json!({"verdict": "undecided", "sold": 0, "findings": []}));
     assert_text(&verdict["doubts"][0], "POST /shop/reset");
     app.get(&format!("{judgement}/report")).await.assert_problem(404, "judgement_not_found");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_input_is_refused_and_nothing_is_sent() {
     let app = with_lab().await;
     let (server, mut asked) = Hanging::start();
@@ -113,10 +103,9 @@ async fn bad_input_is_refused_and_nothing_is_sent() {
         reply.assert_problem(404, "judgement_not_found");
     }
     assert!(asked.try_recv().is_err(), "somebody was asked");
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     let app = with_lab().await;
     let (server, mut asked) = Hanging::start();
@@ -132,8 +121,7 @@ async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     ] {
         from(&app, name, value).await.assert_problem_at(value, 403, "local_only");
     }
-    let origin = [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")];
-    for (name, value) in origin {
+    for (name, value) in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
         from(&app, name, value).await.assert_problem_at(value, 403, "cross_origin");
     }
     let behind = app.another(Options { trust_proxy: true, ..Options::with_lab() }).await;
@@ -143,7 +131,6 @@ async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     from(&without, "accept", "*/*").await.assert_problem(404, "not_found");
     without.stop().await;
     assert!(asked.try_recv().is_err(), "somebody was asked");
-    app.finish().await;
 }
 
 /// A server that resets, and never answers who buys.
@@ -201,14 +188,11 @@ impl Drop for Hanging {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     let app = with_lab().await;
     let (server, mut asked) = Hanging::start();
-    let mut all = Vec::new();
-    for _ in 0..MOST_STORMS {
-        all.push(judge(&app, &server.url).await);
-    }
+    let all = join_all((0..MOST_STORMS).map(|_| judge(&app, &server.url))).await;
     let one_more = app.post(JUDGEMENTS, storm(&server.url)).await;
     one_more.assert_problem(429, "too_many_storms");
     assert!(!one_more.header("retry-after").is_empty());
@@ -226,10 +210,9 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     let right = BuggySale::start(Manner::Right);
     wait_for!(app.post(JUDGEMENTS, storm(&right.url())).await.status == 202);
     assert_eq!(server.open(), 0);
-    app.finish().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_nobody_follows_is_stopped() {
     let shared = Servers::shared().await;
     let database = shared.database().await;

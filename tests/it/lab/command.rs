@@ -1,6 +1,6 @@
 //! `flash-sale lab`: the lab without a browser.
 
-use crate::cli::Home;
+use crate::support::prelude::*;
 
 /// The output of `flash-sale lab`, which must succeed.
 async fn done(home: &Home, words: &str) -> String {

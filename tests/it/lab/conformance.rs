@@ -1,6 +1,6 @@
 //! Every strategy keeps its promise under forced interleaving, and shows its harms (docs/lab.md).
 
-use crate::support::test_lab::TestLab;
+use crate::support::{prelude::*, test_lab::TestLab};
 use futures_util::{StreamExt, stream};
 use lab::conformance::{self, Case, cases, missing_demonstrations};
 use lab::servers::Servers;
@@ -8,7 +8,6 @@ use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
 use lab::strategy::{Harm, Harms, Language, Likelihood, Promise};
 use lab::{Lab, STRATEGIES, Strategy, Trial, arena::Arena, command::grade::grade};
 use lab::{marks::Excerpt, verdict::Verdict};
-use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 /// How many scenarios run at a time: mostly they wait.
 const AT_ONCE: usize = 3;
@@ -27,8 +26,7 @@ impl Labs {
     }
 
     fn of(&self, case: &Case) -> &Lab {
-        let shows_harm = case.shows.is_some_and(|harm| harm != Harm::Holds);
-        &self.0[usize::from(shows_harm)]
+        &self.0[usize::from(case.shows.is_some_and(|harm| harm != Harm::Holds))]
     }
 }
 
@@ -85,7 +83,7 @@ fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<St
     found.iter().map(|what| format!("{}: {verdict:?}", what.en)).collect()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_strategy_does_what_it_promises() {
     let labs = Labs::start("conformance:").await;
     // LAB_ONLY=naive,hincrby runs only these, for work on one strategy.
@@ -113,7 +111,7 @@ fn assert_found(found: &[String], what: &str) {
 }
 
 /// The suite can fail: it notices each wrong promise about `naive`.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_promise_is_noticed() {
     use Likelihood::{Expected, Never, Possible};
     let labs = Labs::start("wrong-promise:").await;
@@ -178,7 +176,7 @@ fn the_purchase_comes_first_and_names_its_crash_points() {
 }
 
 /// docs/exercises.md: each task can be solved, and the file that they begin with is broken.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_solutions_of_the_exercises_pass() {
     let lab = TestLab::start("exercises:").await;
     let grade = async |strategy: &'static Strategy| {

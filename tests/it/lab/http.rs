@@ -144,8 +144,7 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let arena = app.arena(wanted).await;
     let path = format!("{arena}/storm");
     let storm = json!({"buyers": 40, "concurrency": 10, "duplicate_share": 0.5});
-    let begun = app.post(&path, storm.clone()).await.must_be(202);
-    assert_eq!(begun.body["attempts"], 60);
+    assert_eq!(app.post(&path, storm.clone()).await.must_be(202).body["attempts"], 60);
     app.post(&path, storm).await.assert_problem(409, "storm_running");
 
     let events = events(app.ask("GET", &format!("{arena}/events?lang=zh"))).await;
@@ -215,8 +214,7 @@ async fn bad_input_is_refused_and_nothing_is_created() {
     // Any text names a buyer.
     let user = "  '; DROP TABLE lab.orders; -- 张三 🛒 ";
     assert_eq!(app.buy(&arena, user, 0).await, "sold");
-    let unknown = "0".repeat(32);
-    for bad in ["0", "x", &unknown, "%00", "..%2f..", "0123456789abcdef0123456789abcdeF"] {
+    for bad in ["0", "x", &"0".repeat(32), "%00", "..%2f..", "0123456789abcdef0123456789abcdeF"] {
         for (method, path, body) in [
             ("GET", "/verdict", None),
             ("GET", "/events", None),

@@ -2,10 +2,9 @@
 
 use super::http::{assert_text, with_lab};
 use super::verdicts::buyer;
+use crate::support::prelude::*;
 use crate::support::test_lab::{ARENAS, TestLab};
 use lab::losses::Losses;
-use serde_json::json;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
 use tokio::net::{TcpListener, TcpStream};
 

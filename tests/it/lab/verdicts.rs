@@ -1,11 +1,8 @@
 //! The counts of a verdict, on rows written by the test; and the effects of a crash.
 
-use crate::support::test_lab::TestLab;
+use crate::support::{prelude::*, test_lab::TestLab};
 use lab::strategy::{Harm, Language, Scenario};
 use lab::{Trial, arena::Arena, selling::Buyer, strategies, verdict::Verdict};
-use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
-use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 pub fn buyer(name: &str) -> Buyer {

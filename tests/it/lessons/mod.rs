@@ -5,12 +5,9 @@ mod planted;
 mod recorded;
 mod texts;
 
-use crate::support::lessons::*;
-use crate::support::test_lab::TestLab;
+use crate::support::{lessons::*, prelude::*, test_lab::TestLab};
 use lab::lessons::timeline::Event;
 use lab::strategy::Language;
-use serde_json::json;
-use std::{collections::BTreeSet, time::Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lesson_played_three_times_ends_three_times_the_same_way() {

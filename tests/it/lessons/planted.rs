@@ -1,18 +1,11 @@
 //! A cure with its check taken out is broken, whether or not this process stood still.
 
-use crate::support::Servers;
-use crate::support::buggy_redis::{Bug, BuggyRedis};
-use crate::support::buggy_redis::{getset_only_reads, release_anybodys, take_from_anybody};
-use crate::support::lessons::{TestTheatre, lesson};
-use futures_util::future::join_all;
+use crate::support::{buggy_redis::*, lessons::*, prelude::*};
 use lab::lessons::{MOST_REPEATS, pauses::PauseDetector, timeline::Timeline};
 use lab::strategy::Language;
-use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 
 async fn theatre_on(bug: Bug, prefix: &'static str) -> (TestTheatre, BuggyRedis) {
-    let shared = Servers::shared().await;
-    let redis = BuggyRedis::start(&shared.redis.socket(), bug).await;
+    let redis = BuggyRedis::start(&Servers::shared().await.redis.socket(), bug).await;
     (TestTheatre::on(prefix, Some(&redis.url)).await, redis)
 }
 
@@ -65,8 +58,7 @@ async fn fencing_that_forgets_is_broken() {
     let mut postgres = theatre.lab.database.connect().await;
     sqlx::raw_sql(FORGET).execute(&mut postgres).await.expect("a trigger");
     drop(postgres);
-    let timeline = theatre.play(lesson("b04"), calm("b04")).await;
-    assert_lost(&timeline, "fencing");
+    assert_lost(&theatre.play(lesson("b04"), calm("b04")).await, "fencing");
     theatre.close().await;
 }
 

@@ -1,11 +1,9 @@
 //! The plays that are kept for machines without ZooKeeper.
 
-use crate::support::lessons::{TestTheatre, can_be_played, is_well_formed, lesson};
+use crate::support::{lessons::*, prelude::*};
 use lab::lessons::terminal::{self, Style};
 use lab::lessons::{recorded, timeline::Timeline};
 use lab::strategy::{Language, Words};
-use serde_json::json;
-use std::path::Path;
 
 const WHY: Words = Words::new("There is no ZooKeeper.", "没有 ZooKeeper。");
 const MOST_BYTES: usize = 60_000;
