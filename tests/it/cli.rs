@@ -1,7 +1,6 @@
 //! The program as a process: commands, exit codes, children, and what is left after `kill -9`.
 
 use crate::support::prelude::*;
-pub use crate::support::program::{Home, Program};
 use std::os::unix::fs::PermissionsExt;
 
 async fn sales(program: &Program) -> Vec<Value> {
@@ -10,10 +9,8 @@ async fn sales(program: &Program) -> Vec<Value> {
 }
 
 pub async fn sale_for_loads(program: &Program) -> String {
-    let sales = sales(program).await;
-    let sale = sales.iter().find(|sale| sale["stock"] == 100_000);
-    let id = sale.expect("the sale for loads")["id"].as_str();
-    id.expect("an id").to_owned()
+    let sale = sales(program).await.into_iter().find(|sale| sale["stock"] == 100_000);
+    sale.expect("the sale for loads")["id"].as_str().expect("an id").to_owned()
 }
 
 /// Where people come in, with tokens of the secret that the program has made for itself.
@@ -101,8 +98,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert!(live >= Some(bought.len() as u64), "{live:?}");
 
     // Buyers without an answer ask again: they buy now, or are told of the order that they have.
-    let again = unanswered.iter().map(|shopper| here.welcome(shopper));
-    bought.extend(all_order(again, &sale).await);
+    bought.extend(all_order(unanswered.iter().map(|shopper| here.welcome(shopper)), &sale).await);
     assert_kept(&here, &mut bought).await;
     let audit = assert_sound(&home, &sale).await;
     assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));

@@ -1,6 +1,6 @@
 //! Dead loops start again; a log that cannot be written stops nothing; a storm of warnings is one.
 
-use crate::cli::{Home, Program, assert_sound, entrance, sale_for_loads};
+use crate::cli::{assert_sound, entrance, sale_for_loads};
 use crate::support::prelude::*;
 use flash_sale::tasks::Tasks;
 use nix::sys::signal::kill;
@@ -14,15 +14,14 @@ async fn nothing_stops_when_nobody_reads_the_log_or_its_disk_is_full() {
     fs::create_dir(home.data()).expect("a folder");
     fs::write(home.data().join("admin_token"), "an admin token of a test").expect("written");
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    goes_on_without_a_log(&home, nobody.into()).await;
-    goes_on_without_a_log(&Home::new(), full.into()).await;
+    tokio::join!(goes_on(home, nobody.into()), goes_on(Home::new(), full.into()));
 }
 
 /// Both servers die while people buy: they come back, and what was accepted becomes rows.
-async fn goes_on_without_a_log(home: &Home, log: Stdio) {
+async fn goes_on(home: Home, log: Stdio) {
     let program = Program::serve_logging_to(log, home.command(&["serve"])).await;
     let sale = sale_for_loads(&program).await;
-    let rush = Rush::start(&[entrance(home, &program)], &sale, 16, &[]);
+    let rush = Rush::start(&[entrance(&home, &program)], &sale, 16, &[]);
     for server in ["pg", "redis"] {
         rush.until_accepted(100).await;
         let before = home.child(server).expect("a pid");
@@ -36,7 +35,7 @@ async fn goes_on_without_a_log(home: &Home, log: Stdio) {
     bought.extend(all_order(unanswered, &sale).await);
     all_written(&bought).await;
     wait_for!(program.ask("GET", "/readyz").await.status == 200);
-    let audit = assert_sound(home, &sale).await;
+    let audit = assert_sound(&home, &sale).await;
     assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));
     assert_eq!(audit["redis"]["run_id_approved"], true);
     program.terminate().await;

@@ -324,8 +324,7 @@ async fn an_unlock_of_somebody_elses_lock_reported_as_success() {
     let line = line("a").await;
     let others = [(); 2].map(|()| TokenLock::new(line.clone(), LEASE));
     let token = TokenLock::new(line.clone(), SHORT);
-    let guard = held(&token, &name("theirs")).await;
-    assert_eq!(soon("its end", guard.lost()).await, Why::LeaseOver);
+    assert_eq!(soon("its end", held(&token, &name("theirs")).await.lost()).await, Why::LeaseOver);
     assert!(!late_release_lets_a_third_in(token, others).await);
     let others = [(); 2].map(|()| ReentrantLock::new(line.clone(), LEASE));
     assert!(!late_release_lets_a_third_in(ReentrantLock::new(line, SHORT), others).await);
@@ -355,8 +354,7 @@ async fn fencing_refuses_the_older_number() {
     let lock = fenced(line.clone(), SHORT);
     let sleeper = held(&lock, &name).await;
     gone(&line, &name).await;
-    let successor = held(&lock, &name).await;
-    let [old, new] = [sleeper, successor].map(|guard| guard.fencing().expect("one"));
+    let [old, new] = [sleeper, held(&lock, &name).await].map(|guard| guard.fencing().expect("one"));
     assert!(old < new);
 
     let resource = format!("{name}:resource");
@@ -398,8 +396,7 @@ async fn set_px_no_owner_ends_by_itself() {
 #[tokio::test]
 async fn setnx_getset_check_then_delete_deletes_somebody_elses_lock() {
     let (line_of_a, interceptor, name) = watched("getset-late").await;
-    let a = SetnxGetset::new(line_of_a, LEASE, Clock::default());
-    let guard = held(&a, &name).await;
+    let guard = held(&SetnxGetset::new(line_of_a, LEASE, Clock::default()), &name).await;
     let between = interceptor.hold("DEL");
     let releasing = tokio::spawn(freed(guard));
     between.reached().await;

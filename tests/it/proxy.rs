@@ -1,7 +1,6 @@
 //! The fault proxy does what its faults say, before a server that echoes and counts what it read.
 
-use crate::support::prelude::*;
-use crate::support::proxy::Lost;
+use crate::support::{prelude::*, proxy::Lost};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

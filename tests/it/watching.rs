@@ -1,8 +1,6 @@
 //! Every metric, label and value that alerts and dashboards name is in a scrape of the program.
 
-use crate::cli::{Home, Program};
-use crate::support::launch::entries;
-use crate::support::prelude::*;
+use crate::support::{launch::entries, prelude::*};
 
 const ADDED: [&str; 2] = ["instance", "job"];
 /// The metric that Prometheus makes of a scrape itself.
