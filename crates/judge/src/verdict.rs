@@ -179,16 +179,20 @@ impl<'a> View<'a> {
     /// A broken server may store a few orders under other ids; an adapter that reads another
     /// number than the id finds hardly any.
     fn other_ids(&self) -> Option<(Misfit, String)> {
-        let named = self.acknowledged.keys().filter_map(|(user, id)| Some((*user, (*id)?)));
-        let told: Vec<_> = named.filter(|(user, _)| !self.rows_of(user).is_empty()).collect();
-        let is_other =
-            |(user, id): &&(&str, &str)| !self.rows_of(user).iter().any(|row| row.order_id == *id);
-        let (user, id) = told.iter().find(is_other)?;
+        let mut told = BTreeMap::<&str, Vec<&str>>::new();
+        for (user, id) in self.acknowledged.keys() {
+            told.entry(user).or_default().extend(*id);
+        }
+        told.retain(|user, ids| !ids.is_empty() && !self.rows_of(user).is_empty());
+        let is_other = |(user, ids): &(&&str, &Vec<&str>)| {
+            !self.rows_of(user).iter().any(|row| ids.contains(&&*row.order_id))
+        };
+        let (user, ids) = told.iter().find(is_other)?;
         let others = told.iter().filter(is_other).count();
-        let stored = &self.rows_of(user).first()?.order_id;
-        let others_in_words = format!("{others} of {} ids are not those of", told.len());
+        let (id, stored) = (ids.first()?, &self.rows_of(user).first()?.order_id);
+        let others_in_words = format!("{others} of {} buyers have other ids than", told.len());
         let why = format!(
-            "order.answers[…].order_id and orders.order_id: {others_in_words} the buyers' stored \
+            "order.answers[…].order_id and orders.order_id: {others_in_words} their stored \
              orders; {user} was told {id}, stored as {stored}"
         );
         (others * 2 > told.len()).then_some((Misfit::Ids, why))
@@ -265,7 +269,7 @@ fn oversold<'a>(view: &View<'a>) -> Proof<'a> {
         let mut requests: Vec<&Request> = view.acknowledged.values().copied().collect();
         requests.sort_by_key(|request| (request.end_us, request.start_us));
         // The last that was right, and what came after it.
-        requests.drain(..stock - 1);
+        requests.drain(..stock.saturating_sub(1));
         return Proof { count, what, requests, rows: Vec::new() };
     }
     // First those that nobody was told of.

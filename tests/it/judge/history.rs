@@ -83,6 +83,10 @@ fn what_no_correct_server_does_is_one() {
     // Told of more than there is, though the store has overwritten one.
     let both = "a k 0..9 sold o1; b k 1..2 sold o1";
     assert_eq!(judge(1, both, "o1:b", None), [Oversold, OrderIdTwice, AcknowledgedAndLost]);
+    // One buyer was told of three orders, of which the last is left.
+    let overwritten = "a k 0..9 sold o1; a l 10..12 sold o2; a m 13..14 sold o3";
+    assert_eq!(judge(5, overwritten, "o3:a", None), [SoldTwice, AcknowledgedAndLost]);
+    assert_eq!(judge(0, "a k 0..9 sold o1", "o1:a", None), [Oversold]);
     let taken_back = "a k 0..9 sold o1; a k 10..12 sold_out -";
     assert_eq!(judge(1, taken_back, "o1:a", None), [KeyAnsweredDifferently]);
     let left = "a k 0..9 sold o1; !b k 10..12 already_ordered -";

@@ -8,7 +8,7 @@ use super::{
 use crate::loopback;
 use axum::{
     extract::{ConnectInfo, FromRequestParts},
-    http::request::Parts,
+    http::{Version, request::Parts},
 };
 use std::net::SocketAddr;
 use web::extract::host;
@@ -25,7 +25,9 @@ impl FromRequestParts<LabState> for OnThisMachine {
     async fn from_request_parts(parts: &mut Parts, state: &LabState) -> Result<Self, Problem> {
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
         let is_here = peer.is_some_and(|ConnectInfo(peer)| peer.ip().to_canonical().is_loopback());
+        // Browsers speak 1.1; nginx, as it comes, speaks 1.0 to what is behind it.
         let is_behind_a_proxy = state.trust_proxy.is_on()
+            || parts.version < Version::HTTP_11
             || OF_PROXIES.iter().any(|name| parts.headers.contains_key(*name));
         // Another name may be one that somebody has pointed at this machine (DNS rebinding).
         let is_asked_by_name = host(&parts.headers, &parts.uri).and_then(loopback::authority);
