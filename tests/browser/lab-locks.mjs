@@ -21,7 +21,7 @@ export function locks(stage) {
     assert.equal(await open.getAttribute('aria-expanded'), 'true');
     const reasons = await page.locator('#rows .reason:visible').allTextContents();
     assert.equal(reasons.length, 4);
-    for (const reason of reasons) assert.match(reason, /(yes|no|partly).+Test: tests\//);
+    for (const reason of reasons) assert.match(reason, /(yes|no|partly).+Test: locks::/);
     await page.locator('#rows .more:visible').getByText('Use it when').waitFor();
     await page.getByText('A lock is a belief').waitFor();
     await page.leave();

@@ -125,7 +125,7 @@ function play(id, say, options, more) {
 }
 
 function locks(say) {
-  const cell = (holds, en, zh) => ({ holds, why: say(en, zh), test: 'regressions::an_unlock_of_somebody_elses_lock_reported_as_success' });
+  const cell = (holds, en, zh) => ({ holds, why: say(en, zh), test: 'locks::an_unlock_of_somebody_elses_lock_reported_as_success' });
   return {
     properties: [['mutual_exclusion', 'Mutual exclusion', '互斥'], ['no_deadlock', 'No deadlock after a crash', '崩溃后不死锁'], ['node_failure', 'Tolerates failed nodes', '容忍节点失效'], ['only_owner_unlocks', 'Only the owner unlocks', '解铃还须系铃人']]
       .map(([id, en, zh]) => ({ id, title: say(en, zh), explanation: say('What it means, in a sentence for beginners.', '用初学者能懂的一句话说明。') })),
