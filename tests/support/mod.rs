@@ -178,7 +178,8 @@ async fn copy_cluster(dir: &Path) {
     static ORIGINAL: OnceCell<PathBuf> = OnceCell::const_new();
     let original = ORIGINAL.get_or_init(async || {
         let dir = temporary_folder();
-        let server = PostgresServer::start(&dir, PostgresTuning::default()).await;
+        let tuning = PostgresTuning { durable: false, ..PostgresTuning::default() };
+        let server = PostgresServer::start(&dir, tuning).await;
         // Kept until this process ends.
         std::mem::forget(hire_janitor(&dir, &[]));
         let server = server.expect("postgres starts");

@@ -41,8 +41,9 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const ATTEMPTS_TO_START: u32 = 5;
 
 const POLL: Duration = Duration::from_millis(5);
-/// Without any answer; and during a recovery (a large log is replayed).
-const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Without any answer (a busy disk delays the first); and during a recovery (a large log is
+/// replayed).
+const READY_WITHIN: Duration = Duration::from_secs(90);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(600);
 
 /// The time for a graceful stop; the last signal is SIGKILL.

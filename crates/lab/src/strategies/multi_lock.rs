@@ -29,7 +29,7 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[LEASE_MS, WAIT_MS, redis_node_loss(3), redis_nodes_down(2)],
     demonstrations: &[
         show("two-forget", Holds, ONE_UNIT.options(&[(LOST, "2"), LONG])),
-        show("all-forget", Oversells, ONE_UNIT.options(&[(LOST, "3")])),
+        show("all-forget", Oversells, ONE_UNIT.options(&[(LOST, "3"), LONG])),
         show("one-down", Fails, ONE_UNIT.options(&[(DOWN, "1"), ("wait_ms", "50")])),
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
         show("impatient", Undersells, IMPATIENT),

@@ -28,8 +28,7 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[LEASE_MS, WAIT_MS, redis_node_loss(3), redis_nodes_down(2)],
     demonstrations: &[
         show("one-down", Holds, ONE_UNIT.options(&[(DOWN, "1"), LONG])),
-        show("one-forgets", Holds, ONE_UNIT.options(&[(LOST, "1"), LONG])),
-        show("two-forget", Oversells, ONE_UNIT.options(&[(LOST, "2")])),
+        show("two-forget", Oversells, ONE_UNIT.options(&[(LOST, "2"), LONG])),
         show("two-down", Fails, ONE_UNIT.options(&[(DOWN, "2"), ("wait_ms", "50")])),
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
         show("impatient", Undersells, IMPATIENT),

@@ -40,5 +40,6 @@ pub const STRATEGY: Strategy = Strategy {
 
 /// The pause is longer than the lease, and the lease than a busy machine needs to renew it.
 const RENEWED: &[(&str, &str)] =
-    &[("lease_ms", "2000"), ("pause_ms", "5000"), ("wait_ms", "20000")];
-const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("lease_ms", "800")];
+    &[("lease_ms", "4000"), ("pause_ms", "5000"), ("wait_ms", "20000")];
+/// The lease is longer than the first holder waits to be met: it was lost, and has not ended.
+const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("lease_ms", "20000")];

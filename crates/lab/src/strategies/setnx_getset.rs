@@ -24,16 +24,8 @@ pub const STRATEGY: Strategy = Strategy {
     id: "setnx-getset",
     options: &[LEASE_MS, WAIT_MS, whole("clock_skew_ms", (0, 0, 60_000))],
     demonstrations: &[
-        // Enough units that the fast clock does not sell them all, and time to wait for it.
-        show(
-            "clock-skew",
-            Oversells,
-            SMALL
-                .nodes(3)
-                .stock(8)
-                .buyers(32)
-                .options(&[("clock_skew_ms", "5000"), ("wait_ms", "10000")]),
-        ),
+        // Enough units that the fast clock does not sell them all; no lease ends by the true time.
+        show("clock-skew", Oversells, SMALL.nodes(3).stock(8).buyers(32).options(SKEWED)),
         show("paused", Oversells, ONE_UNIT.options(PAUSED)),
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
         show("impatient", Undersells, IMPATIENT),
@@ -41,3 +33,6 @@ pub const STRATEGY: Strategy = Strategy {
     locks: &["setnx-getset"],
     ..LOCK_STRATEGY
 };
+
+const SKEWED: &[(&str, &str)] =
+    &[("clock_skew_ms", "10000"), ("lease_ms", "8000"), ("wait_ms", "20000"), ("work_ms", "200")];

@@ -35,4 +35,5 @@ pub const STRATEGY: Strategy = Strategy {
     ..LOCK_STRATEGY
 };
 
-const LAPSED: &[(&str, &str)] = &[("session_loss", "on")];
+/// Time for the second buyer's node to notice on a busy machine, and to open a new session.
+const LAPSED: &[(&str, &str)] = &[("session_loss", "on"), ("wait_ms", "20000")];
