@@ -4,25 +4,25 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let mut sql = stand.sql().await?;
-        if stand.has_bought(&mut sql, buyer).await? {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let mut sql = bench.sql().await?;
+        if bench.has_bought(&mut sql, buyer).await? {
             return Ok(Outcome::Duplicate);
         }
-        stand.interleave("the orders are read").await;
+        bench.interleave("the orders are read").await;
 
         const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                              WHERE arena = $1 AND item = 'thing' AND remaining > 0";
-        if sql.run(TAKE, (stand.arena(),)).await? == 0 {
+        if sql.run(TAKE, (bench.arena(),)).await? == 0 {
             return Ok(Outcome::SoldOut);
         }
-        stand.crash_point("the stock is written").await;
-        stand.write_order(&mut sql, buyer).await
+        bench.crash_point("the stock is written").await;
+        bench.write_order(&mut sql, buyer).await
     }
 }
 

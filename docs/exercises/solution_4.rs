@@ -4,21 +4,21 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
-            let outcome = stand.write_unique_order(tx, buyer).await?;
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
+            let outcome = bench.write_unique_order(tx, buyer).await?;
             if outcome == Outcome::Duplicate {
                 return Ok(outcome);
             }
-            stand.crash_point("the order is written").await;
-            stand.interleave("the order is written").await;
+            bench.crash_point("the order is written").await;
+            bench.interleave("the order is written").await;
 
-            if !stand.take_one(tx).await? {
+            if !bench.take_one(tx).await? {
                 return Ok(Outcome::SoldOut); // rolled back, and the order with it
             }
             Ok(outcome)

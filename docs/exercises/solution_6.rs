@@ -7,23 +7,23 @@ pub struct Node {
     lock: TokenLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: TokenLock::new(stand.line.clone(), stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: TokenLock::new(bench.line.clone(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let under_lock = stand.under_lock(&self.lock, async |_| {
-            stand.interleave("the lock is held").await; // the lease may be over after this
-            let sale = stand.in_transaction(async |tx| {
-                if !stand.take_one(tx).await? {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let under_lock = bench.under_lock(&self.lock, async |_| {
+            bench.interleave("the lock is held").await; // the lease may be over after this
+            let sale = bench.in_transaction(async |tx| {
+                if !bench.take_one(tx).await? {
                     return Ok(Outcome::SoldOut);
                 }
-                stand.crash_point("the stock is written").await;
-                if stand.has_bought(tx, buyer).await? {
+                bench.crash_point("the stock is written").await;
+                if bench.has_bought(tx, buyer).await? {
                     return Ok(Outcome::Duplicate);
                 }
-                stand.write_order(tx, buyer).await
+                bench.write_order(tx, buyer).await
             });
             sale.await
         });

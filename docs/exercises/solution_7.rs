@@ -12,23 +12,23 @@ static SCRIPT: LuaScript = LuaScript::new("my-idea.lua", DECIDE);
 
 pub struct Node;
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let _: bool = stand.redis("SETNX", (stand.key("stock"), stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let decide = SCRIPT.on(&[&stand.key("stock"), &stand.key("buyers")]).arg(&buyer.name);
-        match stand.line.send(&decide).await? {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let decide = SCRIPT.on(&[&bench.key("stock"), &bench.key("buyers")]).arg(&buyer.name);
+        match bench.line.send(&decide).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
         }
-        stand.crash_point("the script has decided").await;
-        stand.interleave("the script has decided").await;
+        bench.crash_point("the script has decided").await;
+        bench.interleave("the script has decided").await;
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

@@ -13,49 +13,49 @@ static SCRIPT: LuaScript = LuaScript::new("my-idea.lua", DECIDE);
 
 pub struct Node;
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let _: bool = stand.redis("SETNX", (stand.key("stock"), stand.stock())).await?;
-    deliver(stand).await?; // what a node before this one still owed
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
+    deliver(bench).await?; // what a node before this one still owed
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let order_id = new_order_id();
-        let keys = ["stock", "buyers", "owed"].map(|name| stand.key(name));
+        let keys = ["stock", "buyers", "owed"].map(|name| bench.key(name));
         let decide = SCRIPT.on(&[&keys[0], &keys[1], &keys[2]]).arg(&buyer.name).arg(&order_id);
-        match stand.line.send(&decide).await? {
+        match bench.line.send(&decide).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
         }
-        stand.crash_point("the script has decided").await;
-        stand.interleave("the script has decided").await;
+        bench.crash_point("the script has decided").await;
+        bench.interleave("the script has decided").await;
 
-        write(stand, &order_id, &buyer.name).await?;
+        write(bench, &order_id, &buyer.name).await?;
         Ok(Outcome::Sold { order_id })
     }
 
     /// Before a verdict: nobody is asking any more, so what is owed now was owed by the dead.
-    async fn settle(&self, stand: &Stand) {
-        stand.until(async || deliver(stand).await.map(|()| true)).await;
+    async fn settle(&self, bench: &Bench) {
+        bench.until(async || deliver(bench).await.map(|()| true)).await;
     }
 }
 
-async fn deliver(stand: &Stand) -> Result<(), Trouble> {
-    let owed: Vec<(String, String)> = stand.redis("HGETALL", stand.key("owed")).await?;
+async fn deliver(bench: &Bench) -> Result<(), PurchaseError> {
+    let owed: Vec<(String, String)> = bench.redis("HGETALL", bench.key("owed")).await?;
     for (order_id, buyer) in &owed {
-        write(stand, order_id, buyer).await?;
+        write(bench, order_id, buyer).await?;
     }
     Ok(())
 }
 
 /// Twice is once: the id says so.
-async fn write(stand: &Stand, order_id: &str, buyer: &str) -> Result<(), Trouble> {
+async fn write(bench: &Bench, order_id: &str, buyer: &str) -> Result<(), PurchaseError> {
     const WRITE: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)
                          ON CONFLICT DO NOTHING";
-    stand.sql().await?.run(WRITE, (order_id, stand.arena(), buyer)).await?;
-    let _: i64 = stand.redis("HDEL", (stand.key("owed"), order_id)).await?;
+    bench.sql().await?.run(WRITE, (order_id, bench.arena(), buyer)).await?;
+    let _: i64 = bench.redis("HDEL", (bench.key("owed"), order_id)).await?;
     Ok(())
 }
 

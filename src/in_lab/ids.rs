@@ -9,7 +9,7 @@ use crate::redis::keys::IdLane;
 use crate::redis::library::Library;
 use crate::redis::{Redis, functions};
 use lab::order_numbers::{IdsBody, SectionBody};
-use lab::selling::Trouble;
+use lab::selling::PurchaseError;
 use lab::strategy::{Language, Words};
 use serde_json::{Value as Json, json};
 use sqlx::PgPool;
@@ -25,7 +25,7 @@ const BATCH: usize = 50;
 /// The age of the floor when the clock steps back: more than the step.
 const RUNNING_FOR: time::Duration = time::Duration::hours(2);
 
-impl From<IdError> for Trouble {
+impl From<IdError> for PurchaseError {
     fn from(error: IdError) -> Self {
         match error {
             IdError::Redis(error) => Self::Redis(error),
@@ -83,14 +83,18 @@ impl Bench {
         IdGenerator::new(self.redis.clone(), (&self.postgres).into(), points)
     }
 
-    async fn take(&self, generator: &IdGenerator, count: usize) -> Result<Vec<OrderId>, Trouble> {
+    async fn take(
+        &self,
+        generator: &IdGenerator,
+        count: usize,
+    ) -> Result<Vec<OrderId>, PurchaseError> {
         let mut ids = Vec::with_capacity(count);
         let mut connection = self.redis.pooled().await?;
         generator.take(&mut connection, count, &mut ids).await?;
         Ok(ids)
     }
 
-    async fn delete(&self, keys: &[String]) -> Result<(), Trouble> {
+    async fn delete(&self, keys: &[String]) -> Result<(), PurchaseError> {
         let mut connection = self.redis.pooled().await?;
         let delete = redis::cmd("DEL").arg(keys).to_owned();
         Ok(delete.exec_async(&mut connection).await?)
@@ -112,8 +116,8 @@ pub async fn lesson(
     redis_url: &str,
     prefix: &str,
     language: Language,
-) -> Result<IdsBody, Trouble> {
-    let bench = |prefix: &str| -> Result<Bench, Trouble> {
+) -> Result<IdsBody, PurchaseError> {
+    let bench = |prefix: &str| -> Result<Bench, PurchaseError> {
         Ok(Bench { redis: Arc::new(Redis::new(redis_url, prefix)?), postgres: postgres.clone() })
     };
     let (bench, turned) = (bench(prefix)?, bench(&format!("{prefix}turned:"))?);
@@ -130,11 +134,11 @@ async fn sections(
     bench: &Bench,
     turned: &Bench,
     language: Language,
-) -> Result<Vec<SectionBody>, Trouble> {
+) -> Result<Vec<SectionBody>, PurchaseError> {
     let say = &|en, zh| Words::new(en, zh).say(language);
     // The first lease sets a floor in Postgres, which is not to be measured.
     let first = bench.take(&bench.generator(), 1).await?;
-    let id = *first.first().ok_or_else(|| Trouble::Other("no id".to_owned()))?;
+    let id = *first.first().ok_or_else(|| PurchaseError::Other("no id".to_owned()))?;
     Ok(vec![
         layout(id, say),
         measured(bench, say).await?,
@@ -175,7 +179,7 @@ fn layout(id: OrderId, say: Say<'_>) -> SectionBody {
     }
 }
 
-async fn measured(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble> {
+async fn measured(bench: &Bench, say: Say<'_>) -> Result<SectionBody, PurchaseError> {
     // One INCR an id, as the course notes have it.
     let mut connection = bench.redis.pooled().await?;
     let counter = format!("{}incr", bench.redis.keys.id_clock(IdLane::Whole));
@@ -225,7 +229,7 @@ async fn measured(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble> {
     ))
 }
 
-async fn two_instances(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble> {
+async fn two_instances(bench: &Bench, say: Say<'_>) -> Result<SectionBody, PurchaseError> {
     let (one, two) = (bench.generator(), bench.generator());
     let (mut rows, mut all) = (Vec::new(), Vec::new());
     for (name, generator) in [("A", &one), ("B", &two), ("A", &one), ("B", &two)] {
@@ -257,7 +261,7 @@ fn columns(first: &'static str, say: Say<'_>) -> [&'static str; 4] {
     [first, second, say("number", "序号"), say("id", "订单号")]
 }
 
-async fn lost_counter(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble> {
+async fn lost_counter(bench: &Bench, say: Say<'_>) -> Result<SectionBody, PurchaseError> {
     let generator = bench.generator();
     let before = bench.take(&generator, 3).await?;
     bench.delete(&bench.keys()).await?;
@@ -285,7 +289,7 @@ async fn lost_counter(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Troubl
 const READS_THE_CLOCK: &str = "tonumber(redis.call('TIME')[1])";
 
 /// Takes two ids with the clock put back by so many seconds.
-async fn take_turned(bench: &Bench, back: i64) -> Result<Vec<OrderId>, Trouble> {
+async fn take_turned(bench: &Bench, back: i64) -> Result<Vec<OrderId>, PurchaseError> {
     let reads = format!("({READS_THE_CLOCK} - {back})");
     let name = format!("back_{}", uuid::Uuid::new_v4().simple());
     let library = Library::variant(&name, READS_THE_CLOCK, &reads);
@@ -295,7 +299,7 @@ async fn take_turned(bench: &Bench, back: i64) -> Result<Vec<OrderId>, Trouble> 
     Ok(ids)
 }
 
-async fn clock_step(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble> {
+async fn clock_step(bench: &Bench, say: Say<'_>) -> Result<SectionBody, PurchaseError> {
     let (keys, lane) = (&bench.redis.keys, IdLane::Whole);
     let mut connection = bench.redis.pooled().await?;
     // The floor of a Redis that was approved a while ago.
@@ -307,7 +311,7 @@ async fn clock_step(bench: &Bench, say: Say<'_>) -> Result<SectionBody, Trouble>
         let ids = take_turned(bench, back).await?;
         rows.extend(ids.iter().map(|id| row_of(format!("-{back} s{after}"), *id)));
         all.extend(ids);
-        Ok::<_, Trouble>(())
+        Ok::<_, PurchaseError>(())
     };
     for back in [0, 1, 60, 3_600] {
         take(back, "").await?;

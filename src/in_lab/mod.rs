@@ -6,7 +6,7 @@ mod server;
 use futures_util::future::BoxFuture;
 use lab::order_numbers::IdsBody;
 use lab::real_shop::{Premises, RealServer, RealShop};
-use lab::selling::Trouble;
+use lab::selling::PurchaseError;
 use lab::strategy::Language;
 use sqlx::PgPool;
 
@@ -14,7 +14,10 @@ use sqlx::PgPool;
 pub struct ThisShop;
 
 impl RealShop for ThisShop {
-    fn open(&self, premises: Premises) -> BoxFuture<'static, Result<Box<dyn RealServer>, Trouble>> {
+    fn open(
+        &self,
+        premises: Premises,
+    ) -> BoxFuture<'static, Result<Box<dyn RealServer>, PurchaseError>> {
         Box::pin(async {
             let server = server::Server::open(premises).await?;
             Ok(Box::new(server) as Box<dyn RealServer>)
@@ -27,7 +30,7 @@ impl RealShop for ThisShop {
         redis_url: String,
         key_prefix: String,
         language: Language,
-    ) -> BoxFuture<'static, Result<IdsBody, Trouble>> {
+    ) -> BoxFuture<'static, Result<IdsBody, PurchaseError>> {
         Box::pin(async move { ids::lesson(&postgres, &redis_url, &key_prefix, language).await })
     }
 }

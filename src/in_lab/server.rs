@@ -12,7 +12,7 @@ use crate::services::Services;
 use crate::telemetry::instruments::Metrics;
 use futures_util::future::BoxFuture;
 use lab::real_shop::{Premises, RealServer};
-use lab::selling::{Outcome, Trouble};
+use lab::selling::{Outcome, PurchaseError};
 use locks::wire::RoundTrips;
 use sqlx::{AssertSqlSafe, Executor};
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 const CONNECTIONS: u32 = 4;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(15);
 
-impl From<ServiceError> for Trouble {
+impl From<ServiceError> for PurchaseError {
     fn from(error: ServiceError) -> Self {
         match error {
             ServiceError::Postgres(error) => Self::Postgres(error),
@@ -43,13 +43,13 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn open(premises: Premises) -> Result<Self, Trouble> {
+    pub async fn open(premises: Premises) -> Result<Self, PurchaseError> {
         let pool = own_schema(&premises).await?;
         let redis = Arc::new(Redis::new(&premises.redis_url, &premises.key_prefix)?);
         let settings = SaleSettings::default();
         let metrics = Metrics::unpublished();
         let running = Running::start(&pool, &redis, &settings, Role::Server, metrics)
-            .map_err(|error| Trouble::Other(error.to_string()))?;
+            .map_err(|error| PurchaseError::Other(error.to_string()))?;
         let mut server = Self {
             services: running.services.clone(),
             sale: SaleId::from_i64(1),
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    async fn prepare(&self, premises: &Premises) -> Result<SaleId, Trouble> {
+    async fn prepare(&self, premises: &Premises) -> Result<SaleId, PurchaseError> {
         let opened = async {
             while self.services.catalog.sells_something().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -76,7 +76,7 @@ impl Server {
         };
         tokio::time::timeout(OPENING_TIMEOUT, opened)
             .await
-            .map_err(|_| Trouble::Other("the shop did not open for purchases".to_owned()))?;
+            .map_err(|_| PurchaseError::Other("the shop did not open for purchases".to_owned()))?;
         let sale = NewSale {
             title: "A thing of the lab".to_owned(),
             stock: i64::from(premises.stock),
@@ -95,7 +95,7 @@ impl Server {
 }
 
 /// A pool on this schema, with the shop's own migrations applied.
-async fn own_schema(premises: &Premises) -> Result<Pool, Trouble> {
+async fn own_schema(premises: &Premises) -> Result<Pool, PurchaseError> {
     let schema = &premises.schema;
     // Nodes and processes may do this concurrently.
     let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
@@ -108,12 +108,12 @@ async fn own_schema(premises: &Premises) -> Result<Pool, Trouble> {
     let options = options.options([("search_path", &**schema)]);
     let pool = postgres::pool(options, CONNECTIONS);
     let migrated = postgres::migrate(&pool).await;
-    migrated.map_err(|error| Trouble::Other(format!("the schema of the arena: {error}")))?;
+    migrated.map_err(|error| PurchaseError::Other(format!("the schema of the arena: {error}")))?;
     Ok(pool)
 }
 
 impl RealServer for Server {
-    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome, Trouble>> {
+    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome, PurchaseError>> {
         Box::pin(async move {
             let user = UserId::from_bytes(*user.as_bytes());
             let buying = self.services.admission.purchase(self.sale, user, None);
@@ -123,7 +123,7 @@ impl RealServer for Server {
                 }
                 PurchaseResult::AlreadyOrdered { .. } => Ok(Outcome::Duplicate),
                 PurchaseResult::SoldOut => Ok(Outcome::SoldOut),
-                other => Err(Trouble::Other(format!("the sale is not open: {other:?}"))),
+                other => Err(PurchaseError::Other(format!("the sale is not open: {other:?}"))),
             }
         })
     }

@@ -5,9 +5,9 @@
 const CODE = (body) => `// --- the purchase
 impl Purchase for Lesson {
     /// One attempt: \`<b>\` is no markup here.
-    async fn buy(&self, stand: &Stand, user: &str) -> Result<Outcome, Failure> {
+    async fn buy(&self, bench: &Bench, user: &str) -> Result<Outcome, Failure> {
         debug!(user, "one attempt");
-        let mut tx = stand.sql.begin().await?;
+        let mut tx = bench.sql.begin().await?;
 ${body}
         sqlx::query("INSERT INTO lab.orders (arena, user_id) VALUES ($1, $2)").bind(user).execute(&mut *tx).await?;
         tx.commit().await?;
@@ -16,7 +16,7 @@ ${body}
 }
 `;
 const NAIVE = CODE(`        let stock: i64 = tx.read("SELECT stock FROM lab.stock WHERE arena = $1").await?;
-        stand.meet("read the stock").await; // another buyer may come in here
+        bench.interleaving_point("read the stock").await; // another buyer may come in here
         if stock < 1 { return Ok(Outcome::SoldOut); }
         tx.write("UPDATE lab.stock SET stock = $2 WHERE arena = $1", stock - 1).await?;`);
 const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock = stock - 1 WHERE arena = $1 AND stock > 0").await?;

@@ -196,9 +196,9 @@ describe('results', () => {
 describe('the highlighter', () => {
   const SOURCE = `//! What it is. "no string"
 #[derive(Debug)]
-pub async fn buy<'a>(stand: &'a Stand) -> Result<u64, Failure> {
+pub async fn buy<'a>(bench: &'a Bench) -> Result<u64, Failure> {
     let mark = 'x'; let text = "a \\" // no comment"; let raw = r#"SELECT "x""#;
-    stand.meet("read").await?; /* two
+    bench.interleaving_point("read").await?; /* two
     lines */ println!("{mark}"); Ok(0x1f + 1_000)
 }
 `;
@@ -209,7 +209,7 @@ pub async fn buy<'a>(stand: &'a Stand) -> Result<u64, Failure> {
   });
 
   it('tells apart what looks alike', () => {
-    for (const [piece, kind] of [['What it is', 'comment'], ['derive', 'attr'], ['async', 'keyword'], ["'a", 'life'], ['Stand', 'type'], ["'x'", 'string'], ['no comment', 'string'], ['SELECT', 'string'], ['meet', 'call'], ['println!', 'macro'], ['two\n', 'comment'], ['0x1f', 'number'], ['1_000', 'number']]) {
+    for (const [piece, kind] of [['What it is', 'comment'], ['derive', 'attr'], ['async', 'keyword'], ["'a", 'life'], ['Bench', 'type'], ["'x'", 'string'], ['no comment', 'string'], ['SELECT', 'string'], ['interleaving_point', 'call'], ['println!', 'macro'], ['two\n', 'comment'], ['0x1f', 'number'], ['1_000', 'number']]) {
       assert.equal(kindOf(piece), kind, piece);
     }
     assert.equal(kindOf('redis', "local v = redis.call('GET', KEYS[1]) -- look", 'x.lua'), '');

@@ -6,15 +6,15 @@
 //! below `lab:{id}:`, at most one schema `lab_<id>`.
 
 use crate::{
+    bench::{Bench, Shared},
     definition::Definition,
     error::LabError,
+    interleaving::PURCHASE,
     limits::Share,
-    meeting::PURCHASE,
     options::Options,
     seller::Seller,
-    selling::{Buyer, Outcome, Trouble, hash_of},
+    selling::{Buyer, Outcome, PurchaseError, hash_of},
     servers::Servers,
-    stand::{Shared, Stand},
     storm_state::StormState,
     strategies,
     tally::{Counts, Tally, Unsaved},
@@ -107,12 +107,12 @@ impl Slot {
 #[derive(Clone)]
 struct Up {
     seller: Arc<dyn Seller>,
-    stand: Stand,
+    bench: Bench,
 }
 
 impl Up {
     fn is_gone(&self) -> bool {
-        self.stand.gone.is_cancelled()
+        self.bench.gone.is_cancelled()
     }
 }
 
@@ -150,44 +150,48 @@ impl Arena {
         let attempt = self.tally.begin();
         let outcome = self.try_purchase(buyer, node).await;
         let waited = attempt.end(&buyer.name, &outcome);
-        if let Err(trouble) = &outcome {
-            tracing::debug!(arena = self.definition().id, %trouble, "a purchase failed");
+        if let Err(error) = &outcome {
+            tracing::debug!(arena = self.definition().id, %error, "a purchase failed");
         }
-        Answer { outcome: outcome.map_err(|trouble| trouble.to_string()), waited }
+        Answer { outcome: outcome.map_err(|error| error.to_string()), waited }
     }
 
-    async fn try_purchase(&self, buyer: &Buyer, node: Option<u32>) -> Result<Outcome, Trouble> {
+    async fn try_purchase(
+        &self,
+        buyer: &Buyer,
+        node: Option<u32>,
+    ) -> Result<Outcome, PurchaseError> {
         if self.closed.load(Relaxed) {
-            return Err(Trouble::from("the arena is gone"));
+            return Err(PurchaseError::from("the arena is gone"));
         }
         if self.tally.in_flight() > MOST_IN_FLIGHT {
-            return Err(Trouble::from("too many purchases at once"));
+            return Err(PurchaseError::from("too many purchases at once"));
         }
         if self.tally.attempts() > MOST_ATTEMPTS {
-            return Err(Trouble::from("the arena has had its purchases"));
+            return Err(PurchaseError::from("the arena has had its purchases"));
         }
         let bought = async {
             // A node that has to be opened first is part of the wait.
             let node = self.route(buyer, node);
-            let collisions = &self.shared.meetings.collisions;
+            let collisions = &self.shared.points.collisions;
             let purchase = collisions.begin(&buyer.name, node);
             let up = self.node_up(node).await?;
-            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(&up.stand, buyer));
+            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(&up.bench, buyer));
             // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
             let bought = tokio::select! {
                 biased;
-                () = up.stand.gone.cancelled() => Err(Trouble::NodeIsDown),
+                () = up.bench.gone.cancelled() => Err(PurchaseError::NodeIsDown),
                 bought = AssertUnwindSafe(buying).catch_unwind() =>
-                    bought.unwrap_or_else(|_| Err(Trouble::from("the purchase panicked"))),
+                    bought.unwrap_or_else(|_| Err(PurchaseError::from("the purchase panicked"))),
             };
             if let Ok(Outcome::Sold { order_id }) = &bought {
                 collisions.sold(&purchase, order_id);
             }
             bought
         };
-        tokio::time::timeout(PURCHASE_LIMIT, bought)
-            .await
-            .unwrap_or_else(|_| Err(Trouble::Other(format!("no answer within {PURCHASE_LIMIT:?}"))))
+        tokio::time::timeout(PURCHASE_LIMIT, bought).await.unwrap_or_else(|_| {
+            Err(PurchaseError::Other(format!("no answer within {PURCHASE_LIMIT:?}")))
+        })
     }
 
     /// What a load balancer does.
@@ -203,8 +207,9 @@ impl Arena {
     }
 
     /// The node's living incarnation; a new one if the last has crashed and its time is over.
-    async fn node_up(&self, number: u32) -> Result<Up, Trouble> {
-        let node = self.nodes.get(number as usize).ok_or_else(|| Trouble::from("no such node"))?;
+    async fn node_up(&self, number: u32) -> Result<Up, PurchaseError> {
+        let node =
+            self.nodes.get(number as usize).ok_or_else(|| PurchaseError::from("no such node"))?;
         let mut slot = node.lock().await;
         let restart = self.definition().options.millis("restart_ms");
         slot.bury_if_crashed(restart);
@@ -212,16 +217,16 @@ impl Arena {
             return Ok(up.clone());
         }
         if slot.down_until.is_some_and(|until| Instant::now() < until) {
-            return Err(Trouble::NodeIsDown);
+            return Err(PurchaseError::NodeIsDown);
         }
-        let stand = Stand::new(self.shared.clone(), number, CancellationToken::new())?;
-        let seller = strategies::open(self.definition().strategy, &stand).await?;
-        let up = Up { seller, stand };
+        let bench = Bench::new(self.shared.clone(), number, CancellationToken::new())?;
+        let seller = strategies::open(self.definition().strategy, &bench).await?;
+        let up = Up { seller, bench };
         slot.up = Some(up.clone());
         slot.down_until = None;
         // What a crashed node kept in memory, its loops too, must end now and not when the next
         // purchase comes by: others are to find what it has left.
-        let (node, gone) = (Arc::downgrade(node), up.stand.gone.clone());
+        let (node, gone) = (Arc::downgrade(node), up.bench.gone.clone());
         tokio::spawn(async move {
             gone.cancelled().await;
             if let Some(node) = node.upgrade() {
@@ -257,8 +262,8 @@ impl Arena {
         }
         for up in self.living().await {
             tokio::select! {
-                () = up.seller.settle(&up.stand) => {}
-                () = up.stand.gone.cancelled() => {}
+                () = up.seller.settle(&up.bench) => {}
+                () = up.bench.gone.cancelled() => {}
             }
         }
     }
@@ -326,9 +331,9 @@ impl Arena {
         self.storm.cancel();
         let living = self.living().await;
         let ends = living.into_iter().map(|up| async move {
-            let closed = up.seller.close(&up.stand);
+            let closed = up.seller.close(&up.bench);
             let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
-            up.stand.gone.cancel();
+            up.bench.gone.cancel();
         });
         futures_util::future::join_all(ends).await;
         for node in &self.nodes {

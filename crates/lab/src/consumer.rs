@@ -10,10 +10,10 @@
 //! in hand first. Of the asking node: its requests are served, for nobody.
 
 use crate::{
-    selling::{Buyer, Outcome, Trouble},
+    bench::{Bench, new_order_id},
+    selling::{Buyer, Outcome, PurchaseError},
     servers::OwnPool,
     sql::Sql,
-    stand::{Stand, new_order_id},
 };
 use dashmap::DashMap;
 use locks::wire::Meter;
@@ -34,10 +34,10 @@ pub struct Request {
 /// Serves requests. Each call is a transaction of its own.
 pub trait Consumer: 'static {
     fn serve(
-        stand: &Stand,
+        bench: &Bench,
         sql: &mut Sql,
         request: &Request,
-    ) -> impl Future<Output = Result<Outcome, Trouble>> + Send;
+    ) -> impl Future<Output = Result<Outcome, PurchaseError>> + Send;
 }
 
 /// One node's end of the queue.
@@ -49,27 +49,27 @@ pub struct TaskQueue {
     waiting: DashMap<String, oneshot::Sender<String>>,
     /// The consumer's session: it is kept as long as the node lives, so no arena may share it.
     session: OwnPool,
-    stand: Stand,
+    bench: Bench,
 }
 
 impl TaskQueue {
     /// Starts to hear answers, and to be the consumer whenever nobody else is.
-    pub fn open<C: Consumer>(stand: &Stand) -> Result<Arc<Self>, Trouble> {
+    pub fn open<C: Consumer>(bench: &Bench) -> Result<Arc<Self>, PurchaseError> {
         let queue = Arc::new(Self {
-            queue: stand.key("queue"),
-            in_hand: stand.key("in hand"),
+            queue: bench.key("queue"),
+            in_hand: bench.key("in hand"),
             name: new_order_id(),
             waiting: DashMap::new(),
-            session: stand.shared.servers.own_pool(1)?,
-            stand: stand.clone(),
+            session: bench.shared.servers.own_pool(1)?,
+            bench: bench.clone(),
         });
         let (hears, serves) = (queue.clone(), queue.clone());
-        stand.keep_doing(move |_| hears.clone().hear_answers());
-        stand.keep_doing(move |_| serves.clone().be_the_consumer::<C>());
+        bench.keep_doing(move |_| hears.clone().hear_answers());
+        bench.keep_doing(move |_| serves.clone().be_the_consumer::<C>());
         Ok(queue)
     }
 
-    pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
         self.waiting.insert(id.clone(), answer);
         let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name)).await;
@@ -83,26 +83,26 @@ impl TaskQueue {
             Some("sold") => Ok(Outcome::Sold { order_id: id }),
             Some("sold out") => Ok(Outcome::SoldOut),
             Some("duplicate") => Ok(Outcome::Duplicate),
-            _ => Err(Trouble::from("no answer from the consumer")),
+            _ => Err(PurchaseError::from("no answer from the consumer")),
         }
     }
 
     /// Waits until every request is served, also those whose buyers have hung up.
     pub async fn settle(&self) {
         // It is the lab that asks: not counted.
-        let redis = &self.stand.line.clone().counted_by(&Meter::default());
+        let redis = &self.bench.line.clone().counted_by(&Meter::default());
         // In this order: a request goes from the queue into the hand and never back.
         for list in [&self.queue, &self.in_hand] {
             let is_empty = || async { Ok(redis.send::<i64>(cmd("LLEN").arg(list)).await? == 0) };
-            self.stand.until(is_empty).await;
+            self.bench.until(is_empty).await;
         }
     }
 
-    async fn hear_answers(self: Arc<Self>) -> Result<bool, Trouble> {
+    async fn hear_answers(self: Arc<Self>) -> Result<bool, PurchaseError> {
         // Waiting in Redis blocks a connection.
-        let redis = self.stand.line.another_connection();
+        let redis = self.bench.line.another_connection();
         let mut next = cmd("BLPOP");
-        next.arg(self.stand.key(&self.name)).arg(1);
+        next.arg(self.bench.key(&self.name)).arg(1);
         loop {
             let heard: Option<(String, String)> = redis.send(&next).await?;
             if let Some((id, answer)) = heard.as_ref().and_then(|(_, text)| text.split_once(' '))
@@ -114,14 +114,14 @@ impl TaskQueue {
     }
 
     /// Until an error; not at all while another node is.
-    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool, Trouble> {
-        let mut sql = self.stand.sql_of(&self.session.pool).await?;
+    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool, PurchaseError> {
+        let mut sql = self.bench.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use
         const ALONE: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
         if !sql.one(ALONE, (&self.queue,)).await? {
             return Ok(false);
         }
-        let redis = self.stand.line.another_connection();
+        let redis = self.bench.line.another_connection();
         let mut next = cmd("BLMOVE");
         next.arg(&self.queue).arg(&self.in_hand).arg("LEFT").arg("RIGHT").arg(1);
         let left_behind = redis.send(cmd("LINDEX").arg(&self.in_hand).arg(0)).await?;
@@ -134,27 +134,27 @@ impl TaskQueue {
         }
     }
 
-    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result<(), Trouble> {
+    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result<(), PurchaseError> {
         let mut parts = request.splitn(3, ' ');
         if let (Some(node), Some(id), Some(buyer)) = (parts.next(), parts.next(), parts.next()) {
             let asked = Request { id: id.to_owned(), buyer: Buyer { name: buyer.to_owned() } };
             sql.run("BEGIN", ()).await?;
             // An error ends this session.
-            let outcome = C::serve(&self.stand, sql, &asked).await?;
+            let outcome = C::serve(&self.bench, sql, &asked).await?;
             sql.run("COMMIT", ()).await?;
             let answer = match outcome {
                 Outcome::Sold { .. } => "sold",
                 Outcome::Duplicate => "duplicate",
                 Outcome::SoldOut | Outcome::Contended => "sold out",
             };
-            self.push(&self.stand.key(node), format!("{id} {answer}")).await?;
+            self.push(&self.bench.key(node), format!("{id} {answer}")).await?;
         }
-        self.stand.redis::<i64>("LREM", (&self.in_hand, 1, request)).await?;
+        self.bench.redis::<i64>("LREM", (&self.in_hand, 1, request)).await?;
         Ok(())
     }
 
-    async fn push(&self, list: &str, text: String) -> Result<(), Trouble> {
-        self.stand.redis::<i64>("RPUSH", (list, text)).await?;
+    async fn push(&self, list: &str, text: String) -> Result<(), PurchaseError> {
+        self.bench.redis::<i64>("RPUSH", (list, text)).await?;
         Ok(())
     }
 }

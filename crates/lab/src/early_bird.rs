@@ -2,8 +2,8 @@
 //! the first sale, so that the stock is again what the second buyer has read.
 
 use crate::{
-    selling::{Buyer, Trouble},
-    stand::Stand,
+    bench::Bench,
+    selling::{Buyer, PurchaseError},
 };
 use std::{
     sync::atomic::{AtomicBool, Ordering::AcqRel},
@@ -20,15 +20,15 @@ pub struct EarlyBird {
 
 impl EarlyBird {
     /// Buys, if the arena wants it: once, by the first node that opens.
-    pub async fn of(stand: &Stand) -> Result<Option<Self>, Trouble> {
-        if stand.choice("aba") != "on" {
+    pub async fn of(bench: &Bench) -> Result<Option<Self>, PurchaseError> {
+        if bench.choice("aba") != "on" {
             return Ok(None);
         }
-        let mut tx = stand.begin().await?;
+        let mut tx = bench.begin().await?;
         let take = "UPDATE lab.stock SET remaining = remaining - 1, version = 1
                      WHERE arena = $1 AND item = 'thing' AND version = 0";
-        if tx.run(take, (stand.arena(),)).await? > 0 {
-            stand.write_order(&mut tx, &Buyer { name: EARLY_BIRD.to_owned() }).await?;
+        if tx.run(take, (bench.arena(),)).await? > 0 {
+            bench.write_order(&mut tx, &Buyer { name: EARLY_BIRD.to_owned() }).await?;
         }
         tx.commit().await?;
         Ok(Some(Self { sold_first: AtomicBool::new(false), has_cancelled: Semaphore::new(0) }))
@@ -43,13 +43,13 @@ impl EarlyBird {
         }
     }
 
-    pub async fn cancels(this: &Option<Self>, stand: &Stand) -> Result<(), Trouble> {
+    pub async fn cancels(this: &Option<Self>, bench: &Bench) -> Result<(), PurchaseError> {
         let Some(this) = this else { return Ok(()) };
         let cancel = "
             WITH gone AS (DELETE FROM lab.orders WHERE arena = $1 AND buyer = $2 RETURNING id)
             UPDATE lab.stock SET remaining = remaining + (SELECT count(*) FROM gone)
              WHERE arena = $1 AND item = 'thing'";
-        stand.sql().await?.run(cancel, (stand.arena(), EARLY_BIRD)).await?;
+        bench.sql().await?.run(cancel, (bench.arena(), EARLY_BIRD)).await?;
         this.has_cancelled.close();
         Ok(())
     }

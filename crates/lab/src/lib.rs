@@ -10,10 +10,10 @@
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
 //! | [`purchase`], [`prelude`] | what the files of the strategies share |
 //! | [`seller`] | what a node of a strategy does |
-//! | [`stand`], [`shorthand`], [`under_lock`], [`sql`] | what a strategy works with |
-//! | [`meeting`] | how an interleaving is forced; which two purchases met |
+//! | [`bench`], [`shorthand`], [`under_lock`], [`sql`] | what a strategy works with |
+//! | [`interleaving`] | how an interleaving is forced; which two purchases met |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
-//! | [`between`] | a crash or a meeting between two commands of a lock |
+//! | [`between`] | a crash or an interleaving point between two commands of a lock |
 //! | [`consumer`] | a queue in Redis and its one consumer |
 //! | [`early_bird`] | how ABA is forced |
 //! | [`message_consumer`] | who writes the orders of messages |
@@ -37,6 +37,7 @@
 //! its connections are the lab's own.
 
 pub mod arena;
+pub mod bench;
 pub mod between;
 pub mod catalogue;
 pub mod command;
@@ -46,6 +47,7 @@ pub mod definition;
 pub mod early_bird;
 pub mod error;
 pub mod http;
+pub mod interleaving;
 pub mod judgement;
 pub mod lessons;
 pub mod limits;
@@ -53,7 +55,6 @@ pub mod lock_comparison;
 pub mod loopback;
 pub mod losses;
 pub mod marks;
-pub mod meeting;
 pub mod message_consumer;
 pub mod options;
 pub mod order_numbers;
@@ -68,7 +69,6 @@ pub mod servers;
 pub mod service;
 pub mod shorthand;
 pub mod sql;
-pub mod stand;
 pub mod storm;
 pub mod storm_state;
 pub mod strategies;

@@ -3,7 +3,7 @@
 //! words stand in `texts/{en,zh}/locks.md`.
 
 use crate::{
-    selling::Trouble,
+    selling::PurchaseError,
     servers::Servers,
     service::Lab,
     strategy::{Language, Need},
@@ -136,7 +136,7 @@ impl Lab {
     /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and
     /// kept if all of them are there: one that was too slow just now must not look as if its server
     /// were missing for ever.
-    pub async fn locks(&self, language: Language) -> Result<LocksBody, Trouble> {
+    pub async fn locks(&self, language: Language) -> Result<LocksBody, PurchaseError> {
         let mut kept = self.lock_costs.lock().await;
         let costs = match &*kept {
             Some(costs) => costs.clone(),
@@ -165,7 +165,7 @@ impl Lab {
 }
 
 /// What was measured, and whether that is all there is here.
-async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), Trouble> {
+async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), PurchaseError> {
     // Servers that nobody holds are stopped.
     let (mut nodes, mut held) = (Vec::new(), Vec::new());
     if servers.lacks(Need::RedisNodes(NODES)).is_none() {

@@ -3,7 +3,7 @@
 
 use crate::{
     lessons::proxy::Proxy,
-    selling::Trouble,
+    selling::PurchaseError,
     servers::{OwnRedis, Servers},
 };
 use embedded::RedisServer;
@@ -54,7 +54,7 @@ impl Losses {
         servers: &Servers,
         arena: &str,
         number: usize,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, PurchaseError> {
         let mut redis = self.redis.lock().await;
         while redis.len() <= number {
             let name = format!("{arena}-{}", redis.len() + 1);
@@ -64,7 +64,7 @@ impl Losses {
     }
 
     /// Kills so many of them; each comes back at once, at the same address and empty.
-    pub async fn restart_redis(&self, count: usize) -> Result<(), Trouble> {
+    pub async fn restart_redis(&self, count: usize) -> Result<(), PurchaseError> {
         for redis in self.redis.lock().await.iter().take(count) {
             let before = redis.server.pid();
             redis.server.kill();
@@ -74,7 +74,7 @@ impl Losses {
     }
 
     /// A way to ZooKeeper for this node alone.
-    pub async fn wire_to(&self, node: u32, cluster: String) -> Result<String, Trouble> {
+    pub async fn wire_to(&self, node: u32, cluster: String) -> Result<String, PurchaseError> {
         let proxy = Proxy::start(cluster).await.map_err(redis::RedisError::from)?;
         let address = proxy.address.to_string();
         self.wires.lock().unwrap_or_else(PoisonError::into_inner).insert(node, proxy);
@@ -88,7 +88,12 @@ impl Losses {
 
     /// Nothing of this node gets through to ZooKeeper until the session that made the znode at
     /// `path` has ended there, or nobody waits for that any more.
-    pub async fn end_session(&self, node: u32, cluster: &str, path: &str) -> Result<(), Trouble> {
+    pub async fn end_session(
+        &self,
+        node: u32,
+        cluster: &str,
+        path: &str,
+    ) -> Result<(), PurchaseError> {
         self.on_wire(node, Proxy::falls_silent);
         let _until_the_end = Silence { losses: self, node };
         Ok(until_gone(cluster, path).await.map_err(LockError::from)?)
@@ -96,11 +101,14 @@ impl Losses {
 }
 
 /// Until another process answers at the same address than the one before.
-pub(crate) async fn until_back(server: &RedisServer, before: Option<u32>) -> Result<(), Trouble> {
+pub(crate) async fn until_back(
+    server: &RedisServer,
+    before: Option<u32>,
+) -> Result<(), PurchaseError> {
     while server.pid() == before {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    server.wait_ready().await.map_err(|error| Trouble::Other(error.to_string()))
+    server.wait_ready().await.map_err(|error| PurchaseError::Other(error.to_string()))
 }
 
 async fn until_gone(cluster: &str, path: &str) -> Result<(), ZooError> {

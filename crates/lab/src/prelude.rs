@@ -1,13 +1,13 @@
 //! What the files of `strategies` have in common.
 
 pub use crate::{
+    bench::{Bench, new_order_id},
     marks::Source,
     options::{LEASE_MS, WAIT_MS, choice, redis_node_loss, redis_nodes_down, retries, whole},
     purchase::{naive_sale, read_check_write},
     seller::Sell,
-    selling::{Buyer, Outcome, Trouble, hash_of},
+    selling::{Buyer, Outcome, PurchaseError, hash_of},
     sql::Sql,
-    stand::{Stand, new_order_id},
     strategy::{
         Demonstration, Expected, Family, Harm::*, Harms, Need, Never, Possible, Promise, Scenario,
         Strategy, show,

@@ -3,7 +3,7 @@
 
 use crate::{
     order_numbers::IdsBody,
-    selling::{Buyer, Outcome, Trouble},
+    selling::{Buyer, Outcome, PurchaseError},
     strategy::Language,
 };
 use futures_util::future::BoxFuture;
@@ -15,7 +15,10 @@ use uuid::Uuid;
 /// The shop's own way to sell, and its order numbers.
 pub trait RealShop: Send + Sync + 'static {
     /// Starts one server of the shop, all its loops included, that sells one thing.
-    fn open(&self, premises: Premises) -> BoxFuture<'static, Result<Box<dyn RealServer>, Trouble>>;
+    fn open(
+        &self,
+        premises: Premises,
+    ) -> BoxFuture<'static, Result<Box<dyn RealServer>, PurchaseError>>;
 
     /// The lesson on order numbers. Its keys begin with `key_prefix`, and are gone afterwards.
     fn order_numbers(
@@ -24,12 +27,12 @@ pub trait RealShop: Send + Sync + 'static {
         redis_url: String,
         key_prefix: String,
         language: Language,
-    ) -> BoxFuture<'static, Result<IdsBody, Trouble>>;
+    ) -> BoxFuture<'static, Result<IdsBody, PurchaseError>>;
 }
 
 /// One server of the shop. Dropped without [`RealServer::close`], it has crashed.
 pub trait RealServer: Send + Sync + 'static {
-    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome, Trouble>>;
+    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome, PurchaseError>>;
 
     /// Waits until Postgres and Redis agree.
     fn settle(&self) -> BoxFuture<'_, ()>;

@@ -1,23 +1,23 @@
 //! What a node of a strategy does.
 
 use crate::{
-    selling::{Buyer, Outcome, Trouble, Trying},
-    stand::Stand,
+    bench::Bench,
+    selling::{Buyer, Outcome, PurchaseError, Trying},
 };
 use futures_util::future::BoxFuture;
 
 /// What one node keeps in memory to sell one way.
 pub trait Sell: Send + Sync + 'static {
     /// One purchase. The future may be dropped anywhere: that is how a node crashes.
-    fn buy(&self, stand: &Stand, buyer: &Buyer) -> impl Trying<Outcome> + Send;
+    fn buy(&self, bench: &Bench, buyer: &Buyer) -> impl Trying<Outcome> + Send;
 
     /// Waits until everything that was answered has been written. The caller bounds it.
-    fn settle(&self, _: &Stand) -> impl Future<Output = ()> + Send {
+    fn settle(&self, _: &Bench) -> impl Future<Output = ()> + Send {
         async {}
     }
 
     /// Ends the node in order. A crash does not call it.
-    fn close(&self, _: &Stand) -> impl Future<Output = ()> + Send {
+    fn close(&self, _: &Bench) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
@@ -26,27 +26,27 @@ pub trait Sell: Send + Sync + 'static {
 pub trait Seller: Send + Sync + 'static {
     fn buy<'a>(
         &'a self,
-        stand: &'a Stand,
+        bench: &'a Bench,
         buyer: &'a Buyer,
-    ) -> BoxFuture<'a, Result<Outcome, Trouble>>;
-    fn settle<'a>(&'a self, stand: &'a Stand) -> BoxFuture<'a, ()>;
-    fn close<'a>(&'a self, stand: &'a Stand) -> BoxFuture<'a, ()>;
+    ) -> BoxFuture<'a, Result<Outcome, PurchaseError>>;
+    fn settle<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()>;
+    fn close<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()>;
 }
 
 impl<T: Sell> Seller for T {
     fn buy<'a>(
         &'a self,
-        stand: &'a Stand,
+        bench: &'a Bench,
         buyer: &'a Buyer,
-    ) -> BoxFuture<'a, Result<Outcome, Trouble>> {
-        Box::pin(Sell::buy(self, stand, buyer))
+    ) -> BoxFuture<'a, Result<Outcome, PurchaseError>> {
+        Box::pin(Sell::buy(self, bench, buyer))
     }
 
-    fn settle<'a>(&'a self, stand: &'a Stand) -> BoxFuture<'a, ()> {
-        Box::pin(Sell::settle(self, stand))
+    fn settle<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()> {
+        Box::pin(Sell::settle(self, bench))
     }
 
-    fn close<'a>(&'a self, stand: &'a Stand) -> BoxFuture<'a, ()> {
-        Box::pin(Sell::close(self, stand))
+    fn close<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()> {
+        Box::pin(Sell::close(self, bench))
     }
 }

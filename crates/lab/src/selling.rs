@@ -27,14 +27,14 @@ pub enum Outcome {
     Contended,
 }
 
-/// A future that may end in [`Trouble`].
-pub trait Trying<T>: Future<Output = Result<T, Trouble>> {}
+/// A future that may end in [`PurchaseError`].
+pub trait Trying<T>: Future<Output = Result<T, PurchaseError>> {}
 
-impl<T, F: Future<Output = Result<T, Trouble>>> Trying<T> for F {}
+impl<T, F: Future<Output = Result<T, PurchaseError>>> Trying<T> for F {}
 
 /// Why a purchase came to no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum PurchaseError {
     #[error("postgres: {0}")]
     Postgres(#[from] sqlx::Error),
     #[error("redis: {0}")]
@@ -50,7 +50,7 @@ pub enum Trouble {
     Other(String),
 }
 
-impl Trouble {
+impl PurchaseError {
     /// Whether Postgres said this, by the five characters that it has for it.
     pub fn is(&self, sqlstate: &str) -> bool {
         match self {
@@ -63,7 +63,7 @@ impl Trouble {
     }
 }
 
-impl From<&str> for Trouble {
+impl From<&str> for PurchaseError {
     fn from(why: &str) -> Self {
         Self::Other(why.to_owned())
     }

@@ -1,7 +1,7 @@
 //! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
-use crate::{meeting, real_shop::RealShop};
+use crate::{interleaving, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 use futures_util::TryStreamExt;
 use redis::{AsyncCommands, ConnectionAddr, ScanOptions};
@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    selling::Trouble,
+    selling::PurchaseError,
     strategy::{Need, Words},
 };
 
@@ -44,7 +44,7 @@ pub struct Servers {
     nodes: Spares<RedisServer>,
     zookeeper: Spares<ZooKeeperServer>,
     idle_limit: Duration,
-    /// See [`meeting::FIRST_WAIT`].
+    /// See [`interleaving::FIRST_WAIT`].
     pub first_wait: Duration,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
     production: Arc<Semaphore>,
@@ -70,7 +70,7 @@ impl<T: Send + Sync + 'static> Spares<T> {
         &self,
         number: usize,
         start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
-    ) -> Result<Arc<T>, Trouble> {
+    ) -> Result<Arc<T>, PurchaseError> {
         let mut all = self.0.lock().await;
         if let Some((server, _)) = all.get(&number) {
             return Ok(server.clone());
@@ -135,7 +135,7 @@ impl Servers {
             nodes: Spares(Mutex::default()),
             zookeeper: Spares(Mutex::default()),
             idle_limit: IDLE_LIMIT,
-            first_wait: meeting::FIRST_WAIT,
+            first_wait: interleaving::FIRST_WAIT,
             production: Arc::new(Semaphore::new(PRODUCTION_NODES)),
             own: Arc::new(Semaphore::new(OWN_CONNECTIONS)),
         }
@@ -172,7 +172,7 @@ impl Servers {
     }
 
     /// A place for one more node of the production path.
-    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, PurchaseError> {
         let free = self.production.clone().try_acquire_owned();
         free.map_err(|_| {
             let why = "this process runs as many nodes of lua-stream as it may; delete another \
@@ -182,7 +182,7 @@ impl Servers {
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
-    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, Trouble> {
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, PurchaseError> {
         let places = self.own.clone().try_acquire_many_owned(connections);
         let places = places.map_err(
             |_| "the nodes of this process keep as many connections to themselves as they may",
@@ -192,14 +192,14 @@ impl Servers {
 
     /// One more Redis, independent of all others, started when it is first needed. It keeps nothing
     /// over a restart. It is stopped some time after everybody has let go of it.
-    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, Trouble> {
+    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, PurchaseError> {
         let folder = self.folder(&format!("redis-{}", number + 1))?;
         self.nodes.get(number, async move || start_redis(&folder, &[]).await).await
     }
 
     /// A Redis that belongs to the caller, under a name that nobody else uses, with more flags if
     /// need be.
-    pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis, Trouble> {
+    pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis, PurchaseError> {
         let (folder, flags) = (Folder(self.folder(name)?), flags.to_vec());
         let start = async move || {
             let server = start_redis(&folder.0, &flags).await?;
@@ -209,13 +209,13 @@ impl Servers {
     }
 
     /// Where the files of a server of this name stand.
-    fn folder(&self, name: &str) -> Result<PathBuf, Trouble> {
+    fn folder(&self, name: &str) -> Result<PathBuf, PurchaseError> {
         let root = self.data_dir.as_ref();
         root.map(|root| root.join(name)).ok_or("there is no place for more servers".into())
     }
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
-    pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, Trouble> {
+    pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, PurchaseError> {
         let folder = self.folder("zookeeper")?;
         let start =
             async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
@@ -306,11 +306,11 @@ async fn start_redis(folder: &Path, flags: &[String]) -> Result<RedisServer, Emb
 /// Runs what starts a server: that is not `Send`, because of an async closure in it.
 async fn on_one_thread<T: Send + 'static>(
     start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
-) -> Result<T, Trouble> {
+) -> Result<T, PurchaseError> {
     let runtime = tokio::runtime::Handle::current();
     let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
-    let started = started.map_err(|error| Trouble::Other(error.to_string()))?;
-    started.map_err(|error| Trouble::Other(error.to_string()))
+    let started = started.map_err(|error| PurchaseError::Other(error.to_string()))?;
+    started.map_err(|error| PurchaseError::Other(error.to_string()))
 }
 
 /// A pool of the lab: nobody is told 503 here, everybody waits.
@@ -323,7 +323,7 @@ pub fn pool(options: &PgConnectOptions, connections: u32) -> PgPool {
         .connect_lazy_with(
             options
                 .clone()
-                // A statement that waits at a meeting or for a lock is slow on purpose.
+                // A statement that waits at an interleaving point or for a lock is slow on purpose.
                 .disable_statement_logging()
                 .application_name("flash-sale-lab")
                 // A lock that leaks makes Postgres complain at each unlock: the verdict says it

@@ -2,9 +2,9 @@
 //! order.
 
 use crate::{
-    selling::{Buyer, Outcome, Trouble, Trying},
+    bench::{Bench, new_order_id},
+    selling::{Buyer, Outcome, PurchaseError, Trying},
     sql::{POSTGRES, Sql},
-    stand::{Stand, new_order_id},
 };
 use sqlx::PgPool;
 use std::{panic::Location, sync::Arc, time::Duration};
@@ -14,14 +14,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-impl Stand {
+impl Bench {
     /// A connection, each statement its own transaction.
-    pub async fn sql(&self) -> Result<Sql, Trouble> {
+    pub async fn sql(&self) -> Result<Sql, PurchaseError> {
         self.sql_of(&self.shared.postgres).await
     }
 
     /// A connection of this pool.
-    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, Trouble> {
+    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, PurchaseError> {
         Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
     }
 
@@ -45,7 +45,7 @@ impl Stand {
     #[track_caller]
     pub fn in_transaction(
         &self,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, PurchaseError>,
     ) -> impl Trying<Outcome> {
         self.in_transaction_with("BEGIN", sell)
     }
@@ -55,7 +55,7 @@ impl Stand {
     pub fn in_transaction_with(
         &self,
         statement: &'static str,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, Trouble>,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, PurchaseError>,
     ) -> impl Trying<Outcome> {
         let begun = self.begin_with(statement);
         async move {
@@ -161,12 +161,12 @@ impl Stand {
         F: Trying<bool> + Send,
     {
         let steps: Arc<Steps> = Arc::default();
-        let (stand, done) = (self.clone(), Arc::clone(&steps));
+        let (bench, done) = (self.clone(), Arc::clone(&steps));
         self.spawn(async move {
             loop {
                 let under_way = done.under_way.lock().await;
-                let went_on = step(stand.clone()).await.unwrap_or_else(|trouble| {
-                    tracing::debug!(%trouble, "a step failed, will be tried again");
+                let went_on = step(bench.clone()).await.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "a step failed, will be tried again");
                     false
                 });
                 drop(under_way);
@@ -179,7 +179,11 @@ impl Stand {
     }
 
     /// Asks every few milliseconds until this is true; false if it is not for so long.
-    pub async fn within<F>(&self, wait: Duration, ask: impl Fn() -> F) -> Result<bool, Trouble>
+    pub async fn within<F>(
+        &self,
+        wait: Duration,
+        ask: impl Fn() -> F,
+    ) -> Result<bool, PurchaseError>
     where
         F: Trying<bool>,
     {
@@ -204,7 +208,7 @@ impl Stand {
     }
 }
 
-/// What [`Stand::keep_doing`] does.
+/// What [`Bench::keep_doing`] does.
 #[derive(Default)]
 pub struct Steps {
     pub wakeup: Notify,

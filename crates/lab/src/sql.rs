@@ -9,7 +9,7 @@
 //!
 //! Each is counted, and the line that sent it is noted.
 
-use crate::selling::{Outcome, Trouble, Trying};
+use crate::selling::{Outcome, PurchaseError, Trying};
 use locks::wire::{Meter, Server};
 use sqlx::{FromRow, PgConnection, Postgres, pool::PoolConnection, postgres::PgRow};
 use std::panic::Location;
@@ -107,7 +107,10 @@ impl Sql {
     }
 
     /// Commits a sale, rolls back everything else.
-    pub async fn end(self, outcome: Result<Outcome, Trouble>) -> Result<Outcome, Trouble> {
+    pub async fn end(
+        self,
+        outcome: Result<Outcome, PurchaseError>,
+    ) -> Result<Outcome, PurchaseError> {
         match outcome {
             Ok(Outcome::Sold { .. }) => self.commit().await?,
             // Not dropped: that would cost the connection.

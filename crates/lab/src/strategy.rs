@@ -88,7 +88,7 @@ pub enum Harm {
     Contends,
     /// Purchases ended in an error.
     Fails,
-    /// The strategy noted this while it sold (see `Stand::note`).
+    /// The strategy noted this while it sold (see `Bench::note`).
     Notes(&'static str),
     /// Nothing goes wrong: the cure of the demonstration before.
     Holds,

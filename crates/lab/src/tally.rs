@@ -3,7 +3,7 @@
 //! Nothing here decides anything: how many were sold is counted from Postgres' rows (`verdict.rs`).
 //! The tally knows what buyers were told, how long they waited and what it cost.
 
-use crate::selling::{Outcome, Trouble, hash_of};
+use crate::selling::{Outcome, PurchaseError, hash_of};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -175,7 +175,7 @@ pub struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Answers how long the buyer waited.
-    pub fn end(mut self, buyer: &str, outcome: &Result<Outcome, Trouble>) -> Duration {
+    pub fn end(mut self, buyer: &str, outcome: &Result<Outcome, PurchaseError>) -> Duration {
         self.ended = true;
         let waited = self.began.elapsed();
         self.tally.count(waited, outcome.as_ref().ok().map(|told| (buyer, told)));

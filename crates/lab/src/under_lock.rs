@@ -1,8 +1,8 @@
 //! A sale under a lock.
 
 use crate::{
-    selling::{Outcome, Trouble, Trying},
-    stand::Stand,
+    bench::Bench,
+    selling::{Outcome, PurchaseError, Trying},
 };
 use locks::{Guard, Lock, Released};
 use std::{panic::Location, time::Duration};
@@ -10,14 +10,14 @@ use std::{panic::Location, time::Duration};
 /// Longer than a purchase may take: nobody is told "contended" who was only impatient.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-impl Stand {
+impl Bench {
     /// Sells under a lock. Waits for it `wait_ms`, or, if the strategy has no such option, for as
     /// long as a purchase may take.
     #[track_caller]
     pub fn under_lock<L: Lock>(
         &self,
         lock: &L,
-        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, Trouble>,
+        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, PurchaseError>,
     ) -> impl Trying<Outcome> {
         self.passed(Location::caller());
         let wait = self.options().millis_or("wait_ms", LONGEST_WAIT);

@@ -4,7 +4,7 @@
 use crate::{
     arena::Arena,
     error::LabError,
-    meeting::Collision,
+    interleaving::Collision,
     real_shop,
     strategy::{Harm, Language, Likelihood, Words},
     tally::{Counts, Latencies},
@@ -315,7 +315,7 @@ fn write_verdict(
     let may_lose = strategy.demonstrations.iter().any(|shown| shown.shows == Harm::Loses);
     let broken = |(harm, likelihood)| likelihood == Likelihood::Never && verdict.shows(harm);
     verdict.kept_promise = !promised.each().into_iter().any(broken) && (lost == 0 || may_lose);
-    let collisions = &arena.shared.meetings.collisions;
+    let collisions = &arena.shared.points.collisions;
     verdict.collision = match verdict.outcome {
         Outcome::Oversold => collisions.first(false).or_else(|| collisions.first(true)),
         Outcome::SoldTwice => collisions.first(true),

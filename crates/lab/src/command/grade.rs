@@ -46,7 +46,7 @@ pub async fn grade(
         let mut arena = None;
         let keep = |own: &Arena| arena = Some(own.shared.clone());
         let verdict = Trial::of(strategy, &case.scenario).run(lab, language, keep).await?;
-        interleaves |= arena.is_some_and(|arena| arena.meetings.were_tried());
+        interleaves |= arena.is_some_and(|arena| arena.points.were_tried());
         let breaks = said(contradictions(strategy.promise, case, &verdict));
         graded.push(Graded { case: case.name.say(language).to_owned(), breaks, verdict });
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     lessons::{
         self, PlayError,
-        error::Trouble,
+        error::LessonError,
         lesson::Lesson,
         timeline::{CastBody, EventBody, Moment, PlayBody},
     },
@@ -142,7 +142,7 @@ fn refused(error: PlayError, language: Language) -> Problem {
 fn follow(
     lesson: &'static Lesson,
     mut moments: mpsc::UnboundedReceiver<Moment>,
-    playing: oneshot::Receiver<Result<lessons::timeline::Timeline, Trouble>>,
+    playing: oneshot::Receiver<Result<lessons::timeline::Timeline, LessonError>>,
     language: Language,
 ) -> impl Stream<Item = Event> + Send {
     told(move |tell| async move {
@@ -185,22 +185,22 @@ impl From<PlayError> for Problem {
             PlayError::BadOption(_) => Self::invalid(error.to_string()),
             PlayError::Unavailable(why) => Self::with_detail(&LESSON_UNAVAILABLE, why.en),
             PlayError::TooManyPlays => Self::rate_limited(RETRY),
-            PlayError::Trouble(error) => error.into(),
+            PlayError::Lesson(error) => error.into(),
         }
     }
 }
 
-impl From<Trouble> for Problem {
-    fn from(error: Trouble) -> Self {
+impl From<LessonError> for Problem {
+    fn from(error: LessonError) -> Self {
         let away = match &error {
-            Trouble::TooSlow(_) | Trouble::StoodStill => true,
-            Trouble::Lock(error) => error.is_unreachable(),
-            Trouble::Redis(error) => stores::redis::is_away(error),
-            Trouble::Postgres(error) => stores::postgres::is_away(error),
-            Trouble::NoServer(_) => {
+            LessonError::TooSlow(_) | LessonError::StoodStill => true,
+            LessonError::Lock(error) => error.is_unreachable(),
+            LessonError::Redis(error) => stores::redis::is_away(error),
+            LessonError::Postgres(error) => stores::postgres::is_away(error),
+            LessonError::NoServer(_) => {
                 return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
             }
-            Trouble::NotAsWritten(_) => false,
+            LessonError::NotAsWritten(_) => false,
         };
         if away {
             tracing::warn!(%error, "a lesson could not be played");

@@ -6,7 +6,7 @@ use locks::{SetnxExpire, TokenLock, setnx_expire::Repair};
 use redis::cmd;
 use tokio::time::Instant;
 
-pub async fn play(stage: Stage) -> Result<(), Trouble> {
+pub async fn play(stage: Stage) -> Result<(), LessonError> {
     for_ever(&stage).await?;
     both_repair(&stage, "del-and-setnx", None).await?;
     both_repair(&stage, "take-over", Some(Repair::TakeOver)).await?;
@@ -14,7 +14,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
     one_command(&stage).await
 }
 
-async fn for_ever(stage: &Stage) -> Result<(), Trouble> {
+async fn for_ever(stage: &Stage) -> Result<(), LessonError> {
     let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
     dead_lock(stage, alice).await?;
     if stage.options().is("crash", "after") {
@@ -26,7 +26,7 @@ async fn for_ever(stage: &Stage) -> Result<(), Trouble> {
 }
 
 /// Alice takes the lock and dies: before its EXPIRE, or after it.
-async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), Trouble> {
+async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), LessonError> {
     let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never)?, ZERO);
     taking.next("setnx").await?;
     alice.stands().await?;
@@ -37,7 +37,7 @@ async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), Trouble> {
 }
 
 /// Bob and Carol both find a lock without an end before either of them repairs it.
-async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result<(), Trouble> {
+async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result<(), LessonError> {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&AnyRepair::new(bob.line()?, LONG, repair), ZERO);
@@ -51,7 +51,7 @@ async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result
     stage.ends(stage.overlap())
 }
 
-async fn only_expire(stage: &Stage) -> Result<(), Trouble> {
+async fn only_expire(stage: &Stage) -> Result<(), LessonError> {
     let [alice, bob, carol] = stage.act("only-expire", EVERYBODY).await?;
     dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire)?, ZERO);
@@ -68,7 +68,7 @@ async fn only_expire(stage: &Stage) -> Result<(), Trouble> {
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
 }
 
-async fn one_command(stage: &Stage) -> Result<(), Trouble> {
+async fn one_command(stage: &Stage) -> Result<(), LessonError> {
     let [alice, bob, carol] = stage.act("one-command", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     alice.crashes(hers, "crash").await?;
@@ -78,7 +78,7 @@ async fn one_command(stage: &Stage) -> Result<(), Trouble> {
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
 }
 
-fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire, Trouble> {
+fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire, LessonError> {
     Ok(SetnxExpire::new(client.line()?, lease).repaired_by(repair))
 }
 

@@ -6,7 +6,7 @@ use locks::{SetPxNoOwner, TokenLock};
 use redis::cmd;
 use tokio::time::Instant;
 
-pub async fn play(stage: Stage) -> Result<(), Trouble> {
+pub async fn play(stage: Stage) -> Result<(), LessonError> {
     if stage.options().is("token", "on") {
         scene(&stage, "plain-del", TokenLock::new).await?;
     } else {
@@ -21,7 +21,7 @@ async fn scene<L: Lock + Clone>(
     stage: &Stage,
     act: &str,
     lock: impl Fn(Line, Duration) -> L,
-) -> Result<(), Trouble> {
+) -> Result<(), LessonError> {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     stage.show_shop();
     let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire").await?;
@@ -49,7 +49,7 @@ async fn reads_if_it_holds<G>(
     stage: &Stage,
     client: &Client,
     held: &Option<G>,
-) -> Result<i32, Trouble> {
+) -> Result<i32, LessonError> {
     match held {
         Some(_) => stage.shop().read(client, "read-stock").await,
         None => Ok(0),

@@ -4,7 +4,7 @@ use super::{prelude::*, zoo::*};
 use locks::zookeeper::{ZooError, ZooSession};
 use locks::{LockError, wire::Reply};
 
-pub async fn play(stage: Stage) -> Result<(), Trouble> {
+pub async fn play(stage: Stage) -> Result<(), LessonError> {
     let zookeeper = stage.zookeeper().await?;
     long_pause(&stage, &zookeeper, "session-over").await?;
     long_pause(&stage, &zookeeper, "czxid").await?;
@@ -13,7 +13,7 @@ pub async fn play(stage: Stage) -> Result<(), Trouble> {
 }
 
 /// Alice looks, stands still, writes; Bob comes in between, if he can.
-async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Trouble> {
+async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), LessonError> {
     let [alice, bob] = opens(stage, act).await?;
     stage.show_shop();
     let session = stage.options().millis("session_ms");
@@ -43,7 +43,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Tro
 }
 
 /// The reply to a create is lost, and the client makes another node.
-async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
+async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), LessonError> {
     let [alice, bob] = opens(stage, "orphan").await?;
     let (proxy, session) = behind_a_proxy(zookeeper).await?;
     let path = stage.queue();
@@ -57,7 +57,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
         stage.until_queue_has(1).await?;
         proxy.mend();
         let Err(error) = creating.end().await? else {
-            return Err(Trouble::NotAsWritten(CAME.to_owned()));
+            return Err(LessonError::NotAsWritten(CAME.to_owned()));
         };
         let reply = format!("(error) {error}");
         stage.happens("alice", "create-lost").to("zookeeper").with(&*command, reply).await?;
@@ -76,7 +76,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
 }
 
 /// The same lost reply; the client looks for its GUID.
-async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
+async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), LessonError> {
     let [alice, bob] = opens(stage, "guid").await?;
     let proxy = proxy_to(zookeeper).await?;
     let (her_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), LONG_SESSION);
@@ -88,12 +88,12 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), Trouble> {
         let breaks = async {
             stage.until_queue_has(1).await?;
             proxy.mend();
-            Ok::<_, Trouble>(())
+            Ok::<_, LessonError>(())
         };
         let (created, broken) = tokio::join!(alice.next().goes("create-lost"), breaks);
         broken?;
         if !matches!(created?, Reply::Error(_)) {
-            return Err(Trouble::NotAsWritten(CAME.to_owned()));
+            return Err(LessonError::NotAsWritten(CAME.to_owned()));
         }
     } else {
         alice.next().goes("create").await?;

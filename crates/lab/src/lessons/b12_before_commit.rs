@@ -9,12 +9,12 @@ use locks::{
     wire::{Sql, SqlTransaction},
 };
 
-pub async fn play(stage: Stage) -> Result<(), Trouble> {
+pub async fn play(stage: Stage) -> Result<(), LessonError> {
     unlock_commit(&stage).await?;
     commit_unlock(&stage).await
 }
 
-async fn unlock_commit(stage: &Stage) -> Result<(), Trouble> {
+async fn unlock_commit(stage: &Stage) -> Result<(), LessonError> {
     let [alice, bob] = stage.act("unlock-commit", ["alice", "bob"]).await?;
     stage.show_shop();
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
@@ -33,7 +33,7 @@ async fn unlock_commit(stage: &Stage) -> Result<(), Trouble> {
     bob_buys(stage, &bob, Some(sale)).await
 }
 
-async fn commit_unlock(stage: &Stage) -> Result<(), Trouble> {
+async fn commit_unlock(stage: &Stage) -> Result<(), LessonError> {
     let [alice, bob] = stage.act("commit-unlock", ["alice", "bob"]).await?;
     stage.show_shop();
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
@@ -55,7 +55,7 @@ async fn bob_buys(
     stage: &Stage,
     bob: &Client,
     sale: Option<Doing<Result<bool, LockError>>>,
-) -> Result<(), Trouble> {
+) -> Result<(), LessonError> {
     let his = bob.takes(&TokenLock::new(bob.line()?, LONG), "take").await?;
     let mut buying = bob.does(commit_then_unlock(bob.sql(), stage.shop().play.clone(), "bob", his));
     buying.next("begin").await?;

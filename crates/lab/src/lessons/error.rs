@@ -5,7 +5,7 @@ use locks::LockError;
 
 /// Why a play did not come to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum LessonError {
     #[error("the machine was too slow for this play: {0}")]
     TooSlow(&'static str),
     #[error("this process stood still for so long that a lease may have ended")]
@@ -22,9 +22,9 @@ pub enum Trouble {
     Postgres(#[from] sqlx::Error),
 }
 
-impl Trouble {
+impl LessonError {
     /// Why a server did not start, which says what to do about it.
-    pub fn no_server(error: selling::Trouble) -> Self {
+    pub fn no_server(error: selling::PurchaseError) -> Self {
         Self::NoServer(error.to_string())
     }
 
@@ -39,12 +39,12 @@ impl Trouble {
     }
 }
 
-impl From<selling::Trouble> for Trouble {
-    fn from(error: selling::Trouble) -> Self {
+impl From<selling::PurchaseError> for LessonError {
+    fn from(error: selling::PurchaseError) -> Self {
         match error {
-            selling::Trouble::Postgres(error) => Self::Postgres(error),
-            selling::Trouble::Redis(error) => Self::Redis(error),
-            selling::Trouble::Lock(error) => Self::Lock(error),
+            selling::PurchaseError::Postgres(error) => Self::Postgres(error),
+            selling::PurchaseError::Redis(error) => Self::Redis(error),
+            selling::PurchaseError::Lock(error) => Self::Lock(error),
             other => Self::NotAsWritten(other.to_string()),
         }
     }

@@ -56,7 +56,7 @@ use super::{
     servers::Servers,
     strategy::{Language, Words},
 };
-use error::Trouble;
+use error::LessonError;
 use lesson::{Act, Kind, Lesson};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -71,11 +71,11 @@ macro_rules! lessons {
         /// All lessons, by number.
         pub static LESSONS: &[Lesson] = &[$($file::LESSON),*];
 
-        async fn perform(lesson: &Lesson, stage: Stage) -> Result<(), Trouble> {
+        async fn perform(lesson: &Lesson, stage: Stage) -> Result<(), LessonError> {
             $(if lesson.id == $file::LESSON.id {
                 return $file::play(stage).await;
             })*
-            Err(Trouble::NotAsWritten(format!("no lesson is called {}", lesson.id)))
+            Err(LessonError::NotAsWritten(format!("no lesson is called {}", lesson.id)))
         }
     };
 }
@@ -118,7 +118,7 @@ pub enum PlayError {
     #[error("{MOST_PLAYS} lessons are being played; try again in a moment")]
     TooManyPlays,
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Lesson(#[from] LessonError),
 }
 
 /// Plays lessons; a few at a time.
@@ -143,7 +143,7 @@ impl Theatre {
     }
 
     /// The lesson on order numbers, run for real.
-    pub async fn ids(&self, language: Language) -> Result<IdsBody, Trouble> {
+    pub async fn ids(&self, language: Language) -> Result<IdsBody, LessonError> {
         let servers = &self.servers;
         let (postgres, url) = (servers.postgres.clone(), servers.redis_url.clone());
         let run = uuid::Uuid::new_v4().simple();
@@ -161,7 +161,7 @@ impl Theatre {
     ) -> Result<Timeline, PlayError> {
         match self.start(id, asked, told).await?.await {
             Ok(played) => Ok(played?),
-            Err(_) => Err(Trouble::NotAsWritten("the play broke off".to_owned()).into()),
+            Err(_) => Err(LessonError::NotAsWritten("the play broke off".to_owned()).into()),
         }
     }
 
@@ -172,7 +172,7 @@ impl Theatre {
         id: &str,
         asked: &Map<String, Value>,
         told: Option<mpsc::UnboundedSender<Moment>>,
-    ) -> Result<oneshot::Receiver<Result<Timeline, Trouble>>, PlayError> {
+    ) -> Result<oneshot::Receiver<Result<Timeline, LessonError>>, PlayError> {
         let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
         let options = lesson.read_options(asked)?;
         let (ended, outcome) = oneshot::channel();
@@ -199,20 +199,20 @@ async fn play(
     servers: Arc<Servers>,
     options: Options,
     told: Option<mpsc::UnboundedSender<Moment>>,
-) -> Result<Timeline, Trouble> {
+) -> Result<Timeline, LessonError> {
     let mut repeats = 0;
     loop {
         let again = repeats < MOST_REPEATS;
         let stage = Stage::new(lesson, servers.clone(), options.clone(), told.clone(), again);
         let played =
             tokio::time::timeout(LONGEST_PLAY, Box::pin(perform(lesson, stage.clone()))).await;
-        let played = played.unwrap_or(Err(Trouble::TooSlow("the play takes too long")));
+        let played = played.unwrap_or(Err(LessonError::TooSlow("the play takes too long")));
         let timeline = Timeline { repeats, ..stage.timeline() };
         let stood_still = stage.stood_still();
         stage.close().await;
         match played {
             Ok(()) if timeline.endings.len() == lesson.acts.len() => return Ok(timeline),
-            Ok(()) => return Err(Trouble::NotAsWritten("an act is missing".to_owned())),
+            Ok(()) => return Err(LessonError::NotAsWritten("an act is missing".to_owned())),
             Err(error) if error.may_be_a_pause() && stood_still && again => {
                 tracing::debug!(lesson = lesson.id, %error, "playing again");
                 repeats += 1;

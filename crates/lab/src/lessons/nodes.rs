@@ -2,7 +2,7 @@
 //! that is killed comes back empty.
 
 use super::{
-    error::Trouble,
+    error::LessonError,
     waiting::{STEP_TIMEOUT, in_time, until},
 };
 use crate::{
@@ -25,11 +25,11 @@ impl Node {
         servers: &Servers,
         id: &'static str,
         flags: &[String],
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, LessonError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("lessons/{}-{number}", std::process::id());
-        let redis = servers.own_redis(&name, flags).await.map_err(Trouble::no_server)?;
+        let redis = servers.own_redis(&name, flags).await.map_err(LessonError::no_server)?;
         Ok(Self { id, redis })
     }
 
@@ -45,7 +45,7 @@ impl Node {
     pub async fn order<T: redis::FromRedisValue>(
         &self,
         command: &redis::Cmd,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, LessonError> {
         // The library's own half a second is less than a busy machine may need.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(STEP_TIMEOUT))
@@ -56,14 +56,14 @@ impl Node {
     }
 
     /// The line of its INFO that begins so.
-    pub async fn info(&self, section: &str, begins: &str) -> Result<String, Trouble> {
+    pub async fn info(&self, section: &str, begins: &str) -> Result<String, LessonError> {
         let info: String = self.order(redis::cmd("INFO").arg(section)).await?;
         let line = info.lines().find(|line| line.starts_with(begins));
         Ok(line.map_or_else(|| format!("(no {begins})"), str::to_owned))
     }
 
     /// Waits until this replica has all that its primary has.
-    pub async fn until_synchronised(&self) -> Result<(), Trouble> {
+    pub async fn until_synchronised(&self) -> Result<(), LessonError> {
         let link = || self.info("replication", "master_link_status:");
         let is_up = || async move { Ok(link().await?.ends_with(":up")) };
         until("replication does not get ready", is_up).await
@@ -78,12 +78,12 @@ impl Node {
     }
 
     /// Waits until another process than this one answers.
-    pub async fn until_back(&self, before: Option<u32>) -> Result<(), Trouble> {
+    pub async fn until_back(&self, before: Option<u32>) -> Result<(), LessonError> {
         Ok(in_time(until_back(&self.redis.server, before), "a node does not come back").await??)
     }
 
     /// `kill -9`, and waits until it has been started again, with nothing.
-    pub async fn restart(&self) -> Result<(), Trouble> {
+    pub async fn restart(&self) -> Result<(), LessonError> {
         let before = self.kill();
         self.until_back(before).await
     }

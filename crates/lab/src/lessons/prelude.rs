@@ -1,7 +1,7 @@
 //! What every lesson's file begins with.
 
 pub use super::{
-    error::Trouble,
+    error::LessonError,
     lesson::{
         ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, NODES, PAUSE_MS, Part, REDIS, REDIS_NODE,
         SHOP, SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,

@@ -1,6 +1,6 @@
 //! Waiting for what should happen at once.
 
-use super::error::Trouble;
+use super::error::LessonError;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -14,14 +14,14 @@ const POLL: Duration = Duration::from_millis(5);
 pub async fn in_time<T>(
     what: impl Future<Output = T>,
     otherwise: &'static str,
-) -> Result<T, Trouble> {
-    timeout(STEP_TIMEOUT, what).await.map_err(|_| Trouble::TooSlow(otherwise))
+) -> Result<T, LessonError> {
+    timeout(STEP_TIMEOUT, what).await.map_err(|_| LessonError::TooSlow(otherwise))
 }
 
 /// Looks again and again until it is so.
-pub async fn until<F>(otherwise: &'static str, is_so: impl Fn() -> F) -> Result<(), Trouble>
+pub async fn until<F>(otherwise: &'static str, is_so: impl Fn() -> F) -> Result<(), LessonError>
 where
-    F: Future<Output = Result<bool, Trouble>>,
+    F: Future<Output = Result<bool, LessonError>>,
 {
     let waiting = async {
         while !is_so().await? {

@@ -5,7 +5,7 @@ use locks::zookeeper::{ROOT, Zoo, ZooSession};
 use locks::{LockError, ZooKeeperLock};
 use tokio::time::{Instant, sleep, timeout};
 
-pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], Trouble> {
+pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], LessonError> {
     let clients = stage.act(act, ["alice", "bob"]).await?;
     stage.show_zoo();
     // Before the curtain rises: what is lost on stage is to be the reply to the create of a place.
@@ -20,7 +20,7 @@ pub async fn leave<T, const N: usize>(
     clients: [Client; 2],
     held: T,
     sessions: [Zoo; N],
-) -> Result<(), Trouble> {
+) -> Result<(), LessonError> {
     clients.iter().for_each(Client::leaves);
     drop(held);
     for zoo in sessions {
@@ -37,12 +37,12 @@ pub fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeepe
 /// As long as the server grants.
 pub const LONG_SESSION: Duration = Duration::from_secs(20);
 
-pub async fn proxy_to(zookeeper: &str) -> Result<Proxy, Trouble> {
+pub async fn proxy_to(zookeeper: &str) -> Result<Proxy, LessonError> {
     Ok(Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?)
 }
 
 /// A proxy, and a session through it.
-pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), Trouble> {
+pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), LessonError> {
     let proxy = proxy_to(zookeeper).await?;
     let zoo = Zoo::new(&proxy.address.to_string(), LONG_SESSION);
     let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
@@ -50,7 +50,7 @@ pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), Trou
 }
 
 /// The library connects again by itself, and its session goes on.
-pub async fn is_back(session: &ZooSession) -> Result<(), Trouble> {
+pub async fn is_back(session: &ZooSession) -> Result<(), LessonError> {
     let answered = async {
         while let Err(error) = session.sync(ROOT).await {
             if error.is_final() {
@@ -60,6 +60,6 @@ pub async fn is_back(session: &ZooSession) -> Result<(), Trouble> {
         }
         Ok(())
     };
-    let late = Err(Trouble::TooSlow("a connection does not come back"));
+    let late = Err(LessonError::TooSlow("a connection does not come back"));
     timeout(LONG_SESSION, answered).await.unwrap_or(late)
 }

@@ -4,17 +4,17 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
             const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
             //= CURE belongs to the transaction: the commit ends both in one step
-            tx.run(LOCK, (stand.key("stock"),)).await?;
-            read_check_write(stand, tx, buyer).await
+            tx.run(LOCK, (bench.key("stock"),)).await?;
+            read_check_write(bench, tx, buyer).await
         });
         sale.await
     }

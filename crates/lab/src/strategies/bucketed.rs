@@ -11,57 +11,57 @@ pub struct Node {
     buckets: Vec<(String, AtomicBool)>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (count, stock) = (stand.whole("buckets").max(1), i64::from(stand.stock()));
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (count, stock) = (bench.whole("buckets").max(1), i64::from(bench.stock()));
     let mut buckets = Vec::new();
     for number in 0..count {
-        let units = stand.key(&format!("bucket:{number}"));
+        let units = bench.key(&format!("bucket:{number}"));
         let share = stock / count + i64::from(number < stock % count);
-        let _: bool = stand.redis("SETNX", (&units, share)).await?;
+        let _: bool = bench.redis("SETNX", (&units, share)).await?;
         buckets.push((units, AtomicBool::new(false)));
     }
     Ok(Node { buckets })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let buckets = &self.buckets;
         if buckets.iter().all(|(_, empty)| empty.load(Relaxed)) {
             return Ok(Outcome::SoldOut); // nobody has to be asked
         }
         let home = hash_of(&buyer.name) as usize % buckets.len();
         let (units, buyers) = (&buckets[home].0, format!("{}:buyers", buckets[home].0));
-        let reserve = RESERVE.on(&[units, &buyers]).arg(&buyer.name).arg(stand.per_user_limit());
-        let reserved: i32 = stand.line.send(&reserve).await?;
+        let reserve = RESERVE.on(&[units, &buyers]).arg(&buyer.name).arg(bench.per_user_limit());
+        let reserved: i32 = bench.line.send(&reserve).await?;
         if reserved == 2 {
             return Ok(Outcome::Duplicate);
         }
         // The buyer stays noted at home meanwhile: a second click must not borrow as well.
-        if reserved == 0 && !self.borrow(stand, home).await? {
-            let _: i64 = stand.redis("HINCRBY", (buyers, &buyer.name, -1)).await?;
+        if reserved == 0 && !self.borrow(bench, home).await? {
+            let _: i64 = bench.redis("HINCRBY", (buyers, &buyer.name, -1)).await?;
             return Ok(Outcome::SoldOut);
         }
-        stand.crash_point("the unit is taken").await;
-        stand.interleave("the unit is taken").await;
+        bench.crash_point("the unit is taken").await;
+        bench.interleave("the unit is taken").await;
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 
 impl Node {
     /// The home bucket is empty: takes a unit from another one.
-    async fn borrow(&self, stand: &Stand, home: usize) -> Result<bool, Trouble> {
+    async fn borrow(&self, bench: &Bench, home: usize) -> Result<bool, PurchaseError> {
         let buckets = &self.buckets;
         buckets[home].1.store(true, Relaxed);
         //= FLAW without borrowing this is "sold out", whatever the other buckets have
-        stand.meet("the home bucket is empty").await;
-        if stand.choice("borrow") == "off" {
+        bench.interleaving_point("the home bucket is empty").await;
+        if bench.choice("borrow") == "off" {
             return Ok(false);
         }
         let others = buckets[home..].iter().chain(&buckets[..home]);
         for (units, empty) in others.filter(|(_, empty)| !empty.load(Relaxed)) {
             //= CURE ask every bucket that may have one; units never come back to an empty one
-            if stand.line.send(&BORROW.on(&[units])).await? {
+            if bench.line.send(&BORROW.on(&[units])).await? {
                 return Ok(true);
             }
             empty.store(true, Relaxed);

@@ -7,45 +7,45 @@ pub struct Node {
     early_bird: Option<EarlyBird>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { early_bird: EarlyBird::of(stand).await? })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { early_bird: EarlyBird::of(bench).await? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        stand.retrying(stand.whole("retries"), || self.attempt(stand, buyer)).await
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        bench.retrying(bench.whole("retries"), || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let mut sql = stand.sql().await?;
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let mut sql = bench.sql().await?;
         const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
-        let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;
+        let remaining: i32 = sql.one(READ, (bench.arena(),)).await?;
         if remaining < 1 {
             return Ok(Outcome::SoldOut);
         }
-        if stand.has_bought(&mut sql, buyer).await? {
+        if bench.has_bought(&mut sql, buyer).await? {
             return Ok(Outcome::Duplicate);
         }
         drop(sql);
 
-        stand.interleave("the stock is read").await; // somebody else reads the same number
+        bench.interleave("the stock is read").await; // somebody else reads the same number
         EarlyBird::lets_the_first_go(&self.early_bird).await;
 
-        let sale = stand.in_transaction(async |tx| {
+        let sale = bench.in_transaction(async |tx| {
             const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                                  WHERE arena = $1 AND item = 'thing' AND remaining = $2";
             //= CURE no row has this stock any more if somebody has bought since
             //= FLAW a number may come back: one sale and one cancellation, and nothing is noticed
-            if tx.run(TAKE, (stand.arena(), remaining)).await? == 0 {
+            if tx.run(TAKE, (bench.arena(), remaining)).await? == 0 {
                 return Ok(Outcome::Contended);
             }
-            stand.crash_point("the stock is written").await;
-            stand.write_order(tx, buyer).await
+            bench.crash_point("the stock is written").await;
+            bench.write_order(tx, buyer).await
         });
         let outcome = sale.await;
-        EarlyBird::cancels(&self.early_bird, stand).await?;
+        EarlyBird::cancels(&self.early_bird, bench).await?;
         outcome
     }
 }

@@ -4,31 +4,31 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
             const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                                  WHERE arena = $1 AND item = 'thing' AND remaining > 0";
             //= CURE checks and writes in one step: nobody can come in between
-            if tx.run(TAKE, (stand.arena(),)).await? == 0 {
+            if tx.run(TAKE, (bench.arena(),)).await? == 0 {
                 return Ok(Outcome::SoldOut);
             }
-            stand.crash_point("the stock is written").await;
+            bench.crash_point("the stock is written").await;
 
-            stand.interleave("the stock is taken").await; // nobody else takes one before the commit
+            bench.interleave("the stock is taken").await; // nobody else takes one before the commit
 
             // After the update: the row is ours until the commit, so nobody is buying meanwhile.
-            if stand.has_bought(tx, buyer).await? {
+            if bench.has_bought(tx, buyer).await? {
                 return Ok(Outcome::Duplicate); // rolled back, and the unit with it
             }
-            stand.write_order(tx, buyer).await
+            bench.write_order(tx, buyer).await
         });
         let outcome = sale.await;
-        stand.crash_point("committed").await;
+        bench.crash_point("committed").await;
         outcome
     }
 }

@@ -7,28 +7,28 @@ pub struct Node {
     lock: TableLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: TableLock::new(stand.wire_to_postgres(), stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: TableLock::new(bench.wire_to_postgres(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        stand.retrying(100, || self.attempt(stand, buyer)).await
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        bench.retrying(100, || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.under_lock(&self.lock, async |guard| {
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.under_lock(&self.lock, async |guard| {
             let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
-            let sale = stand.in_transaction(async |tx| {
-                let outcome = read_check_write(stand, tx, buyer).await?;
+            let sale = bench.in_transaction(async |tx| {
+                let outcome = read_check_write(bench, tx, buyer).await?;
                 const STILL_OURS: &str = "
                     SELECT 1 FROM lab.locks
                      WHERE name = $1 AND version = $2 AND expires_at > clock_timestamp() FOR SHARE";
                 //= CURE looks again before the commit; FOR SHARE keeps it so until then
-                if tx.maybe::<i32>(STILL_OURS, (stand.key("lock"), version)).await?.is_none() {
-                    stand.note(LOST);
+                if tx.maybe::<i32>(STILL_OURS, (bench.key("lock"), version)).await?.is_none() {
+                    bench.note(LOST);
                     return Ok(Outcome::Contended); // rolled back, and again
                 }
                 Ok(outcome)

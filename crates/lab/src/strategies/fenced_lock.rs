@@ -7,33 +7,33 @@ pub struct Node {
     lock: TokenLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let redis = stand.lock_line().await?;
-    Ok(Node { lock: TokenLock::new(redis, stand.millis("lease_ms")).fenced() })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let redis = bench.lock_line().await?;
+    Ok(Node { lock: TokenLock::new(redis, bench.millis("lease_ms")).fenced() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW a buyer who waits for it in vain leaves, although there is stock
-        let sale = stand.under_lock(&self.lock, async |guard| {
-            stand.lose_redis().await?;
+        let sale = bench.under_lock(&self.lock, async |guard| {
+            bench.lose_redis().await?;
             let number = guard.fencing().and_then(|number| i64::try_from(number).ok());
-            sell(stand, number.unwrap_or(0), buyer).await
+            sell(bench, number.unwrap_or(0), buyer).await
         });
         sale.await
     }
 }
 
-async fn sell(stand: &Stand, number: i64, buyer: &Buyer) -> Result<Outcome, Trouble> {
-    let mut sql = stand.sql().await?;
+async fn sell(bench: &Bench, number: i64, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    let mut sql = bench.sql().await?;
     const READ: &str = "UPDATE lab.stock SET fence = $2
         WHERE arena = $1 AND item = 'thing' AND fence < $2 RETURNING remaining";
     //= CURE reading raises the fence: nobody with an older number can write from here on
-    let Some(remaining) = sql.maybe::<i32>(READ, (stand.arena(), number)).await? else {
-        stand.note(REFUSED);
+    let Some(remaining) = sql.maybe::<i32>(READ, (bench.arena(), number)).await? else {
+        bench.note(REFUSED);
         return Ok(Outcome::Contended);
     };
-    if stand.has_bought(&mut sql, buyer).await? {
+    if bench.has_bought(&mut sql, buyer).await? {
         return Ok(Outcome::Duplicate);
     }
     if remaining < 1 {
@@ -41,18 +41,18 @@ async fn sell(stand: &Stand, number: i64, buyer: &Buyer) -> Result<Outcome, Trou
     }
     drop(sql); // held over a pause it would keep others from writing
 
-    stand.interleave("the stock is read").await; // only if the lock lets two in
+    bench.interleave("the stock is read").await; // only if the lock lets two in
 
-    let sale = stand.in_transaction(async |tx| {
+    let sale = bench.in_transaction(async |tx| {
         const WRITE: &str = "UPDATE lab.stock SET remaining = $2
             WHERE arena = $1 AND item = 'thing' AND fence = $3";
         //= CURE the stock refuses a holder that is not the newest, whatever it believes
-        if tx.run(WRITE, (stand.arena(), remaining - 1, number)).await? == 0 {
-            stand.note(REFUSED);
+        if tx.run(WRITE, (bench.arena(), remaining - 1, number)).await? == 0 {
+            bench.note(REFUSED);
             return Ok(Outcome::Contended);
         }
-        stand.crash_point("the stock is written").await;
-        stand.write_order(tx, buyer).await
+        bench.crash_point("the stock is written").await;
+        bench.write_order(tx, buyer).await
     });
     sale.await
 }

@@ -10,52 +10,52 @@ pub struct Node {
 /// The number that the order will have, the buyer, and where the answer goes.
 type Waiting = (String, String, oneshot::Sender<Outcome>);
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
     let (waiting, buyers) = mpsc::channel(1_024);
-    stand.spawn(sell_to_groups(stand.clone(), buyers));
+    bench.spawn(sell_to_groups(bench.clone(), buyers));
     Ok(Node { waiting })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let (answer, answered) = oneshot::channel();
         let waiting = (new_order_id(), buyer.name.clone(), answer);
-        self.waiting.send(waiting).await.map_err(|_| Trouble::NodeIsDown)?;
-        let answer = answered.await.map_err(|_| Trouble::from("the group failed"));
-        answer.inspect(|_| stand.come_by("the answers are out"))
+        self.waiting.send(waiting).await.map_err(|_| PurchaseError::NodeIsDown)?;
+        let answer = answered.await.map_err(|_| PurchaseError::from("the group failed"));
+        answer.inspect(|_| bench.resume_waiting("the answers are out"))
     }
 
-    async fn settle(&self, stand: &Stand) {
-        let Ok(mut sql) = stand.sql().await else { return };
+    async fn settle(&self, bench: &Bench) {
+        let Ok(mut sql) = bench.sql().await else { return };
         // The row is free once the last group's transaction has ended.
-        let _: Result<i32, Trouble> = sql.one(LOCK, (stand.arena(),)).await;
+        let _: Result<i32, PurchaseError> = sql.one(LOCK, (bench.arena(),)).await;
     }
 }
 
 const LOCK: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE";
 
-async fn sell_to_groups(stand: Stand, mut buyers: mpsc::Receiver<Waiting>) {
+async fn sell_to_groups(bench: Bench, mut buyers: mpsc::Receiver<Waiting>) {
     let mut group = Vec::new();
     while buyers.recv_many(&mut group, 64).await > 0 {
-        let sold = sell_to(&stand, std::mem::take(&mut group)).await;
-        sold.unwrap_or_else(|trouble| tracing::debug!(%trouble, "a group failed"));
+        let sold = sell_to(&bench, std::mem::take(&mut group)).await;
+        sold.unwrap_or_else(|error| tracing::debug!(%error, "a group failed"));
     }
 }
 
-async fn sell_to(stand: &Stand, mut group: Vec<Waiting>) -> Result<(), Trouble> {
-    (group.len() > 1).then(|| stand.note(GROUPED));
+async fn sell_to(bench: &Bench, mut group: Vec<Waiting>) -> Result<(), PurchaseError> {
+    (group.len() > 1).then(|| bench.note(GROUPED));
     let (ids, buyers): (Vec<_>, Vec<_>) = group.iter().map(|(id, buyer, _)| (id, buyer)).unzip();
-    let mut tx = stand.begin().await?;
-    let remaining: i32 = tx.one(LOCK, (stand.arena(),)).await?;
-    stand.pause().await;
-    stand.work().await;
+    let mut tx = bench.begin().await?;
+    let remaining: i32 = tx.one(LOCK, (bench.arena(),)).await?;
+    bench.pause().await;
+    bench.work().await;
 
-    let binds = (stand.arena(), ids, buyers, i64::from(stand.per_user_limit()), remaining.max(0));
+    let binds = (bench.arena(), ids, buyers, i64::from(bench.per_user_limit()), remaining.max(0));
     let (sold, twice): (Vec<String>, Vec<String>) = tx.row(WRITE_ORDERS.text, binds).await?;
     const TAKE: &str =
         "UPDATE lab.stock SET remaining = remaining - $2 WHERE arena = $1 AND item = 'thing'";
     //= CURE the hot row is written once for the whole group, and synced to disk once
-    tx.run(TAKE, (stand.arena(), i32::try_from(sold.len()).unwrap_or(i32::MAX))).await?;
+    tx.run(TAKE, (bench.arena(), i32::try_from(sold.len()).unwrap_or(i32::MAX))).await?;
 
     let answer = |(order_id, _, answer): Waiting| {
         let _ = answer.send(match () {
@@ -64,12 +64,12 @@ async fn sell_to(stand: &Stand, mut group: Vec<Waiting>) -> Result<(), Trouble> 
             () => Outcome::SoldOut,
         });
     };
-    if stand.choice("answer") == "before-commit" {
+    if bench.choice("answer") == "before-commit" {
         group.drain(..).for_each(&answer);
         //= FLAW "sold" is said before it is true: a crash takes the orders back
-        stand.meet("the answers are out").await;
+        bench.interleaving_point("the answers are out").await;
     }
-    stand.crash_point("group written").await;
+    bench.crash_point("group written").await;
     tx.commit().await?;
     group.into_iter().for_each(answer);
     Ok(())

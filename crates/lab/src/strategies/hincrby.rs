@@ -8,33 +8,33 @@ pub struct Node {
     failing: AtomicI64,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (sale, failing) = (stand.key("sale"), AtomicI64::new(stand.whole("failing_orders")));
-    let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (sale, failing) = (bench.key("sale"), AtomicI64::new(bench.whole("failing_orders")));
+    let _: bool = bench.redis("HSETNX", (&sale, "stock", bench.stock())).await?;
     Ok(Node { sale, failing })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= CURE subtract and look at the result, in one step: every buyer sees another number
-        let left: i64 = stand.redis("HINCRBY", (&self.sale, "stock", -1)).await?;
+        let left: i64 = bench.redis("HINCRBY", (&self.sale, "stock", -1)).await?;
         if left < 0 {
             //= FLAW the counter stays below zero, where a unit that is given back is lost
-            stand.note("the counter went below zero");
+            bench.note("the counter went below zero");
             return Ok(Outcome::SoldOut);
         }
-        stand.crash_point("the unit is taken").await;
+        bench.crash_point("the unit is taken").await;
 
         if self.failing.fetch_sub(1, Relaxed) > 0 {
-            stand.pause().await; // the payment takes its time
-            let _: i64 = stand.redis("HINCRBY", (&self.sale, "stock", 1)).await?;
-            return Err(Trouble::from("this order was to fail"));
+            bench.pause().await; // the payment takes its time
+            let _: i64 = bench.redis("HINCRBY", (&self.sale, "stock", 1)).await?;
+            return Err(PurchaseError::from("this order was to fail"));
         }
         //= FLAW the counter knows numbers, not people: a second click is a second order
-        stand.meet("the unit is taken").await;
-        stand.work().await;
+        bench.interleaving_point("the unit is taken").await;
+        bench.work().await;
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

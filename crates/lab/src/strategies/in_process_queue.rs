@@ -15,52 +15,52 @@ pub struct Node {
     pending: watch::Sender<u64>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
+    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     let ((queue, orders), pending) = (mpsc::unbounded_channel(), watch::Sender::new(0));
-    stand.spawn(write_orders(stand.clone(), orders, pending.clone()));
+    bench.spawn(write_orders(bench.clone(), orders, pending.clone()));
     Ok(Node { stock, buyers, queue, pending })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
-        match stand.line.send(&decide.arg(stand.per_user_limit())).await? {
+        match bench.line.send(&decide.arg(bench.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
         }
-        stand.meet("the script has decided").await;
-        stand.pause().await;
+        bench.interleaving_point("the script has decided").await;
+        bench.pause().await;
 
         let order_id = new_order_id();
         self.pending.send_modify(|pending| *pending += 1);
         let queued = self.queue.send((order_id.clone(), buyer.name.clone()));
         //= FLAW "sold" is answered while the order is only in memory: a crash forgets it
-        stand.crash_point("the promise is in memory").await;
-        queued.map(|()| Outcome::Sold { order_id }).map_err(|_| Trouble::NodeIsDown)
+        bench.crash_point("the promise is in memory").await;
+        queued.map(|()| Outcome::Sold { order_id }).map_err(|_| PurchaseError::NodeIsDown)
     }
 
-    async fn settle(&self, _: &Stand) {
+    async fn settle(&self, _: &Bench) {
         let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
 
     /// An orderly end writes what was promised. A crash does not come by here.
-    async fn close(&self, stand: &Stand) {
-        self.settle(stand).await;
+    async fn close(&self, bench: &Bench) {
+        self.settle(bench).await;
     }
 }
 
 type Orders = mpsc::UnboundedReceiver<(String, String)>;
 
-async fn write_orders(stand: Stand, mut orders: Orders, pending: watch::Sender<u64>) {
+async fn write_orders(bench: Bench, mut orders: Orders, pending: watch::Sender<u64>) {
     while let Some((id, buyer)) = orders.recv().await {
-        stand.work().await; // the database is slow
+        bench.work().await; // the database is slow
         // Written before, if only the answer was lost: the id says so.
         const WRITE: &str =
             "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
-        let write = async || stand.sql().await?.run(WRITE, (&id, stand.arena(), &buyer)).await;
+        let write = async || bench.sql().await?.run(WRITE, (&id, bench.arena(), &buyer)).await;
         while write().await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

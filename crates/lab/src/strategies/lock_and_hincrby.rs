@@ -8,46 +8,46 @@ pub struct Node {
     sale: String,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let lock = TokenLock::new(stand.line.clone(), stand.millis("lease_ms"));
-    let sale = stand.key("sale");
-    let _: bool = stand.redis("HSETNX", (&sale, "stock", stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let lock = TokenLock::new(bench.line.clone(), bench.millis("lease_ms"));
+    let sale = bench.key("sale");
+    let _: bool = bench.redis("HSETNX", (&sale, "stock", bench.stock())).await?;
     Ok(Node { lock, sale })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sell = || self.sell(stand, buyer);
-        if stand.choice("lock") == "off" {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sell = || self.sell(bench, buyer);
+        if bench.choice("lock") == "off" {
             return sell().await;
         }
-        let outcome = stand.under_lock(&self.lock, async |_| sell().await).await?;
+        let outcome = bench.under_lock(&self.lock, async |_| sell().await).await?;
         if outcome == Outcome::Contended {
-            stand.note("turned away by the lock");
+            bench.note("turned away by the lock");
         }
         Ok(outcome)
     }
 }
 
 impl Node {
-    async fn sell(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        stand.note("let through to the counter");
+    async fn sell(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        bench.note("let through to the counter");
         let (sale, bought) = (&self.sale, format!("bought by {}", buyer.name));
         //= CURE each buyer has a counter: a second click is seen, whether the lock held or not
-        if stand.redis::<i32>("HINCRBY", (sale, &bought, 1)).await? > stand.per_user_limit() {
-            let _: i32 = stand.redis("HINCRBY", (sale, &bought, -1)).await?;
+        if bench.redis::<i32>("HINCRBY", (sale, &bought, 1)).await? > bench.per_user_limit() {
+            let _: i32 = bench.redis("HINCRBY", (sale, &bought, -1)).await?;
             return Ok(Outcome::Duplicate);
         }
         //= CURE the stock is counted in one step: right without the lock, too
-        if stand.redis::<i32>("HINCRBY", (sale, "stock", -1)).await? < 0 {
-            let _: i32 = stand.redis("HINCRBY", (sale, &bought, -1)).await?;
+        if bench.redis::<i32>("HINCRBY", (sale, "stock", -1)).await? < 0 {
+            let _: i32 = bench.redis("HINCRBY", (sale, &bought, -1)).await?;
             return Ok(Outcome::SoldOut);
         }
         //= FLAW the unit is taken and the order is not written: a crash here loses the unit
-        stand.crash_point("the unit is taken").await;
-        stand.interleave("the unit is taken").await; // only if the lock lets two in
+        bench.crash_point("the unit is taken").await;
+        bench.interleave("the unit is taken").await; // only if the lock lets two in
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

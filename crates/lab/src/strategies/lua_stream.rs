@@ -14,38 +14,38 @@ pub struct Node {
     _place: OwnedSemaphorePermit,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let servers = &stand.shared.servers;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let servers = &bench.shared.servers;
     let place = servers.production_node()?;
     let premises = Premises {
         postgres: servers.postgres.clone(),
-        schema: schema_of(stand.arena()),
+        schema: schema_of(bench.arena()),
         redis_url: servers.redis_url.clone(),
-        key_prefix: stand.key(""),
-        stock: stand.stock(),
-        per_user_limit: stand.per_user_limit(),
+        key_prefix: bench.key(""),
+        stock: bench.stock(),
+        per_user_limit: bench.per_user_limit(),
     };
     let server = servers.shop.open(premises).await?;
-    Ok(Node { server, meter: stand.shared.meter.clone(), _place: place })
+    Ok(Node { server, meter: bench.shared.meter.clone(), _place: place })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        stand.pause().await;
-        stand.work().await;
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        bench.pause().await;
+        bench.work().await;
         let outcome = self.server.buy(user_of(buyer)).await?;
         //= CURE answered only after script and log: whatever crashes now, the order is found again
-        stand.crash_point("accepted").await;
+        bench.crash_point("accepted").await;
         Ok(outcome)
     }
 
-    async fn settle(&self, _: &Stand) {
+    async fn settle(&self, _: &Bench) {
         self.server.settle().await;
         // Batches share their round trips, so this is far below one for each purchase.
         self.meter.add(self.server.round_trips());
     }
 
-    async fn close(&self, _: &Stand) {
+    async fn close(&self, _: &Bench) {
         self.server.close().await;
     }
 }

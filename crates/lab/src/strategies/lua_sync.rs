@@ -9,26 +9,26 @@ pub struct Node {
     buyers: String,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
+    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     Ok(Node { stock, buyers })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
-        match stand.line.send(&decide.arg(stand.per_user_limit())).await? {
+        match bench.line.send(&decide.arg(bench.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
         }
         //= FLAW the unit is taken and the order is not written: a crash here loses the unit
-        stand.crash_point("the script has decided").await;
-        stand.interleave("the script has decided").await;
+        bench.crash_point("the script has decided").await;
+        bench.interleave("the script has decided").await;
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

@@ -47,7 +47,7 @@ mod version_column;
 mod watch_multi;
 mod zookeeper_lock;
 
-use super::{seller::Seller, selling::Trouble, stand::Stand, strategy::Strategy};
+use super::{bench::Bench, seller::Seller, selling::PurchaseError, strategy::Strategy};
 use std::sync::Arc;
 
 macro_rules! id_of {
@@ -77,10 +77,10 @@ macro_rules! strategies {
         /// `None`: it is not in this registry.
         pub async fn open_listed(
             strategy: &$crate::strategy::Strategy,
-            stand: &$crate::stand::Stand,
+            bench: &$crate::bench::Bench,
         ) -> Option<$crate::strategies::Opened> {
             $(if strategy.id == id_of!($file $($id)?) {
-                let opened = $file::open(stand).await;
+                let opened = $file::open(bench).await;
                 return Some(opened.map(|node| std::sync::Arc::new(node) as _));
             })*
             None
@@ -92,14 +92,14 @@ mod own;
 #[cfg(feature = "solutions")]
 pub mod solutions;
 
-pub type Opened = Result<Arc<dyn Seller>, Trouble>;
+pub type Opened = Result<Arc<dyn Seller>, PurchaseError>;
 
 /// Opens a node: what one process keeps in memory to sell this way.
-pub async fn open(strategy: &Strategy, stand: &Stand) -> Opened {
-    let opened = open_listed(strategy, stand).await.or(own::open_listed(strategy, stand).await);
+pub async fn open(strategy: &Strategy, bench: &Bench) -> Opened {
+    let opened = open_listed(strategy, bench).await.or(own::open_listed(strategy, bench).await);
     #[cfg(feature = "solutions")]
-    let opened = opened.or(solutions::open_listed(strategy, stand).await);
-    let unknown = || Err(Trouble::Other(format!("no strategy is called {}", strategy.id)));
+    let opened = opened.or(solutions::open_listed(strategy, bench).await);
+    let unknown = || Err(PurchaseError::Other(format!("no strategy is called {}", strategy.id)));
     opened.unwrap_or_else(unknown)
 }
 

@@ -7,17 +7,17 @@ pub struct Node {
     lock: MultiLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: MultiLock::new(stand.lines(3).await?, stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: MultiLock::new(bench.lines(3).await?, bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW all of them have to agree: one server that is down stops the sale
-        let sale = stand.under_lock(&self.lock, async |_| {
-            stand.lose_redis().await?;
+        let sale = bench.under_lock(&self.lock, async |_| {
+            bench.lose_redis().await?;
             //= CURE one server that remembers the lock is enough to keep everybody else out
-            naive_sale(stand, buyer).await
+            naive_sale(bench, buyer).await
         });
         sale.await
     }

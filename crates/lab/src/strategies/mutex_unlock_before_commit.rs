@@ -7,20 +7,20 @@ pub struct Node {
     mutex: Mutex<()>,
 }
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node { mutex: Mutex::new(()) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
             let one_at_a_time = self.mutex.lock().await;
-            let outcome = read_check_write(stand, tx, buyer).await;
+            let outcome = read_check_write(bench, tx, buyer).await;
             //= FLAW unlocked before the commit: the next buyer still reads the old stock
             drop(one_at_a_time);
-            stand.crash_point("unlocked").await;
+            bench.crash_point("unlocked").await;
             if matches!(outcome, Ok(Outcome::Sold { .. })) {
-                stand.meet("unlocked, not committed").await; // until somebody has read
+                bench.interleaving_point("unlocked, not committed").await; // somebody reads
             }
             outcome
         });

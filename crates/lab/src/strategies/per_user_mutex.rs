@@ -9,18 +9,18 @@ pub struct Node {
     mutexes: DashMap<String, Arc<Mutex<()>>>,
 }
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node { mutexes: DashMap::new() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let mutex = self.mutexes.entry(buyer.name.clone()).or_default().clone();
         //= FLAW every server process has mutexes of its own: the second click may reach another
         let one_click_at_a_time = mutex.lock().await;
-        let sale = stand.in_transaction(async |tx| sell(stand, tx, buyer).await);
+        let sale = bench.in_transaction(async |tx| sell(bench, tx, buyer).await);
         let outcome = sale.await;
-        stand.crash_point("committed").await;
+        bench.crash_point("committed").await;
         drop(one_click_at_a_time); // after the commit
         drop(mutex);
         self.mutexes.remove_if(&buyer.name, |_, mutex| Arc::strong_count(mutex) == 1);
@@ -28,22 +28,22 @@ impl Sell for Node {
     }
 }
 
-async fn sell(stand: &Stand, tx: &mut Sql, buyer: &Buyer) -> Result<Outcome, Trouble> {
-    if stand.has_bought(tx, buyer).await? {
+async fn sell(bench: &Bench, tx: &mut Sql, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    if bench.has_bought(tx, buyer).await? {
         return Ok(Outcome::Duplicate);
     }
 
     // The same buyer comes here only by another node.
-    stand.interleave("there is no order yet").await;
+    bench.interleave("there is no order yet").await;
 
     const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                          WHERE arena = $1 AND item = 'thing' AND remaining > 0";
     //= CURE a thousand buyers hold a thousand mutexes: the stock has a condition of its own
-    if tx.run(TAKE, (stand.arena(),)).await? == 0 {
+    if tx.run(TAKE, (bench.arena(),)).await? == 0 {
         return Ok(Outcome::SoldOut);
     }
-    stand.crash_point("the stock is written").await;
-    stand.write_order(tx, buyer).await
+    bench.crash_point("the stock is written").await;
+    bench.write_order(tx, buyer).await
 }
 
 pub const STRATEGY: Strategy = Strategy {

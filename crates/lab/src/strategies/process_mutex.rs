@@ -7,17 +7,17 @@ pub struct Node {
     mutex: Mutex<()>,
 }
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node { mutex: Mutex::new(()) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW every server process has a mutex of its own
         let _one_at_a_time = self.mutex.lock().await;
-        let outcome = naive_sale(stand, buyer).await;
+        let outcome = naive_sale(bench, buyer).await;
         //= CURE committed before the mutex goes, at the end of this function
-        stand.crash_point("committed").await;
+        bench.crash_point("committed").await;
         outcome
     }
 }

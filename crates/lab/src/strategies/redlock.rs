@@ -7,16 +7,16 @@ pub struct Node {
     lock: Redlock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: Redlock::new(stand.lines(3).await?, stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: Redlock::new(bench.lines(3).await?, bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW two of three that forget the lock are a second majority
-        let sale = stand.under_lock(&self.lock, async |_| {
-            stand.lose_redis().await?;
-            naive_sale(stand, buyer).await
+        let sale = bench.under_lock(&self.lock, async |_| {
+            bench.lose_redis().await?;
+            naive_sale(bench, buyer).await
         });
         sale.await
     }

@@ -7,19 +7,19 @@ pub struct Node {
     lock: ReentrantLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let redis = stand.lock_line().await?;
-    Ok(Node { lock: ReentrantLock::new(redis, stand.millis("lease_ms")).renewed() })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let redis = bench.lock_line().await?;
+    Ok(Node { lock: ReentrantLock::new(redis, bench.millis("lease_ms")).renewed() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let lock = self.lock.another_owner(); // each purchase, as each thread in Redisson
 
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in
-        let sale = stand.under_lock(&lock, async |_| {
-            stand.lose_redis().await?;
-            naive_sale(stand, buyer).await
+        let sale = bench.under_lock(&lock, async |_| {
+            bench.lose_redis().await?;
+            naive_sale(bench, buyer).await
         });
         sale.await
     }

@@ -7,23 +7,23 @@ pub struct Node {
     buyers: AtomicU64,
 }
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node { buyers: AtomicU64::new(0) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let odd = self.buyers.fetch_add(1, Relaxed) % 2 == 1;
-        let rows: &[&str] = match stand.choice("lock_order") {
+        let rows: &[&str] = match bench.choice("lock_order") {
             "one-row" => &["thing"],
             "opposite" if odd => &["gift", "thing"],
             _ => &["thing", "gift"],
         };
-        let mut retries = stand.whole("retries");
+        let mut retries = bench.whole("retries");
         loop {
-            match stand.in_transaction(async |tx| sell(stand, tx, buyer, rows).await).await {
+            match bench.in_transaction(async |tx| sell(bench, tx, buyer, rows).await).await {
                 //= FLAW two buyers who lock two rows in opposite order wait for each other
-                Err(trouble) if trouble.is("40P01") && retries > 0 => stand.note(DEADLOCK),
+                Err(error) if error.is("40P01") && retries > 0 => bench.note(DEADLOCK),
                 outcome => return outcome,
             }
             retries -= 1;
@@ -32,35 +32,35 @@ impl Sell for Node {
 }
 
 async fn sell(
-    stand: &Stand,
+    bench: &Bench,
     tx: &mut Sql,
     buyer: &Buyer,
     rows: &[&str],
-) -> Result<Outcome, Trouble> {
+) -> Result<Outcome, PurchaseError> {
     let mut remaining = i32::MAX;
     for row in rows {
         const LOCK: &str =
             "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = $2 FOR UPDATE";
         //= CURE the row is this buyer's until the commit: the others wait here
-        let left: i32 = tx.one(LOCK, (stand.arena(), *row)).await?;
+        let left: i32 = tx.one(LOCK, (bench.arena(), *row)).await?;
         remaining = remaining.min(left);
-        stand.meet("a row is locked").await; // nobody else has the same one
+        bench.interleaving_point("a row is locked").await; // nobody else has the same one
     }
     if remaining < 1 {
         return Ok(Outcome::SoldOut);
     }
     // Under the lock: its last holder has committed.
-    if stand.has_bought(tx, buyer).await? {
+    if bench.has_bought(tx, buyer).await? {
         return Ok(Outcome::Duplicate);
     }
 
-    stand.pause().await;
-    stand.work().await;
+    bench.pause().await;
+    bench.work().await;
 
     const WRITE: &str = "UPDATE lab.stock SET remaining = $3 WHERE arena = $1 AND item = ANY($2)";
-    tx.run(WRITE, (stand.arena(), rows, remaining - 1)).await?;
-    stand.crash_point("the stock is written").await;
-    stand.write_order(tx, buyer).await
+    tx.run(WRITE, (bench.arena(), rows, remaining - 1)).await?;
+    bench.crash_point("the stock is written").await;
+    bench.write_order(tx, buyer).await
 }
 
 pub const STRATEGY: Strategy = Strategy {

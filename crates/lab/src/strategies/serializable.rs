@@ -4,24 +4,24 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW without retries buyers are turned away for nothing
-        stand.retrying(stand.whole("retries"), || attempt(stand, buyer)).await
+        bench.retrying(bench.whole("retries"), || attempt(bench, buyer)).await
     }
 }
 
-async fn attempt(stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
-    let naive = async |tx: &mut Sql| read_check_write(stand, tx, buyer).await;
+    let naive = async |tx: &mut Sql| read_check_write(bench, tx, buyer).await;
     //= CURE Postgres ends every transaction that could not have run alone, with 40001
-    match stand.in_transaction_with(BEGIN, naive).await {
-        Err(trouble) if trouble.is("40001") => {
-            stand.note(NOT_SERIALIZABLE);
+    match bench.in_transaction_with(BEGIN, naive).await {
+        Err(error) if error.is("40001") => {
+            bench.note(NOT_SERIALIZABLE);
             Ok(Outcome::Contended)
         }
         outcome => outcome,

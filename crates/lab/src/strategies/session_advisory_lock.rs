@@ -13,35 +13,35 @@ pub struct Node {
     warm: OnceCell<()>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { own: stand.shared.servers.own_pool(2)?, warm: OnceCell::new() })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { own: bench.shared.servers.own_pool(2)?, warm: OnceCell::new() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let borrowed = || stand.sql_of(&self.own.pool);
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let borrowed = || bench.sql_of(&self.own.pool);
         // Both connections are there, as in any server that has run for a while. By one buyer: two,
         // each with one in hand, would wait for each other.
         let both = async || tokio::try_join!(borrowed(), borrowed()).map(drop);
         self.warm.get_or_try_init(both).await?;
 
         const LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
-        let name = stand.key("stock");
+        let name = bench.key("stock");
         //= FLAW the session that has the lock goes back to the pool, for anybody to borrow
         let locked = || async { borrowed().await?.one::<bool>(LOCK, (&name,)).await };
-        if !stand.within(LOCK_TIMEOUT, locked).await? {
+        if !bench.within(LOCK_TIMEOUT, locked).await? {
             return Ok(Outcome::Contended);
         }
-        let outcome = naive_sale(stand, buyer).await;
+        let outcome = naive_sale(bench, buyer).await;
         const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
         //= FLAW another session of the pool, which never had the lock
         if !borrowed().await?.one::<bool>(UNLOCK, (&name,)).await? {
-            stand.note(LEAKED);
+            bench.note(LEAKED);
         }
         outcome
     }
 
-    async fn close(&self, _: &Stand) {
+    async fn close(&self, _: &Bench) {
         self.own.pool.close().await; // and with the sessions whatever they still hold
     }
 }

@@ -7,14 +7,14 @@ pub struct Node {
     lock: SetPxNoOwner,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: SetPxNoOwner::new(stand.line.clone(), stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: SetPxNoOwner::new(bench.line.clone(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW at its end this deletes the lock, even if it is the next holder's by then
-        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
+        bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }
 }
 

@@ -7,22 +7,22 @@ pub struct Node {
     lock: AnyRepair,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
     let crash = ("PEXPIRE", "between SETNX and EXPIRE");
-    let redis = stand.line_between(crash, ("PTTL", "the key has no expiry"));
-    let repair = match stand.choice("repair") {
+    let redis = bench.line_between(crash, ("PTTL", "the key has no expiry"));
+    let repair = match bench.choice("repair") {
         "delete-and-take" => None,
         "never" => Some(Repair::Never),
         "only-expire" => Some(Repair::OnlyExpire),
         _ => Some(Repair::TakeOver),
     };
-    Ok(Node { lock: AnyRepair::new(redis, stand.millis("lease_ms"), repair) })
+    Ok(Node { lock: AnyRepair::new(redis, bench.millis("lease_ms"), repair) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW two commands take the lock: a crash between them leaves it for ever
-        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
+        bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }
 }
 

@@ -7,16 +7,16 @@ pub struct Node {
     lock: SetnxGetset,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
     let clock = Clock::default();
-    clock.set_offset_ms(stand.whole("clock_skew_ms") * i64::from(stand.node));
-    Ok(Node { lock: SetnxGetset::new(stand.line.clone(), stand.millis("lease_ms"), clock) })
+    clock.set_offset_ms(bench.whole("clock_skew_ms") * i64::from(bench.node));
+    Ok(Node { lock: SetnxGetset::new(bench.line.clone(), bench.millis("lease_ms"), clock) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW each node judges by its own clock whether the lock has ended
-        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
+        bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }
 }
 

@@ -15,24 +15,24 @@ struct Memory {
     bought: HashMap<String, i32>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
     // The share leaves Postgres for good, so that nobody is dealt it again.
     const DEAL: &str = "WITH before AS (
             SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE)
         UPDATE lab.stock SET remaining = greatest(before.remaining - $2, 0) FROM before
         WHERE arena = $1 AND item = 'thing' RETURNING least(before.remaining, $2)";
     //= FLAW nobody else can sell this share, and a crash loses what is left of it
-    let units = stand.sql().await?.one(DEAL, (stand.arena(), share(stand))).await?;
+    let units = bench.sql().await?.one(DEAL, (bench.arena(), share(bench))).await?;
     Ok(Node { memory: Mutex::new(Memory { units, bought: HashMap::new() }) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let nth = {
             let mut memory = memory();
             let bought = memory.bought.get(&buyer.name).copied().unwrap_or(0);
-            if bought >= stand.per_user_limit() {
+            if bought >= bench.per_user_limit() {
                 return Ok(Outcome::Duplicate);
             }
             if memory.units < 1 {
@@ -42,15 +42,15 @@ impl Sell for Node {
             memory.bought.insert(buyer.name.clone(), bought + 1);
             bought + 1
         };
-        stand.crash_point("the unit is taken").await;
-        stand.interleave("the unit is taken").await;
+        bench.crash_point("the unit is taken").await;
+        bench.interleave("the unit is taken").await;
 
         const WRITE: &str = "INSERT INTO lab.unique_orders (id, arena, buyer, nth)
             VALUES ($1, $2, $3, $4) ON CONFLICT (arena, buyer, nth) DO NOTHING";
         let order_id = new_order_id();
-        let order = (&order_id, stand.arena(), &buyer.name, nth);
+        let order = (&order_id, bench.arena(), &buyer.name, nth);
         //= CURE the index knows orders from before a crash, and of other processes
-        if stand.sql().await?.run(WRITE, order).await? == 0 {
+        if bench.sql().await?.run(WRITE, order).await? == 0 {
             memory().units += 1;
             return Ok(Outcome::Duplicate);
         }
@@ -59,14 +59,14 @@ impl Sell for Node {
 }
 
 /// How many units this node is dealt.
-fn share(stand: &Stand) -> i32 {
-    let (node, nodes) = (stand.node as i32, stand.shared.definition.nodes as i32);
+fn share(bench: &Bench) -> i32 {
+    let (node, nodes) = (bench.node as i32, bench.shared.definition.nodes as i32);
     let even = |units: i32, node: i32, nodes: i32| units / nodes + i32::from(node < units % nodes);
-    let rest = stand.stock() / 5;
-    match stand.choice("shares") {
-        "uneven" if nodes > 1 && node == 0 => stand.stock() - rest,
+    let rest = bench.stock() / 5;
+    match bench.choice("shares") {
+        "uneven" if nodes > 1 && node == 0 => bench.stock() - rest,
         "uneven" if nodes > 1 => even(rest, node - 1, nodes - 1),
-        _ => even(stand.stock(), node, nodes),
+        _ => even(bench.stock(), node, nodes),
     }
 }
 

@@ -6,51 +6,51 @@ use tokio::time::sleep;
 
 pub struct Node;
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
     const FILL: &str = "INSERT INTO lab.units (arena, number)
                         SELECT $1, generate_series(1, $2) ON CONFLICT DO NOTHING";
-    stand.sql().await?.run(FILL, (stand.arena(), stand.stock())).await?;
+    bench.sql().await?.run(FILL, (bench.arena(), bench.stock())).await?;
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
-            let Outcome::Sold { order_id } = stand.write_unique_order(tx, buyer).await? else {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
+            let Outcome::Sold { order_id } = bench.write_unique_order(tx, buyer).await? else {
                 return Ok(Outcome::Duplicate);
             };
-            let Some(unit) = lock_a_unit(stand, tx).await? else {
+            let Some(unit) = lock_a_unit(bench, tx).await? else {
                 return Ok(Outcome::SoldOut); // rolled back, and the order with it
             };
-            stand.interleave("a unit is locked").await; // others lock other units
-            stand.crash_point("a unit is locked").await;
+            bench.interleave("a unit is locked").await; // others lock other units
+            bench.crash_point("a unit is locked").await;
 
             const SELL: &str =
                 "UPDATE lab.units SET order_id = $3 WHERE arena = $1 AND number = $2";
-            tx.run(SELL, (stand.arena(), unit, &order_id)).await?;
+            tx.run(SELL, (bench.arena(), unit, &order_id)).await?;
             Ok(Outcome::Sold { order_id })
         });
         sale.await
     }
 }
 
-async fn lock_a_unit(stand: &Stand, tx: &mut Sql) -> Result<Option<i32>, Trouble> {
+async fn lock_a_unit(bench: &Bench, tx: &mut Sql) -> Result<Option<i32>, PurchaseError> {
     loop {
         const LOCK: &str = "SELECT number FROM lab.units WHERE arena = $1 AND order_id IS NULL
                             ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED";
         //= CURE locks a free row of its own: nobody waits for another buyer, nobody gets it twice
-        if let Some(unit) = tx.maybe(LOCK, (stand.arena(),)).await? {
+        if let Some(unit) = tx.maybe(LOCK, (bench.arena(),)).await? {
             return Ok(Some(unit));
         }
-        if stand.choice("sold_out") == "none-unlocked" {
+        if bench.choice("sold_out") == "none-unlocked" {
             //= FLAW a locked unit is not sold yet: its buyer may still die or turn back
-            stand.note("told sold out, and nobody looked for locked units");
+            bench.note("told sold out, and nobody looked for locked units");
             return Ok(None);
         }
         const FREE: &str =
             "SELECT EXISTS (SELECT FROM lab.units WHERE arena = $1 AND order_id IS NULL)";
         //= CURE sold out is when no unit is free, locked or not
-        if !tx.one::<bool>(FREE, (stand.arena(),)).await? {
+        if !tx.one::<bool>(FREE, (bench.arena(),)).await? {
             return Ok(None);
         }
         sleep(Duration::from_millis(5)).await;

@@ -10,16 +10,16 @@ pub struct Node {
     queue: Arc<TaskQueue>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { queue: TaskQueue::open::<Till>(stand)? })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { queue: TaskQueue::open::<Till>(bench)? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, _: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, _: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         self.queue.ask(buyer).await
     }
 
-    async fn settle(&self, _: &Stand) {
+    async fn settle(&self, _: &Bench) {
         self.queue.settle().await;
     }
 }
@@ -28,30 +28,34 @@ impl Sell for Node {
 struct Till;
 
 impl Consumer for Till {
-    async fn serve(stand: &Stand, sql: &mut Sql, asked: &Request) -> Result<Outcome, Trouble> {
+    async fn serve(
+        bench: &Bench,
+        sql: &mut Sql,
+        asked: &Request,
+    ) -> Result<Outcome, PurchaseError> {
         let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
-        stand.crash_point("a request is in hand").await;
+        bench.crash_point("a request is in hand").await;
         const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";
         if sql.one(SERVED, (id,)).await? {
             return Ok(Outcome::Sold { order_id }); // by a consumer that died before it said so
         }
-        if stand.has_bought(sql, buyer).await? {
+        if bench.has_bought(sql, buyer).await? {
             return Ok(Outcome::Duplicate);
         }
         const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
         //= CURE there is one consumer: nobody else reads or writes before it has written
-        let remaining: i32 = sql.one(READ, (stand.arena(),)).await?;
+        let remaining: i32 = sql.one(READ, (bench.arena(),)).await?;
         if remaining < 1 {
             return Ok(Outcome::SoldOut);
         }
 
-        stand.interleave("the stock is read").await; // nobody else comes here
+        bench.interleave("the stock is read").await; // nobody else comes here
 
         const WRITE: &str =
             "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
-        sql.run(WRITE, (stand.arena(), remaining - 1)).await?;
+        sql.run(WRITE, (bench.arena(), remaining - 1)).await?;
         const ORDER: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)";
-        sql.run(ORDER, (id, stand.arena(), &buyer.name)).await?;
+        sql.run(ORDER, (id, bench.arena(), &buyer.name)).await?;
         Ok(Outcome::Sold { order_id })
     }
 }

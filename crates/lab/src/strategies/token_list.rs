@@ -9,40 +9,40 @@ pub struct Node {
     buyers: String,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (tokens, buyers) = (stand.key("tokens"), stand.key("buyers"));
-    let fill = FILL.on(&[&tokens, &stand.key("filled")]).arg(stand.stock());
-    let _: u32 = stand.line.send(&fill).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (tokens, buyers) = (bench.key("tokens"), bench.key("buyers"));
+    let fill = FILL.on(&[&tokens, &bench.key("filled")]).arg(bench.stock());
+    let _: u32 = bench.line.send(&fill).await?;
     Ok(Node { tokens, buyers })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let entry = (&self.buyers, &buyer.name);
-        if stand.choice("first") == "token" {
-            let token: Option<u32> = stand.redis("LPOP", &self.tokens).await?;
+        if bench.choice("first") == "token" {
+            let token: Option<u32> = bench.redis("LPOP", &self.tokens).await?;
             if token.is_none() {
                 return Ok(Outcome::SoldOut);
             }
             //= FLAW a second click has popped a token by now, and does not put it back
-            if !stand.redis("SADD", entry).await? {
+            if !bench.redis("SADD", entry).await? {
                 return Ok(Outcome::Duplicate);
             }
         } else {
             //= CURE the set decides first: only a buyer who is new to it takes a token
-            if !stand.redis("SADD", entry).await? {
+            if !bench.redis("SADD", entry).await? {
                 return Ok(Outcome::Duplicate);
             }
-            let token: Option<u32> = stand.redis("LPOP", &self.tokens).await?;
+            let token: Option<u32> = bench.redis("LPOP", &self.tokens).await?;
             if token.is_none() {
-                let _: bool = stand.redis("SREM", entry).await?;
+                let _: bool = bench.redis("SREM", entry).await?;
                 return Ok(Outcome::SoldOut);
             }
         }
-        stand.crash_point("the unit is taken").await;
-        stand.interleave("the unit is taken").await;
+        bench.crash_point("the unit is taken").await;
+        bench.interleave("the unit is taken").await;
 
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

@@ -7,14 +7,14 @@ pub struct Node {
     lock: TokenLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: TokenLock::new(stand.line.clone(), stand.millis("lease_ms")) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: TokenLock::new(bench.line.clone(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW nothing tells the holder when the lease is over: it writes beside the next one
-        stand.under_lock(&self.lock, async |_| naive_sale(stand, buyer).await).await
+        bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }
 }
 

@@ -7,59 +7,59 @@ pub struct Node {
     steps: Arc<Steps>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let steps = stand.keep_doing(|stand| async move {
-        Ok(relay(&stand).await? | consumer::consume(&stand).await?)
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let steps = bench.keep_doing(|bench| async move {
+        Ok(relay(&bench).await? | consumer::consume(&bench).await?)
     });
     Ok(Node { steps })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let sale = stand.in_transaction(async |tx| {
-            if !stand.take_one(tx).await? {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let sale = bench.in_transaction(async |tx| {
+            if !bench.take_one(tx).await? {
                 return Ok(Outcome::SoldOut);
             }
-            stand.pause().await;
-            stand.work().await;
+            bench.pause().await;
+            bench.work().await;
             //= CURE the unit and the message are committed together, or neither is
-            stand.write_message(tx, buyer).await
+            bench.write_message(tx, buyer).await
         });
         let outcome = sale.await?;
         self.steps.wakeup.notify_one();
-        consumer::see_it_off(stand).await;
+        consumer::see_it_off(bench).await;
         Ok(outcome)
     }
 
-    async fn settle(&self, stand: &Stand) {
-        stand.until(|| consumer::is_done(stand)).await;
+    async fn settle(&self, bench: &Bench) {
+        bench.until(|| consumer::is_done(bench)).await;
         self.steps.one_is_over().await; // it may have marked a message and not yet published it
-        stand.until(|| consumer::is_done(stand)).await;
+        bench.until(|| consumer::is_done(bench)).await;
     }
 }
 
 /// Takes a message from the table to the queue in Redis.
-async fn relay(stand: &Stand) -> Result<bool, Trouble> {
-    let mut tx = stand.begin().await?;
+async fn relay(bench: &Bench) -> Result<bool, PurchaseError> {
+    let mut tx = bench.begin().await?;
     const MARK_NEXT: &str = "
         UPDATE lab.messages SET published = true WHERE id = (
             SELECT id FROM lab.messages WHERE arena = $1 AND NOT published
              LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id || ' ' || buyer";
-    let Some(message) = tx.maybe::<String>(MARK_NEXT, (stand.arena(),)).await? else {
+    let Some(message) = tx.maybe::<String>(MARK_NEXT, (bench.arena(),)).await? else {
         return tx.rollback().await.map(|()| false);
     };
-    let publish = stand.redis::<i64>("RPUSH", (stand.key("queue"), message));
-    if stand.choice("relay") == "mark-first" {
+    let publish = bench.redis::<i64>("RPUSH", (bench.key("queue"), message));
+    if bench.choice("relay") == "mark-first" {
         //= FLAW marked, not published: a crash here, and nobody publishes it any more
         tx.commit().await?;
-        stand.meet("the message is on its way").await;
-        stand.crash_point("between publishing and marking").await;
+        bench.interleaving_point("the message is on its way").await;
+        bench.crash_point("between publishing and marking").await;
         publish.await?;
     } else {
         //= CURE published, then marked: after a crash it is published again, never lost
         publish.await?;
-        stand.come_by("the message is on its way");
-        stand.crash_point("between publishing and marking").await;
+        bench.resume_waiting("the message is on its way");
+        bench.crash_point("between publishing and marking").await;
         tx.commit().await?;
     }
     Ok(true)

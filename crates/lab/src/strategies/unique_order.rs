@@ -4,34 +4,34 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        let stock_first = stand.choice("order") == "stock-first";
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        let stock_first = bench.choice("order") == "stock-first";
         if stock_first {
             //= FLAW a transaction of its own: a duplicate does not give the unit back
-            if !stand.take_one(&mut stand.sql().await?).await? {
+            if !bench.take_one(&mut bench.sql().await?).await? {
                 return Ok(Outcome::SoldOut);
             }
         }
-        let sale = stand.in_transaction(async |tx| {
+        let sale = bench.in_transaction(async |tx| {
             //= CURE the unique index lets one order of a buyer in, before the stock moves
-            let outcome = stand.write_unique_order(tx, buyer).await?;
-            stand.crash_point("the order is written").await;
+            let outcome = bench.write_unique_order(tx, buyer).await?;
+            bench.crash_point("the order is written").await;
 
-            stand.interleave("the order is written").await; // a second click waits at the index
+            bench.interleave("the order is written").await; // a second click waits at the index
 
             let sold = matches!(outcome, Outcome::Sold { .. });
-            if sold && !stock_first && !stand.take_one(tx).await? {
+            if sold && !stock_first && !bench.take_one(tx).await? {
                 return Ok(Outcome::SoldOut); // rolled back, and the order with it
             }
             Ok(outcome)
         });
         let outcome = sale.await;
-        stand.crash_point("committed").await;
+        bench.crash_point("committed").await;
         outcome
     }
 }

@@ -4,42 +4,42 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Stand) -> Result<Node, Trouble> {
+pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW without retries a buyer who was overtaken is turned away, and the unit stays
-        stand.retrying(stand.whole("retries"), || attempt(stand, buyer)).await
+        bench.retrying(bench.whole("retries"), || attempt(bench, buyer)).await
     }
 }
 
-async fn attempt(stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-    let mut sql = stand.sql().await?;
+async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    let mut sql = bench.sql().await?;
     const READ: &str =
         "SELECT remaining, version FROM lab.stock WHERE arena = $1 AND item = 'thing'";
-    let (remaining, version): (i32, i64) = sql.row(READ, (stand.arena(),)).await?;
+    let (remaining, version): (i32, i64) = sql.row(READ, (bench.arena(),)).await?;
     if remaining < 1 {
         return Ok(Outcome::SoldOut);
     }
     // After the version: an order that is written from here on changes it.
-    if stand.has_bought(&mut sql, buyer).await? {
+    if bench.has_bought(&mut sql, buyer).await? {
         return Ok(Outcome::Duplicate);
     }
     drop(sql);
 
-    stand.interleave("the stock is read").await; // somebody else reads the same version
+    bench.interleave("the stock is read").await; // somebody else reads the same version
 
-    let sale = stand.in_transaction(async |tx| {
+    let sale = bench.in_transaction(async |tx| {
         const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1, version = version + 1
                              WHERE arena = $1 AND item = 'thing' AND version = $2";
         //= CURE no row has this version any more if somebody has written since
-        if tx.run(TAKE, (stand.arena(), version)).await? == 0 {
+        if tx.run(TAKE, (bench.arena(), version)).await? == 0 {
             return Ok(Outcome::Contended);
         }
-        stand.crash_point("the stock is written").await;
-        stand.write_order(tx, buyer).await
+        bench.crash_point("the stock is written").await;
+        bench.write_order(tx, buyer).await
     });
     sale.await
 }

@@ -12,23 +12,23 @@ pub struct Node {
     idle: Mutex<Vec<Line>>,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    let (stock, buyers) = (stand.key("stock"), stand.key("buyers"));
-    let _: bool = stand.redis("SETNX", (&stock, stand.stock())).await?;
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
+    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     Ok(Node { stock, buyers, idle: Mutex::default() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
-        stand.retrying(stand.whole("retries"), || self.attempt(stand, buyer)).await
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+        bench.retrying(bench.whole("retries"), || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // An error drops the connection, and its WATCH with it.
-        let redis = idle().pop().unwrap_or_else(|| stand.line.another_connection());
+        let redis = idle().pop().unwrap_or_else(|| bench.line.another_connection());
         let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
         let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
         let known: bool = redis.send(cmd("SISMEMBER").arg(&self.buyers).arg(&buyer.name)).await?;
@@ -37,7 +37,7 @@ impl Node {
             idle().push(redis);
             return Ok(if known { Outcome::Duplicate } else { Outcome::SoldOut });
         }
-        stand.interleave("the stock is read").await; // somebody else reads the same
+        bench.interleave("the stock is read").await; // somebody else reads the same
 
         let _: () = redis.send(&cmd("MULTI")).await?;
         let _: () = redis.send(cmd("DECR").arg(&self.stock)).await?;
@@ -47,11 +47,11 @@ impl Node {
         idle().push(redis);
         if written.is_none() {
             //= FLAW this attempt was for nothing, and without retries the buyer leaves
-            stand.note("somebody else was faster");
+            bench.note("somebody else was faster");
             return Ok(Outcome::Contended);
         }
-        stand.crash_point("the unit is taken").await;
-        stand.write_order(&mut stand.sql().await?, buyer).await
+        bench.crash_point("the unit is taken").await;
+        bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
 

@@ -7,16 +7,16 @@ pub struct Node {
     lock: ZooKeeperLock,
 }
 
-pub async fn open(stand: &Stand) -> Result<Node, Trouble> {
-    Ok(Node { lock: ZooKeeperLock::new(stand.zoo().await?) })
+pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+    Ok(Node { lock: ZooKeeperLock::new(bench.zoo().await?) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, stand: &Stand, buyer: &Buyer) -> Result<Outcome, Trouble> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
         //= FLAW a session is a lease, too: it ends while its holder stands still
-        let sale = stand.under_lock(&self.lock, async |guard| {
-            stand.lose_session(guard.path()).await?;
-            naive_sale(stand, buyer).await
+        let sale = bench.under_lock(&self.lock, async |guard| {
+            bench.lose_session(guard.path()).await?;
+            naive_sale(bench, buyer).await
         });
         sale.await
     }

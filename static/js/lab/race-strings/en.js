@@ -151,7 +151,7 @@ export default {
   'lab.say.oversold': '{title} has sold {sold}, but there are only {stock}.',
   'lab.say.over': '{title}: {sold} sold. {outcome}.',
   'lab.results': 'Results',
-  'lab.results_note': 'Counted from the database’s rows. Speeds are shown only where a strategy ran alone and no meeting was forced.',
+  'lab.results_note': 'Counted from the database’s rows. Speeds are shown only where a strategy ran alone and no interleaving was forced.',
   'lab.link': 'Copy link',
   'lab.link_copied': 'The link is copied. It carries these results.',
   'lab.link_here': 'The link stands in the address bar. It carries these results.',

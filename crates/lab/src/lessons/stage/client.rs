@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        error::Trouble,
+        error::LessonError,
         lesson::REDIS_NODE as REDIS,
         waiting::{STEP_TIMEOUT, in_time},
     },
@@ -44,7 +44,7 @@ impl Stage {
         &self,
         id: &str,
         clients: [&'static str; N],
-    ) -> Result<[Client; N], Trouble> {
+    ) -> Result<[Client; N], LessonError> {
         self.opens(id).await?;
         Ok(clients.map(|id| self.client(id)))
     }
@@ -56,16 +56,16 @@ impl Stage {
 }
 
 impl Client {
-    pub fn line(&self) -> Result<Line, Trouble> {
+    pub fn line(&self) -> Result<Line, LessonError> {
         self.line_to(REDIS)
     }
 
-    pub fn line_to(&self, node: &str) -> Result<Line, Trouble> {
+    pub fn line_to(&self, node: &str) -> Result<Line, LessonError> {
         let line = self.stage.connect(node)?;
         Ok(line.of(self.id).watched_by(self.gate.clone()))
     }
 
-    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>, Trouble> {
+    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>, LessonError> {
         nodes.iter().map(|node| self.line_to(node)).collect()
     }
 
@@ -120,7 +120,7 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<L::Guard, Trouble> {
+    ) -> Result<L::Guard, LessonError> {
         let tried = self.acquires(lock, Duration::ZERO).last(step).await?;
         self.must_hold(tried)
     }
@@ -130,7 +130,7 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<Option<L::Guard>, Trouble> {
+    ) -> Result<Option<L::Guard>, LessonError> {
         Ok(self.acquires(lock, Duration::ZERO).last(step).await??.held())
     }
 
@@ -139,7 +139,7 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<Tried<L::Guard>, Trouble> {
+    ) -> Result<Tried<L::Guard>, LessonError> {
         self.acquires(lock, Duration::ZERO).rest_or_gives_back(step).await
     }
 
@@ -148,13 +148,13 @@ impl Client {
         &self,
         guard: G,
         step: &'static str,
-    ) -> Result<Released, Trouble> {
+    ) -> Result<Released, LessonError> {
         Ok(self.releases(guard).rest(step).await??)
     }
 
     /// The lock has to be ours here.
-    pub fn must_hold<G>(&self, tried: Tried<G>) -> Result<G, Trouble> {
-        tried?.held().ok_or(Trouble::TooSlow("somebody should have the lock and has not"))
+    pub fn must_hold<G>(&self, tried: Tried<G>) -> Result<G, LessonError> {
+        tried?.held().ok_or(LessonError::TooSlow("somebody should have the lock and has not"))
     }
 
     pub fn believes(&self, holds: bool) {
@@ -186,14 +186,15 @@ impl Client {
         waiting: Waiting,
         decision: Decision,
         step: &'static str,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<Reply, LessonError> {
         let Waiting { sent, decide } = waiting;
         let (answer, answered) = oneshot::channel();
         lock(&self.gate.replies).insert(sent.id, answer);
         if decide.send(decision).is_err() {
-            return Err(Trouble::TooSlow("a client gave up while it was waited for"));
+            return Err(LessonError::TooSlow("a client gave up while it was waited for"));
         }
-        let reply = in_time(answered, NO_REPLY).await?.map_err(|_| Trouble::TooSlow(NO_REPLY))?;
+        let reply =
+            in_time(answered, NO_REPLY).await?.map_err(|_| LessonError::TooSlow(NO_REPLY))?;
         let step = self.stage.step(self.id, step).at(sent.file, sent.line);
         let to = self.stage.0.lesson.actor(&sent.node);
         step.to(to).with(&*sent.text, reply.to_string()).await?;
@@ -201,7 +202,7 @@ impl Client {
     }
 
     /// Waits until the client stands before its next request, without letting it pass.
-    pub async fn stands(&self) -> Result<(), Trouble> {
+    pub async fn stands(&self) -> Result<(), LessonError> {
         let waits = || {
             let waiting = lock(&self.gate.waiting);
             let mut waiting = waiting.iter();
@@ -211,7 +212,7 @@ impl Client {
     }
 
     /// A message of a subscription arrives.
-    pub async fn hears(&self, step: &'static str) -> Result<(), Trouble> {
+    pub async fn hears(&self, step: &'static str) -> Result<(), LessonError> {
         let heard = self.gate.wait(|| lock(&self.gate.heard).pop_front());
         let heard = in_time(heard, "a message that should come did not").await?;
         self.stage.step(self.id, step).with("MESSAGE", heard).await
@@ -223,9 +224,9 @@ impl Client {
     }
 
     /// Waits until its lock tells it that the lease is over, and stops working.
-    pub async fn loses(&self, guard: &impl Guard) -> Result<(), Trouble> {
+    pub async fn loses(&self, guard: &impl Guard) -> Result<(), LessonError> {
         let lost = timeout(self.stage.lease() * 3, guard.lost()).await;
-        lost.map_err(|_| Trouble::TooSlow("a lease does not end"))?;
+        lost.map_err(|_| LessonError::TooSlow("a lease does not end"))?;
         self.stops_believing();
         Ok(())
     }
@@ -237,7 +238,7 @@ impl Client {
         &'a self,
         node: &'a str,
         step: &'static str,
-    ) -> impl Future<Output = Result<(), Trouble>> + Send + 'a {
+    ) -> impl Future<Output = Result<(), LessonError>> + Send + 'a {
         let happens = self.stage.happens(self.id, step);
         async move {
             happens.await?;
@@ -283,21 +284,21 @@ pub struct Next<'a> {
 }
 
 impl Next<'_> {
-    pub async fn goes(self, step: &'static str) -> Result<Reply, Trouble> {
+    pub async fn goes(self, step: &'static str) -> Result<Reply, LessonError> {
         self.pass(Decision::Go, step).await
     }
 
     /// It is never sent: the connection breaks before.
-    pub async fn fails(self, step: &'static str) -> Result<Reply, Trouble> {
+    pub async fn fails(self, step: &'static str) -> Result<Reply, LessonError> {
         self.pass(Decision::Fail, step).await
     }
 
     /// It is sent and done, and the client never hears of it.
-    pub async fn loses_reply(self, step: &'static str) -> Result<Reply, Trouble> {
+    pub async fn loses_reply(self, step: &'static str) -> Result<Reply, LessonError> {
         self.pass(Decision::LoseReply, step).await
     }
 
-    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply, Trouble> {
+    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply, LessonError> {
         let gate = &self.client.gate;
         let waiting = in_time(gate.wait(|| gate.first(self.of)), NO_REQUEST).await?;
         self.client.let_pass(waiting, decision, step).await
@@ -332,17 +333,17 @@ impl<T> Doing<T> {
     }
 
     /// One request.
-    pub async fn next(&mut self, step: &'static str) -> Result<Reply, Trouble> {
+    pub async fn next(&mut self, step: &'static str) -> Result<Reply, LessonError> {
         Next { client: &self.client, of: self.of }.goes(step).await
     }
 
     /// Lets requests pass until it has ended.
-    pub async fn rest(self, step: &'static str) -> Result<T, Trouble> {
+    pub async fn rest(self, step: &'static str) -> Result<T, LessonError> {
         self.rest_by(Decision::Go, |_| step).await
     }
 
     /// The same, and none of them is sent.
-    pub async fn rest_fails(self, step: &'static str) -> Result<T, Trouble> {
+    pub async fn rest_fails(self, step: &'static str) -> Result<T, LessonError> {
         self.rest_by(Decision::Fail, |_| step).await
     }
 
@@ -350,12 +351,12 @@ impl<T> Doing<T> {
     pub async fn rest_named(
         self,
         step: impl Fn(&str) -> &'static str + Send,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, LessonError> {
         self.rest_by(Decision::Go, step).await
     }
 
     /// Attempts on several nodes; what follows them is called `give-back`.
-    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T, Trouble> {
+    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T, LessonError> {
         self.rest_named(|sent| if sent.starts_with("SET") { step } else { "give-back" }).await
     }
 
@@ -363,13 +364,13 @@ impl<T> Doing<T> {
         mut self,
         decision: Decision,
         step: impl Fn(&str) -> &'static str + Send,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, LessonError> {
         let (gate, of) = (self.client.gate.clone(), self.of);
         loop {
             let waiting = tokio::select! {
                 ended = &mut self.task => return self.ended(ended),
                 waiting = gate.wait(|| gate.first(of)) => waiting,
-                () = sleep(STEP_TIMEOUT) => return Err(Trouble::TooSlow(NO_END)),
+                () = sleep(STEP_TIMEOUT) => return Err(LessonError::TooSlow(NO_END)),
             };
             let name = step(&waiting.sent.text);
             self.client.let_pass(waiting, decision, name).await?;
@@ -377,19 +378,19 @@ impl<T> Doing<T> {
     }
 
     /// One request, and its end.
-    pub async fn last(mut self, step: &'static str) -> Result<T, Trouble> {
+    pub async fn last(mut self, step: &'static str) -> Result<T, LessonError> {
         self.next(step).await?;
         self.end().await
     }
 
     /// Its end, without a further request.
-    pub async fn end(mut self) -> Result<T, Trouble> {
+    pub async fn end(mut self) -> Result<T, LessonError> {
         let ended = in_time(&mut self.task, NO_END).await?;
         self.ended(ended)
     }
 
-    fn ended(&self, ended: Result<T, JoinError>) -> Result<T, Trouble> {
-        let result = ended.map_err(|error| Trouble::NotAsWritten(error.to_string()))?;
+    fn ended(&self, ended: Result<T, JoinError>) -> Result<T, LessonError> {
+        let result = ended.map_err(|error| LessonError::NotAsWritten(error.to_string()))?;
         if let Some(outcome) = (self.outcome)(&result) {
             self.client.stage.came_of_it(self.client.id, outcome);
             if outcome == IN {

@@ -3,7 +3,7 @@
 
 use super::{
     super::{
-        error::Trouble,
+        error::LessonError,
         shop::Seen,
         waiting::{STEP_TIMEOUT, until},
     },
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 static LOOK: LuaScript = LuaScript::new("look.lua", include_str!("look.lua"));
 
 impl Stage {
-    pub(super) async fn hand(&self, node: &str) -> Result<Line, Trouble> {
+    pub(super) async fn hand(&self, node: &str) -> Result<Line, LessonError> {
         let mut hands = self.0.hands.lock().await;
         if let Some(line) = hands.get(node) {
             return Ok(line.clone());
@@ -32,7 +32,7 @@ impl Stage {
     }
 
     /// What every key on stage holds now.
-    pub(super) async fn look(&self) -> Result<Vec<Seen>, Trouble> {
+    pub(super) async fn look(&self) -> Result<Vec<Seen>, LessonError> {
         let (shown, shop, zoo) = {
             let scene = &self.record().scene;
             (scene.shown.clone(), scene.shows_shop, scene.shows_zoo)
@@ -59,26 +59,26 @@ impl Stage {
     }
 
     /// ZooKeeper, and the stage hand's own session with it.
-    async fn zoo(&self) -> Result<&(Arc<ZooKeeperServer>, ZooSession), Trouble> {
+    async fn zoo(&self) -> Result<&(Arc<ZooKeeperServer>, ZooSession), LessonError> {
         let opening = || async {
-            let server = self.0.servers.zookeeper().await.map_err(Trouble::no_server)?;
+            let server = self.0.servers.zookeeper().await.map_err(LessonError::no_server)?;
             let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);
             let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
-            Ok::<_, Trouble>((server, session))
+            Ok::<_, LessonError>((server, session))
         };
         self.0.zoo.get_or_try_init(opening).await
     }
 
     /// Where ZooKeeper is, `host:port`; started when it is first needed.
-    pub async fn zookeeper(&self) -> Result<String, Trouble> {
+    pub async fn zookeeper(&self) -> Result<String, LessonError> {
         Ok(self.zoo().await?.0.cluster())
     }
 
-    pub async fn zoo_session(&self) -> Result<&ZooSession, Trouble> {
+    pub async fn zoo_session(&self) -> Result<&ZooSession, LessonError> {
         Ok(&self.zoo().await?.1)
     }
 
-    async fn look_at_zoo(&self) -> Result<Vec<Seen>, Trouble> {
+    async fn look_at_zoo(&self) -> Result<Vec<Seen>, LessonError> {
         let session = self.zoo_session().await?;
         let path = self.queue();
         let mut children = match session.children(&path).await {
@@ -104,23 +104,23 @@ impl Stage {
     }
 
     /// Waits until so many stand there.
-    pub async fn until_queue_has(&self, nodes: usize) -> Result<(), Trouble> {
+    pub async fn until_queue_has(&self, nodes: usize) -> Result<(), LessonError> {
         let is_so = || async move { Ok(self.look_at_zoo().await?.len() == nodes) };
         until("ZooKeeper's queue stays as it is", is_so).await
     }
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.
-    pub async fn pttl(&self, node: &str, key: &str) -> Result<i64, Trouble> {
+    pub async fn pttl(&self, node: &str, key: &str) -> Result<i64, LessonError> {
         let line = self.hand(node).await?;
         let ttl = line.send(redis::cmd("PTTL").arg(self.key(key))).await;
         ttl.map_err(|error| line.lock_error(error).into())
     }
 
     /// Waits until a key is really gone.
-    pub async fn until_gone(&self, node: &str, key: &str) -> Result<(), Trouble> {
+    pub async fn until_gone(&self, node: &str, key: &str) -> Result<(), LessonError> {
         let is_gone = || async move {
             match self.pttl(node, key).await? {
-                -1 => Err(Trouble::NotAsWritten(format!("{key} never expires"))),
+                -1 => Err(LessonError::NotAsWritten(format!("{key} never expires"))),
                 left => Ok(left == -2),
             }
         };
@@ -128,13 +128,13 @@ impl Stage {
     }
 
     /// Waits until a key is there.
-    pub async fn until_there(&self, node: &str, key: &str) -> Result<(), Trouble> {
+    pub async fn until_there(&self, node: &str, key: &str) -> Result<(), LessonError> {
         let is_there = || async move { Ok(self.pttl(node, key).await? != -2) };
         until("a key does not come", is_there).await
     }
 
     /// Whether the lock is there for ever: no expiry, and nobody who would give it back.
-    pub async fn is_stuck(&self, node: &str) -> Result<bool, Trouble> {
+    pub async fn is_stuck(&self, node: &str) -> Result<bool, LessonError> {
         Ok(self.pttl(node, LOCK).await? == -1 && !self.is_believed())
     }
 }

@@ -33,7 +33,7 @@ mod recording;
 mod shopping;
 
 use super::{
-    error::Trouble,
+    error::LessonError,
     lesson::{Kind, Lesson, NODES, REDIS_NODE as REDIS},
     nodes::Node,
     pauses::PauseDetector,
@@ -141,11 +141,11 @@ impl Stage {
     // --- the acts
 
     /// Clears the stage for an act: no key, nobody who believes anything, a full shop.
-    async fn opens(&self, id: &str) -> Result<(), Trouble> {
+    async fn opens(&self, id: &str) -> Result<(), LessonError> {
         let acts = self.0.lesson.acts;
         let number = acts.iter().position(|act| act.id == id);
         let number =
-            number.ok_or_else(|| Trouble::NotAsWritten(format!("there is no act {id}")))?;
+            number.ok_or_else(|| LessonError::NotAsWritten(format!("there is no act {id}")))?;
         self.sweep().await?;
         self.shop().open().await?;
         let rows = self.shop().look().await?;
@@ -171,21 +171,21 @@ impl Stage {
 
     /// The act is over. `broken` has to come from what happened: [`Stage::overlap`], the shop's
     /// rows, a key.
-    pub fn ends(&self, broken: bool) -> Result<(), Trouble> {
+    pub fn ends(&self, broken: bool) -> Result<(), LessonError> {
         self.ends_as(broken, if broken { "broken" } else { "held" })
     }
 
     /// The same, with other words than those under `broken` or `held`.
-    pub fn ends_as(&self, broken: bool, key: &str) -> Result<(), Trouble> {
+    pub fn ends_as(&self, broken: bool, key: &str) -> Result<(), LessonError> {
         let mut record = self.record();
         let act = &self.0.lesson.acts[record.scene.act];
         if record.events.len() == record.scene.first_event {
-            return Err(Trouble::NotAsWritten("an act without a step".to_owned()));
+            return Err(LessonError::NotAsWritten("an act without a step".to_owned()));
         }
         let is_surprising = broken == (act.kind == Kind::Cure);
         let may_begin_again = self.0.may_begin_again;
         if is_surprising && may_begin_again && self.stood_still_since(record.scene.began) {
-            return Err(Trouble::StoodStill);
+            return Err(LessonError::StoodStill);
         }
         let keys = [format!("{}.{key}", act.id), key.to_owned()];
         record.endings.push(Ending { broken, why: self.says("Endings", &keys, [""; 2]) });
@@ -196,7 +196,7 @@ impl Stage {
 
     /// Ends an act in which Alice, who stood still, wrote last; whether anybody came in between
     /// decides how it can have held.
-    pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result<(), Trouble> {
+    pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result<(), LessonError> {
         // The fenced row keeps the last buyer: had she got past, it would be her.
         let overwritten = was_passed && self.shop().was_sold_last_to("alice").await?;
         match self.shop().oversold().await? > 0 || overwritten {
@@ -239,7 +239,7 @@ impl Stage {
     }
 
     /// Servers of this play alone, which kills them; the first with more flags of `redis-server`.
-    pub async fn three_nodes(&self, flags: &[String]) -> Result<[Arc<Node>; 3], Trouble> {
+    pub async fn three_nodes(&self, flags: &[String]) -> Result<[Arc<Node>; 3], LessonError> {
         let start = |at: usize, flags| Node::start(&self.0.servers, NODES[at], flags);
         let (first, second, third) =
             tokio::try_join!(start(0, flags), start(1, &[]), start(2, &[]))?;
@@ -252,14 +252,14 @@ impl Stage {
         self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connect(&self, node: &str) -> Result<Line, Trouble> {
+    fn connect(&self, node: &str) -> Result<Line, LessonError> {
         let private = self.nodes().iter().find(|one| one.id == node).cloned();
         let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
         Ok(Line::with_timeouts(&url, STEP_TIMEOUT, STEP_TIMEOUT)?.to(node))
     }
 
     /// Removes the keys of this play.
-    async fn sweep(&self) -> Result<(), Trouble> {
+    async fn sweep(&self) -> Result<(), LessonError> {
         let mut nodes = vec![REDIS.to_owned()];
         nodes.extend(self.nodes().iter().map(|node| node.id.to_owned()));
         for node in nodes {

@@ -3,7 +3,7 @@
 
 use super::{
     super::{
-        error::Trouble,
+        error::LessonError,
         timeline::{Event, KeyState, Moment, Said},
     },
     Stage,
@@ -46,7 +46,7 @@ impl<'a> Step<'a> {
 }
 
 impl<'a> IntoFuture for Step<'a> {
-    type Output = Result<(), Trouble>;
+    type Output = Result<(), LessonError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -73,7 +73,7 @@ impl Stage {
         Step { is_staged: true, ..self.happens(actor, id) }
     }
 
-    async fn write(&self, step: Step<'_>) -> Result<(), Trouble> {
+    async fn write(&self, step: Step<'_>) -> Result<(), LessonError> {
         let t_ms = (self.0.started.elapsed().as_secs_f64() * 10_000.0).round() / 10.0;
         let asked = Instant::now();
         let seen = self.look().await?;

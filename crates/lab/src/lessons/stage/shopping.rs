@@ -12,7 +12,7 @@ const NUMBER: &str = "
     ON CONFLICT (name) DO UPDATE SET newest = resource.newest + 1 RETURNING newest";
 impl Shop {
     /// How many are left.
-    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32, Trouble> {
+    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32, LessonError> {
         let (sql, play) = (client.sql(), self.play.clone());
         let reading = client.does(async move {
             let row: Option<(i32,)> = sql.optional(READ, |query| query.bind(&play)).await?;
@@ -32,7 +32,7 @@ impl Shop {
         client: &Client,
         seen: i32,
         step: &'static str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LessonError> {
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
         let selling = client.does(async move {
             //= FLAW Nothing here asks whether the lock is still the writer's.
@@ -43,7 +43,7 @@ impl Shop {
     }
 
     /// A number from the row itself: one more than anybody before, whatever became of the lock.
-    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64, Trouble> {
+    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64, LessonError> {
         let (sql, phone) = (client.sql(), self.phone());
         let taking = client.does(async move {
             //= CURE The row counts its holders itself: no failover of Redis can make it forget.
@@ -60,7 +60,7 @@ impl Shop {
         client: &Client,
         number: u64,
         step: &'static str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LessonError> {
         let resource = PostgresResource::new(client.sql());
         let (phone, value) = (self.phone(), format!("sold to {}", client.id));
         let selling = client.does(async move { resource.write(&phone, number, &value).await });
@@ -76,7 +76,7 @@ impl Shop {
         seen: i32,
         number: Option<u64>,
         step: &'static str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LessonError> {
         match number {
             Some(number) => self.sell_fenced(client, number, step).await,
             None => self.sell(client, seen, step).await,

@@ -2,18 +2,18 @@
 //! takes a hand in what happens.
 //!
 //! A strategy reads like the code that it warns of or teaches. What makes it fail whenever it is
-//! forced, instead of once a month, is here: [`Stand::meet`] brings two buyers to the dangerous
-//! point at once, [`Stand::crash_point`] ends a node between two lines, [`Stand::pause`] is a long
-//! garbage collection.
+//! forced, instead of once a month, is here: [`Bench::interleaving_point`] brings two buyers to the
+//! dangerous point at once, [`Bench::crash_point`] ends a node between two lines, [`Bench::pause`]
+//! is a long garbage collection.
 //!
 //! Statements, transactions and locks in one line each stand in `shorthand`.
 
 use crate::{
     definition::Definition,
+    interleaving::InterleavingPoints,
     losses::Losses,
-    meeting::Meetings,
     options::Options,
-    selling::{Trouble, Trying},
+    selling::{PurchaseError, Trying},
     servers::Servers,
 };
 use dashmap::DashMap;
@@ -52,7 +52,7 @@ pub struct Shared {
     pub prefix: String,
     pub servers: Arc<Servers>,
     pub meter: Meter,
-    pub meetings: Meetings,
+    pub points: InterleavingPoints,
     paused: AtomicBool,
     losses: Losses,
     /// How often the crash point has been passed on the node that is to crash.
@@ -67,7 +67,7 @@ impl Shared {
         Self {
             postgres: servers.postgres.clone(),
             prefix: servers.prefix_of(&definition.id),
-            meetings: Meetings::new(
+            points: InterleavingPoints::new(
                 definition.options.choice("interleave") == "on",
                 servers.first_wait,
             ),
@@ -93,7 +93,7 @@ impl Shared {
 
 /// One node's view of its arena.
 #[derive(Clone)]
-pub struct Stand {
+pub struct Bench {
     pub shared: Arc<Shared>,
     /// Which node this is, counted from 0. Another process on the same stores has nodes of its own,
     /// with the same numbers.
@@ -105,7 +105,7 @@ pub struct Stand {
     pub gone: CancellationToken,
 }
 
-impl Stand {
+impl Bench {
     pub fn new(
         shared: Arc<Shared>,
         node: u32,
@@ -155,7 +155,7 @@ impl Stand {
 
     // ---- Redis and locks ----------------------------------------------------------------------
 
-    /// Sends one command: `stand.redis("HINCRBY", (&sale, "stock", -1))`.
+    /// Sends one command: `bench.redis("HINCRBY", (&sale, "stock", -1))`.
     #[track_caller]
     pub fn redis<T: FromRedisValue + Send>(
         &self,
@@ -170,7 +170,7 @@ impl Stand {
 
     /// This node's connections to so many more, independent Redis servers. The last ones are down
     /// if `redis_nodes_down` says so.
-    pub async fn lines(&self, count: usize) -> Result<Vec<Line>, Trouble> {
+    pub async fn lines(&self, count: usize) -> Result<Vec<Line>, PurchaseError> {
         let down = usize::try_from(self.whole("redis_nodes_down")).unwrap_or(0);
         let mut lines = Vec::with_capacity(count);
         for number in 0..count {
@@ -198,16 +198,16 @@ impl Stand {
     }
 
     /// The Redis of a lock: the shop's, or one of the arena's own if it is to lose its data.
-    pub async fn lock_line(&self) -> Result<Line, Trouble> {
+    pub async fn lock_line(&self) -> Result<Line, PurchaseError> {
         if !self.loses_redis() {
             return Ok(self.line.clone());
         }
         let own = self.lines(1).await?.pop();
-        own.ok_or_else(|| Trouble::from("no Redis for the lock"))
+        own.ok_or_else(|| PurchaseError::from("no Redis for the lock"))
     }
 
     /// This node's session with ZooKeeper.
-    pub async fn zoo(&self) -> Result<Zoo, Trouble> {
+    pub async fn zoo(&self) -> Result<Zoo, PurchaseError> {
         let server = self.shared.servers.zookeeper().await?;
         let mut cluster = server.cluster();
         self.shared.keep(server);
@@ -231,24 +231,24 @@ impl Stand {
     /// The place where another buyer may come in: waits a moment for one to stand here too, on any
     /// node of this process; then both go on. If something keeps the others out, nobody comes.
     #[track_caller]
-    pub fn meet(&self, place: &'static str) -> impl Future<Output = ()> + Send {
+    pub fn interleaving_point(&self, place: &'static str) -> impl Future<Output = ()> + Send {
         self.passed(Location::caller());
-        self.shared.meetings.meet(place)
+        self.shared.points.meet(place)
     }
 
     /// Releases the client that waits at this place, and waits for nobody. For those who can stand
     /// at the place only one after the other.
     #[track_caller]
-    pub fn come_by(&self, place: &'static str) {
+    pub fn resume_waiting(&self, place: &'static str) {
         self.passed(Location::caller());
-        self.shared.meetings.come_by(place);
+        self.shared.points.resume_waiting(place);
     }
 
     /// The moment between looking and writing: another buyer may come in, this one may stop, and
     /// the work takes its time.
     #[track_caller]
     pub fn interleave(&self, place: &'static str) -> impl Future<Output = ()> + Send {
-        let met = self.meet(place);
+        let met = self.interleaving_point(place);
         async move {
             met.await;
             self.pause().await;
@@ -290,7 +290,7 @@ impl Stand {
 
     /// While the first holder stands here, `redis_node_loss` of the lock's Redis servers are killed
     /// and come back empty.
-    pub async fn lose_redis(&self) -> Result<(), Trouble> {
+    pub async fn lose_redis(&self) -> Result<(), PurchaseError> {
         if self.loses_redis() && self.shared.losses.begin() {
             let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
             self.shared.losses.restart_redis(lost).await?;
@@ -300,7 +300,7 @@ impl Stand {
     }
 
     /// While the first holder stands here, the session that made its znode lapses.
-    pub async fn lose_session(&self, znode: &str) -> Result<(), Trouble> {
+    pub async fn lose_session(&self, znode: &str) -> Result<(), PurchaseError> {
         if self.choice("session_loss") == "on" && self.shared.losses.begin() {
             let zookeeper = self.shared.servers.zookeeper().await?;
             self.shared.losses.end_session(self.node, &zookeeper.cluster(), znode).await?;

@@ -1,4 +1,4 @@
-//! Meetings: how an interleaving is forced without a hook in what is interleaved.
+//! Interleaving points: how an interleaving is forced without a hook in the code around them.
 //!
 //! A client at a place waits until another one is there too; then both go on, having
 //! seen the same thing. A lock keeps the second one out, so the first waits in vain and goes on
@@ -25,41 +25,41 @@ pub const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The same for the next few; then nobody waits any more.
 const NEXT_WAITS_MS: [u64; 4] = [50, 20, 20, 20];
 
-/// After so many meetings at a place the point is made.
-const MOST_MEETINGS: usize = 200;
+/// After so many pairs at a point nobody waits there any more.
+const MOST_PAIRS: usize = 200;
 
-pub struct Meetings {
+pub struct InterleavingPoints {
     forced: bool,
     first_wait: Duration,
     pub collisions: Collisions,
-    places: Mutex<HashMap<&'static str, Place>>,
+    points: Mutex<HashMap<&'static str, Point>>,
 }
 
 #[derive(Default)]
-struct Place {
+struct Point {
     waiting: Option<(oneshot::Sender<()>, Option<Purchase>)>,
     met: usize,
     in_vain: usize,
 }
 
-impl Meetings {
+impl InterleavingPoints {
     pub fn new(forced: bool, first_wait: Duration) -> Self {
-        let (collisions, places) = (Collisions::default(), Mutex::default());
-        Self { forced, first_wait, collisions, places }
+        let (collisions, points) = (Collisions::default(), Mutex::default());
+        Self { forced, first_wait, collisions, points }
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<&'static str, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn points(&self) -> MutexGuard<'_, HashMap<&'static str, Point>> {
+        self.points.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether anybody came to a place, and was made to wait for another one.
     pub fn were_tried(&self) -> bool {
-        !self.places().is_empty()
+        !self.points().is_empty()
     }
 
     /// Releases the client that waits at `place`, and waits for nobody.
-    pub fn come_by(&self, place: &'static str) {
-        let waiting = self.places().get_mut(place).and_then(|here| here.waiting.take());
+    pub fn resume_waiting(&self, place: &'static str) {
+        let waiting = self.points().get_mut(place).and_then(|here| here.waiting.take());
         if let Some((other, _)) = waiting {
             let _ = other.send(());
         }
@@ -72,8 +72,8 @@ impl Meetings {
         }
         let purchase = PURCHASE.try_with(Purchase::clone).ok();
         let (met, wait) = {
-            let mut places = self.places();
-            let here = places.entry(place).or_default();
+            let mut points = self.points();
+            let here = points.entry(place).or_default();
             // One that has stopped waiting, or whose node has crashed, does not hear it.
             if let Some((other, first)) = here.waiting.take()
                 && other.send(()).is_ok()
@@ -91,7 +91,7 @@ impl Meetings {
                     None => return,
                 },
             };
-            if here.met >= MOST_MEETINGS {
+            if here.met >= MOST_PAIRS {
                 return;
             }
             let (waiting, met) = oneshot::channel();
@@ -99,7 +99,7 @@ impl Meetings {
             (met, wait)
         };
         if tokio::time::timeout(wait, met).await.is_err()
-            && let Some(here) = self.places().get_mut(place)
+            && let Some(here) = self.points().get_mut(place)
         {
             here.in_vain += 1;
         }
@@ -108,7 +108,7 @@ impl Meetings {
 
 // ---- who met ----------------------------------------------------------------------------------
 
-/// How many meetings are remembered. The first ones are the clearest.
+/// How many pairs are remembered. The first ones are the clearest.
 const MOST_REMEMBERED: usize = 64;
 
 tokio::task_local! {
@@ -141,17 +141,17 @@ pub struct Purchase {
     order_id: String,
 }
 
-/// The meetings of an arena in this process.
+/// The pairs that met in an arena, in this process.
 #[derive(Default)]
 pub struct Collisions {
     since: OnceLock<Instant>,
     purchases: AtomicU64,
-    meetings: Mutex<Vec<Collision>>,
+    remembered: Mutex<Vec<Collision>>,
 }
 
 impl Collisions {
-    fn meetings(&self) -> MutexGuard<'_, Vec<Collision>> {
-        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> MutexGuard<'_, Vec<Collision>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> f64 {
@@ -172,30 +172,30 @@ impl Collisions {
 
     /// These two stand here together.
     pub fn met(&self, place: &'static str, a: Purchase, b: Purchase) {
-        let mut meetings = self.meetings();
-        if meetings.len() < MOST_REMEMBERED {
+        let mut remembered = self.remembered();
+        if remembered.len() < MOST_REMEMBERED {
             let buyers = [a.buyer.clone(), b.buyer.clone()];
-            meetings.push(Collision { place, at_ms: self.now_ms(), buyers, a, b });
+            remembered.push(Collision { place, at_ms: self.now_ms(), buyers, a, b });
         }
     }
 
     /// This purchase came to an order.
     pub fn sold(&self, purchase: &Purchase, order_id: &str) {
-        let mut meetings = self.meetings();
-        let sides = meetings.iter_mut().flat_map(|meeting| [&mut meeting.a, &mut meeting.b]);
+        let mut remembered = self.remembered();
+        let sides = remembered.iter_mut().flat_map(|both| [&mut both.a, &mut both.b]);
         for side in sides.filter(|side| side.number == purchase.number) {
             (side.sold_ms, side.order_id) = (self.now_ms(), order_id.to_owned());
         }
     }
 
-    /// The first meeting of which both came to an order: of one buyer, or of two. Nobody had
+    /// The first pair of which both came to an order: of one buyer, or of two. Nobody had
     /// written anything before the very first: both had read the same.
     pub fn first(&self, of_one_buyer: bool) -> Option<Collision> {
         let has_sold = |side: &Purchase| !side.order_id.is_empty();
         let is_wanted = |Collision { a, b, .. }: &&Collision| {
             has_sold(a) && has_sold(b) && (a.buyer == b.buyer) == of_one_buyer
         };
-        self.meetings().iter().find(is_wanted).cloned()
+        self.remembered().iter().find(is_wanted).cloned()
     }
 }
 
@@ -205,33 +205,33 @@ mod tests {
 
     #[tokio::test]
     async fn two_who_meet_go_on_at_once() {
-        let meetings = Meetings::new(true, FIRST_WAIT);
+        let points = InterleavingPoints::new(true, FIRST_WAIT);
         for _ in 0..50 {
-            tokio::join!(meetings.meet("here"), meetings.meet("here"));
+            tokio::join!(points.meet("here"), points.meet("here"));
         }
-        let places = meetings.places();
-        assert_eq!((places["here"].met, places["here"].in_vain), (50, 0));
+        let at = points.points();
+        assert_eq!((at["here"].met, at["here"].in_vain), (50, 0));
     }
 
     #[tokio::test]
     async fn one_who_is_alone_waits_a_few_times_and_then_no_more() {
-        let meetings = Meetings::new(true, FIRST_WAIT);
+        let points = InterleavingPoints::new(true, FIRST_WAIT);
         for _ in 0..1_000 {
-            meetings.meet("here").await;
+            points.meet("here").await;
         }
-        let places = meetings.places();
-        assert_eq!((places["here"].met, places["here"].in_vain), (0, 1 + NEXT_WAITS_MS.len()));
+        let at = points.points();
+        assert_eq!((at["here"].met, at["here"].in_vain), (0, 1 + NEXT_WAITS_MS.len()));
         // At another place everybody is new.
-        assert!(!places.contains_key("there"));
+        assert!(!at.contains_key("there"));
     }
 
     #[tokio::test]
     async fn one_who_died_waiting_is_not_met() {
-        let meetings = Meetings::new(true, FIRST_WAIT);
-        let died = tokio::time::timeout(Duration::from_millis(1), meetings.meet("here"));
+        let points = InterleavingPoints::new(true, FIRST_WAIT);
+        let died = tokio::time::timeout(Duration::from_millis(1), points.meet("here"));
         assert!(died.await.is_err());
-        tokio::join!(meetings.meet("here"), meetings.meet("here"));
-        assert_eq!(meetings.places()["here"].met, 1);
+        tokio::join!(points.meet("here"), points.meet("here"));
+        assert_eq!(points.points()["here"].met, 1);
     }
 
     #[test]
