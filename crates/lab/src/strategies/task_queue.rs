@@ -28,23 +28,19 @@ impl Sell for Node {
 struct Till;
 
 impl Consumer for Till {
-    async fn serve(
-        bench: &Bench,
-        sql: &mut Sql,
-        asked: &Request,
-    ) -> Result<Outcome, PurchaseError> {
+    async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome, PurchaseError> {
         let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
         bench.crash_point("a request is in hand").await;
         const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";
-        if sql.one(SERVED, (id,)).await? {
+        if tx.one(SERVED, (id,)).await? {
             return Ok(Outcome::Sold { order_id }); // by a consumer that died before it said so
         }
-        if bench.has_bought(sql, buyer).await? {
+        if bench.has_bought(tx, buyer).await? {
             return Ok(Outcome::Duplicate);
         }
         const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
         //= CURE there is one consumer: nobody else reads or writes before it has written
-        let remaining: i32 = sql.one(READ, (bench.arena(),)).await?;
+        let remaining: i32 = tx.one(READ, (bench.arena(),)).await?;
         if remaining < 1 {
             return Ok(Outcome::SoldOut);
         }
@@ -53,9 +49,9 @@ impl Consumer for Till {
 
         const WRITE: &str =
             "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
-        sql.run(WRITE, (bench.arena(), remaining - 1)).await?;
+        tx.run(WRITE, (bench.arena(), remaining - 1)).await?;
         const ORDER: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)";
-        sql.run(ORDER, (id, bench.arena(), &buyer.name)).await?;
+        tx.run(ORDER, (id, bench.arena(), &buyer.name)).await?;
         Ok(Outcome::Sold { order_id })
     }
 }
