@@ -1,5 +1,4 @@
-//! A deployment: a private Redis and a private Postgres, some instances of the program, and a proxy
-//! of its own between each instance and each store.
+//! A deployment: Redis, Postgres, instances, and a proxy between each instance and each store.
 
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
@@ -99,12 +98,10 @@ impl Cluster {
         }
     }
 
-    /// A connection past all proxies, waiting for Postgres to take it if need be.
     pub async fn direct(&self) -> Result<PgConnection> {
         connect(&self.primary).await
     }
 
-    /// `kill -9` of the postmaster; its supervisor starts it again.
     pub async fn until_postgres_is_back(&self) -> Result {
         // The death has to be noticed before readiness means the new process.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -115,8 +112,7 @@ impl Cluster {
         self.instances.iter().filter(|one| one.role.serves()).map(|one| one.address).collect()
     }
 
-    /// Lets everything work again: no fault in the network, every process running. Servers of
-    /// stores are the fault's own to bring back.
+    /// Lets instances and network work again. Servers of stores are the fault's own to bring back.
     pub async fn heal(&mut self) -> Result {
         for proxy in self.proxies() {
             proxy.set(Fault::None).await;

@@ -1,5 +1,4 @@
-//! One process of the program: started, killed, stopped, continued and started again, always on the
-//! same port.
+//! One process of the program, killed, stopped and started again, always on the same port.
 
 use crate::support::prelude::*;
 use crate::support::{launch, processes, stores::Result};
@@ -38,7 +37,6 @@ pub struct Instance {
     folder: PathBuf,
     child: Option<Child>,
     started: Instant,
-    /// How long the log was then.
     log_before: u64,
     /// How the last process ended, if it ended without being killed from here.
     pub ended_by_itself: Option<ExitStatus>,
@@ -65,7 +63,6 @@ impl Instance {
         self.folder.join(format!("app-{}.log", self.number))
     }
 
-    /// Starts it with these settings besides its own; does not wait for it to serve.
     pub fn start(&mut self, extra: &[(&str, &str)]) -> Result {
         if self.is_running() {
             return Ok(());
@@ -109,9 +106,7 @@ impl Instance {
         self.child.iter().map(Child::id).collect()
     }
 
-    /// Whether the last process may have ended by itself: before it was ready, and at once or
-    /// because it says that Postgres is away. (How old it was is only known when its end is
-    /// noticed.)
+    /// Not once it was ready; before that at once, or if it says that Postgres is away.
     pub fn may_have_ended(&self) -> bool {
         let log = fs::read(self.log()).unwrap_or_default();
         let since = usize::try_from(self.log_before).unwrap_or(usize::MAX);

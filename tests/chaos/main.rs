@@ -1,5 +1,4 @@
-//! The chaos run: real processes, real faults, real load, and checkers (docs/chaos.md, `--help`).
-//! Without arguments it is the short form, which is what `cargo test` does.
+//! The chaos run (docs/chaos.md, `--help`). Without arguments its short form, as in `cargo test`.
 
 mod cluster;
 mod faults;

@@ -1,5 +1,4 @@
-//! Times that the project promises, measured against their targets: each one alone, on a deployment
-//! without proxies' faults and without other load, several times, and the median counts.
+//! Times that the project promises, each measured several times without faults; the median counts.
 
 use crate::report::{Measure, median, say};
 use crate::support::driver::client::{Buyer, Client};
@@ -14,7 +13,6 @@ use tokio::task::JoinSet;
 const REPEATS: usize = 5;
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-/// All of them. One that cannot be done is reported as missed.
 pub async fn run(seed: u64) -> Vec<Measure> {
     let all = [
         ("app restart", restart_of_the_app(seed).boxed_local()),
@@ -34,7 +32,6 @@ pub async fn run(seed: u64) -> Vec<Measure> {
     measures
 }
 
-/// A time against the most that it may be; without a target it is only stated.
 fn time(what: &str, seconds: &[f64], most: Option<f64>) -> Measure {
     let middle = median(seconds).unwrap_or(f64::INFINITY);
     Measure {
@@ -45,7 +42,6 @@ fn time(what: &str, seconds: &[f64], most: Option<f64>) -> Measure {
     }
 }
 
-/// New buyers try until one has bought; how long that took since `since`.
 async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
     let client = Client::new(world, 0);
     let bought = poll(TWO_MINUTES, 5, async || {
@@ -79,8 +75,7 @@ async fn restart_of_the_app(seed: u64) -> Result<Vec<Measure>> {
 /// Paid orders, as a sale has them, so that a rebuild has buyers to find.
 async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result {
     let [first, last] = sales;
-    // Ids of the year 2026 or later would take a second of now; these are of long ago. The sales
-    // are counted once for all: a count for each would read the table a thousand times.
+    // Ids of long ago collide with none. One count for all sales: a thousand would take long.
     let statements = format!(
         "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by,
                              paid_at)
@@ -127,8 +122,7 @@ async fn restart_of_redis(seed: u64) -> Result<Vec<Measure>> {
     Ok(vec![time("kill -9 of redis to the next purchase, 100,000 buyers", &seconds, Some(2.0))])
 }
 
-/// Postgres goes while 100,000 people buy, and comes back: every purchase is answered meanwhile,
-/// and the backlog is written soon.
+/// Every purchase is answered without Postgres, and the backlog is written soon.
 async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
     const ORDERS: usize = 100_000;
     const AT_ONCE: u16 = 64;

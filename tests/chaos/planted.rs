@@ -1,5 +1,4 @@
-//! Proving the checkers: each promise is broken on purpose by a planted bug, and the
-//! checker that looks after it must cry. The same load without a bug must be clean.
+//! Proving the checkers: each must cry at its planted bug, and none at the same load without.
 
 use crate::support::plant::*;
 use crate::support::prelude::*;
@@ -21,7 +20,6 @@ enum How {
     SwappedTokens,
 }
 
-/// A bug, the checker that must notice it (none may, if there is no bug), and where it is planted.
 type Planted = (&'static str, Option<Checker>, How);
 
 const PLANTED: [Planted; 13] = [
@@ -77,7 +75,6 @@ impl PlantedReport {
 /// How many at once: each is mostly waiting for orders to lapse.
 const AT_ONCE: usize = 6;
 
-/// Plants every bug (or those that are named), one deployment each, and none in one more.
 pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
     let is_chosen = |bug: &str| only.is_empty() || only.iter().any(|one| one == bug);
     let chosen = PLANTED.into_iter().filter(|(bug, ..)| is_chosen(bug));

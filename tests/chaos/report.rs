@@ -69,7 +69,6 @@ impl TrialReport {
         }
     }
 
-    /// A trial that could not be done proves nothing.
     pub fn failed(fault: Fault, error: &Error) -> Self {
         Self {
             fault: fault.name().to_owned(),
@@ -124,8 +123,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// Where and with what this is run. To be asked for when a run starts: in its hours the working
-/// tree may become another.
+/// To be asked for when a run starts: in its hours the working tree may become another.
 pub fn machine() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output();

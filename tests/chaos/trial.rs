@@ -1,5 +1,4 @@
-//! One trial: a deployment under load, a fault again and again, healing, all at rest, sold off, at
-//! rest again, and the verdict.
+//! One trial: load, a fault again and again, healing, rest, the last units, and the verdict.
 
 use crate::faults::{Fault, Stage, Strikes};
 use crate::report::{TrialReport, Verdict};
@@ -19,12 +18,10 @@ pub struct Plan {
     pub seed: u64,
     pub length: Duration,
     pub clients: u16,
-    /// Within this time after the last purchase everything is terminal.
     pub terminal_within: Duration,
     /// How many times as long everything may take: the short form runs on anybody's machine.
     pub patience: u32,
-    /// Strikes also go on until so many purchases were accepted: on a slow machine a short time may
-    /// be too little.
+    /// Strikes go on until so many purchases were accepted: a slow machine takes longer.
     pub least_accepted: u64,
     /// A planted bug; see `planted.rs`.
     pub swaps_tokens: bool,
@@ -56,7 +53,6 @@ pub struct Healed {
     pub instance: Option<u8>,
 }
 
-/// Runs one fault. An error means that the trial itself could not be done.
 pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let began = Instant::now();
     let seed = Random::of(plan.seed, fault.name(), 0).next();
@@ -81,7 +77,6 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     Ok(report)
 }
 
-/// The trial itself, on a deployment that is there: its report, and what was found.
 pub async fn conduct(
     fault: Fault,
     plan: Plan,
@@ -142,8 +137,7 @@ pub async fn conduct(
     Ok((report, violations))
 }
 
-/// The ordinary sales. In a short run fewer units are scarce, so that they run out, and fewer are
-/// plenty, which an audit has to go through.
+/// In a short run fewer units, so that the scarce run out and an audit is quick.
 fn sales_of(plan: Plan) -> Vec<Habits> {
     let is_short = plan.length < Duration::from_secs(10);
     let scale = |habits: Habits| Habits {
@@ -191,7 +185,6 @@ pub async fn create_world(
     Ok(World::new(seed, addresses, sales))
 }
 
-/// Waits until every serving instance has accepted a purchase since now; those that did not.
 async fn until_all_sell(
     cluster: &mut Cluster,
     world: &World,
@@ -214,7 +207,6 @@ async fn until_all_sell(
     }
 }
 
-/// From each healing to the first purchase that began after it and was accepted, in milliseconds.
 fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
     let accepted = history.of_kind(Kind::Buy).filter(|one| one.answer == Answer::Accepted);
     let mut accepted: Vec<&Operation> = accepted.collect();

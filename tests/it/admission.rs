@@ -130,7 +130,6 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     let replay = shopper.buy_with_key(&sale, "the one key").await;
     assert_eq!(replay.text("order_id"), replies[0].text("order_id"));
 
-    // Any of the three places can be given up and taken again, while the others stay.
     for id in &ids {
         shopper.until(id, "pending_payment").await;
     }
@@ -148,8 +147,7 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     assert_eq!(app.audit(&sale).await.redis.buyers, Some(1));
 }
 
-/// One instance takes a sale to be sold out, and asks Redis about one buyer for a whole crowd.
-/// Meanwhile a unit came back and another instance sold it to somebody in that crowd.
+/// A unit came back and was sold elsewhere, to one of a crowd that is taken to be too late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
     let (app, other) = TestApp::pair().await;

@@ -1,5 +1,4 @@
-//! Which process of Redis may be sold from: the ways in which one can be another than the sale was
-//! activated in, on real servers; and two versions of the function library side by side.
+//! Which process of Redis may be sold from, on real servers; two versions of the function library.
 
 use crate::support::{prelude::*, redis_servers::RedisProcess};
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Fenced, Verdict};
@@ -133,7 +132,6 @@ async fn buy_with(
     }
 }
 
-/// A rolling upgrade: instances with the older and the newer library sell, and nobody rebuilds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_versions_of_the_library_sell_side_by_side() {
     const STOCK: usize = 3_000;

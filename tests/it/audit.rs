@@ -1,5 +1,4 @@
-//! The audit: it raises no false alarm, admits what it cannot compare yet, and names every kind of
-//! breakage. Each is planted by hand, in the stores of that test alone.
+//! The audit raises no false alarm, admits what it cannot compare, and names every breakage.
 
 use crate::support::prelude::*;
 use flash_sale::audit::Audit;
@@ -31,7 +30,6 @@ fn names(audit: &Audit, words: &str) -> bool {
     audit.problems.iter().any(|problem| problem.contains(words))
 }
 
-/// The audit finds a breakage, names it in these words, and the endpoint says the same.
 async fn assert_named(app: &TestApp, sale: &str, words: &[impl AsRef<str>]) -> Audit {
     let audit = app.audit(sale).await;
     assert!(!audit.ok, "{audit:#?}");
@@ -41,7 +39,6 @@ async fn assert_named(app: &TestApp, sale: &str, words: &[impl AsRef<str>]) -> A
     audit
 }
 
-/// One shopper of a rush: a third pays, a third cancels, a third leaves it at that.
 async fn buy_and_decide(shopper: Shopper, sale: &str, number: usize) {
     let reply = shopper.told(sale).await;
     if !reply.is_accepted() && reply.text("code") == "sold_out" {
@@ -93,8 +90,7 @@ const STATEMENTS: &str = "
     any-slot DROP INDEX orders_one_live_per_user_slot
     any-stock ALTER TABLE sales DROP CONSTRAINT sales_taken_within_stock";
 
-/// A sale's stock, the units sold, and what is planted: statements, or a number that is added to a
-/// field in Redis; then what the audit says, and what it counts.
+/// Stock, units sold, what is planted (statements, a field in Redis); what the audit says, counts.
 const BREAKAGES: &str = r#"
     10 3 extra counted
         live orders in postgres that redis never accepted: 1 (for example 17)

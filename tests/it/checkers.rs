@@ -75,8 +75,7 @@ fn told() -> Vec<Operation> {
     ]
 }
 
-/// A run in which all went well: a stock of 2; user 1 paid order 101, user 2 cancelled 102, user 3
-/// bought the unit that came back and paid, and user 4 came too late.
+/// Stock 2: user 1 paid 101, user 2 cancelled 102, user 3 bought and paid that, user 4 came late.
 fn sound() -> Evidence {
     let rows = vec![row(101, 1, Paid), row(102, 2, Cancelled), row(103, 3, Paid)];
     let live = rows.iter().filter(|row| row.is_live());
@@ -185,7 +184,6 @@ fn give_way(run: &mut Evidence, end: OrderStatus) {
 
 type Change = fn(&mut Evidence);
 
-/// Changes that break the sound run, each with the checker that must report it.
 const BREAKS: &[(Checker, Change)] = &[
     (NoOversell, |run| run.snapshots[0].live = 3),
     (NoOversell, |run| run.sales[0].stock = 1),
@@ -210,8 +208,7 @@ const BREAKS: &[(Checker, Change)] = &[
         lose_unheard(run, Unavailable);
     }),
     (AcceptedIsOneRow, |run| lose_unheard(run, SoldOut)),
-    // Nobody asked; user 4 was refused; user 3 has one attempt without an answer, which explains
-    // one order and not two; and what was never sent explains none.
+    // Nobody asked; one was refused; one lost answer explains one order; nothing was sent.
     (NoRowWithoutAttempt, |run| has(run, 104, 99, Expired)),
     (NoRowWithoutAttempt, |run| has(run, 104, 4, Expired)),
     (NoRowWithoutAttempt, |run| has(run, 104, 3, Expired)),

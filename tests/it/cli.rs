@@ -63,7 +63,6 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     let admin_token = fs::read_to_string(home.data().join("admin_token")).expect("the admin token");
     assert!(program.stderr().contains(&admin_token));
 
-    // Orders that were accepted just before the end are kept.
     let sale = sale_for_loads(&program).await;
     let mut bought = all_order(entrance(&home, &program).shoppers(100), &sale).await;
     program.terminate().await;
@@ -121,7 +120,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     let entries: Vec<Value> = serde_json::from_slice(&entries).expect("JSON");
     let users: HashSet<_> = entries.iter().filter_map(|entry| entry["user_id"].as_str()).collect();
     assert_eq!((entries.len(), users.len()), (1_000, 1_000));
-    // Without a file they go to stdout, and only they.
     let printed = home.run("tokens --users 3").await.assert_done().json();
     assert_eq!(printed.as_array().map(Vec::len), Some(3));
     assert_eq!(home.run("migrate").await.assert_done().stdout, "the schema is up to date\n");
@@ -176,8 +174,7 @@ async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
     }
 }
 
-/// A command, its settings as `NAME=value`, and what the refusal says: `DB`, `REDIS` and `TAKEN`
-/// are addresses, `SHORT` is a secret of 31 bytes, `LONG` one of 32.
+/// Command, settings, what the refusal says. DB, REDIS, TAKEN: addresses; SHORT: 31 bytes.
 const REFUSALS: &str = "
     serve DATABASE_URL=DB REDIS_URL=REDIS → TOKEN_SECRET must be set, 32 bytes
     serve TOKEN_SECRET=SHORT → TOKEN_SECRET, 31 bytes, at least 32
@@ -269,7 +266,6 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let written = home.finish(command("audit --json")).await.assert_done().json();
     assert_has(&written[0], json!({"backlog": 0, "live": 50, "conserved": true}));
 
-    // A worker says of itself how it is, and nothing else.
     for (path, status, words) in [
         ("/metrics", 200, "\nflash_sale_writer_orders_total 50\n"),
         ("/healthz", 200, "ok\n"),

@@ -1,5 +1,4 @@
-//! The embedded servers: leftovers of others, odd folders, errors and settings. That they keep data
-//! through stops and kills, and share no folder, is in `cli.rs` and `liveness.rs`.
+//! The embedded servers: leftovers, odd folders, errors, settings. More: `cli.rs`, `liveness.rs`.
 
 use crate::support::{connect, launch::Folder, prelude::*};
 use embedded::{Embedded, EmbeddedError, Options, PostgresServer, PostgresTuning, RedisFsync};

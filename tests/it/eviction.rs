@@ -38,15 +38,13 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);
 
-    // An operator extends it: it is rebuilt with its buyers.
     close_at(1).await;
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
 }
 
-/// An operator extends a sale between its being found over and the function that takes it out of
-/// Redis. `reaches_redis`: the change is there before that function; otherwise only in Postgres.
+/// Between being found over and leaving Redis; without `reaches_redis` only Postgres has it.
 async fn extended_while_it_is_retired(reaches_redis: bool) {
     let app = TestApp::start().await;
     let (sale, buyer, order) = old_sale(&app).await;

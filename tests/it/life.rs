@@ -81,7 +81,6 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
         assert_order(&cancelled.body);
         assert_eq!(cancelled.text("status"), "cancelled");
         let bought = next.must_buy(&sale).await;
-        // Cancelling again is the same answer and returns nothing.
         assert_eq!(owner.cancel(&id).await.body, cancelled.body);
         assert_refused(&owner.pay(&id).await, "not_payable", "cancelled");
         owner.refused(&sale, "sold_out").await;
@@ -131,7 +130,6 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
         assert_eq!(buyer.order(id).await.body, order);
     }
     assert_eq!(app.number(PAYMENTS).await, 0);
-    // All units are there again, for the same people too.
     all_order(buyers, &sale).await;
 }
 

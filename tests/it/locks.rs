@@ -1,5 +1,4 @@
-//! The locks: each known bug of the big libraries once, and the historical locks failing as their
-//! readers have seen them fail. Their other failures and the cures are in the lessons.
+//! Each known bug of the big libraries once; historical locks fail as their readers have seen.
 
 use crate::support::locks::*;
 use locks::fencing::{PostgresResource, RedisResource, Write};
@@ -27,7 +26,6 @@ async fn a_watchdog_that_outlives_its_unlock() {
     assert_eq!(interceptor.answered("token_renew"), 0);
 }
 
-/// A guard that its watchdog has renewed at least once.
 async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> L::Guard {
     let guard = held(&lock, name).await;
     wait_for!(interceptor.answered(&format!("renew*{name}")) > 0);
@@ -284,8 +282,7 @@ async fn a_retried_acquire_that_vouches_for_longer_than_its_lease() {
     vouches_from_the_first("reentrant_acquire", ReentrantLock::new).await;
 }
 
-/// A request that was given up as lost arrives after a later one has had its answer: the retry
-/// that finds its token must count from before.
+/// It was given up as lost: the retry that finds its token must count from before.
 #[tokio::test]
 async fn a_delayed_request_that_takes_the_lock_after_a_later_answer() {
     let (line_of_a, interceptor, name) = watched("straggler").await;

@@ -1,5 +1,4 @@
-//! Black-box tests through the real router, on a private Postgres and a private Redis that this
-//! binary starts. Every test has a database and a Redis key prefix of its own, so all run at once.
+//! Black-box tests through the real router. Each has its own database and Redis key prefix.
 
 #[macro_use]
 #[path = "../support/mod.rs"]

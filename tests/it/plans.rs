@@ -1,5 +1,4 @@
-//! The plans of the statements that run under load, read out of Postgres' own list of what the
-//! program has prepared. `--nocapture` shows them; docs/indexes/plans.txt records them.
+//! Plans of what the program has prepared (`--nocapture`); docs/indexes/plans.txt records them.
 
 use crate::support::prelude::*;
 use flash_sale::audit::scrubber::Scrubber;
@@ -13,7 +12,6 @@ struct Prepared {
     text: String,
 }
 
-/// Takes all connections, so that the program stands still, and lists what it has prepared.
 async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Prepared>) {
     let mut connections = Vec::new();
     for _ in 0..pool.options().get_max_connections() {
@@ -34,7 +32,6 @@ async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Pr
     (connections, statements)
 }
 
-/// The plan of a prepared statement with these arguments, made for them or for any.
 async fn explain(
     session: &mut PgConnection,
     statement: &Prepared,
@@ -53,8 +50,7 @@ async fn explain(
     lines.join("\n")
 }
 
-/// Three lines each: a title, and the indexes that the plan must use (the outbox, often empty, is
-/// read whole); words that only this statement has; arguments with ORDER, USER and SALE for values.
+/// Title → indexes that it must use; words of this statement alone; ORDER, USER, SALE: values.
 const CASES: &str = "
     A shopper's order, looked up alone → orders_pkey
         FROM orders o|WHERE o.id = $1 AND o.user_id = $2
@@ -167,7 +163,6 @@ impl Case {
     }
 }
 
-/// Runs everything once, so that the program prepares its statements.
 async fn run_everything(app: &TestApp) {
     let orders = &app.services.orders;
     let sale = app.sale(100, json!({})).await;

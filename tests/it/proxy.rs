@@ -47,7 +47,6 @@ async fn echoes(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     came
 }
 
-/// Sends, and hears nothing for a while.
 async fn is_swallowed(stream: &mut TcpStream) {
     stream.write_all(b"gone").await.expect("taken");
     let heard = timeout(Duration::from_millis(100), stream.read_u8()).await;
@@ -142,7 +141,6 @@ async fn a_lost_reply_belongs_to_a_request_that_ran() {
     assert!(echoes(&mut stream, b"BEGIN").await);
     assert!(!echoes(&mut stream, b"COMMIT").await);
     assert_eq!(read.load(Relaxed), 11);
-    // Only one was to be lost.
     assert!(echoes(&mut dial(&proxy).await, b"COMMIT").await);
     assert_eq!(proxy.counts().lost_replies, 1);
 

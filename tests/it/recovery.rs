@@ -35,8 +35,7 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
     assert_eq!(app.assert_sound(&sale).await.live, 5);
 }
 
-/// Orders of many sales are recovered in one transaction, not in one for each. While this process'
-/// own writer is behind, its older orders do not count as left behind.
+/// While this process' own writer is behind, its older orders are not left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_writes_them() {
     const SALES: usize = 40;

@@ -1,5 +1,4 @@
-//! Two versions side by side, of which this program is the older one, and one after the other,
-//! across what cannot be side by side. The rules: docs/operations.md, "Upgrading".
+//! Versions side by side, and across what cannot be: docs/operations.md, "Upgrading".
 
 use crate::support::{launch::entries, prelude::*};
 use redis::InfoDict;
@@ -119,12 +118,11 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     database.drop().await;
 }
 
-/// The stores as commit 70f243a left them when it was killed: see `upgrade/fill.py`. Sale 1 sells,
-/// 2 allows two each, 3 is paused, 4 archived, 5 divided into buckets, 6 amid a rebuild.
+/// Left by a kill of commit 70f243a (`upgrade/fill.py`). Sale 1 sells, 2 allows two each, 3 is
+/// paused, 4 archived, 5 divided into buckets, 6 amid a rebuild.
 const LEFT_IN_POSTGRES: &str = include_str!("upgrade/70f243a.sql");
 const LEFT_IN_REDIS: &str = include_str!("upgrade/70f243a.redis");
 
-/// A purchase that it answered with 202, and what that is to become.
 #[derive(Deserialize)]
 struct Answered {
     user: Uuid,
@@ -164,7 +162,6 @@ async fn load_postgres(connection: &mut PgConnection) {
     connection.execute(younger).await.expect("UPDATE");
 }
 
-/// Answers which process has it now.
 fn load_redis(url: &str, prefix: &str) -> String {
     let client = redis::Client::open(url).expect("redis url");
     // Blocking, as it has no time-outs that a busy machine could meet.
@@ -202,7 +199,6 @@ async fn migrate_when_nothing_is_divided(database: &Database, ending: &'static s
     pool.close().await;
 }
 
-/// Asks again while the sale is being rebuilt.
 async fn buy(buyer: &Shopper, sale: &str) -> Reply {
     wait_for!("it is rebuilt", {
         let reply = buyer.buy(sale).await;
@@ -239,7 +235,6 @@ async fn assert_kept(app: &TestApp, answers: &[Answered]) -> usize {
     bought_again
 }
 
-/// The shards of older epochs go.
 async fn assert_new_keys_only(app: &TestApp) {
     let mut redis = app.redis().await;
     let key = |(sale, epoch)| format!("{}{{sale:{sale}}}:{epoch}:buyers", app.prefix);

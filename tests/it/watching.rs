@@ -9,7 +9,6 @@ const UP: &str = "up";
 /// Metric → label → the values it has.
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Reads the text format; a panic on a line that is none of it.
 fn parse(text: &str) -> Exported {
     let mut exported = Exported::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -127,7 +126,6 @@ fn queries_of_alerts() -> Vec<Query> {
     alerts.split("- alert: ").skip(1).map(query).collect()
 }
 
-/// A process that has had some of everything; what it exports then.
 async fn scrape() -> Exported {
     let servers = Servers::shared().await;
     let database = servers.database().await;

@@ -104,7 +104,6 @@ async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_ba
     let first_try = services.orders.persist(&batches, Expect::New).await;
     let rows = format!("{ROWS} WHERE sale_id = {live}");
     assert_eq!(app.number(&rows).await, 3, "{first_try:?}");
-    // Once it is rebuilt, all are rows.
     wait_for!("the waiting sale's orders are rows", {
         services.orders.persist(&batches, Expect::New).await.ok()
     });

@@ -143,7 +143,6 @@ impl Protocol {
         }
     }
 
-    /// The request of this process' attempt may still run, if nobody has answered it yet.
     fn lose_reply(state: &mut State, p: Index) {
         if let Some(attempt) = state.processes[p].attempt
             && attempt.reply.is_none()
@@ -171,9 +170,7 @@ impl Protocol {
         state.stray.clear(); // their connections are gone
     }
 
-    /// Takes note of an answered order that is nowhere any more. A fault may take it, but only, in
-    /// the words of the README, if it "existed only in the lost part of the log" and is "in the
-    /// memory of no living process".
+    /// Only a fault may take an answered order, out of the log and the memory of no living process.
     pub fn note_if_gone(state: &mut State, id: OrderId, by_a_fault: bool) {
         if !state.answered.contains(&id)
             || state.exists(id)

@@ -1,6 +1,4 @@
-//! From the admission queue to the writer's channel, under thousands of schedules (`shuttle`). A
-//! replica of `src/admission/queue.rs` and `src/orders/writer.rs`: see docs/model.md.
-//! `SHUTTLE_RANDOM_SEED` replays a schedule.
+//! Queue to writer under thousands of schedules (docs/model.md); `SHUTTLE_RANDOM_SEED` replays one.
 
 use futures_util::future::{Either, select};
 use shuttle::future::{block_on, spawn, yield_now};

@@ -1,5 +1,4 @@
-//! The steps of the program, as the model takes them: scripts, transactions, messages. Each is
-//! atomic; between any two anything else may happen.
+//! The steps of the program, each atomic; between any two anything else may happen.
 
 use crate::state::*;
 
@@ -168,8 +167,7 @@ impl Protocol {
         }
     }
 
-    /// Sends a batch again: same ids, new connection, the epoch as it is known by now. Only to a
-    /// Redis process that this one knows to be approved; otherwise the batch is answered 503.
+    /// Same ids, the epoch as known by now; only to a Redis process that is known to be approved.
     pub fn ask_again(&self, state: &mut State, process: Index) {
         let asking = &mut state.processes[process];
         if asking.approved != state.live_redis {
@@ -189,8 +187,7 @@ impl Protocol {
                 state.processes[process].channel.push(self.accepted(order, epoch, entry));
                 state.answered.insert(order.id);
             }
-            // The writer is not told: the log has it, and a recovery pass writes it. If the log was
-            // lost meanwhile, the order was lost before it was answered.
+            // The log has it, unless it was lost before the answer; a recovery pass writes it.
             Some(Verdict::AcceptedBefore) => {
                 state.answered.insert(order.id);
                 Self::note_if_gone(state, order.id, true);
@@ -221,8 +218,7 @@ impl Protocol {
         }
     }
 
-    /// One step with an accepted order, by the writer, a recovery pass or a drain alike; `None`
-    /// when it is settled.
+    /// By the writer, a recovery pass or a drain alike; `None` when the order is settled.
     pub fn work_on(&self, state: &mut State, mut work: Work) -> Option<Work> {
         let id = work.order.id;
         let has_row = state.postgres.row(id).is_some();
@@ -394,8 +390,7 @@ impl Protocol {
         }
     }
 
-    /// The sale is given up for now. The Redis process is approved all the same, since others sell
-    /// from it; but only behind the fence, which keeps this sale shut.
+    /// Others sell from this Redis, so it is approved, but only behind the fence of this sale.
     pub fn rebuild_fails(&self, state: &mut State, process: Index) {
         let Some(mut rebuild) = state.processes[process].rebuild.take() else { return };
         let is_fenced = !matches!(rebuild.step, RebuildStep::Elected | RebuildStep::Sealed);

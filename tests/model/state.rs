@@ -1,5 +1,4 @@
-//! The state of the model, as small as it can be: one sale, orders of one unit, batches of one
-//! buyer. There is no time: a step that may take long may take for ever.
+//! The state: one sale, batches of one buyer, and no time: what may take long may take for ever.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +9,7 @@ pub type RedisProcess = u8;
 /// Streams number their entries by time, so no number comes twice, not even after a loss.
 pub type EntryId = u8;
 
-/// The floor of the id clock, then a number from Redis' counter. The clock does not move within a
-/// floor, which is the worst case for uniqueness.
+/// Floor of the id clock, which does not move within it (the worst case), and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderId(pub u8, pub u8);
 
@@ -41,8 +39,7 @@ pub struct Postgres {
     pub epoch: Epoch,
     pub taken: u8,
     pub rows: Vec<Row>,
-    /// Orders whose units Redis is to take back, with a number that tells two returns of one order
-    /// apart (`releases.created_at`).
+    /// Orders whose units Redis takes back, with a number that tells two returns of one apart.
     pub outbox: Vec<(OrderId, u8)>,
     pub next_return: u8,
     pub approved: RedisProcess,
@@ -185,8 +182,7 @@ pub enum RebuildStep {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rebuild {
-    /// The Redis process that it approves in the end: the one that was live when it began. `None`:
-    /// only this sale was missing from an approved process.
+    /// The process that it approves; `None`: only a sale was missing from an approved one.
     pub approves: Option<RedisProcess>,
     pub epoch: Epoch,
     pub step: RebuildStep,
@@ -250,8 +246,7 @@ pub struct Faults {
 /// A mistake noted when it happens, because a later state does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wrong {
-    /// An order that was answered 202 is gone, although its log entry was not lost or a process
-    /// had it in memory.
+    /// An answered order is gone, although its log entry was not lost or a process had it.
     Vanished(OrderId),
     RepeatedId(OrderId),
 }

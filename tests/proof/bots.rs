@@ -62,7 +62,6 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
         ada.buy_with(&sale, &[("Purchase-Pass", bad)]).await.assert_problem(403, "pass_invalid");
     }
     ada.at(&second).buy_with(&sale, &[("Purchase-Pass", &mine)]).await.assert(202);
-    // Where nobody asks for one there is none.
     let plain = app.sale(10, json!({})).await;
     for thing in ["pass", "challenge"] {
         ada.get(&of_sale(&plain, thing)).await.assert_problem(404, &format!("{thing}_not_found"));
@@ -119,7 +118,6 @@ async fn a_place_in_the_waiting_room_is_worked_for() {
     app.shopper().post_with(&room, &work).await.assert_problem(403, "challenge_failed");
 }
 
-/// Where an operator switches them, what is not switched stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_switches_each_part() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
@@ -145,8 +143,7 @@ fn limited(shared_limits: Option<WhenAway>) -> Options {
 /// A call that is 404 unless it is refused before it is looked at.
 const PAY: &str = "/api/v1/orders/1/pay";
 
-/// A user who asks at two instances has one allowance, and being refused costs no question. While
-/// Redis stands still, one setting lets everybody pass and the other nobody, without waiting.
+/// While Redis stands still, one setting lets everybody pass and the other nobody, at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_count_together_and_without_redis_they_do_as_they_were_told() {
     let servers = Servers::own().await;
@@ -170,7 +167,6 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     }
     let most = 20.0 + began.elapsed().as_secs_f64() * 10.0 + 1.0;
     assert!((20.0..=most).contains(&f64::from(passed)), "{passed} passed, at most {most}");
-    // Somebody else is not concerned.
     for app in [&app, &second] {
         app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
     }

@@ -22,7 +22,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     let first = TestApp::launch(database.clone(), url, prefix, options.clone()).await;
     let second = first.another(options).await;
 
-    // Every end that an order can have.
     let short = first.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (first.shopper(), second.shopper(), first.shopper());
     let paid = payer.order_to_pay(&short).await;
@@ -88,7 +87,6 @@ async fn statements_do_not_meet_in_a_session() {
     let limit = transaction.fetch_one(setting).await.expect("a setting");
     assert_eq!(limit.get::<String, _>(0), "10s");
     transaction.commit().await.expect("COMMIT");
-    // And is gone with it.
     let none = "SELECT 1 FROM pg_settings WHERE name = 'statement_timeout' AND setting = '0'";
     let limit = adapted.fetch_one(none).await;
     limit.expect_err("every statement has its limit");

@@ -127,14 +127,12 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     assert_eq!(answer.header("traceresponse"), expected);
     assert_eq!(text(request, "flash_sale.request_id"), answer.header("x-request-id"));
 
-    // Through the queue and Redis.
     is_inside(below(&spans, request, "admission"), request);
     let batch = below(&spans, request, "admission batch");
     assert!(batch.links.is_empty(), "it was alone");
     let script = below(&spans, batch, "redis admit.lua");
     is_inside(script, batch);
 
-    // Into Postgres, and out of the log.
     let write = below(&spans, request, "write orders");
     is_inside(below(&spans, write, "postgres transaction"), write);
     is_inside(below(&spans, write, "redis ack"), write);
@@ -177,8 +175,7 @@ async fn a_batch_is_linked_with_every_request_in_it() {
     assert_eq!(linked + batches.len(), CROWD);
 }
 
-/// A caller who is not sampled is not traced, nobody is with a share of 0, and without a collector
-/// there is nothing at all. One that is away changes nothing.
+/// Not when unsampled, nor with a share of 0, nor without a collector; one may be away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_sampled_leaves_no_trace() {
     let (collector, endpoint) = Collector::start().await;

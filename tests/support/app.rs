@@ -20,11 +20,9 @@ use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle};
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
 pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 
-/// How long a test waits for something that should happen soon. Generous, because the machine may
-/// be busy; nothing that works waits for it to pass.
+/// Generous, because the machine may be busy; nothing that works waits for it to pass.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How an application differs from the ordinary one.
 #[derive(Clone, Default)]
 pub struct Options {
     pub writes_nothing: bool,
@@ -51,8 +49,7 @@ impl Options {
     }
 }
 
-/// One running application, with its own database and key prefix (or those of another, to be a
-/// second instance of it).
+/// A running application; another instance shares its database and key prefix.
 pub struct TestApp {
     pub services: Services,
     pub base: String,
@@ -61,7 +58,6 @@ pub struct TestApp {
     pub prefix: String,
     pub redis_url: String,
     tokens: Arc<TokenSigner>,
-    /// Ends it, and what ends then.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// Whichever instance ends last and has this removes their database and keys.
     leftovers: Option<Arc<()>>,
@@ -93,13 +89,11 @@ impl TestApp {
         app
     }
 
-    /// An instance on these servers, but with another Redis, or another way to it.
     pub async fn with_redis(servers: &Servers, redis_url: String, options: Options) -> Self {
         let database = servers.database().await;
         Self::launch(database, redis_url, "other:".to_owned(), options).await
     }
 
-    /// An ordinary instance on these servers that reaches Postgres through this proxy.
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
         let database = servers.database().await.through(postgres.address());
         Self::first(servers, database, Options::default()).await
@@ -192,8 +186,7 @@ impl TestApp {
         self.database.clone().drop().await;
     }
 
-    /// Services on the same stores without background tasks: a test steps them. They claim to have
-    /// a writer; the second value is the channel to it.
+    /// Without background tasks: a test steps them. The channel leads to a writer.
     pub fn services_without_tasks(&self) -> (Services, mpsc::Receiver<AcceptedBatch>) {
         services_without_tasks(&self.database, &self.redis_url, &self.prefix)
     }
@@ -254,8 +247,7 @@ impl TestApp {
         self.ask("GET", path).await
     }
 
-    /// Writes these bytes and reads until the server has nothing more to say; it may hang up on
-    /// what it reads.
+    /// Writes these bytes and reads to the end; the server may hang up on what it reads.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let address = self.base.trim_start_matches("http://");
         let mut connection = tokio::net::TcpStream::connect(address).await.expect("a connection");
@@ -310,8 +302,7 @@ impl TestApp {
         reply.body
     }
 
-    /// All buy, 256 at a time: of more, a busy machine answers some only after the 2 s that a buyer
-    /// waits in the queue. The answers in their order.
+    /// 256 at a time: of more, a busy machine answers some only after the 2 s in the queue.
     pub async fn all_buy(shoppers: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Reply> {
         let buying = stream::iter(shoppers).map(async |shopper: Shopper| shopper.buy(sale).await);
         buying.buffered(256).collect().await
@@ -430,8 +421,7 @@ pub async fn must_accept(services: &Services, sale: SaleId) -> (UserId, OrderId)
     }
 }
 
-/// Waits for something that is to happen, by looking again and again; panics after
-/// [`TEST_TIMEOUT`].
+/// Looks again and again; panics after [`TEST_TIMEOUT`].
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let found = poll::<_, Infallible>(TEST_TIMEOUT, 10, async || Ok(look().await)).await;
     found.ok().flatten().unwrap_or_else(|| panic!("waited in vain: {what}"))

@@ -1,5 +1,4 @@
-//! Wrong clocks: libfaketime turns the wall clock of a process by the offset in a file, and leaves
-//! the monotonic one, by which timeouts are measured, alone.
+//! Wrong clocks: libfaketime turns the wall clock by the offset in a file, not the monotonic one.
 
 use std::{fs, path::Path, path::PathBuf};
 

@@ -48,7 +48,6 @@ impl Events {
         Ok(None)
     }
 
-    /// The next event's data; `None` when the stream has ended in order.
     pub async fn next(&mut self) -> Option<Value> {
         self.try_next().await.expect("an orderly end").map(|(_, data)| data)
     }

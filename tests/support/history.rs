@@ -1,5 +1,4 @@
-//! What clients did and were told: the evidence that the checkers judge. An operation without an
-//! answer is `Unknown`: it may have happened, may happen still, or never will.
+//! What clients did and were told. `Unknown`: it may have happened, may still, or never will.
 
 use super::random::Random;
 use flash_sale::domain::{OrderStatus, UserId};

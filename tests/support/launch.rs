@@ -1,5 +1,4 @@
-//! How tests and benchmarks start the program, in a folder of their own with nobody's settings but
-//! theirs, and wait for things. (The benchmarks include this file by its path.)
+//! How tests and benchmarks (by its path) start programs with no settings but their own.
 
 use nix::sys::signal::{Signal, kill};
 use nix::{errno::Errno, unistd::Pid};
@@ -23,8 +22,7 @@ pub fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
 #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
 pub fn end_with_this_process(command: &mut Command, signal: Signal) {
     command.process_group(0);
-    // SAFETY: runs between fork and exec, where only async-signal-safe calls are allowed: it is one
-    // system call and allocates nothing.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: one system call.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
     unsafe {
@@ -63,8 +61,7 @@ pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Removes a data folder with the cluster that it may link to: run by root, the program puts it
-/// where its user can enter.
+/// With the cluster that it may link to: run by root, it is where its user can enter.
 pub fn remove_data(dir: &Path) {
     if let Some(home) = fs::read_link(dir.join("pg")).ok().as_deref().and_then(Path::parent) {
         let _ = fs::remove_dir_all(home);
@@ -85,8 +82,7 @@ pub fn remove_leftovers(parent: &Path, prefix: &str) {
     }
 }
 
-/// Looks until there is something, with pauses of so many milliseconds; `None` if there is nothing
-/// after `limit`.
+/// With pauses of so many milliseconds; `None` if there is nothing after `limit`.
 pub async fn poll<T, E>(
     limit: Duration,
     pause: u64,

@@ -92,8 +92,7 @@ pub fn assert_broken(timeline: &Timeline, expected: &[&str]) {
     assert_eq!(broken, expected, "{id}: {endings:#?}");
 }
 
-/// Plays every lesson so often, different ones beside each other, and each must end the same way:
-/// every failure and every flaw of a cure happens, every cure holds.
+/// Every failure and every flaw of a cure happens, and every cure holds, each time.
 pub async fn play_each(times: usize, prefix: &'static str) {
     const AT_ONCE: usize = 16;
     let theatre = TestTheatre::open(prefix).await;
@@ -117,8 +116,7 @@ pub async fn play_each(times: usize, prefix: &'static str) {
 /// Their lines decide between requests that other files send.
 const SEND_NOTHING: [&str; 4] = ["driver.rs", "watchdog.rs", "multi.rs", "redlock.rs"];
 
-/// The marked lines are those that ran: some event of the act comes from the excerpt, at the mark,
-/// right before it or after it. A script was run by name.
+/// Some event of the act comes from the excerpt. A script was run by name.
 fn marks_were_executed(timeline: &Timeline) {
     for (number, act) in timeline.lesson.acts.iter().enumerate() {
         for mark in act.excerpts(timeline.lesson, Language::En) {

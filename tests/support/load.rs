@@ -10,7 +10,6 @@ use tokio::time::sleep;
 /// Somebody who was told 202, and the order's id.
 pub type Winner = (Shopper, String);
 
-/// All ask to buy, 256 at a time; everybody, and what they were told.
 pub async fn all_told(
     people: impl IntoIterator<Item = Shopper>,
     sale: &str,
@@ -29,13 +28,11 @@ pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
     told.into_iter().filter_map(order).collect()
 }
 
-/// Everybody buys, or hears of the order that they have.
 pub async fn all_order(people: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Winner> {
     let told = all_told(people, sale).await.into_iter();
     told.map(|(shopper, reply)| (shopper, reply.text("order_id").to_owned())).collect()
 }
 
-/// Waits until each of these orders is its owner's and can be paid.
 pub async fn all_written(orders: &[Winner]) {
     let reading = |(shopper, id): &Winner| {
         let (shopper, id) = (shopper.clone(), id.clone());
@@ -66,9 +63,7 @@ pub struct Told {
     pub is_over: bool,
 }
 
-/// A rush on a sale at some instances: newcomers who ask once, and regulars, who have an order and
-/// ask again and again. The stock must be larger than what they buy: then a newcomer may hear only
-/// 202 or 503, and a regular only 503 or the name of their order. Anything else is a wrong answer.
+/// Newcomers ask once (202 or 503, as stock never ends), regulars again and again (503 or order).
 #[derive(Default)]
 pub struct Rush {
     pub told: Arc<Mutex<Told>>,
@@ -92,7 +87,6 @@ impl Rush {
         rush
     }
 
-    /// Waits until so many more of these were counted.
     pub async fn until(&self, more: usize, count: impl Fn(&Told) -> usize) {
         let counted = || count(&locked(&self.told));
         let wanted = counted() + more;
@@ -172,8 +166,7 @@ impl TestApp {
 }
 
 impl Database {
-    /// I3 and I6: everybody who was told 202 has a row of their own, each under another id; how
-    /// many of those have each status. Waits for rows that are not written yet.
+    /// I3 and I6: each 202 is a row of its own, once written; how many have each status.
     pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {
         let owner = |(shopper, id): &Winner| (id.parse().expect("an id"), shopper.user);
         let owners: HashMap<i64, UserId> = winners.iter().map(owner).collect();

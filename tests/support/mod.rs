@@ -1,5 +1,4 @@
-//! What tests stand on: servers that live as long as the test process, and an application for each
-//! test. A static is never dropped: a small shell removes the servers when this process has gone.
+//! Servers that live as long as the test process, after which a small shell removes them.
 
 // Three test binaries include this module, and none uses all of it.
 #![allow(dead_code, unused_macros)]
@@ -69,7 +68,6 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Servers of this test alone, which it may kill.
     pub async fn own() -> Self {
         Self::start(temporary_folder(), true).await
     }
@@ -96,7 +94,6 @@ impl Servers {
         SHARED.get_or_init(|| Self::start(temporary_folder(), false)).await
     }
 
-    /// A folder for more servers of the same test, removed together with these.
     pub fn folder(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -112,7 +109,6 @@ impl Servers {
         lab::servers::Servers::new(&postgres, &redis, key_prefix, shop, data_dir)
     }
 
-    /// An empty, migrated database of its own.
     pub async fn database(&self) -> Database {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -150,8 +146,7 @@ impl TestApp {
     }
 }
 
-/// Kills the servers and removes the files once the answer is closed, so after this process at the
-/// latest. After the word `ended` only the files go: the caller has ended the servers.
+/// Once the pipe is closed, at the latest by this process' end. `ended`: only the files go.
 #[expect(clippy::zombie_processes, reason = "it may outlive this process")]
 fn hire_janitor(dir: &Path, servers: &[Option<u32>]) -> ChildStdin {
     // A signal to the whole process group (Ctrl-C) must not end it before its work is done.
@@ -172,8 +167,7 @@ fn hire_janitor(dir: &Path, servers: &[Option<u32>]) -> ChildStdin {
     janitor.stdin.take().expect("a pipe")
 }
 
-/// Puts a cluster that has the template of all test databases into this folder. It is made once and
-/// copied: `initdb` waits for the disk, and the migrations are always the same.
+/// Made once and copied: `initdb` waits for the disk, and migrations are always the same.
 async fn copy_cluster(dir: &Path) {
     static ORIGINAL: OnceCell<PathBuf> = OnceCell::const_new();
     let original = ORIGINAL.get_or_init(async || {
@@ -215,7 +209,6 @@ pub struct Database {
     pub name: String,
     /// Where the application reaches it; by its own socket if `None`.
     proxy: Option<SocketAddr>,
-    /// Whether that is a connection pooler.
     is_pooled: bool,
 }
 
@@ -270,8 +263,7 @@ fn options(address: &PostgresAddress, database: &str) -> PgConnectOptions {
         .database(database)
 }
 
-/// A connection for a test's own questions. The client's own limits, half a second for an answer,
-/// are too short on a busy machine.
+/// The client's own limits, half a second for an answer, are too short on a busy machine.
 pub async fn connect_redis(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let limit = Some(Duration::from_secs(15));
     let config = redis::AsyncConnectionConfig::new();

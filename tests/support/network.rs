@@ -1,6 +1,4 @@
-//! A network between the nodes of a cluster, and between them and two instances, that can be split
-//! in two. Node M comes from 127.0.1.M, an instance from 127.0.2.S, through a proxy, under the
-//! ports of the nodes.
+//! A network that can be split: node M comes from 127.0.1.M, an instance from 127.0.2.S.
 
 use super::proxy::{Address, Fault, Proxy};
 use std::net::Ipv4Addr;
@@ -14,9 +12,7 @@ pub struct Ports {
 /// Who is together when the network is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// One node is, and nobody else.
     Alone,
-    /// All other nodes are.
     Others,
 }
 
@@ -31,8 +27,7 @@ impl Side {
     }
 }
 
-/// The ways to each node: two of the other nodes (the bus and replication), then one of the
-/// instances of either side.
+/// To each node: two ways of other nodes (bus, replication), one of an instance of each side.
 pub struct Network {
     ways: Vec<[Proxy; 4]>,
 }
@@ -62,8 +57,7 @@ impl Network {
         Ipv4Addr::new(127, 0, 1, u8::try_from(node + 1).expect("few nodes"))
     }
 
-    /// From now on this node and one instance have each other and nobody else. What is on its way
-    /// from one side to the other vanishes, and nobody is told.
+    /// This node and one instance have only each other; what is on its way vanishes.
     pub async fn split_off(&self, alone: usize) {
         for (number, ways) in self.ways.iter().enumerate() {
             let is_alone = number == alone;

@@ -61,8 +61,7 @@ impl IntoFuture for Ask {
     }
 }
 
-/// A client that gives an idle connection up long before the server does: a request on one that is
-/// just being closed would be reset.
+/// Gives an idle connection up before the server does, which would reset a request on it.
 pub fn client_of(server: ConnectionLimits) -> Client {
     let client = Client::builder().pool_idle_timeout(server.head_timeout / 3);
     client.build().expect("a client")

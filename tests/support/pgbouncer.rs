@@ -20,12 +20,10 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of this Postgres. `ignored`: its `ignore_startup_parameters`, which it would refuse
-    /// otherwise.
+    /// `ignored`: its `ignore_startup_parameters`, which it would refuse otherwise.
     pub async fn start(servers: &Servers, ignored: &str) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-        // It runs as the owner of the cluster: nobody else may enter the folder of the socket, and
-        // it refuses to run as root.
+        // It runs as the owner of the cluster, who alone may enter the socket's folder.
         let postmaster = servers.postgres.pid().expect("postgres runs");
         let cluster = fs::read_link(format!("/proc/{postmaster}/cwd")).expect("its cluster");
         let owner = fs::metadata(cluster).expect("the cluster");

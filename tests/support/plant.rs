@@ -1,6 +1,4 @@
-//! Bugs, planted from outside of the program: in the function library, which is loaded anew with
-//! one expression changed, and in Postgres, by triggers. Either concerns all of a server or a
-//! database, so those are the test's own.
+//! Bugs planted from outside: a function library with one expression changed, or triggers.
 
 use flash_sale::redis::library::LIBRARY;
 use redis::aio::ConnectionLike;
@@ -76,8 +74,7 @@ pub const UNPAY: &str = trigger!(
     "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
 );
 
-/// Units that came back stay counted as taken. (Units that Redis alone has lost come back: the
-/// scrubber has the sale rebuilt.)
+/// Units that came back stay taken. (What Redis alone has lost, the scrubber gets back.)
 pub const FORGET_A_RELEASE: &str = "
     CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         NEW.taken := OLD.taken; RETURN NEW;
@@ -85,8 +82,7 @@ pub const FORGET_A_RELEASE: &str = "
     CREATE TRIGGER planted BEFORE UPDATE ON sales FOR EACH ROW WHEN (NEW.taken < OLD.taken)
     EXECUTE FUNCTION planted()";
 
-/// Postgres takes no live order of the users in `refused`, as if it broke a constraint; then the
-/// writer rejects it.
+/// Postgres takes no live order of users in `refused`; then the writer rejects it.
 pub const REFUSE_SOME_USERS: &str = "
     CREATE TABLE refused (user_id uuid PRIMARY KEY);
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -15,8 +15,7 @@ pub fn status_of(pid: u32) -> Option<(String, u32)> {
     Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }
 
-/// The postmaster and all that it has started. (Backends lead sessions of their own, so a signal to
-/// the process group would only reach the first.)
+/// The postmaster and its backends, which lead sessions, so process groups, of their own.
 pub fn family(postmaster: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

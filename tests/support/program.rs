@@ -1,5 +1,4 @@
-//! The program as a process: started in a folder of its own, with nothing of this process'
-//! settings.
+//! The program as a process, in a folder of its own, without this process' settings.
 
 use super::launch;
 pub use super::launch::remove_data;
@@ -13,8 +12,7 @@ use tokio::sync::mpsc;
 const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");
 pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
-/// A folder in which programs run, with a data folder inside; removed at the end, together with
-/// whatever still runs in it.
+/// With a data folder inside; removed at the end, together with whatever still runs in it.
 pub struct Home(pub PathBuf);
 
 impl Home {
@@ -35,7 +33,6 @@ impl Home {
         command
     }
 
-    /// A command, in words, of an instance on these servers.
     pub fn command_on(
         &self,
         words: &str,
@@ -254,8 +251,7 @@ impl Ended {
         self
     }
 
-    /// Could not be done, for a reason that these words name in one line that is not a log or a
-    /// panic.
+    /// In one line that is not a log or a panic.
     #[track_caller]
     pub fn assert_refused(&self, words: &[&str]) {
         assert_eq!((self.code, &*self.stdout), (Some(2), ""), "{self:?}");

@@ -1,6 +1,4 @@
-//! A fault proxy between the program and a server. A fault applies to open connections from the
-//! next byte on, except [`Fault::Refuse`], which concerns new ones only; [`Proxy::cut`] ends the
-//! open ones.
+//! A fault proxy. Open connections feel a fault from the next byte, or end by [`Proxy::cut`].
 
 use super::{locked, random::Random};
 use embedded::PostgresAddress;
@@ -25,8 +23,7 @@ impl Address {
     }
 }
 
-/// A port that nobody listens on now. Below the range from which the kernel takes the ports of
-/// outgoing connections, so that it is still free when somebody comes back to it after a crash.
+/// Below the ports of outgoing connections, so that it is still free after a crash.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const RANGE: std::ops::Range<u32> = 15_000..32_000;
@@ -63,16 +60,13 @@ pub enum Fault {
     None,
     /// Nobody listens: a new connection is refused by the kernel.
     Refuse,
-    /// Bytes vanish, in both directions, and a close is not passed on. A connection that has lost a
-    /// byte stays silent when the fault is over, as with a firewall that forgot its connections.
+    /// Bytes vanish and a close is not passed on; a connection that has lost one stays silent.
     BlackHole,
     /// A black hole for connections that send a request with these bytes in it, from there on.
     SilentTo {
         request: &'static str,
     },
-    /// A black hole for connections from this address.
     SilentFrom(IpAddr),
-    /// Every byte arrives that much later, in each direction.
     Latency(Duration),
     /// So many bytes a second, in each direction of each connection.
     Throttle {
@@ -172,8 +166,7 @@ impl Proxy {
         self.address
     }
 
-    /// New connections go there from now on; open ones stay where they are ([`Proxy::cut`] ends
-    /// them).
+    /// New connections go there from now on; open ones stay ([`Proxy::cut`]).
     pub fn set_target(&self, target: Address) {
         *locked(&self.shared.target) = target;
     }
@@ -196,7 +189,6 @@ impl Proxy {
         *locked(&self.shared.counts)
     }
 
-    /// Makes the dice of [`Lost::Share`] reproducible.
     pub fn seed(&self, seed: u64) {
         *locked(&self.shared.dice) = Random::new(seed);
     }
@@ -297,8 +289,7 @@ async fn serve(
         }
         let Ok(server) = connect(&shared.target()).await else { return };
         let (from_server, to_server) = tokio::io::split(server);
-        // The first end ends the connection: neither protocol behind this proxy closes one
-        // direction and goes on with the other.
+        // Neither protocol behind this proxy closes one direction and goes on with the other.
         tokio::select! {
             _ = carry(Direction::Requests, from_client, to_server, &shared, &connection) => {}
             _ = carry(Direction::Replies, from_server, to_client, &shared, &connection) => {}
@@ -370,7 +361,6 @@ fn treat(
     Treated::Passes
 }
 
-/// Carries bytes one way until one side ends or a fault ends it.
 async fn carry(
     direction: Direction,
     mut from: ReadHalf<Box<dyn Stream>>,

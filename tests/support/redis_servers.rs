@@ -1,5 +1,4 @@
-//! Redis processes that a test may do anything to: a cluster of three primaries with a replica
-//! each, and a primary with two replicas under three Sentinels. On loopback, without a password.
+//! A cluster of three primaries with a replica each, and a primary under three Sentinels.
 
 use super::driver::{Error, Result};
 use super::launch::{end_with_this_process, poll};
@@ -147,8 +146,7 @@ impl RedisProcess {
         let _: String = self.command(&["CONFIG", "SET", "cluster-node-timeout", silence]).await;
     }
 
-    /// From now on it follows its primary no more, whatever that one writes, and keeps what it has.
-    /// (It offers a password that the primary does not know.)
+    /// It keeps what it has: it offers a password that its primary does not know.
     pub async fn be_cut_off(&self) {
         // One that is still copying its primary would keep nothing.
         self.until_linked("up").await;
@@ -158,7 +156,6 @@ impl RedisProcess {
     }
 }
 
-/// What a test does to its files while it is away.
 impl RedisProcess {
     fn data(&self) -> PathBuf {
         self.dir.join("appendonlydir")
@@ -243,8 +240,7 @@ impl RedisCluster {
     ) -> Self {
         let node = |(number, ports): (usize, &Ports)| {
             let (bus, address) = (ports.bus, address(number));
-            // Some slots being away must not stop the others; and a replica takes the place of its
-            // primary if the test says so, also if it was cut off for long.
+            // Some slots away stop no others; a replica takes over only when the test says so.
             let arguments = format!(
                 "--cluster-enabled yes --cluster-node-timeout {SILENCE_MS} \
                  --cluster-require-full-coverage no --cluster-replica-validity-factor 0 \
@@ -316,7 +312,6 @@ impl RedisCluster {
         let _: String = self.replica_of(primary).command(&words).await;
     }
 
-    /// As the second node computes it: tests take the first one away.
     pub async fn slot_of(&self, key: &str) -> u16 {
         self.nodes[1].command(&["CLUSTER", "KEYSLOT", key]).await
     }

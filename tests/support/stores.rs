@@ -1,5 +1,4 @@
-//! What Postgres and Redis hold, read past the program and past all proxies: snapshots while
-//! something is broken, whether everything has come to rest, and all there is in the end.
+//! What Postgres and Redis hold, read past the program and past all proxies.
 
 use super::checkers::{Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
 pub use super::driver::{Error, Result};
@@ -85,8 +84,7 @@ async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snap
     Ok(rows.into_iter().map(snapshot).collect())
 }
 
-/// Waits until nothing is under way: nothing to pay, nothing in a log, nothing in the outbox, every
-/// sale rebuilt and Redis approved. Bounded by `limit`.
+/// Nothing to pay, nothing in a log or the outbox, all rebuilt, Redis approved.
 pub async fn settle(stores: &impl Stores, limit: Duration) -> Settled {
     let began = Instant::now();
     let mut still = "nobody could look".to_owned();
@@ -100,7 +98,6 @@ pub async fn settle(stores: &impl Stores, limit: Duration) -> Settled {
     Settled { after, limit, still }
 }
 
-/// What is under way, in words; "" if nothing is.
 async fn under_way(stores: &impl Stores) -> Result<String> {
     let mut postgres = stores.postgres().await?;
     let (pending, outbox): (i64, i64) = sqlx::query_as(
@@ -147,8 +144,7 @@ async fn sale_state(
     Ok(pipeline.query_async(&mut redis).await?)
 }
 
-/// When the load has stopped: waits for rest, sells the last units off, waits again, and reads all
-/// that both stores hold, to be judged with the history and without any excuse.
+/// Waits for rest, sells the last units off, waits again, and reads all that both stores hold.
 pub async fn conclude(
     stores: &impl Stores,
     world: &Arc<World>,
@@ -244,8 +240,7 @@ async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row
     Ok(found.map_ok(row).try_collect().await?)
 }
 
-/// A sale as Redis holds it, read without the program's own code: the layout is in
-/// docs/architecture.md. `None` if it is missing, which a checker reports.
+/// Without the program's own code: docs/architecture.md. `None` if it is missing.
 async fn dump_redis(stores: &impl Stores, sale: i64) -> Result<Option<RedisSale>> {
     let fields = ["stock", "remaining", "pending", "epoch"];
     let (state, log_entries) = sale_state(stores, sale, &fields).await?;

@@ -5,11 +5,9 @@ use super::*;
 /// What the program promises: after SIGTERM it is gone by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A process that has just been started may not listen to signals yet: then SIGTERM ends it as it
-/// ends any program, and it had not served anybody.
+/// A process that has just started may not listen to signals yet, and has served nobody.
 const JUST_STARTED: Duration = Duration::from_secs(3);
 
-/// Takes some instances away, each by SIGKILL or by SIGTERM, and brings them back in another order.
 pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
     let count = stage.cluster.instances.len();
     let (first, going) = (stage.random.index(count), 1 + stage.random.index(count));
@@ -26,7 +24,6 @@ pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
         }
     }
     stage.wait(50..700).await;
-    // The last one comes back first.
     for number in killed.into_iter().rev() {
         stage.start(number)?;
         stage.wait(0..200).await;
@@ -38,7 +35,6 @@ pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
     stage.healed(None)
 }
 
-/// Waits for the end of an instance that was told to end, which must be in order and in time.
 async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: Instant) {
     let limit = GONE_WITHIN * stage.plan.patience;
     let instance = &mut stage.cluster.instances[number];

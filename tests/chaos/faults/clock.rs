@@ -1,5 +1,4 @@
-//! Clocks: the instances live a day ahead and a day behind, and step back and forth. Redis and
-//! Postgres keep the real time.
+//! Clocks of instances are a day ahead or behind, and step. Redis and Postgres keep the time.
 
 use super::*;
 use crate::support::clock::{LIBRARY_MISSING, libfaketime, settings};
@@ -33,8 +32,7 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
     let number = stage.any_instance();
     fs::write(offset_file(stage, number), OFFSETS[stage.random.index(OFFSETS.len())])?;
-    // Now and then a process is born into the wrong time. (It also shows its day again: the header
-    // `Date` is cached until the clock passes it, so after a step back it stands still.)
+    // The header `Date` stands still after a step back; a process born then shows its day again.
     if stage.random.chance(0.25) && libfaketime().is_some() {
         start(stage, number)?;
     }

@@ -6,8 +6,7 @@ use crate::support::driver::shopper::Shopper;
 /// Clients of one wave; each has a connection to every instance.
 const CROWD: u16 = 1_000;
 
-/// Far more buyers at once than the queues take. They may hear 503 or 429, and nothing else that
-/// the contract does not know; the moment they go, the others are served as before.
+/// More buyers than the queues take: 503 or 429 for them, and service as before when they go.
 pub async fn overload(stage: &mut Stage<'_>) -> Result {
     let until = Instant::now() + stage.random.millis(1_000..2_000);
     let mut crowd = JoinSet::new();
@@ -24,8 +23,7 @@ const IDLE: usize = 1_000;
 const SLOW: usize = 100;
 const SUBSCRIBERS: usize = 100;
 
-/// Connections that say nothing, that never end their request, that listen to events and never
-/// read; then all hang up at once. (The ordinary load clicks twice and hangs up all the time.)
+/// Connections that say nothing, never end their request, or never read; then all hang up.
 pub async fn nuisances(stage: &mut Stage<'_>) -> Result {
     let sale = stage.world.sales.first().ok_or("a run without sales")?.id;
     let slow = [

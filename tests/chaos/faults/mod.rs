@@ -1,5 +1,4 @@
-//! The faults: what is done to the program, how one knows that it happened, and what may be
-//! expected of the program meanwhile.
+//! The faults: what is done, how one knows that it happened, and what may be expected meanwhile.
 
 pub mod churn;
 pub mod clock;
@@ -149,8 +148,7 @@ pub struct Stage<'a> {
     plan: Plan,
     until: Instant,
     pub strikes: Strikes,
-    /// What was proven to happen: fail points that fired, with their action; days believed in;
-    /// pauses.
+    /// What was proven to happen: fail points that fired, with their action; days; pauses.
     pub reached: BTreeSet<String>,
 }
 
@@ -167,8 +165,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Strikes until the time is over, at least once. Also without time, what was begun is
-    /// finished, and there must be something to judge.
+    /// Strikes until the time is over, at least once, and until there is something to judge.
     pub async fn run(&mut self, fault: Fault) -> Result {
         fault.prepare(self).await?;
         let latest = self.until + GRACE;
@@ -195,8 +192,7 @@ impl<'a> Stage<'a> {
         Ok(self.strikes)
     }
 
-    /// Does what a service manager does: what has ended is started again. An instance may end by
-    /// itself while it starts and a store is away, but not after that.
+    /// Starts again what has ended, which is no crash while a store is away at its start.
     pub fn tend(&mut self) -> Result {
         for instance in &mut self.cluster.instances {
             if instance.is_running() {
@@ -268,7 +264,6 @@ impl Fault {
         }
     }
 
-    /// So often it must strike to have shown what it is about.
     fn least_strikes(self) -> u64 {
         match self {
             // Every clock has stood on every offset, most likely.
@@ -281,8 +276,7 @@ impl Fault {
         }
     }
 
-    /// So long a trial must be to hold what it is about: a pause of over a minute, and the load
-    /// that comes before and after it.
+    /// A pause of over a minute, and the load that comes before and after it.
     pub fn least_length(self) -> Duration {
         Duration::from_secs(if self.is_long_stop() { 100 } else { 0 })
     }
@@ -308,16 +302,12 @@ impl Fault {
         other || LOSSES.contains(&self)
     }
 
-    /// Whether it may lose accepted orders for good, as documented: with the log of Redis and the
-    /// process that still had them in memory. An instance that is stopped while the reply about
-    /// them is on its way has never had them: when it goes on, it no longer waits for that reply.
+    /// With the log of Redis and the process that had them; a stopped one never heard the reply.
     pub fn may_lose_accepted(self) -> bool {
         matches!(self, Self::MixedLoss | Self::StaleInstance)
     }
 
-    /// Within this time after the last purchase everything is terminal: the time to pay (2 s), the
-    /// grace of the recovery (2 s), and what a busy machine needs to write it all down. A
-    /// connection that fell silent is only given up after a timeout of up to 20 s.
+    /// Two seconds to pay and two of grace; a silent connection is given up after up to 20 s.
     pub fn terminal_within(self) -> Duration {
         Duration::from_secs(if self == Self::NetBlackHole || self.is_mixed() { 40 } else { 15 })
     }
@@ -343,7 +333,6 @@ impl Fault {
         }
     }
 
-    /// Looks whether the fault really happened, and undoes what healing does not.
     async fn verify(self, stage: &mut Stage<'_>) -> Result {
         match self {
             Self::PostgresSlowCommits | Self::PostgresSerialization => {
@@ -378,7 +367,6 @@ async fn nothing(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// One of these faults, half of the time while a link to a store is bad.
 async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
     let fault = faults[stage.random.index(faults.len())];
     let bad = stage.random.chance(0.5);

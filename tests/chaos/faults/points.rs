@@ -1,14 +1,11 @@
-//! Fail points: the program kills itself, fails, pauses or panics at each named place on an order's
-//! way.
+//! Fail points: the program ends, fails, pauses or panics at each place on an order's way.
 
 use super::*;
 use crate::support::driver::{admin, shopper::Operator};
 use crate::support::plant::REFUSE_SOME_USERS;
 use flash_sale::{admission::ids, fail_point::POINTS};
 
-/// A sale leaves Redis a day after its end, which no trial lives to see: tests/it/life.rs comes by
-/// there. The trials' sales have no waiting room: tests/proof/faults/fail_points.rs comes by there,
-/// with the actions that a process survives.
+/// No trial lives that long or has a room: tests/it/eviction.rs, proof/faults/fail_points.rs.
 const ELSEWHERE: &[&str] = &["room.joining", "room.advanced", "eviction.deciding"];
 
 static HERE: LazyLock<Vec<&'static str>> =
@@ -35,9 +32,7 @@ pub async fn prepare(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// First every point at once with each action that a process survives; then `exit` at one point
-/// after the other, and again at those that were missed. Nothing here loses data of Redis: together
-/// with a process that fails, that would be the loss that is documented, and hide others.
+/// With loss of data a process that fails would be the documented loss, which hides others.
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
@@ -78,7 +73,6 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
     if !instance.is_running()
         && let Some(status) = instance.ended_by_itself.take()
     {
-        // It was told to, if that is how it ended.
         match status.signal() {
             Some(9) => stage.strikes.kills += 1,
             _ => stage.note(format!(
@@ -102,8 +96,7 @@ fn missed(stage: &Stage<'_>, action: &str) -> Vec<&'static str> {
     HERE.iter().copied().filter(is_missed).collect()
 }
 
-/// Whether a trial of this length goes on: not all points have had their turn with `exit`, or those
-/// that were missed another.
+/// Until each point has had its turn with `exit`, and those that were missed another.
 pub fn is_due(stage: &Stage<'_>) -> bool {
     let all = SURVIVED.len() + HERE.len();
     let turns = usize::try_from(stage.strikes.count).unwrap_or(usize::MAX);
@@ -114,11 +107,8 @@ pub fn is_due(stage: &Stage<'_>) -> bool {
 /// What makes a process come by a point where the load alone rarely or never leads it.
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// Redis is restarted, and loses nothing.
     Rebuild,
-    /// An order from an epoch that is over stands in the log.
     Late,
-    /// Postgres refuses an order that was accepted.
     Refused,
     CreateSale,
     TakeStock,
@@ -145,13 +135,11 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
             stage.wait(600..900).await;
         }
         Way::Late => {
-            // A recovery pass takes it, of this instance or of another.
             plant_late_order(stage).await?;
             stage.wait(250..350).await;
         }
         Way::Refused => buy_refused(stage, number).await?,
-        // A sale that no shopper knows. It must be in Redis in the end all the same, and pass its
-        // audit, even where its creator died before it was there.
+        // No shopper knows it. It must be in Redis in the end, even if its creator died before.
         Way::CreateSale => {
             let body = json!({"title": "on the way", "price_cents": 100, "stock": 10});
             admin(stage.world.addresses[number], "", Some(body)).await.ok();
@@ -164,8 +152,7 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
     Ok(())
 }
 
-/// A purchase, at this instance, of a user whose orders Postgres refuses: it is accepted, and ends
-/// as `rejected`.
+/// Postgres refuses this user's orders: it is accepted, and ends as `rejected`.
 async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
     let buyer = Buyer::new(&stage.world, SALE);
     sqlx::query("INSERT INTO refused VALUES ($1)")
@@ -176,10 +163,7 @@ async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
     Ok(())
 }
 
-/// Puts an order into the log as the admission script would have, in an epoch that is over. A
-/// rebuild leaves none behind: otherwise late orders are only in the memory of processes, after
-/// Redis has lost its log, and a process that dies with them is the documented loss. Here the log
-/// still has it, so that nothing excuses its loss.
+/// Late orders are else in memory only, and may be lost; here the log has it: nothing excuses it.
 async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
     /// Only if Redis has the sale at this moment. KEYS: state, log. ARGV: the entry's fields.
     const PLANT: &str = "

@@ -1,5 +1,4 @@
-//! Faults of Postgres: it dies, stands still, refuses, is replaced by its standby, is slow to
-//! commit, or fails transactions that should be tried again.
+//! Faults of Postgres: death, standstill, refusal, failover, slow commits, failed transactions.
 
 use super::*;
 use crate::support::standby::{make_synchronous, options_of, promote, standby_of};
@@ -69,14 +68,12 @@ pub async fn remove_trigger(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// Makes a synchronous standby, kills the primary, promotes the standby and sends everybody there.
 pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     let number = stage.strikes.count + 1;
     let folder = stage.cluster.folder.0.join(format!("p{number}"));
     let standby = standby_of(&stage.cluster.postgres, &folder).await?;
     make_synchronous(&stage.cluster.postgres).await?;
     stage.wait(200..800).await;
-    // The primary dies for good.
     let primary = std::mem::replace(&mut stage.cluster.postgres, standby);
     primary.kill();
     primary.stop().await;

@@ -31,12 +31,10 @@ pub async fn stop_one(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// Longer than the program waits for anything: a minute for a statement and 65 s until Postgres
-/// counts as silent, 20 s for late orders, 10 s for a batch of the writer.
+/// Longer than the program waits for anything: 65 s until Postgres counts as silent.
 const LONG: Range<u64> = 70_000..71_000;
 
-/// The same fault for that long, in the middle of a load that goes on afterwards: processes that
-/// stood still, and those that gave them up, meet again.
+/// Processes that stood still, and those that gave them up, meet again under load.
 pub async fn for_long(
     stage: &mut Stage<'_>,
     fault: impl AsyncFn(&mut Stage<'_>, Range<u64>) -> Result,
@@ -47,20 +45,16 @@ pub async fn for_long(
     Ok(())
 }
 
-/// Where it is worst to stand still: with rows locked that every writer of the sale needs, and with
-/// the lock of the rebuild while nobody can buy.
+/// With rows locked that every writer of the sale needs; with the lock of the rebuild.
 const WORST: [&str; 2] = ["writer.counted", "rebuild.postgres_fenced"];
 
-/// In how much time an instance comes to such a place; it takes some restarts of Redis to be
-/// elected.
+/// It takes some restarts of Redis to be elected.
 const THERE_WITHIN: Duration = Duration::from_secs(20);
 
-/// What nobody has to wait for, even so: an order until it is a row, and everybody until they can
-/// buy.
+/// Nobody waits longer until an order is a row, or until somebody can buy.
 const WAITED_FOR: Duration = Duration::from_secs(30);
 
-/// One instance stands still in the worst place for that long, and the others must go on without
-/// it.
+/// One instance stands still in the worst place, and the others must go on without it.
 pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
     stage.wait(2_000..4_000).await;
     let point = WORST[usize::try_from(stage.strikes.count)? % WORST.len()];
@@ -93,8 +87,7 @@ pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// What has waited for too long, in words: orders that are no rows yet, and everybody, if nothing
-/// was sold since (of the first sale, which is open and has plenty).
+/// Orders that are no rows yet, and everybody, if the first sale, which has plenty, sold nothing.
 async fn left_waiting(stage: &Stage<'_>) -> Result<Vec<String>> {
     let world: &World = &stage.world;
     let mut found = Vec::new();
@@ -126,7 +119,6 @@ async fn left_waiting(stage: &Stage<'_>) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// SIGSTOP to all of them, in this order, a pause, and SIGCONT.
 pub async fn stand_still(stage: &mut Stage<'_>, pids: &[u32], millis: Range<u64>) {
     let began = halt(pids);
     stage.wait(millis).await;
@@ -147,7 +139,6 @@ fn go_on(stage: &mut Stage<'_>, pids: &[u32], began: Instant) {
     signal(pids, Signal::SIGCONT);
 }
 
-/// Nobody let them go on, and nobody killed them.
 pub fn verify_stop(stage: &mut Stage<'_>) {
     stage.strikes.notes.extend(stage.reached.iter().cloned());
     if stage.reached.is_empty() {
@@ -169,8 +160,7 @@ pub async fn kill_everything(stage: &mut Stage<'_>) -> Result {
     stage.healed(None)
 }
 
-/// An instance sleeps while Redis loses everything and the others rebuild it; then it goes on with
-/// what it believed.
+/// An instance sleeps while Redis loses everything and is rebuilt, and goes on with its beliefs.
 pub async fn stale(stage: &mut Stage<'_>) -> Result {
     stage.wait(100..400).await;
     let number = stage.any_instance();

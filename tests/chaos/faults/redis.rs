@@ -62,8 +62,7 @@ pub async fn restore_backup(stage: &mut Stage<'_>) -> Result {
     back_up(stage)
 }
 
-/// Waits until Postgres has approved the Redis that is running now. If it does not, the checkers
-/// will say what is wrong with it.
+/// If Postgres does not approve it, the checkers will say what is wrong.
 pub async fn until_approved(stage: &mut Stage<'_>) -> Result {
     let approved = async || Ok::<_, Error>(stage.cluster.is_approved().await?.then_some(()));
     if poll(SOON, 20, approved).await?.is_none() {
@@ -80,8 +79,7 @@ pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     stage.healed(None)
 }
 
-/// A replica follows, the link to it breaks, the primary goes on for a moment and dies, and the
-/// replica, which lacks that moment, takes its place.
+/// The link to a replica breaks, the primary goes on and dies, and the replica takes its place.
 pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     let number = stage.strikes.count + 1;
     let folder = stage.cluster.folder.0.join(format!("r{number}"));

@@ -1,5 +1,4 @@
-//! Bad input, table by table: whatever a client sends, it gets a 4xx with a code, never a 5xx, and
-//! nothing has changed. Bodies that are no JSON at all are in `web::body` and `http::admin`.
+//! Whatever a client sends, it gets a 4xx with a code, and nothing has changed.
 
 use super::*;
 use futures_util::stream;
@@ -32,7 +31,6 @@ fn both(one: Value, other: Value) -> Value {
     [one, other].iter().flat_map(|list| list.as_array().expect("a list").clone()).collect()
 }
 
-/// Member and wrong value, of a table of values by member.
 fn pairs(table: Value) -> Vec<(String, Value)> {
     let mut pairs = Vec::new();
     for (member, values) in table.as_object().expect("an object") {
@@ -131,7 +129,6 @@ async fn a_wrong_change_changes_nothing() {
         app.change(&sale, body.clone()).await.assert_problem_at(&body.to_string(), 422, "invalid");
     }
     app.change(&sale, json!(["a", "b", null, null, null])).await.assert_problem(422, "invalid");
-    // A closed sale stays closed.
     assert_refused(&app.change(&closed, json!({"closes_at": in_secs(9_000)})).await, "reopening");
 
     let wrong = json!([0, null, i64::MAX, i64::MIN, 100_000_000, 99_999_996, 2_147_483_647]);

@@ -124,7 +124,6 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
         assert_eq!(end, shopper.order(&order).await.body);
         assert_eq!(events.next().await, None);
 
-        // Afterwards there is only the end to tell.
         let mut events = open(of_order(&shopper, &order)).await;
         assert_eq!(next_order(&mut events).await, end);
         assert_eq!(events.next().await, None);

@@ -143,7 +143,6 @@ async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
     assert_eq!(closed, "ended");
     let sold = here.quiet_audit(&sale).await.live;
     all_refused("ended").await;
-    // Closing is final.
     for step in ["resume", "pause"] {
         assert_eq!(steer(step).await, "ended");
         all_refused("ended").await;

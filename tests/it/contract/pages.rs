@@ -8,8 +8,7 @@ fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// The addresses that a page loads or leads to, all of which are on this site. What the policy
-/// forbids inside a page is no file: Chromium complains of it in `tests/browser/pages.mjs`.
+/// All on this site. What the policy forbids inside a page: `tests/browser/pages.mjs`.
 fn addresses(page: &str, html: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     // Comments are read as markup, too.

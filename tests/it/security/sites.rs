@@ -36,8 +36,7 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     let app = TestApp::start_with(Options::with_lab()).await;
     let sale = app.sale(10, json!({"per_user_limit": 9})).await;
     let (shopper, order) = app.buyer(&sale).await;
-    // What forms and scripts of other sites can send without asking first (no preflight). Pages of
-    // a sister site send the cookie even with SameSite.
+    // What needs no preflight; pages of a sister site send the cookie even with SameSite.
     let form = "application/x-www-form-urlencoded";
     let tricks = [
         [("sec-fetch-site", "cross-site"), ("content-type", "text/plain")],

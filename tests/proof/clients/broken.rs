@@ -71,14 +71,12 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
             0 => {
                 bytes = (0..random.index(2_000)).map(|_| random.next() as u8).collect();
             }
-            // A good request with some of its bytes changed.
             1 => {
                 for _ in 0..=random.index(8) {
                     let at = random.index(bytes.len());
                     bytes[at] = random.next() as u8;
                 }
             }
-            // A good one with a piece left out.
             _ => {
                 let (from, to) = (random.index(bytes.len()), random.index(bytes.len()));
                 bytes.drain(from.min(to)..from.max(to));

@@ -35,7 +35,6 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     until_said(&mut followers, "event: sale").await;
     all_order(app.shoppers(200), &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 200);
-    // Everybody who follows hears of it.
     until_said(&mut followers, "\"remaining\":800").await;
 
     let ending = tokio::time::timeout(TEST_TIMEOUT, app.stop());

@@ -17,7 +17,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
         let request = if number < 150 {
             HEALTH.to_owned() // its head takes for ever
         } else {
-            // The head comes at once, its body takes for ever.
             wire.send(
                 "POST /api/v1/session HTTP/1.1\r\nhost: shop\r\n\
                  content-type: application/json\r\ncontent-length: 10000\r\n\r\n",
@@ -41,7 +40,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
     }
     let mut silent = Wire::to(&app).await;
 
-    // Meanwhile the others buy.
     let began = Instant::now();
     let mut bought = 0;
     while !tricklers.iter().all(|trickler| trickler.is_finished()) {

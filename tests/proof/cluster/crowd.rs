@@ -1,5 +1,4 @@
-//! A crowd of the shared driver, each lane at one instance and in one sale, and the judgement of
-//! what it was told.
+//! A crowd of the shared driver, each lane at one instance and in one sale, and its judgement.
 
 use crate::support::checkers::{self, Evidence, Snapshot, Violation};
 use crate::support::driver::client::{Buyer, Client};
@@ -11,11 +10,9 @@ use crate::support::stores::{Stores, conclude, take_snapshots};
 use std::ops::Range;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How long an order may be paid: longer than any test takes, since no unit may come back because
-/// its buyer could not pay in time.
+/// Longer than any test takes: no unit may come back because its buyer could not pay in time.
 const PAYMENT_SECS: u32 = 3_600;
-/// How long in the end, so that what nobody was told of comes to its end. Nobody writes an order
-/// meanwhile that has read the longer time.
+/// Then what nobody was told of lapses; meanwhile nobody writes an order with the longer time.
 const LAPSE: &str = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE;
     UPDATE sales SET payment_timeout_secs = 3;
     UPDATE orders SET pay_by = now() + interval '3 s' WHERE status = 'pending_payment'; COMMIT";
@@ -23,7 +20,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Within this time after the last purchase everything is at rest.
 const REST: Duration = Duration::from_secs(60);
 
-/// A sale for a crowd, in which nobody lets an order lapse.
 pub async fn sale(app: &TestApp, stock: i64) -> Sale {
     let id = app.sale(stock, json!({"payment_timeout_secs": PAYMENT_SECS})).await;
     let habits = Habits { stock, pay: 0.8, cancel: 0.2, ..ORDINARY };
@@ -73,8 +69,7 @@ impl Crowd {
         );
     }
 
-    /// People buy at one instance, one after the other, and do nothing else; until one of them is
-    /// not accepted, or there were so many. What the last was told.
+    /// One buyer after the other at one instance, until one is not accepted; its answer.
     pub async fn rush(&self, instance: usize, sale: usize, most: usize) -> Answer {
         let client = Client::new(&self.world, u16::MAX);
         let (mut last, mut in_vain) = (Answer::Unknown, 0);
@@ -98,15 +93,13 @@ impl Crowd {
         self.world.now()
     }
 
-    /// Orders of a sale that an instance accepted from people who asked between these times.
     pub fn accepted_by(&self, instance: usize, sale: usize, asked: Range<Micros>) -> Vec<i64> {
         let accepted = self.told(sale, Answer::Accepted).into_iter();
         let here = accepted.filter(|one| usize::from(one.instance) == instance);
         here.filter(|one| asked.contains(&one.invoked)).map(|one| one.order).collect()
     }
 
-    /// People buy at an instance until it has accepted so many orders of those who asked after this
-    /// time.
+    /// People buy there until it has accepted so many orders of those who asked after this time.
     pub async fn until_accepted_by(&self, at: usize, sale: usize, since: Micros, most: usize) {
         wait_for!(&format!("{most} orders of sale {sale} at instance {at}"), {
             self.rush(at, sale, most).await;
@@ -127,9 +120,7 @@ impl Crowd {
         Duration::from_micros(longest.unwrap_or(0))
     }
 
-    /// Nobody new comes, and what is unpaid lapses. Waits for rest, sells the first sale off, and
-    /// hands everything to the checkers. `lost_data`: Redis has lost something that it had
-    /// acknowledged.
+    /// All lapses or sells off, and the checkers judge. `lost_data`: of Redis, after its answer.
     pub async fn judge(self, app: &TestApp, servers: &impl KeyHolder, lost_data: bool) -> Judged {
         self.world.stop.store(true, Relaxed);
         self.lanes.join_all().await;

@@ -1,5 +1,4 @@
-//! A primary is killed under load, and its replica takes its place: with everything, or without the
-//! last orders that were acknowledged. The sales of the others go on.
+//! A primary is killed under load; its replica has everything, or lacks the last orders.
 
 use super::*;
 use crate::faults::{arm, until_rebuilt};
@@ -21,7 +20,6 @@ cases! { fail_over:
     a_primary_that_stands_still_wakes_up_when_another_one_has_its_slots => Fate::Frozen,
 }
 
-/// Takes the primary of the first sale away while people buy, and hands everything to the checkers.
 async fn fail_over(fate: Fate) {
     let deployment = Deployment::start().await;
     let sales = deployment.sales([(0, 150), (0, 50_000), (1, 50_000), (2, 50_000)]).await;
@@ -63,7 +61,6 @@ async fn fail_over(fate: Fate) {
     for sale in &sales[2..] {
         assert_eq!(epoch_of(app, sale).await, 1, "they were not rebuilt");
     }
-    // The one that was replaced is approved no more.
     wait_for!(app.number("SELECT count(*) FROM redis_incarnation").await == 3);
 }
 
@@ -98,8 +95,7 @@ async fn a_primary_under_sentinels_is_killed_and_followed() {
     assert_eq!(apps[0].number("SELECT count(*) FROM redis_incarnation").await, 1);
 }
 
-/// What would happen if any process sold: somebody who has an order gets another one, because the
-/// replica does not know of it. With the check it is 503, and then the order.
+/// If any process sold, somebody would get a second order, which the replica does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() {
     let deployment = Deployment::start().await;
@@ -140,8 +136,7 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     honest.assert_sound(&sale).await;
 }
 
-/// The loss that the guarantees name: the instance never learned that it sold this order, so nobody
-/// has it when its primary is lost; and its buyer gets another one.
+/// The documented loss: the instance never learned that it sold this order, so nobody has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     let deployment = Deployment::start().await;

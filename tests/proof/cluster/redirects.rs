@@ -30,7 +30,6 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
         assert_eq!(winner.at(app).refused(id, "already_ordered").await.text("order_id"), order);
         winner.until(&order, "pending_payment").await;
     }
-    // Other calls follow too: a unit comes back, an operator restocks, the audit looks.
     winner.cancel(&order).await.assert(StatusCode::OK);
     let add = Some(json!({"add": 5}));
     app.admin_sale(reqwest::Method::POST, id, "/stock", add).await.assert(StatusCode::OK);
@@ -68,8 +67,7 @@ async fn a_live_sale_is_moved_around_the_cluster_while_people_buy() {
     }
 }
 
-/// A node whose slots are all on their way, to itself: it answers what comes in one piece with its
-/// ASKING, which nobody else's command can have used up then.
+/// Answers what comes in one piece with its ASKING, which no other command can have used up.
 async fn answer_what_was_asked_for(mut stream: TcpStream, port: u16) {
     let mut piece = [0; 4_096];
     while let Ok(length @ 1..) = stream.read(&mut piece).await {

@@ -1,6 +1,4 @@
-//! The network is split: a primary and an instance are on one side, all others on the other. Both
-//! sides sell, for as long as the cut-off primary does not know better; and at the end there is one
-//! truth.
+//! A primary and an instance are cut off from all others; both sides sell, and one truth is left.
 
 use super::*;
 use crate::faults::arm;
@@ -10,7 +8,6 @@ use crate::support::redis_servers::SILENCE_MS;
 const CUT_OFF: usize = 0;
 const OTHER: usize = 1;
 
-/// What the cut-off instance still reaches, beside the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reaches {
     Postgres,
@@ -32,16 +29,14 @@ async fn divisible() -> (Network, Proxy, Deployment<RedisCluster>) {
     (network, to_postgres, Deployment { redis, apps, _servers: servers })
 }
 
-/// The sales: two of the node that is cut off, of which the first has so few units that the other
-/// side sells all that are left; and one of another node.
+/// Two sales of the node that is cut off, the first nearly sold; and one of another node.
 const SCARCE: usize = 0;
 /// More than anybody sells before the cut.
 const LAST_UNITS: i64 = 400;
 const AMPLE: usize = 1;
 const ELSEWHERE: usize = 2;
 
-/// Cuts a primary off together with an instance while people buy, and hands everything to the
-/// checkers. How many orders of the side that was cut off were rejected in the end.
+/// Cuts them off while people buy; how many orders of that side were rejected in the end.
 async fn split(reaches: Reaches) -> usize {
     let (network, to_postgres, deployment) = divisible().await;
     let sales = deployment.sales([(0, LAST_UNITS), (0, 50_000), (1, 50_000)]).await;
@@ -49,8 +44,7 @@ async fn split(reaches: Reaches) -> usize {
     let crowd = Crowd::start(&deployment.apps, &sales, 8);
     crowd.until_accepted(&[SCARCE, AMPLE, ELSEWHERE], 20).await;
 
-    // Until the side that is cut off has sold enough, its primary does not notice, and the other
-    // side does not count.
+    // Its primary notices, and the other side counts, only when enough is sold.
     deployment.redis.nodes[0].believe_others_for("3600000").await;
     arm(other, "rebuild.elected=error*always");
     deployment.redis.may_fail_over(0).await;
@@ -100,8 +94,7 @@ async fn both_sides_sell_and_postgres_knows_it() {
     split(Reaches::Postgres).await;
 }
 
-/// Nobody on the other side can know what was accepted. Its last units are sold there as well; and
-/// then somebody has to be told that there is none left.
+/// The other side cannot know what was accepted, sells the last units too, and some are rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_sell_the_last_units_and_nobody_gets_one_twice() {
     assert!(split(Reaches::Nothing).await > 0, "both sides sold the same units");

@@ -1,6 +1,4 @@
-//! The clock of an instance is a day ahead, a day behind, or jumps: nobody gets in earlier or pays
-//! longer, since Redis' clock judges the window, Postgres' clock judges the payment, and the clock
-//! of an instance nothing.
+//! An instance's clock is wrong or jumps: Redis' judges the window and Postgres' the payment.
 
 use super::*;
 use crate::support::clock;

@@ -1,13 +1,10 @@
-//! The append-only file of Redis is cut at a random byte, again and again. With `appendfsync
-//! always` an order that was answered before the cut must be there. `CUTS=1000` is the recorded
-//! run, `SEED=…` repeats one.
+//! The append-only file is cut at random: what was answered before the cut must be there.
 
 use super::*;
 use crate::support::app::services_without_tasks;
 use flash_sale::{catalog::changes::NewSale, services::Services};
 use tokio::sync::mpsc;
 
-/// Services whose every step the test makes itself.
 struct Workbench {
     redis: RedisProcess,
     services: Services,
@@ -154,7 +151,6 @@ async fn a_file_that_is_cut_anywhere_breaks_nothing() {
         "{cuts} cuts in {took:?} (the longest {longest:?}): of {bought} orders {safe} were on disk \
          before the cut, {kept} are kept, no violation"
     );
-    // Otherwise nothing was shown.
     assert!(kept >= safe && safe > 0, "no cut was behind an order");
     assert!(kept < bought || cuts < 5, "no cut took anything away");
 }

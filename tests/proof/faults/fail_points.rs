@@ -1,5 +1,4 @@
-//! Every fail point, with every action that a test inside the process can survive, in one day of a
-//! shop that passes them all. (`exit` needs a process of its own: `rebuild.rs` and `make chaos`.)
+//! Every fail point, with each action that a process survives, in one day of a shop.
 
 use super::*;
 use crate::support::plant::REFUSE_SOME_USERS;
@@ -58,7 +57,6 @@ async fn live_through(point: &'static str, action: &str) {
         until_sound(&app, sale).await;
     }
     app.assert_kept(&sales.long, &sales.winners).await;
-    // The shop still serves, every step of the way.
     let next = app.sale(2, json!({})).await;
     let shopper = app.shopper();
     let id = buy(&shopper, &next, false).await;
@@ -223,7 +221,6 @@ fn assert_fault(reply: &Reply) {
     assert!(reply.status.is_server_error(), "{}: {:#}", reply.status, reply.body);
 }
 
-/// Asks until the answer has one of these statuses; before, it may only be a failure of the server.
 async fn until(what: &str, wanted: &[StatusCode], ask: impl AsyncFn() -> Reply) -> Reply {
     wait_for!(what, {
         let reply = ask().await;
@@ -248,8 +245,7 @@ async fn create(app: &TestApp, stock: i64, members: Value) -> String {
     until("a sale is created", &[StatusCode::CREATED], ask).await.text("id").to_owned()
 }
 
-/// Buys one unit. A shopper who was told 503 may have an order all the same, and hears of it; with
-/// a key, a retry is answered like the first time.
+/// After a 503 one may have an order, and hears of it; with a key a retry is like the first time.
 async fn buy(shopper: &Shopper, sale: &str, has_key: bool) -> String {
     let key = shopper.user.to_string();
     let ask = async || match has_key {

@@ -1,10 +1,8 @@
-//! Orders of an epoch that has ended, which a living process still has in hand: Redis has lost
-//! them, Postgres never had them, and no other process can write them.
+//! Orders of an ended epoch that only one living process has: Redis lost them, no row has them.
 
 use super::*;
 
-/// Orders of a sale that only this instance has: its writer holds them back until its fail points
-/// are cleared, and Redis has lost everything and was rebuilt without them.
+/// Its writer holds them back, and Redis has lost everything and was rebuilt without them.
 async fn held_back(holder: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
     arm(holder, "writer.received=error*always");
     let mut late = Vec::new();
@@ -99,7 +97,6 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     let (_servers, [first, second]) = own_pair().await;
     let sale = first.sale(10, json!({})).await;
     let before = epoch(&first, &sale).await;
-    // The writer of the second instance takes its orders from the channel, and stands still.
     arm(&second, "writer.received=pause:600000");
     let late = crowd(&second, &sale, 10).await;
     assert_eq!(late.len(), 10);

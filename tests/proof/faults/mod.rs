@@ -45,7 +45,6 @@ pub async fn epoch(app: &TestApp, sale: &str) -> i64 {
     app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}")).await
 }
 
-/// Waits until this sale was rebuilt after the epoch `before`, and Redis has the new state.
 pub async fn until_rebuilt(app: &TestApp, sale: &str, before: i64) {
     wait_for!("the sale is rebuilt", {
         let now = epoch(app, sale).await;
@@ -118,7 +117,6 @@ async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
     assert_eq!(statuses, BTreeMap::from([("pending_payment".to_owned(), winners.len())]));
 }
 
-/// Ends the rush, and checks that nothing it was promised is missing and nothing is out of balance.
 pub async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told {
     let told = rush.end().await;
     assert_all_pending(app, sale, &told.winners).await;
@@ -129,7 +127,6 @@ pub async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told 
     told
 }
 
-/// Waits until the audit finds no fault: no unit is missing, and no buyer holds what is not sold.
 async fn until_sound(app: &TestApp, sale: &str) -> Audit {
     wait_for!(&format!("sale {sale} is sound"), {
         let audit = app.audit(sale).await;

@@ -104,7 +104,6 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     for poison in [&beyond, &again] {
         assert_eq!(count(&app, poison, "rejected").await, 1, "explicit and queryable");
     }
-    // The owner of the stolen id keeps the order.
     assert_all_pending(&app, &sale, &before).await;
     // Every unit that nobody got can be bought.
     crowd(&writer, &sale, 100).await;
@@ -191,7 +190,6 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     // On a slow machine some have waited too long.
     let is_slow = began.elapsed() > Duration::from_secs(2);
     assert!(shed <= FIRST_BATCH || is_slow, "{shed} of those who found a place were sent away");
-    // It recovers when the crowd has gone, and what is left is sold.
     assert_eq!(crowd(&app, &sale, 150).await.len(), 100 - sold);
     assert_eq!(app.assert_sound(&sale).await.live, 100);
 }

@@ -1,7 +1,4 @@
-//! Postgres fails transactions, commits slowly, falls silent, stands still, has a full disk or is
-//! replaced: purchases go on, because Redis accepts them, and what was accepted is written as soon
-//! as it can be. (It refuses in `refusals.rs`; the chaos run kills it, and has a standby that is
-//! synchronous take its place.)
+//! Whatever Postgres does, purchases go on, and what was accepted is written as soon as can be.
 
 use super::*;
 use crate::support::launch::name_in;
@@ -10,8 +7,7 @@ use crate::support::standby::{self, followers, standby_of, until_followed};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-/// Every second statement on orders fails, to serialize or as the victim of a deadlock; and each
-/// transaction that adds orders sleeps in its COMMIT, once.
+/// Statements on orders fail, to serialize or as a deadlock's victim; each COMMIT sleeps once.
 const TROUBLE: &str = "
     CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF random() < 0.5 THEN
@@ -30,7 +26,6 @@ const TROUBLE: &str = "
     CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION dawdle();";
 
-/// Buys, pays and cancels meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
     let (first, second) = TestApp::pair().await;
@@ -51,7 +46,6 @@ async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
     assert_eq!((audit.paid, audit.cancelled), (2, 2));
 }
 
-/// A connection that comes back to the pool is tested in one round trip; a silent one is replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     let servers = Servers::shared().await;

@@ -102,7 +102,6 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     assert_eq!(app.assert_sound(&sale).await.live, 8);
 }
 
-/// From now on Postgres cannot read the orders of this sale, as if a page of them were damaged.
 fn unreadable(sale: &str) -> String {
     format!(
         "ALTER TABLE orders RENAME TO stored;
@@ -175,7 +174,6 @@ async fn a_rebuild_restores_the_newest_closed_orders_of_each_user_and_no_more() 
     }
 }
 
-/// By hand, while nothing else runs that would do it: one sale, and then everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_rebuilds_a_sale_and_everything() {
     let servers = Servers::shared().await;
@@ -234,7 +232,6 @@ async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
     let home = Home::new();
     let mut program =
         Program::spawn(&home, home.command_on("rebuild", servers, &database, &prefix));
-    // It says whom it waits for.
     let says = |words: &str| program.stderr().contains(words);
     wait_for!(says("another rebuild is under way") && says(&backend.to_string()));
     let waiting = sqlx::query_scalar(
@@ -252,7 +249,6 @@ async fn an_operator_waits_for_a_rebuild_that_is_under_way_and_is_told_so() {
     database.drop().await;
 }
 
-/// Whether this instance sells, from a Redis that Postgres has approved.
 async fn is_approved(app: &TestApp) -> bool {
     let Ok(live) = app.services.databases.redis.processes().await else {
         return false;
@@ -271,9 +267,7 @@ async fn a_whole_catalogue_is_rebuilt() {
     };
     let (_servers, [app, _other]) = own_pair().await;
     let each = buyers / sales;
-    // Rows as the writer makes them, but all at once; the ids are of the first second of 2025. As
-    // if all sales sold at the same time, one order each in turn: `ROWS=apart` writes one sale
-    // after the other.
+    // As if all sales sold at once, an order each in turn; `ROWS=apart`: one after the other.
     let order = match std::env::var("ROWS").as_deref() {
         Ok("apart") => "sales.id, n",
         _ => "n, sales.id",
@@ -301,7 +295,6 @@ async fn a_whole_catalogue_is_rebuilt() {
     }
     let (took, calls) = (began.elapsed(), functions_run(&app).await - before);
     println!("{sales} sales and {buyers} buyers were rebuilt in {took:?}, with {calls} calls");
-    // What it costs: a few calls a sale, however many buyers it has.
     assert!(calls <= 8 * sales as u64, "{calls} calls for {sales} sales");
     for sale in [1, sales / 2, sales] {
         let sale = sale.to_string();

@@ -1,5 +1,4 @@
-//! A sale's state in Redis is there, and is nonsense or wrong: the sale stops, or the scrubber
-//! finds the damage, until it is rebuilt from Postgres by itself; the others go on undisturbed.
+//! A sale's state in Redis is nonsense or wrong: it stops until it is rebuilt; others go on.
 
 use super::*;
 use Corruption::{Command, Entry};
@@ -65,7 +64,6 @@ impl Corruption {
     }
 }
 
-/// A new shopper buys as soon as the sale takes orders again; until then they hear 503.
 async fn buy_when_healed(what: Corruption, shopper: Shopper, sale: &str) -> Winner {
     let mut unsure = false;
     let id = wait_for!(&format!("the sale heals: {what:?}"), {
@@ -134,8 +132,7 @@ cases! { the_scrubber_has_it_rebuilt:
     },
 }
 
-/// Damage that no purchase meets, in a sale of 300, of which 150 are sold; this user's order is the
-/// oldest, so it is not among those that the scrubber always looks for.
+/// Damage that no purchase meets; this user's order is too old for the scrubber's first look.
 async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)) {
     let app = TestApp::start().await;
     let (sale, winners) = sold(&app, 300, 150).await;
@@ -150,8 +147,7 @@ async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)
     sells_out(&app, &sale).await;
 }
 
-/// The instance has no writer: the orders are in the log only, and the log is emptied. Their users
-/// hold a 202 that nothing can honour any more, but the units are not lost as well.
+/// Only the log has the orders: nothing can honour their 202, but the units are not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_of_a_log_that_was_trimmed_come_back() {
     let app = TestApp::start_with(Options::without_writer()).await;

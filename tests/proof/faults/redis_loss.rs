@@ -1,11 +1,9 @@
-//! Two processes of Redis are taken for the one, or it is away and comes back. (It loses data under
-//! load in the chaos run of `make proof`.)
+//! Two processes of Redis are taken for one, or it comes back. (Loss under load: chaos.)
 
 use super::*;
 use embedded::{RedisServer, RedisSettings};
 
-/// The network is split, and each instance has one of them. Whenever one has approved its own, the
-/// other's is approved no more, so they take turns; what both promise is kept, or rejected.
+/// Each instance has one of them, and they take turns; promises are kept, or rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_primaries_for_a_while() {
     let servers = Servers::own().await;
@@ -34,8 +32,7 @@ async fn two_primaries_for_a_while() {
     first.assert_sound(&sale).await;
 }
 
-/// In a process of its own, since the metrics belong to the process. Nobody buys meanwhile: what is
-/// shown does not wait for a shopper who is refused.
+/// The metrics belong to a process. What is shown does not wait for a refused shopper.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_metrics_show_that_admission_is_closed_while_redis_is_away() {
     let servers = Servers::own().await;
@@ -78,7 +75,6 @@ async fn an_order_that_is_only_in_the_log_is_never_denied() {
             None
         });
     });
-    // It is started again, with everything.
     tokio::join!(join_all(reads), rebuilt_by(&app, &sale, async { servers.redis.kill() }));
     app.assert_kept(&sale, &winners).await;
     app.assert_sound(&sale).await;

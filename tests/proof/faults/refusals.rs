@@ -1,5 +1,4 @@
-//! A server that is there and says no, or another one at its address: clients hear 503 and when to
-//! come again, never 500; and when it works again so does everything else, without a restart.
+//! A server says no, or another is at its address: 503 meanwhile, and no restart afterwards.
 
 use super::*;
 
@@ -25,8 +24,7 @@ const EVERYTHING: &str = r#"
     operator POST /api/v1/admin/sales/SALE/resume
     operator POST /api/v1/admin/sales {"title":"another","price_cents":1,"stock":1}"#;
 
-/// Asks all of it at once; what is wrong with the answers. Operators wait for a minute where
-/// shoppers wait for ten seconds.
+/// What is wrong with the answers. Operators wait a minute where shoppers wait ten seconds.
 async fn ask_everything(app: &TestApp, operators: bool, sale: &str, of: &Winner) -> Vec<String> {
     let (shopper, order) = of;
     let user = shopper.user.to_string();
@@ -87,13 +85,11 @@ impl Scene {
         assert_shed(&eventually("a shopper is refused", refused).await);
     }
 
-    /// Notes what is answered wrongly while the server refuses.
     async fn ask(&mut self, refusal: &str, operators_too: bool, regular: &Winner) {
         let answers = ask_everything(&self.app, operators_too, &self.sale, regular).await;
         self.wrong.extend(answers.into_iter().map(|told| format!("{refusal}: {told}")));
     }
 
-    /// Waits until the sale, which an operator may have paused, sells again.
     async fn until_it_sells(&mut self, regular: Winner) {
         let (app, sale) = (&self.app, &self.sale);
         let winner = eventually("it sells again", async || {
@@ -109,8 +105,7 @@ impl Scene {
         self.app.assert_sound(&self.sale).await;
     }
 
-    /// The proxy's own refusals: it takes no connection, hangs up at the first question (as a
-    /// balancer does that has no server behind it), or leads to another server.
+    /// The proxy refuses, hangs up at the first question (as a balancer does), or leads elsewhere.
     async fn lead_astray(&self, refusal: &str, elsewhere: &Address) {
         match refusal {
             "refuses connections" => self.proxy.set(Fault::Refuse).await,
@@ -260,7 +255,6 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
             "bytes vanish" => scene.proxy.set(Fault::BlackHole).await,
             _ => scene.lead_astray(refusal, &elsewhere).await,
         }
-        // Selling goes on.
         scene.winners.push(wait_for!(refusal, bought(&scene.app, &scene.sale).await.ok()));
         let answers = !matches!(refusal, "the orders are locked" | "bytes vanish");
         scene.ask(refusal, answers, &regular).await;

@@ -1,5 +1,4 @@
-//! What clients say about themselves: behind a proxy everybody counts for themselves, nobody can
-//! claim to be somebody else, and nobody decides what is traced.
+//! Behind a proxy everybody counts for themselves, and nobody decides what is traced.
 
 use super::*;
 

@@ -1,12 +1,9 @@
-//! Pause and close take effect on every instance before they answer, also on one that hears nothing
-//! of it: Redis decides by its own state, which the operator's change reaches first. No instance
-//! has to answer for that, so one that is cut off or dead holds nothing up.
+//! Pause and close hold everywhere before they answer, since Redis decides by its own state.
 
 use super::*;
 use crate::support::plant::{IGNORE_THE_WINDOW, plant};
 use crate::support::{locked, proxy};
 
-/// Two instances that hear each other, and two that will not.
 struct Stage {
     app: TestApp,
     /// Sells, as long as Redis lets it, and learns nothing from Postgres any more.

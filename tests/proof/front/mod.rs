@@ -19,7 +19,6 @@ enum Kind {
 }
 
 impl Kind {
-    /// The program with its file of `deploy/`, as it is but for the addresses.
     fn command(self, folder: &Path, port: u16, instances: &[SocketAddr]) -> Command {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
         let read = |name| fs::read_to_string(deploy.join(name)).expect("a file of deploy/");
@@ -97,7 +96,6 @@ impl Proxy {
         Entrance::of(&self.base, SECRET)
     }
 
-    /// A request of a client with a connection of its own.
     fn ask(&self, method: &str, path: &str) -> Ask {
         ask(&client(), method, format!("{}{path}", self.base))
     }
@@ -120,7 +118,6 @@ impl Drop for Proxy {
     }
 }
 
-/// A deployment of processes, each on a port of its own, which it keeps when it is replaced.
 pub struct Deployment {
     home: Home,
     database: Database,
@@ -170,7 +167,6 @@ impl Deployment {
         self.instances.iter().flatten().next().expect("an instance runs")
     }
 
-    /// The program's own verdict, once nothing is under way, must be a good one.
     async fn assert_sound(&self, sale: &str) {
         let path = format!("/api/v1/admin/sales/{sale}/audit");
         let audit: Value = wait_for!("the sale is quiescent", {

@@ -1,5 +1,4 @@
-//! A rolling upgrade: three instances behind a real proxy are replaced one after the other, under a
-//! steady load, and no client sees a refused connection, a broken answer, or a 5xx.
+//! Instances behind a proxy are replaced under load, and no client sees anything go wrong.
 
 use super::*;
 use crate::support::locked;
@@ -26,8 +25,7 @@ async fn send(told: &Mutex<Told>, what: &str, ask: Ask) -> Option<Reply> {
     answer.ok()
 }
 
-/// A client who keeps their connection and buys, looks at the order, and looks at the sale, again
-/// and again. Nobody retries: what fails is seen.
+/// Buys, looks at the order and at the sale. Nobody retries: what fails is seen.
 async fn shop_on(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
     let looking = format!("/api/v1/sales/{sale}");
     while !locked(&told).is_over {
@@ -73,7 +71,6 @@ impl Scene {
         locked(&self.rush.told).answers
     }
 
-    /// Every promise was kept; what clients saw go wrong.
     async fn end(self) -> BTreeMap<String, usize> {
         let told = self.rush.end().await;
         self.deployment.assert_sound(&self.sale).await;
@@ -94,7 +91,6 @@ async fn nobody_is_refused_while_instances_are_replaced(kind: Kind) {
         let before = scene.answers();
         let going = old.terminate();
         tokio::pin!(going);
-        // It says that it goes while it still answers.
         let told = eventually("it says that it goes", async || {
             (client().get(&url).send().await.ok()?.status() == 503).then_some(())
         });

@@ -1,5 +1,4 @@
-//! Event streams through a proxy: events come at once, an idle stream shows that it lives, and a
-//! follower who loses the instance gets a fresh picture from another one.
+//! Streams through a proxy: events at once, heartbeats, a fresh picture from another instance.
 
 use super::*;
 
@@ -9,7 +8,6 @@ async fn follow(proxy: &Proxy, sale: &str) -> Events {
     events
 }
 
-/// Nothing happens, and the stream is not given up: a comment comes every 15 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_stream_is_kept_alive_through_both_proxies() {
     let deployment = Deployment::start(1, &[]).await;
@@ -23,8 +21,7 @@ async fn an_idle_stream_is_kept_alive_through_both_proxies() {
     tokio::join!(heartbeat(Kind::Nginx), heartbeat(Kind::Caddy));
 }
 
-/// A proxy that collected events (nginx: until 4 KiB are full) would let followers wait in vain.
-/// Then half of them lose their instance; the other one tells them how things stand.
+/// A proxy that collected events (nginx: 4 KiB) would let followers wait in vain.
 async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) {
     let mut deployment = Deployment::start(2, &[]).await;
     let proxy = Proxy::start(kind, &deployment).await;

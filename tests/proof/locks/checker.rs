@@ -1,5 +1,4 @@
-//! Is there ever more than one holder? Clients run a workload amid faults and record a history. The
-//! checker must find two holders where theory allows them, and none where it does not.
+//! Clients work amid faults: two holders exactly where theory allows them.
 
 mod history;
 mod workload;
@@ -16,8 +15,7 @@ const ENDLESS: Duration = Duration::from_secs(300);
 
 // --- what the clients do, and what a history has to show
 
-/// Client 0 does this, every time; the others work for so many milliseconds. Until another has come
-/// in, or has come and gone, is beyond any lease.
+/// Until another has come in, or has come and gone, is beyond any lease.
 fn only_client_0(does: Work, others: Range<u64>) -> impl Fn(usize, &mut Random) -> Work {
     move |client, random| match client {
         0 => does,
@@ -31,7 +29,6 @@ fn told(name: &str) -> Workload {
     Workload::new(name, Trust::UntilLost, some).working(only_client_0(Work::UntilAnother, 5..25))
 }
 
-/// Nobody oversleeps.
 fn steady(name: &str) -> Workload {
     Workload::new(name, Trust::UntilLost, several_holders)
 }
@@ -40,8 +37,7 @@ fn two_and_refused(history: &[Holding]) -> bool {
     two_holders(history) && refused(history) > 0
 }
 
-/// Without client 0, which oversleeps: what it does to the others is the bug. On a slow machine any
-/// client may oversleep; those holdings are left out, too.
+/// Client 0 oversleeps, and on a slow machine any may; what that does to others is the bug.
 fn without_sleepers(history: &[Holding], lease: Duration) -> Vec<Holding> {
     let lease = nanos(lease * 9 / 10);
     let awake = |holding: &&Holding| match holding.sure {
@@ -56,7 +52,6 @@ fn assert_sound(history: &[Holding]) {
     assert_eq!(check(history), Violations::default());
 }
 
-/// Two holders there were, but no stale write.
 #[track_caller]
 fn assert_fenced(history: &[Holding]) {
     let found = check(history);
@@ -75,14 +70,12 @@ async fn proxied_shared_redis() -> (Proxy, Line) {
     proxied_redis(Servers::shared().await.redis.socket()).await
 }
 
-/// A connection, and a lease that is long for it.
 async fn leased_line() -> (Line, Duration) {
     let line = line("client").await;
     let lease = lease_on(&line).await;
     (line, lease)
 }
 
-/// A pool for each client.
 async fn pools() -> Vec<sqlx::PgPool> {
     join_all((0..CLIENTS).map(|_| pool(2))).await
 }
@@ -125,8 +118,7 @@ async fn forgetting(workload: &Workload, nodes: &[RedisServer]) {
     }
 }
 
-/// Three nodes, the second of which restarts empty. Client 0 never reaches the third: with all
-/// three, the loss of one would leave it a majority.
+/// The second of three restarts empty. Client 0 never reaches the third, or has a majority left.
 struct Restarts {
     nodes: Vec<RedisServer>,
     /// Before the second node: it can be away for longer than it takes to restart.
@@ -159,8 +151,7 @@ impl Restarts {
             self.proxy.cut();
             sleep_until(forget(&self.nodes[1]).await + away_for).await;
             self.proxy.set(Fault::None).await;
-            // Nobody else has the lock before the node is back: client 0 has lost it or is one of
-            // two.
+            // Before the node is back nobody else has the lock.
             workload.until_given_up_by(0).await;
         }
     }
@@ -211,8 +202,7 @@ async fn checker_zookeeper_a_blind_holder_makes_two_and_its_czxid_no_stale_write
     assert_fenced(&workload.run_amid(cut_off(&workload, &proxy), lock).await);
 }
 
-/// The planted bug: a release that deletes without comparing. With the comparison the same workload
-/// has no two holders: see the next test.
+/// The planted bug. With the comparison this workload has no two holders: the next test.
 #[tokio::test]
 async fn checker_finds_a_release_that_deletes_without_comparing() {
     let (line, lease) = leased_line().await;
@@ -279,7 +269,6 @@ async fn checker_reentrant_that_is_cut_off_is_told_and_alone() {
     assert_sound(&workload.run_amid(cut_off(&workload, &proxy), lock).await);
 }
 
-/// One Redis of three forgets everything again and again, always while a client holds the lock.
 #[tokio::test]
 async fn checker_multi_lock_that_loses_a_node_again_and_again() {
     let nodes = nodes(3).await;
@@ -303,8 +292,7 @@ async fn checker_redlock_amid_cuts_to_a_minority() {
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 
-/// The restarts that make two holders above, but no lease that the node forgot outlasts its
-/// absence.
+/// As above, but no lease that the node forgot outlasts its absence.
 #[tokio::test]
 async fn checker_redlock_a_node_that_stays_away_for_a_lease_is_alone_and_told() {
     let restarts = Restarts::of_three().await;
@@ -349,8 +337,7 @@ async fn checker_zookeeper_amid_cuts() {
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 
-/// It is told an eighth of the session before the end. If the process stands still for longer, the
-/// holder sleeps and may be one of two: such a run proves nothing, and another one begins.
+/// Told an eighth of the session before its end: after a longer standstill another run begins.
 #[tokio::test]
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let server = zookeeper!("checker_zookeeper_a_holder_that_is_cut_off…");

@@ -1,5 +1,4 @@
-//! The locks: mutual exclusion under faults, the comparison, and several nodes, Postgres,
-//! ZooKeeper.
+//! The locks under faults, compared, on several nodes, in Postgres and ZooKeeper.
 
 /// The ZooKeeper that tests share; where there is none the test ends here, and says so.
 macro_rules! zookeeper {

@@ -62,8 +62,7 @@ async fn a_failed_acquire_that_leaves_nodes_locked() {
     assert_unreachable::<()>(Err(half_acquired(|all| MultiLock::new(all, LEASE)).await));
 }
 
-/// Nodes have forgotten the locks, and somebody else has some of them by then. Each lock has
-/// connections that are broken: the first attempt has no answer.
+/// By then somebody else has some of them; on broken connections the first attempt is lost.
 #[tokio::test]
 async fn a_release_on_nodes_that_have_forgotten_is_none() {
     let nodes = nodes(3).await;
@@ -105,7 +104,6 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
     let name = name("renewed");
     let (all, interceptor) = watched("a", &nodes).await;
     let guard = held(&Redlock::new(all.clone(), SHORT).renewed(), &name).await;
-    // Two leases' worth.
     wait_for!(interceptor.answered("token_renew") >= 3 * 7);
     assert!(!guard.lost().is_lost());
     // Of another client's nodes a minority is down: the lock is taken, and that is no error.
@@ -117,8 +115,7 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
     assert!(matches!(why, Why::NotOurs | Why::LeaseOver), "{why:?}");
 }
 
-/// One node has forgotten the lock, and another is silent for a moment: with that one it is still a
-/// majority.
+/// One node has forgotten the lock; with the silent one it is still a majority.
 #[tokio::test]
 async fn a_silent_node_is_asked_again_before_a_majority_is_given_up() {
     let nodes = nodes(3).await;

@@ -23,7 +23,6 @@ async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
     (proxy, cluster)
 }
 
-/// Connects, and creates the folder of the lock.
 async fn warm(lock: &ZooKeeperLock, name: &str) {
     freed(held(lock, name).await).await;
 }
@@ -109,8 +108,7 @@ async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
     let _next = held_soon(&lock(server), &name).await;
 }
 
-/// A create that was given up as lost, and sent again, arrives all the same: before its retry, or
-/// after. Both nodes are one place in the queue, however the acquire ends.
+/// A lost create arrives all the same, before its retry or after: one place in the queue.
 #[tokio::test]
 async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
     let server = zookeeper!("zookeeper_two_nodes_under_one_guid_are_one_place");
@@ -172,8 +170,7 @@ async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: b
     freed(next).await;
 }
 
-/// Its client has a new session, and a node from the one before is still there: it goes when the
-/// servers end that session, and with it a lock that was built on it.
+/// A node of the session before is still there: it goes when the servers end that session.
 #[tokio::test]
 async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
     let server = zookeeper!("zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours");
@@ -205,8 +202,7 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
     freed(guard).await;
 }
 
-/// A server that has fallen behind its leader would not list a node that it has not heard of. The
-/// only server here never falls behind, so this asserts the requests and their order.
+/// The only server here never falls behind its leader, so this asserts the requests.
 #[tokio::test]
 async fn zookeeper_syncs_before_it_looks_for_its_node() {
     let server = zookeeper!("zookeeper_syncs_before_it_looks_for_its_node");

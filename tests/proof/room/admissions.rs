@@ -32,7 +32,6 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     assert_eq!(app.assert_sound(&one).await.live, 2);
 }
 
-/// A sale that allows five each, a shopper with a turn, and all answers to a hundred uses of it.
 async fn a_hundred_uses(app: &TestApp, second: &TestApp) -> (String, Shopper, String, Vec<Reply>) {
     let members = json!({"per_user_limit": 5, "opens_at": written(SOON), "waiting_room": {}});
     let sale = app.sale(100, members).await;
@@ -53,7 +52,6 @@ fn orders_of(replies: &[Reply]) -> BTreeSet<&str> {
     replies.iter().filter_map(|reply| reply.body["order_id"].as_str()).collect()
 }
 
-/// A hundred uses of one admission make one order, also after that was cancelled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_order_comes_of_an_admission() {
     let (app, second) = TestApp::pair().await;
@@ -117,7 +115,6 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
     });
 }
 
-/// A purchase that is refused for another reason is told that reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_window_and_the_stock_are_said_first() {
     let app = TestApp::start().await;
@@ -142,7 +139,6 @@ async fn the_window_and_the_stock_are_said_first() {
     shopper.post(&path(&ended)).await.assert_problem(409, "ended");
 }
 
-/// Per sale, by the operator: none, one, changed, none again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_switches_the_room_on_and_off() {
     let app = TestApp::start().await;

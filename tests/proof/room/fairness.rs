@@ -4,8 +4,7 @@ use super::*;
 
 const PEOPLE: usize = 2_000;
 
-/// People join one after the other, at one of two instances, and are drawn. The place of each, in
-/// the order of their arrival. Nobody's turn comes: the sale is not open yet.
+/// The place of each, in the order of arrival. The sale is not open, so nobody's turn comes.
 async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> Vec<u64> {
     let mut people: Vec<Shopper> = Vec::new();
     for number in 0..PEOPLE {
@@ -48,8 +47,7 @@ async fn a_draw_by_arrival_is_noticed() {
     assert!(found.is_some_and(|found| found.contains("correlate")));
 }
 
-/// Fifty tabs at two instances, before and after the draw, have one place, and looking gives none.
-/// Later ones stand in the order of their arrival behind everybody who was early.
+/// Fifty tabs at two instances, before and after the draw, are one place; looking gives none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_user_with_many_tabs_has_one_place_and_later_ones_stand_behind_the_early() {
     let (app, other) = TestApp::pair().await;

@@ -11,8 +11,7 @@ async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
     positions
 }
 
-/// The instance at which everybody joined goes, and Redis is killed and comes back with its data:
-/// nobody loses their place.
+/// Their instance goes, and Redis comes back with its data: nobody loses their place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
     let (servers, app) = TestApp::on_own_servers().await;

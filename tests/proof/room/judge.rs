@@ -1,5 +1,4 @@
-//! Whether a draw is fair: Spearman's correlation of arrival and place, and chi-square over tenths.
-//! Each raises a false alarm once in two million fair runs: 4.9 and 5.03 standard deviations.
+//! Whether a draw is fair: rank correlation, and chi-square; one false alarm in two million.
 
 const TENTHS: usize = 10;
 /// One in two million of a normal distribution lies further out: on one side, on both together.

@@ -38,8 +38,7 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
         (turns, places.iter().filter(|place| place["state"] == "waiting").count())
     };
     wait_for!(states().await.0 == 5);
-    // Two of them buy; the others let it pass. For three units three more get their turn, and no
-    // sooner than one of those who did not buy has missed theirs.
+    // Two buy: for three units three more get their turn, once others have missed theirs.
     let (mut bought, mut others) = (0, Vec::new());
     for shopper in &people {
         let place = look(shopper, &sale).await;
@@ -70,7 +69,6 @@ async fn turns_beyond_the_stock_are_noticed() {
     wait_for!(count(&people, &sale, "turn").await > 5);
 }
 
-/// Three instances do not let in three times as many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
     let (app, _second) = TestApp::pair().await;
@@ -89,8 +87,7 @@ async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
     });
 }
 
-/// Two buy what there is; two hundred others, at two instances, hear of it without asking. A unit
-/// that comes back is the next one's turn.
+/// Two hundred others, at two instances, hear of it without asking.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_comes_back() {
     let (app, other) = TestApp::pair().await;
@@ -135,8 +132,7 @@ async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_
     app.assert_sound(&sale).await;
 }
 
-/// Nobody's turn begins in a pause, and nobody can say how long it takes. Then: what the last one
-/// in the queue is told, and what may be said by the turns that are counted.
+/// No turn begins in a pause. Then: what the last one is told, and what the turns allow.
 async fn an_estimate(app: &TestApp) -> (u64, BTreeSet<u64>) {
     let sale = sale(app, 1_000, SOON, json!({"per_second": 5, "turn_secs": 600})).await;
     let people = app.shoppers(60);

@@ -1,5 +1,4 @@
-//! Answers: what was confirmed stays, the same question gets the same answer, and only its owner
-//! hears of an order.
+//! What was confirmed stays, the same question has the same answer, and orders are private.
 
 use super::{Case, Found};
 use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
@@ -36,8 +35,7 @@ pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
     for (order, mut operations) in of_order {
         operations.sort_by_key(|one| one.completed);
         let end = case.rows.get(&order).map(|row| row.status);
-        // The most advanced answer that was complete before each operation began. Going through the
-        // invocations in order, answers join in the order of their completion.
+        // The most advanced answer before each; by invocation, answers join as they were completed.
         let mut by_invocation = operations.clone();
         by_invocation.sort_by_key(|one| one.invoked);
         let mut completed = operations.iter().peekable();
@@ -56,8 +54,7 @@ pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
                 Some(status) => {
                     rank(status) < rank(known) || (known.is_terminal() && status != known)
                 }
-                // Not found, although it had been seen. While Redis has lost its log, an order that
-                // is not a row yet may be out of sight until its process writes it.
+                // While Redis has lost its log, an unwritten order may be out of sight.
                 None => !(case.evidence.redis_lost_data && known == OrderStatus::Queued),
             };
             if goes_back {
@@ -94,8 +91,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
     for mut attempts in of_key.into_values() {
         attempts.sort_by_key(|one| one.completed);
         let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else { continue };
-        // Where Redis lost data, a later order may stand in for one that it lost: then the lost one
-        // is `rejected`, or is the documented loss.
+        // After a loss a later order may stand in for the lost one, which is `rejected` or gone.
         let gave_way = |order: i64| match case.rows.get(&order) {
             Some(row) => case.evidence.redis_lost_data && row.status == OrderStatus::Rejected,
             None => case.evidence.may_lose_accepted,

@@ -1,6 +1,4 @@
-//! Pure functions over what clients were told and what the stores hold: each guards one promise.
-//! What had no answer is never held against the program; only `completed < invoked` counts as
-//! "before".
+//! Each guards one promise. What had no answer is never held against the program.
 
 mod answers;
 mod orders;
@@ -12,7 +10,6 @@ use crate::support::prelude::*;
 use serde::Serialize;
 use std::fmt;
 
-/// Declares the checkers: the promise that each guards, its name, and the function that looks.
 macro_rules! checkers {
     ($($(#[$promise:meta])* $checker:ident $look:path;)*) => {
         /// One promise, and what looks after it. The numbers are the invariants of the design.
@@ -38,8 +35,7 @@ checkers! {
     AcceptedIsOneRow orders::accepted_is_one_row;
     /// I3, the other way: no row without an attempt of that user.
     NoRowWithoutAttempt orders::no_row_without_attempt;
-    /// I4: stock = remaining + held + paid, in Redis and in Postgres, and both know the same
-    /// orders.
+    /// I4: stock = remaining + held + paid in both stores, which know the same orders.
     Conservation stock::conservation;
     /// I5: if enough people want it, all of it sells.
     NoUndersell stock::no_undersell;
@@ -83,8 +79,7 @@ pub struct SaleFacts {
     /// Microseconds since 1970.
     pub opens_at: i64,
     pub closes_at: i64,
-    /// After healing, more buyers came than units were left, until they heard "sold out", and
-    /// everybody paid.
+    /// After healing buyers came until they heard "sold out", and everybody paid.
     pub sold_off: bool,
 }
 
@@ -151,14 +146,11 @@ pub struct Evidence {
     pub late: Vec<String>,
     /// Releases that never reached Redis.
     pub outbox: i64,
-    /// How long a request without an answer may still take effect: as long as the fault could hold
-    /// it up.
+    /// How long a request without an answer may still take effect.
     pub late_effects: Duration,
-    /// Redis lost data during this run, so an accepted order may not have been readable for a while
-    /// before it was written.
+    /// An accepted order may not have been readable until it was written.
     pub redis_lost_data: bool,
-    /// Redis lost data together with the processes that could have repaired it: the documented case
-    /// in which accepted orders that were not yet rows are gone.
+    /// The documented loss: with Redis went the processes that could have repaired it.
     pub may_lose_accepted: bool,
     /// Panics were injected into handlers, which answer 500 then.
     pub may_panic: bool,
@@ -190,7 +182,6 @@ impl Case<'_> {
         self.users.get(&row.user).copied()
     }
 
-    /// Whether the row is an order of this operation's user in this operation's sale.
     fn belongs_to(&self, row: &Row, one: &Operation) -> bool {
         self.user_of(row) == Some(one.user) && self.sales.get(&row.sale) == Some(&one.sale)
     }
@@ -205,8 +196,7 @@ impl Case<'_> {
         evidence.may_lose_accepted || evidence.redis_lost_data && self.only_a_retry_names(one)
     }
 
-    /// Whether an earlier attempt became the order that this operation names, and its answer got
-    /// lost: then no process has a copy of it.
+    /// Its first answer got lost, so no process has a copy of the order.
     fn only_a_retry_names(&self, one: &Operation) -> bool {
         let attempts = || {
             self.operations().iter().filter(|other| {
@@ -221,8 +211,7 @@ impl Case<'_> {
     }
 }
 
-/// Where a checker puts what it finds. One broken promise often shows a thousand times; a few
-/// examples and the number are enough.
+/// One broken promise often shows a thousand times; a few examples are enough.
 struct Found {
     checker: Checker,
     violations: Vec<Violation>,

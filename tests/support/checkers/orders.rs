@@ -1,5 +1,4 @@
-//! Orders: each that was promised is there, each that is there was asked for, and no two share an
-//! id.
+//! Each order that was promised is there, each was asked for, and no two share an id.
 
 use super::{Case, Found, Row};
 use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
@@ -31,8 +30,7 @@ pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
 }
 
 pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
-    // For each user and sale: the orders that were named to them, and the attempts that may have
-    // become orders of which nobody told them.
+    // Of a user and sale: orders named to them, and attempts that may be orders unknown to them.
     #[derive(Default)]
     struct Attempts {
         named: HashSet<i64>,

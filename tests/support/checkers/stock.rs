@@ -47,8 +47,7 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
     }
 }
 
-/// I4, three times: by Postgres' own numbers, by Redis' own, and by comparing which orders they
-/// know; and once more by the program's audit.
+/// By Postgres' own numbers, by Redis' own, by the orders that each knows, and by the audit.
 pub(super) fn conservation(case: &Case, found: &mut Found) {
     for (sale, index) in case.evidence.sales.iter().zip(0u8..) {
         let what = format!("sale {} ({})", sale.id, sale.name);
@@ -95,7 +94,6 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
     }
 }
 
-/// What the stock can be after the changes that were confirmed, and those of which nobody knows.
 fn stock_by_the_operator(case: &Case, sale: u8, first: i64) -> (i64, i64) {
     let (mut least, mut most) = (first, first);
     for one in case.operations().iter().filter(|one| one.sale == sale) {

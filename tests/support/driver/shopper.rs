@@ -1,5 +1,4 @@
-//! Shoppers who buy, retry, click twice, hang up, pay, cancel, look at their orders and try to look
-//! at those of others; those who buy up what is left; and the operator.
+//! Shoppers who buy, retry, hang up, pay, cancel, look and pry; the last buyers; the operator.
 
 use super::World;
 use super::client::{Buyer, Client};
@@ -113,7 +112,6 @@ impl Shopper {
         true
     }
 
-    /// Buys, and asks again while the answer is unclear. Answers which order it became.
     async fn buy(&mut self, buyer: &Buyer) -> Option<i64> {
         for _ in 0..RETRIES {
             let (answer, order) = self.ask(buyer, Kind::Buy, NO_ORDER).await;
@@ -172,8 +170,7 @@ impl Shopper {
     }
 }
 
-/// Buys and pays what is left of the sales that are to be sold to the last unit. Whether all of
-/// them ended with "sold out".
+/// Buys and pays what is left; whether all of these sales ended with "sold out".
 pub async fn sell_off(world: &Arc<World>) -> bool {
     let mut buyers: JoinSet<bool> = JoinSet::new();
     let sales = world.sales.iter().zip(0u8..);
@@ -213,7 +210,6 @@ async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
     false
 }
 
-/// Pauses and resumes one sale again and again, and changes the stock of another.
 pub struct Operator(Client);
 
 impl Operator {
@@ -246,8 +242,7 @@ impl Operator {
         tokio::time::sleep(self.0.random.millis(millis)).await;
     }
 
-    /// A sale that stays paused would end the run of its buyers, so this one insists (for a while
-    /// also after the end of the run).
+    /// A sale that stays paused would end the run of its buyers, so this one insists.
     async fn until_resumed(&mut self, sale: u8) {
         for _ in 0..600 {
             if self.ask(sale, Kind::Resume).await == Answer::Done {

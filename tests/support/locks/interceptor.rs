@@ -1,5 +1,4 @@
-//! A watcher that a test controls: it fails requests, loses replies, and stops a client between two
-//! requests.
+//! Controlled by a test, it fails requests, loses replies, and stops a client between two.
 
 use super::soon;
 use futures_util::future::BoxFuture;

@@ -1,5 +1,4 @@
-//! The checker. Holdings that overlap are two holders; a write applied after one with a newer
-//! number is stale; a holder that works beyond what its guard vouched for was not told.
+//! The checker: holdings that overlap, stale writes, holders that were not told.
 
 use locks::Why;
 use std::{collections::HashSet, time::Duration};
@@ -82,7 +81,6 @@ pub fn two_holders(history: &[Holding]) -> bool {
     check(history).two_holders > 0
 }
 
-/// How many holdings were ended by the lock, and not by the work.
 pub fn times_told(history: &[Holding]) -> usize {
     history.iter().filter(|holding: &&Holding| matches!(holding.end, End::Told(_))).count()
 }

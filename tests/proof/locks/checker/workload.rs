@@ -1,5 +1,4 @@
-//! The workload: clients that take the lock in turns and record what they believed. They wait for
-//! events rather than for times, so a slow machine only makes a run longer.
+//! Clients take turns and record what they believed. They wait for events, not for times.
 
 use super::{history::*, *};
 use locks::fencing::{RedisResource, Write};
@@ -16,14 +15,12 @@ const AT_MOST: Duration = Duration::from_secs(60);
 pub enum Trust {
     /// It believes to hold the lock until it releases it, as most code does.
     Blind,
-    /// It stops when [`Guard::lost`] says so.
     UntilLost,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     For(Duration),
-    /// Longer than any lease: until another client has come in.
     UntilAnother,
     /// Until another client has come in, worked, and gone.
     UntilAnotherIsDone,
@@ -57,7 +54,6 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// On a lock of this name; it runs until the history is `enough`.
     pub fn new(name: &str, trust: Trust, enough: impl Fn(&[Holding]) -> bool + 'static) -> Self {
         Self {
             name: crate::support::locks::name(name),
@@ -78,7 +74,6 @@ impl Workload {
         self
     }
 
-    /// At the end of each turn the client writes to a resource, with its fencing number.
     pub fn writing(mut self, line: Line) -> Self {
         self.resource = Some(RedisResource::new(line));
         self
