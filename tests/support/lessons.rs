@@ -72,13 +72,13 @@ pub fn lesson(id: &str) -> &'static Lesson {
 /// Short times for a hundred plays; the longest pause is what a lesson waits for.
 pub fn quick(lesson: &Lesson) -> Value {
     match lesson.id {
-        "b01" => json!({"lease_ms": 400}),
-        "b03" => json!({"lease_ms": 500, "pause_ms": 510}),
-        "b04" => json!({"lease_ms": 900, "pause_ms": 910}),
-        "b06" => json!({"lease_ms": 1_200}),
-        "b08" => json!({"lease_ms": 400}),
-        "b10" => json!({"lease_ms": 800, "pause_ms": 810}),
-        "b11" => json!({"session_ms": 1_500, "pause_ms": 1_510}),
+        "b01" => json!({"lease_ms": 1_000}),
+        "b03" => json!({"lease_ms": 1_500, "pause_ms": 1_510}),
+        "b04" => json!({"lease_ms": 1_500, "pause_ms": 1_510}),
+        "b06" => json!({"lease_ms": 1_800}),
+        "b08" => json!({"lease_ms": 1_000}),
+        "b10" => json!({"lease_ms": 1_500, "pause_ms": 1_510}),
+        "b11" => json!({"session_ms": 2_000, "pause_ms": 2_010}),
         _ => json!({}),
     }
 }

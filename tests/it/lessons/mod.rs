@@ -19,21 +19,21 @@ async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
     let theatre = TestTheatre::open("cause:").await;
     // Lesson, options, the acts that are still broken.
     let cases: [(_, _, &str); 15] = [
-        ("b01", json!({"lease_ms": 600, "crash": "after"}), ""),
+        ("b01", json!({"lease_ms": 1_000, "crash": "after"}), ""),
         ("b02", json!({"pause_ms": 1_000, "skew_ms": 1_000}), ""),
         ("b02", json!({"skew_ms": 0}), "del-and-setnx overwritten"),
         ("b03", json!({"lease_ms": 3_000, "pause_ms": 0}), ""),
-        ("b03", json!({"lease_ms": 600, "pause_ms": 610, "token": "on"}), "two-calls"),
+        ("b03", json!({"lease_ms": 1_500, "pause_ms": 1_510, "token": "on"}), "two-calls"),
         ("b04", json!({"lease_ms": 3_000, "pause_ms": 0}), ""),
         (
             "b04",
-            json!({"lease_ms": 1_200, "pause_ms": 1_210, "fencing": "on"}),
+            json!({"lease_ms": 1_500, "pause_ms": 1_510, "fencing": "on"}),
             "watchdog-sleeps-too",
         ),
         ("b05", json!({"reply": "arrives"}), ""),
         ("b06", json!({"network": "holds", "lease_ms": 2_000}), ""),
         ("b07", json!({"unlock": "after-subscribe"}), ""),
-        ("b08", json!({"cleanup": "if-held", "lease_ms": 400}), ""),
+        ("b08", json!({"cleanup": "if-held", "lease_ms": 1_000}), ""),
         ("b09", json!({"replicated": "yes"}), ""),
         (
             "b10",
