@@ -3,13 +3,12 @@
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
 use crate::support::app::TOKEN_SECRET;
-use crate::support::launch::{Folder, poll, tail};
+use crate::support::launch::Folder;
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, Stores, connect};
 use crate::support::{redis_servers::RedisProcess, standby::options_of};
 use embedded::{PostgresServer, PostgresTuning};
-use sqlx::postgres::PgConnectOptions;
-use std::{env, net::SocketAddr, sync::Once};
+use std::{env, sync::Once};
 
 /// How the folders of deployments are called. Short, because the paths of unix sockets are.
 pub const PREFIX: &str = "fs-chaos-";

@@ -2,9 +2,8 @@
 
 use crate::support::prelude::*;
 use crate::support::{launch, processes, stores::Result};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

@@ -13,7 +13,6 @@ mod support;
 
 use clap::Parser;
 use faults::Fault;
-use futures_util::{StreamExt, stream};
 use report::{HEADINGS, Report, TrialReport, Verdict, machine, say};
 use std::{env, process::ExitCode, sync::OnceLock};
 use support::{prelude::*, stores::Result};

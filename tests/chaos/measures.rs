@@ -6,9 +6,8 @@ use crate::support::driver::{Habits, ORDINARY, World};
 use crate::support::history::{Answer, Kind, NO_ORDER, Operation};
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, settle};
-use crate::{cluster::Cluster, instance::Role, support::launch::poll, trial::create_world};
+use crate::{cluster::Cluster, instance::Role, trial::create_world};
 use futures_util::FutureExt;
-use tokio::task::JoinSet;
 
 const REPEATS: usize = 5;
 const TWO_MINUTES: Duration = Duration::from_secs(120);

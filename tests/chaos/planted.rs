@@ -7,8 +7,6 @@ use crate::trial::{self, Plan};
 use crate::{cluster::Cluster, faults::Fault};
 use Checker::*;
 use How::{Library, Nowhere, Sql, SwappedTokens};
-use futures_util::{StreamExt, stream};
-use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {

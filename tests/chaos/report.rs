@@ -3,11 +3,9 @@
 use crate::faults::{Fault, Strikes, points::EXIT};
 use crate::planted::PlantedReport;
 use crate::support::checkers::{Evidence, Violation};
+use crate::support::history::Answer;
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result};
-use crate::support::{history::Answer, locked};
-use serde::Serialize;
-use std::process::Command;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

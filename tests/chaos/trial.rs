@@ -8,10 +8,7 @@ use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
 use crate::support::prelude::*;
 use crate::support::stores::{Result, conclude, take_snapshots};
-use crate::support::{launch::tail, random::Random};
 use crate::{cluster::Cluster, instance::Instance};
-use time::format_description::well_known::Rfc3339;
-use tokio::task::JoinSet;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -108,7 +105,6 @@ pub async fn conduct(
     world.stop.store(true, Relaxed);
     load.join_all().await;
     let stopped_after = healed_at.elapsed();
-
     let limit = plan.terminal_within * plan.patience;
     let mut evidence = conclude(cluster, &world, snapshots, limit).await?;
     evidence.late.extend(strikes.crashes.iter().cloned());

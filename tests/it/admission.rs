@@ -1,11 +1,9 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
-use crate::support::app::services_without_tasks;
 use crate::support::prelude::*;
 use flash_sale::catalog::changes::NewSale;
+use flash_sale::domain::IdempotencyKey;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
-use flash_sale::{domain::IdempotencyKey, error::ServiceError, services::Services};
-use futures_util::StreamExt;
 use proptest::{prelude::*, test_runner::TestRunner};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +111,6 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     assert_eq!(ids.len(), 1);
     let is_first = |reply: &&Reply| reply.header("idempotent-replayed").is_empty();
     assert_eq!(replies.iter().filter(is_first).count(), 1, "all but one are replays");
-
     // Another key or none is another intent, up to the limit.
     let more = join_all((0..30).map(async |number| match number % 2 {
         0 => shopper.buy(&sale).await,
@@ -129,7 +126,6 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     }
     let replay = shopper.buy_with_key(&sale, "the one key").await;
     assert_eq!(replay.text("order_id"), replies[0].text("order_id"));
-
     for id in &ids {
         shopper.until(id, "pending_payment").await;
     }
@@ -156,7 +152,6 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         let sale = app.sale(1, json!({})).await;
         let (holder, held) = app.buyer(&sale).await;
         app.shopper().refused(&sale, "sold_out").await;
-
         // A batch of one is held up after its answer, so that the crowd becomes the next batch.
         let fired = points.fired("admission.admitted");
         points.set("admission.admitted=pause:1500").expect("a point");
@@ -199,13 +194,11 @@ async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() 
     bench.try_admit(&buyers).await.expect_err("WRONGTYPE");
     assert_eq!(bench.state().await, before, "no unit was taken");
     let _: () = bench.connection.del(&shard).await.expect("DEL");
-
     let () = bench.connection.set(&log, "not a stream").await.expect("SET");
     let outcome = bench.try_admit(&buyers).await.expect("an answer");
     assert_eq!(outcome.expect_err("refused"), functions::Fenced::Corrupt);
     assert_eq!(bench.state().await, before, "no unit was taken");
     let _: () = bench.connection.del(&log).await.expect("DEL");
-
     for verdict in [Verdict::Accepted { slot: 0 }, Verdict::AcceptedBefore { slot: Some(0) }] {
         assert_eq!(bench.admit(&buyers).await, vec![verdict]);
     }

@@ -2,7 +2,6 @@
 
 use crate::support::prelude::*;
 use flash_sale::audit::Audit;
-use redis::streams::StreamRangeReply;
 use std::cell::Cell;
 
 fn state_of(app: &TestApp, sale: &str) -> String {
@@ -173,7 +172,6 @@ async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
         format!("live orders in postgres that redis never accepted: 1 (for example {id})"),
     ];
     assert_eq!(assert_named(&app, &sale, &expected).await.redis.buyers, Some(2));
-
     let (sale, _) = sale_with_orders(&app, 10, 3).await;
     // The program repairs this once it has seen it twice, a second apart; so it is planted again.
     wait_for!("a wrong stock is named", {

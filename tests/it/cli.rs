@@ -55,19 +55,16 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert_eq!(stocks, HashSet::from([10, 100, 500, 100_000]));
     let states: Vec<_> = found.iter().filter_map(|sale| sale["state"].as_str()).collect();
     assert_eq!(states, ["open", "open", "open", "scheduled"]);
-
     for secret in ["token_secret", "admin_token"] {
         let mode = fs::metadata(home.data().join(secret)).expect("the secret").permissions().mode();
         assert_eq!(mode & 0o077, 0, "others can read {secret}");
     }
     let admin_token = fs::read_to_string(home.data().join("admin_token")).expect("the admin token");
     assert!(program.stderr().contains(&admin_token));
-
     let sale = sale_for_loads(&program).await;
     let mut bought = all_order(entrance(&home, &program).shoppers(100), &sale).await;
     program.terminate().await;
     home.until_nothing_runs().await;
-
     let mut program = Program::serve(&home, &[], &[]).await;
     assert!(!program.stderr().contains(&admin_token), "and not again");
     let here = entrance(&home, &program);
@@ -78,7 +75,6 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     };
     assert_eq!(ids(sales(&program).await), ids(found));
     assert_eq!(assert_sound(&home, &sale).await["live"], 100);
-
     // A kill in the middle of a rush loses nothing that was promised.
     let rush = Rush::start(&[here], &sale, 64, &[]);
     rush.until_accepted(1_000).await;
@@ -88,14 +84,12 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     rush.until(1, |told| told.unanswered.len()).await;
     let Told { winners, unanswered, .. } = rush.end().await;
     home.until_nothing_runs().await;
-
     let program = Program::serve(&home, &[], &[]).await;
     let here = entrance(&home, &program);
     bought.extend(winners);
     assert_kept(&here, &mut bought).await;
     let live = assert_sound(&home, &sale).await["live"].as_u64();
     assert!(live >= Some(bought.len() as u64), "{live:?}");
-
     // Buyers without an answer ask again: they buy now, or are told of the order that they have.
     bought.extend(all_order(unanswered.iter().map(|shopper| here.welcome(shopper)), &sale).await);
     assert_kept(&here, &mut bought).await;
@@ -130,7 +124,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     let (code, audits) = audit(&home, "").await;
     assert_eq!((code, audits.len()), (Some(0), 4));
     home.until_nothing_runs().await;
-
     // A server on the same folder finds them, and the same commands join it.
     let program = Program::serve(&home, &[], &[]).await;
     for entry in [&entries[0], &entries[999]] {

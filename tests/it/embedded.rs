@@ -131,11 +131,9 @@ async fn as_root_a_folder_that_postgres_cannot_enter_works_through_a_link() {
     embedded.stop().await;
     let cluster = fs::read_link(data.join("pg")).expect("a link");
     assert!(!cluster.starts_with(&private.0));
-
     let embedded = start(&data).await;
     assert_kept(&embedded).await;
     embedded.stop().await;
-
     // Removing the data folder is how one starts afresh: the cluster elsewhere must not come back.
     fs::remove_dir_all(&data).expect("remove");
     let server = start_postgres(&data).await;

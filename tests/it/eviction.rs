@@ -27,7 +27,6 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     close_at(-23).await.assert(200);
     assert_eq!(evicted().await, 0);
     assert!(!keys().await.is_empty());
-
     let cached =
         app.services.catalog.cache.get(sale.parse().expect("an id")).expect("it is cached");
     assert_eq!(cached.buyers.len(), 1);
@@ -37,7 +36,6 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     assert_eq!(keys().await, Vec::<String>::new());
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);
-
     close_at(1).await;
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
@@ -51,7 +49,6 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     let close_at =
         async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
     close_at(-25).await.assert(200);
-
     let points = &app.services.fail_points;
     points.set("eviction.deciding=pause:600000").expect("a point");
     let extending = async {
@@ -66,7 +63,6 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     let (removed, ()) = tokio::join!(eviction::step(&app.services.catalog), extending);
     assert_eq!(removed.expect("a pass"), usize::from(!reaches_redis));
     points.clear();
-
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.refused(&sale, "already_ordered").await.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 2);

@@ -50,7 +50,6 @@ async fn many_instances_never_make_the_same_id() {
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
     let is_of_now = |id: &OrderId| (now() - decode(*id).0).abs() < 60;
     assert!(all.iter().all(is_of_now), "ids carry their time");
-
     // The counter tells how many numbers the day has leased: at least as many as were used.
     let leased: usize = app.in_redis(redis::cmd("GET").arg(&keys(&app)[0])).await;
     assert!(leased >= all.len(), "{leased} leased, {} used", all.len());

@@ -111,7 +111,6 @@ async fn unpaid_orders_expire_once_although_two_instances_sweep() {
     let buyers = app.shoppers(ORDERS);
     let bought = all_order(buyers.clone(), &sale).await;
     let ids: Vec<String> = bought.into_iter().map(|(_, id)| id).collect();
-
     // No request names an order, so only the sweepers can end it.
     wait_for!("all have expired and their units are back", {
         let audit = app.audit(&sale).await;
@@ -154,7 +153,6 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     }
     // The refusal has also returned the unit.
     assert_eq!(crowd(&app, &sale, 2).await.len(), 2);
-
     let mut connection = app.database.connect().await;
     let mut sweep = connection.begin().await.expect("begin");
     let expire = format!(
@@ -196,7 +194,6 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
         (payer, id, paid, cancelled)
     }))
     .await;
-
     let mut counts = BTreeMap::from(["paid", "cancelled", "expired"].map(|status| (status, 0)));
     let mut expected = BTreeMap::new();
     for (shopper, id, paid, cancelled) in outcomes {
@@ -250,7 +247,6 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     let lowered = json!({"stock": 3, "live": 3, "rejected": 7, "remaining": 0});
     app.assert_sound_with(&sale, lowered).await;
     app.shopper().refused(&sale, "sold_out").await;
-
     let (victim, order) = &rejected[0];
     assert_order(order);
     let id = order["order_id"].as_str().expect("an id");

@@ -4,7 +4,6 @@ use crate::cli::{assert_sound, entrance, sale_for_loads};
 use crate::support::prelude::*;
 use flash_sale::tasks::Tasks;
 use nix::sys::signal::kill;
-use std::process::Stdio;
 
 #[tokio::test]
 async fn nothing_stops_when_nobody_reads_the_log_or_its_disk_is_full() {

@@ -177,7 +177,6 @@ async fn an_unlock_reply_that_is_lost() {
     let (line, interceptor, of_token) = watched("unlock").await;
     interceptor.lose("token_release", 1);
     freed(held(&TokenLock::new(line.clone(), LEASE), &of_token).await).await;
-
     // With one holding left it is still held, and given back once, not twice.
     let name = name("unlock");
     let lock = ReentrantLock::new(line.clone(), LEASE);
@@ -353,7 +352,6 @@ async fn fencing_refuses_the_older_number() {
     gone(&line, &name).await;
     let [old, new] = [sleeper, held(&lock, &name).await].map(|guard| guard.fencing().expect("one"));
     assert!(old < new);
-
     let resource = format!("{name}:resource");
     let in_redis = RedisResource::new(line);
     let in_postgres = PostgresResource::new(Sql::new(pool(2).await));

@@ -243,7 +243,6 @@ async fn statements_under_load_use_their_indexes() {
             assert!(!plan.contains("Seq Scan on orders"), "{title}:\n{plan}");
         }
     }
-
     // A sale fills the table within seconds, long before anybody has counted its rows.
     app.execute(
         "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass;
@@ -260,7 +259,6 @@ async fn statements_under_load_use_their_indexes() {
         }
     }
     app.execute("DELETE FROM releases").await;
-
     // A statement on orders that nobody has looked at here must not be added unseen.
     for statement in &statements {
         let has = |words: &&str| statement.text.contains(words);

@@ -1,8 +1,6 @@
 //! The fault proxy does what its faults say, before a server that echoes and counts what it read.
 
 use crate::support::{prelude::*, proxy::Lost};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 async fn start() -> (Proxy, Arc<AtomicU64>) {
@@ -143,7 +141,6 @@ async fn a_lost_reply_belongs_to_a_request_that_ran() {
     assert_eq!(read.load(Relaxed), 11);
     assert!(echoes(&mut dial(&proxy).await, b"COMMIT").await);
     assert_eq!(proxy.counts().lost_replies, 1);
-
     proxy.seed(1);
     proxy.set(Fault::LoseReplies { which: Lost::Share(0.5), to: "" }).await;
     let mut lost = 0;

@@ -1,8 +1,7 @@
 //! Versions side by side, and across what cannot be: docs/operations.md, "Upgrading".
 
-use crate::support::{launch::entries, prelude::*};
+use crate::support::prelude::*;
 use redis::InfoDict;
-use redis::streams::StreamRangeReply;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -89,7 +88,6 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let sale = program.sale(5).await;
     let token = program.token().await;
     let post = |path: &str| program.ask("POST", path).bearer(&token);
-
     // A new field of a sale's state, and one of a log entry, as a newer instance would write it.
     let new = ("of_the_future", b"7 8 9".to_vec());
     let mut redis = redis_connection(&servers.redis.url()).await;
@@ -103,7 +101,6 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let mut replace = redis::pipe();
     replace.atomic().xadd(&log, "*", &[field("m"), field("o"), new]).xdel(&log, &[&entry.id]);
     replace.exec_async(&mut redis).await.expect("the entry is replaced");
-
     let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
     worker.line_after("flash-sale worker ready").await;
     wait_for!(post(&format!("/api/v1/orders/{}/pay", bought.text("order_id"))).await.status == 200);
@@ -260,7 +257,6 @@ async fn a_running_shop_is_carried_over((same_redis, ending): (bool, &'static st
         approve.execute(&mut connection).await.expect("UPDATE");
     }
     migrate_when_nothing_is_divided(&database, ending).await;
-
     let app = TestApp::launch(database, url, prefix, Options::default()).await;
     for (sale, epoch) in [("1", 2), ("2", 2), ("3", 2), ("5", 2), ("6", 3)] {
         wait_for!(app.audit(sale).await.redis.epoch == Some(epoch));
@@ -271,7 +267,6 @@ async fn a_running_shop_is_carried_over((same_redis, ending): (bool, &'static st
     buy(&app.shopper(), "3").await.assert_problem(409, "paused");
     app.steer("3", "resume").await;
     let again = assert_kept(&app, &answers).await;
-
     for (sale, stock, again) in [("1", 64, again), ("2", 32, 0), ("3", 16, 0), ("6", 32, 0)] {
         let live = |told: &&Answered| told.sale == sale && told.is_live();
         let held = answers.iter().filter(live).count();
@@ -287,7 +282,6 @@ async fn a_running_shop_is_carried_over((same_redis, ending): (bool, &'static st
     let unpaid = "SELECT count(*) FROM orders LEFT JOIN payments ON order_id = id
                   WHERE (status = 'paid') <> (order_id IS NOT NULL)";
     assert_eq!(app.number(unpaid).await, 0);
-
     assert_new_keys_only(&app).await;
 }
 

@@ -1,6 +1,6 @@
 //! Every metric, label and value that alerts and dashboards name is in a scrape of the program.
 
-use crate::support::{launch::entries, prelude::*};
+use crate::support::prelude::*;
 
 const ADDED: [&str; 2] = ["instance", "job"];
 /// The metric that Prometheus makes of a scrape itself.
@@ -163,7 +163,6 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
     for query in dashboards.iter().chain(&alerts) {
         assert_eq!(problems(query, &exported), [""; 0], "{}", query.expression);
     }
-
     // Planted mistakes are found: a name, a label, a value, and a label in a legend.
     let sum = "sum by (status) (rate(flash_sale_orders_total{status=\"paid\"}[1m]))";
     for (expression, legend, count) in [

@@ -4,7 +4,6 @@ use crate::support::prelude::*;
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::Expect;
 use flash_sale::orders::outcome::Outcome;
-use flash_sale::services::Services;
 
 /// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
@@ -49,7 +48,6 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
     let (_, _, another) = accepted(&app, 10, 4).await;
     assert_eq!(write(&services, &[batch, another]).await, Outcome::Written { new: 4 });
     assert_rows(&app, 10, 10).await;
-
     // An order of another epoch writes nothing of its batch.
     let (_, _, current) = accepted(&app, 10, 3).await;
     let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
@@ -86,7 +84,6 @@ async fn a_duplicate_user_among_written_and_new_orders_is_rejected_alone() {
     let written = services.orders.write_accepted(&both, Expect::New).await;
     assert!(matches!(written, Ok(Outcome::Refused { .. })), "I2 is not written over: {written:?}");
     assert_rows(&app, 1, 1).await;
-
     services.orders.persist(&both, Expect::New).await.expect("settled one by one");
     assert_rows(&app, 5, 4).await;
     let rejected = "SELECT id FROM orders WHERE status = 'rejected'";

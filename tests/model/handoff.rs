@@ -254,7 +254,6 @@ fn one_run(bug: Bug, faults: Faults) {
         serving.await.expect("it ends with its last client");
         writer.await.expect("it ends with the queue");
     });
-
     let world = run.world();
     let kept = world.buyers.values().all(|order| world.is_kept(*order));
     assert!(kept, "a batch was neither written nor left in the log");

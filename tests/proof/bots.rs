@@ -3,21 +3,18 @@
 use crate::faults::functions_run;
 use crate::support::prelude::*;
 use flash_sale::access::bots::{limits::WhenAway, work};
-use time::format_description::well_known::Rfc3339;
 
 fn of_sale(sale: &str, rest: &str) -> String {
     format!("/api/v1/sales/{sale}/{rest}")
 }
 
 async fn pass(shopper: &Shopper, sale: &str) -> String {
-    let reply = shopper.get(&of_sale(sale, "pass")).await;
-    reply.assert(200);
+    let reply = shopper.get(&of_sale(sale, "pass")).await.must_be(200);
     reply.text("pass").to_owned()
 }
 
 async fn challenge(shopper: &Shopper, sale: &str) -> (String, u8) {
-    let reply = shopper.get(&of_sale(sale, "challenge")).await;
-    reply.assert(200);
+    let reply = shopper.get(&of_sale(sale, "challenge")).await.must_be(200);
     let bits = reply.body["bits"].as_u64().and_then(|bits| u8::try_from(bits).ok());
     (reply.text("challenge").to_owned(), bits.expect("bits"))
 }
@@ -53,7 +50,6 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     until_known(&second, &sale).await;
     wait_for!(eve.at(&second).get(&path).await.status == 200);
     assert!(OffsetDateTime::now_utc() >= opens_at);
-
     wait_for!(ada.get(&path).await.status == 200);
     ada.refused(&sale, "pass_required").await;
     let (mine, theirs) = (pass(&ada, &sale).await, pass(&eve, &sale).await);
@@ -85,11 +81,9 @@ async fn a_purchase_is_worked_for_once() {
     let solved = solution(&ada, &sale).await;
     let work = ("Challenge-Solution", solved.as_str());
     let headers = [work, ("Idempotency-Key", "one")];
-    let first = ada.buy_with(&sale, &headers).await;
-    first.assert(202);
+    let first = ada.buy_with(&sale, &headers).await.must_be(202);
     // A retry of the same purchase needs no new work, at no instance; another purchase does.
-    let again = ada.at(&second).buy_with(&sale, &headers).await;
-    again.assert(202);
+    let again = ada.at(&second).buy_with(&sale, &headers).await.must_be(202);
     assert_eq!(again.text("order_id"), first.text("order_id"));
     for other in [&[work][..], &[work, ("Idempotency-Key", "two")]] {
         ada.buy_with(&sale, other).await.assert_problem(409, "challenge_expired");
@@ -170,7 +164,6 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     for app in [&app, &second] {
         app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
     }
-
     let storm = app.shopper();
     let before = functions_run(&app).await;
     let (mut refused, mut passed) = (0, 0);
@@ -183,7 +176,6 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     let asked = functions_run(&app).await - before;
     // Two for each that passed, one for a refusal after the last was over, some for the tasks.
     assert!(asked <= 4 * passed + 40, "{asked}, {passed}, {refused}");
-
     let uncounted = json!("requests cannot be counted at the moment");
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);

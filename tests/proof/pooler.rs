@@ -21,7 +21,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     let (url, prefix, options) = (servers.redis.url(), "pooled:".to_owned(), Options::default());
     let first = TestApp::launch(database.clone(), url, prefix, options.clone()).await;
     let second = first.another(options).await;
-
     let short = first.sale(100, json!({"payment_timeout_secs": 1})).await;
     let (payer, canceller, idler) = (first.shopper(), second.shopper(), first.shopper());
     let paid = payer.order_to_pay(&short).await;
@@ -30,7 +29,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     canceller.cancel(&cancelled).await.assert(200);
     idler.until(&idler.must_buy(&short).await, "expired").await;
     payer.refused(&short, "already_ordered").await;
-
     // A rush at both, in the middle of which Redis loses everything and is rebuilt.
     let (sale, rush) = rush_with_regulars(&[&first, &second], 4).await;
     rebuilt_by(&first, &sale, flush(&first)).await;
@@ -80,7 +78,6 @@ async fn statements_do_not_meet_in_a_session() {
     let naive = PgPoolOptions::new().max_connections(8).connect_lazy_with(database.options());
     assert!(right_answers(&naive).await < 400, "nothing goes wrong without it either");
     naive.close().await;
-
     // What a transaction is promised holds here as well.
     let mut transaction = adapted.begin("BEGIN").await.expect("BEGIN");
     let setting = "SELECT current_setting('idle_in_transaction_session_timeout')";

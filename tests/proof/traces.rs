@@ -8,7 +8,6 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::trace::v1::{Span, span::Link};
 use prost::Message;
-use tokio::net::TcpListener;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const CALLER_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -96,8 +95,7 @@ fn is_inside(span: &Span, other: &Span) {
 async fn buy(program: &Program, sale: &str, traceparent: &str) -> Reply {
     let token = program.token().await;
     let ask = program.ask("POST", &format!("/api/v1/sales/{sale}/orders"));
-    let reply = ask.bearer(&token).header("traceparent", traceparent).await;
-    reply.assert(202);
+    let reply = ask.bearer(&token).header("traceparent", traceparent).await.must_be(202);
     reply
 }
 

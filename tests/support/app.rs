@@ -1,21 +1,18 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
-use super::launch::poll;
 pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, client_of};
 use crate::support::prelude::*;
 use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::AdminToken;
 use flash_sale::config::{ProxyTrust, SaleSettings};
+use flash_sale::telemetry::instruments::Metrics;
 use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
 use flash_sale::{databases::Databases, fail_point::FailPoints, http::ConnectionLimits};
 use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
-use flash_sale::{services::Services, telemetry::instruments::Metrics};
-use futures_util::{StreamExt, stream};
 use std::convert::Infallible;
 use std::future::Future;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle};
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
 pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
@@ -295,14 +292,12 @@ impl TestApp {
     }
 
     pub async fn steer(&self, sale: &str, step: &str) -> Value {
-        let reply = self.admin_sale("POST", sale, &format!("/{step}"), None).await;
-        reply.assert(200);
+        let reply = self.admin_sale("POST", sale, &format!("/{step}"), None).await.must_be(200);
         reply.body
     }
 
     pub async fn sale_now(&self, id: &str) -> Value {
-        let reply = self.get(&format!("/api/v1/sales/{id}")).await;
-        reply.assert(200);
+        let reply = self.get(&format!("/api/v1/sales/{id}")).await.must_be(200);
         reply.body
     }
 

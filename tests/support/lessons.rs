@@ -3,7 +3,6 @@
 use super::test_lab::TestLab;
 use crate::support::prelude::*;
 use embedded::ZooKeeperServer;
-use futures_util::{StreamExt, stream};
 use lab::lessons::lesson::{Kind, Lesson};
 use lab::lessons::{self, LESSONS, Theatre, timeline::Timeline};
 use lab::strategy::{Language, Need};

@@ -1,10 +1,7 @@
 //! People who keep buying while something is broken or killed, and what they were told.
 
 use super::app::Entrance;
-use super::locked;
 use crate::support::prelude::*;
-use futures_util::{StreamExt, stream};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// Somebody who was told 202, and the order's id.

@@ -1,12 +1,9 @@
 //! The real PgBouncer in transaction mode, in front of a Postgres of a test.
 
-use super::{hire_janitor, launch::tail, temporary_folder};
+use super::{hire_janitor, temporary_folder};
 use crate::support::prelude::*;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use tokio::net::TcpStream;
 
 /// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
 const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/pgbouncer/bin";

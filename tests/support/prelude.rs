@@ -5,29 +5,38 @@
 
 pub use super::app::{
     ADMIN_TOKEN, Ask, Entrance, Options, Reply, Shopper, TEST_TIMEOUT, TestApp, all_at_once, ask,
-    assert_has, client, eventually, must_accept,
+    assert_has, client, eventually, must_accept, services_without_tasks,
 };
+pub use super::launch::{entries, poll, tail};
 pub use super::load::{Rush, Told, Winner};
 pub use super::load::{all_order, all_told, all_written, assert_shed, crowd};
 pub use super::processes::signal;
 pub use super::program::{Home, Program, SECRET, settings_of};
 pub use super::proxy::{Address, Fault, Proxy, free_port};
-pub use super::{Database, Servers, redis_connection};
+pub use super::random::Random;
+pub use super::{Database, Servers, locked, redis_connection};
 pub use flash_sale::auth::TokenSigner;
 pub use flash_sale::domain::{OrderId, OrderStatus, PurchaseResult, SaleId, UserId};
 pub use flash_sale::redis::Keys;
-pub use futures_util::future::join_all;
+pub use flash_sale::{error::ServiceError, services::Services};
+pub use futures_util::{StreamExt, future::join_all, stream};
 pub use nix::sys::signal::Signal;
 pub use redis::AsyncCommands;
-pub use redis::aio::MultiplexedConnection;
+pub use redis::{aio::MultiplexedConnection, streams::StreamRangeReply};
 pub use reqwest::{Method, StatusCode};
+pub use serde::Serialize;
 pub use serde_json::{Value, json};
-pub use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+pub use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 pub use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-pub use std::fs;
+pub use std::net::{Ipv4Addr, SocketAddr};
 pub use std::path::{Path, PathBuf};
+pub use std::process::{Child, Command, Stdio};
 pub use std::sync::atomic::Ordering::Relaxed;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 pub use std::sync::{Arc, Mutex};
 pub use std::time::{Duration, Instant};
-pub use time::OffsetDateTime;
+pub use std::{fs, ops::Range};
+pub use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+pub use tokio::io::{AsyncReadExt, AsyncWriteExt};
+pub use tokio::net::{TcpListener, TcpStream};
+pub use tokio::task::{JoinHandle, JoinSet};

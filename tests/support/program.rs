@@ -6,7 +6,6 @@ use crate::support::prelude::*;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use tokio::sync::mpsc;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");

@@ -1,15 +1,11 @@
 //! A fault proxy. Open connections feel a fault from the next byte, or end by [`Proxy::cut`].
 
-use super::{locked, random::Random};
+use crate::support::prelude::*;
 use embedded::PostgresAddress;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::{collections::VecDeque, io, path::PathBuf, time::Duration};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use std::{collections::VecDeque, io, net::IpAddr};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{net::UnixStream, sync::watch};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {

@@ -1,13 +1,12 @@
 //! A cluster of three primaries with a replica each, and a primary under three Sentinels.
 
+use super::connect_redis;
 use super::driver::{Error, Result};
-use super::launch::{end_with_this_process, poll};
+use super::launch::end_with_this_process;
 use super::network::{Network, Ports};
-use super::{connect_redis, locked};
 use crate::support::prelude::*;
 use redis::{FromRedisValue, RedisResult, Value};
-use std::process::{Child, Command, Stdio};
-use std::{io, net::Ipv4Addr};
+use std::io;
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
 pub const SILENCE_MS: &str = "1000";

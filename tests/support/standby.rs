@@ -1,12 +1,10 @@
 //! Standbys of a Postgres: copied with `pg_basebackup`, followed, promoted.
 
 use super::driver::{Error, Result};
-use super::launch::poll;
 use crate::support::prelude::*;
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
-use sqlx::postgres::PgConnectOptions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::{os::unix::process::CommandExt, process::Command};
+use std::os::unix::process::CommandExt;
 
 /// How a client past all proxies connects to its own database.
 pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {

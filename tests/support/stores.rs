@@ -3,11 +3,9 @@
 use super::checkers::{Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot};
 pub use super::driver::{Error, Result};
 use super::driver::{World, admin, shopper::sell_off};
-use super::{history::History, launch::poll, locked};
+use super::history::History;
 use crate::support::prelude::*;
 use futures_util::TryStreamExt;
-use sqlx::postgres::PgConnectOptions;
-use tokio::task::JoinHandle;
 
 pub trait Stores {
     async fn postgres(&self) -> Result<PgConnection>;

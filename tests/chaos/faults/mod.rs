@@ -11,16 +11,15 @@ pub mod redis;
 
 use crate::cluster::Cluster;
 use crate::instance::{Instance, Role, Settings};
+use crate::support::driver::World;
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::history::{Answer, Kind, NO_ORDER, user_id};
 use crate::support::prelude::*;
 use crate::support::processes::{family, status_of};
 use crate::support::proxy::{Fault as NetFault, Lost};
 use crate::support::stores::{Error, Result, Stores};
-use crate::support::{driver::World, locked, random::Random};
 use crate::trial::{Healed, Plan};
-use std::{net::SocketAddr, ops::Range, os::unix::process::ExitStatusExt, sync::LazyLock};
-use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+use std::{os::unix::process::ExitStatusExt, sync::LazyLock};
 
 /// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
 macro_rules! faults {

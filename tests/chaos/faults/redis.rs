@@ -1,7 +1,7 @@
 //! Faults of Redis: it dies, loses data, or stands still.
 
 use super::*;
-use crate::{cluster::start_redis, support::launch::poll};
+use crate::cluster::start_redis;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -56,7 +56,6 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let (servers, app) = TestApp::on_own_servers().await;
     let sale = app.sale(10, json!({})).await;
     let (settled, order) = app.buyer(&sale).await;
-
     app.get("/readyz").await.assert_has(json!({"postgres": "ok", "redis": "ok"}));
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
@@ -75,7 +74,6 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     assert_eq!(app.sale_now(&sale).await["stock"], 10);
     assert_eq!(app.get("/api/v1/sales").await.body["sales"][0]["id"], sale);
     signal(&redis, Signal::SIGCONT);
-
     // Whether the lost attempts counted or not, a retry ends with one order.
     for buyer in buyers {
         wait_for!("the sale sells again", {

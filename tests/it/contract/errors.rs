@@ -1,7 +1,6 @@
 //! Whatever a client sends, it gets a 4xx with a code, and nothing has changed.
 
 use super::*;
-use futures_util::stream;
 use reqwest::Body;
 use std::io;
 

@@ -68,7 +68,6 @@ async fn a_sale_tells_its_changes() {
     assert_eq!(next_sale(&mut events).await, json!([1, "open"]));
     app.steer(&sale, "close").await;
     assert_eq!(next_sale(&mut events).await, json!([1, "ended"]));
-
     // Later followers are told at once how it stands.
     let mut later = open(of_sale(&app, &sale)).await;
     assert_eq!(next_sale(&mut later).await, json!([1, "ended"]));
@@ -123,7 +122,6 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
         let end = if first["status"] == last { first } else { until(&mut events, last).await };
         assert_eq!(end, shopper.order(&order).await.body);
         assert_eq!(events.next().await, None);
-
         let mut events = open(of_order(&shopper, &order)).await;
         assert_eq!(next_order(&mut events).await, end);
         assert_eq!(events.next().await, None);

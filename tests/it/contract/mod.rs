@@ -9,7 +9,6 @@ mod pages;
 mod shopping;
 
 use crate::support::prelude::*;
-use time::format_description::well_known::Rfc3339;
 
 const SALE: &str = "id title description image_url currency price_cents original_price_cents stock \
     remaining per_user_limit opens_at closes_at payment_timeout_secs waiting_room purchase_pass \

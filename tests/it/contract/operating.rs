@@ -58,7 +58,6 @@ async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
     assert!(asked <= opens_at && opens_at <= now, "{least:#}");
     assert_eq!(time_of(&least["closes_at"]) - opens_at, time::Duration::DAY);
     app.shopper().must_buy(least["id"].as_str().expect("an id")).await;
-
     let mut all = json!({
         "title": "Phone ☎", "description": "two\nlines", "image_url": "/static/img/phone.svg",
         "currency": "EUR", "price_cents": 19_900, "original_price_cents": 29_900,
@@ -72,7 +71,6 @@ async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
     let mut read = app.sale_now(sale["id"].as_str().expect("an id")).await;
     read["server_time"] = sale["server_time"].clone();
     assert_eq!(read, sale);
-
     // A sale that opens later lasts a day from then.
     let opens_at = "2030-01-01T00:00:00Z";
     let later = json!({"title": "b", "price_cents": 1, "stock": 1, "opens_at": opens_at});

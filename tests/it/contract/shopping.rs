@@ -28,7 +28,6 @@ async fn sales_are_listed_open_ones_first_and_then_by_opening_time() {
     app.steer(&paused, "pause").await;
     app.steer(&ended, "close").await;
     app.shopper().must_buy(&sold_out).await;
-
     let list = async |query: &str| -> Vec<Value> {
         let reply = app.get(&format!("/api/v1/sales{query}")).await.must_be(200);
         assert_members(&reply.body, "sales");
@@ -75,7 +74,6 @@ async fn an_order_is_accepted_written_and_paid() {
     assert!(!bought.headers.contains_key("idempotent-replayed"));
     let order = bought.text("order_id").to_owned();
     assert_eq!(bought.header("location"), format!("/api/v1/orders/{order}"));
-
     // It can be read at once, whether it is a row already or not.
     assert_order(&shopper.get(bought.header("location")).await.must_be(200).body);
     let pending = shopper.until(&order, "pending_payment").await;
@@ -84,7 +82,6 @@ async fn an_order_is_accepted_written_and_paid() {
     assert_has(&pending, json!({"price_cents": 19_900, "currency": "EUR"}));
     assert_time_to_pay(&pending, 600, asked);
     assert_eq!(app.sale_now(&sale).await["remaining"], 4);
-
     let paid = shopper.pay(&order).await.must_be(200);
     assert_order(&paid.body);
     assert_eq!(paid.text("status"), "paid");
@@ -143,7 +140,6 @@ async fn a_purchase_is_refused_with_the_reason() {
     assert_eq!(*told, app.sale_now(&scheduled).await["opens_at"]);
     assert_eq!(time_of(told).unix_timestamp(), time_of(&json!(opens_at)).unix_timestamp());
     assert!((1..=3_601).contains(&assert_told_when(&refused, 409, "not_open")));
-
     let sale = app.sale(1, json!({})).await;
     app.steer(&sale, "pause").await;
     shopper.refused(&sale, "paused").await;
@@ -201,7 +197,6 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     shopper.get("/api/v1/orders").await.assert_has(json!({"orders": [queued.body]}));
     let mut events = open(of_order(&shopper, &order)).await;
     assert_eq!(next_order(&mut events).await["status"], "queued");
-
     assert_told_when(&shopper.pay(&order).await, 409, "still_queued");
     shopper.cancel(&order).await.assert_problem(409, "not_cancellable");
     let other = app.shopper();
@@ -217,7 +212,6 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     let audit = app.admin_sale("GET", &sale, "/audit", None).await;
     audit.assert_has(json!({"ok": true, "quiescent": false, "conserved": null}));
     audit.assert_has(json!({"backlog": 1, "live": 0, "remaining": 9}));
-
     // Written by another instance, and paid there.
     let writer = app.another(Options::default()).await;
     let written = next_order(&mut events).await;
@@ -247,7 +241,6 @@ async fn my_orders_are_listed_newest_first_and_in_pages() {
     }
     mine.reverse();
     shopper.pay(&mine[2]).await.assert(200);
-
     let list = async |query: &str| -> Vec<String> {
         let reply = shopper.get(&format!("/api/v1/orders{query}")).await.must_be(200);
         assert_members(&reply.body, "orders");

@@ -187,7 +187,6 @@ async fn the_solutions_of_the_exercises_pass() {
     let broken = grades.filter_map(async |(holds, grade)| (!holds).then_some(grade));
     let broken = broken.collect::<Vec<_>>().await;
     assert_eq!(broken.len(), 0, "{}", broken.join("\n"));
-
     let (holds, example) = grade(find("example").expect("the template")).await;
     assert!(!holds && example.contains("Oversells although"), "{example}");
     // A unit that a crash loses is missed, even if that is not declared and not demonstrated.

@@ -117,7 +117,6 @@ async fn an_arena_from_creation_to_deletion() {
         assert_text(&verdict["explanation"], "2 orders");
         let [max, p50] = ["max", "p50"].map(|member| verdict["latency_ms"][member].as_f64());
         assert!(max >= p50, "{verdict:#}");
-
         app.ask("DELETE", &arena).await.assert(204);
         app.ask("DELETE", &arena).await.assert_problem(404, "arena_not_found");
         app.get(&format!("{arena}/verdict")).await.assert_problem(404, "arena_not_found");
@@ -146,7 +145,6 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let storm = json!({"buyers": 40, "concurrency": 10, "duplicate_share": 0.5});
     assert_eq!(app.post(&path, storm.clone()).await.must_be(202).body["attempts"], 60);
     app.post(&path, storm).await.assert_problem(409, "storm_running");
-
     let events = events(app.ask("GET", &format!("{arena}/events?lang=zh"))).await;
     let ((last, verdict), progress) = events.split_last().expect("events");
     let all_progress = progress.iter().all(|(name, _)| name == "progress");
@@ -196,7 +194,6 @@ async fn bad_input_is_refused_and_nothing_is_created() {
     ]);
     app.refuses(ARENAS, &good, bad).await;
     assert_eq!(app.number("SELECT count(*) FROM lab.arenas").await, 0);
-
     let arena = app.arena(good).await;
     let bad = json!([
         {}, {"user": ""}, {"user": "x".repeat(101)}, {"user": "a\u{0}b"}, {"user": 1},

@@ -37,12 +37,10 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     let (database, home) = (Servers::shared().await.database().await, Home::new());
     let start = || serve(&home, &database, "two-processes:");
     let (first, second) = tokio::join!(start(), start());
-
     let alone = arena(&first, "process-mutex").await;
     sold(&[&first], &alone, 12).await;
     let held = |processes| json!({"sold": 6, "oversold": 0, "processes": processes});
     assert_has(&verdict(&first, &alone).await, held(1));
-
     let together = arena(&first, "process-mutex").await;
     // The second opens it before anybody buys: otherwise the first may have sold everything.
     verdict(&second, &together).await;
@@ -59,7 +57,6 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     verdict(&first, &row).await;
     sold(&[&first, &second], &row, 16).await;
     assert_has(&verdict(&first, &row).await, held(2));
-
     tokio::join!(first.terminate(), second.terminate());
     database.drop().await;
 }

@@ -37,7 +37,6 @@ async fn lessons_are_listed_and_played() {
     assert_has(&recorded.body, json!({"recorded": true, "repeats": 0}));
     let other = play(&app, "b11", Some(json!({"options": {"reply": "arrives"}}))).await;
     other.assert_problem_at("not as it was recorded", 409, "lesson_unavailable");
-
     let played = play(&app, "b12?lang=zh", None).await.must_be(200);
     assert_eq!(played.body["lesson"], "b12");
     let marks = &played.body["acts"][0]["marks"];
@@ -56,10 +55,8 @@ async fn lessons_are_listed_and_played() {
     let source = played.body["code"]["crates/locks/src/token.rs"].as_str().expect("a source");
     let number = first["line"]["line"].as_u64().expect("a number") as usize;
     assert!(source.lines().nth(number - 1).is_some_and(|line| line.contains(".ask(")), "{number}");
-
     let played = play(&app, "b12", Some(json!({"options": {"commit": "at-once"}}))).await;
     assert_eq!(played.body["verdict"]["broken"], false, "{:#}", played.body);
-
     let ids = app.get("/api/v1/lab/ids?lang=zh").await.must_be(200);
     assert_eq!(ids.body["sections"].as_array().map(Vec::len), Some(6));
 }

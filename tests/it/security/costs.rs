@@ -8,7 +8,6 @@ async fn ids_that_nobody_knows_take_few_connections_to_postgres() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
-
     // Look-ups of sales now take for ever, so that one sees how many there are at once.
     let mut locker = app.database.connect().await;
     let lock = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE";

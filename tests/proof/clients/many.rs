@@ -24,7 +24,6 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
         ConnectionLimits { head_timeout: 4 * TEST_TIMEOUT, ..ConnectionLimits::new(10_000, false) };
     let app = with_limits(limits).await;
     let sale = app.sale(1_000, json!({})).await;
-
     let (mut idle, mut followers) = (Vec::new(), Vec::new());
     for _ in 0..crowd {
         idle.push(connected(&app).await);
@@ -36,7 +35,6 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     all_order(app.shoppers(200), &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 200);
     until_said(&mut followers, "\"remaining\":800").await;
-
     let ending = tokio::time::timeout(TEST_TIMEOUT, app.stop());
     ending.await.expect("it does not wait for them").drop().await;
     for wire in idle.iter_mut().chain(&mut followers) {
@@ -92,7 +90,6 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
     command.env("DATA_DIR", home.data()).env("MAX_CONNECTIONS", "10000");
     let program = Program::serve_by(&home, command).await;
-
     let mut crowd = Vec::new();
     for _ in 0..DESCRIPTORS + 50 {
         let mut wire = Wire::to_address(&program.base).await;

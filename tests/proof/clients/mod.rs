@@ -4,11 +4,10 @@ mod broken;
 mod many;
 mod slow;
 
+use crate::support::launch;
 use crate::support::prelude::*;
-use crate::support::{launch, random::Random};
 use flash_sale::http::{ConnectionLimits, server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 
 /// A connection without a client library in the way.
 struct Wire {

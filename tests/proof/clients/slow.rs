@@ -10,7 +10,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
     };
     let app = with_limits(limits).await;
     let sale = app.sale(1_000, json!({})).await;
-
     let mut tricklers = Vec::new();
     for number in 0..200 {
         let mut wire = Wire::to(&app).await;
@@ -39,7 +38,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
         }));
     }
     let mut silent = Wire::to(&app).await;
-
     let began = Instant::now();
     let mut bought = 0;
     while !tricklers.iter().all(|trickler| trickler.is_finished()) {

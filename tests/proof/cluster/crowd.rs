@@ -7,8 +7,6 @@ use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
 use crate::support::prelude::*;
 use crate::support::redis_servers::KeyHolder;
 use crate::support::stores::{Stores, conclude, take_snapshots};
-use std::ops::Range;
-use tokio::task::{JoinHandle, JoinSet};
 
 /// Longer than any test takes: no unit may come back because its buyer could not pay in time.
 const PAYMENT_SECS: u32 = 3_600;

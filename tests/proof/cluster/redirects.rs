@@ -2,8 +2,6 @@
 
 use super::*;
 use flash_sale::redis::Redis;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_sells_where_its_keys_are() {
@@ -15,7 +13,6 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     let (winner, order) = crowd(app, id, 1).await.remove(0);
     app.assert_sound(id).await;
     cluster.begin_move(slot, 0, 1).await;
-
     // MIGRATING, and all keys are where they were.
     app.shopper().must_buy(id).await;
     // Some of them here, some there: TRYAGAIN, which is tried for a while, and then told.
@@ -36,7 +33,6 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     let audit = app.assert_sound(id).await;
     assert_eq!((audit.stock, audit.live, audit.cancelled), (25, 3, 1));
     assert_eq!(cluster.holder(&key).await.port, cluster.nodes[0].port, "it is still on its way");
-
     cluster.end_move(slot, 0, 1).await;
     assert_eq!(crowd(app, id, 60).await.len(), 22, "all of the rest sells");
     assert_eq!((app.assert_sound(id).await.live, epoch_of(app, &sale).await), (25, 1));

@@ -43,7 +43,6 @@ async fn split(reaches: Reaches) -> usize {
     let other = &deployment.apps[OTHER];
     let crowd = Crowd::start(&deployment.apps, &sales, 8);
     crowd.until_accepted(&[SCARCE, AMPLE, ELSEWHERE], 20).await;
-
     // Its primary notices, and the other side counts, only when enough is sold.
     deployment.redis.nodes[0].believe_others_for("3600000").await;
     arm(other, "rebuild.elected=error*always");
@@ -62,7 +61,6 @@ async fn split(reaches: Reaches) -> usize {
     wait_for!(epoch_of(other, &sales[SCARCE]).await > 1);
     crowd.until_accepted_by(OTHER, AMPLE, crowd.now(), 20).await;
     crowd.sell_out(OTHER, SCARCE).await;
-
     let healed_at = crowd.now();
     to_postgres.set(Fault::None).await;
     to_postgres.cut();
@@ -70,7 +68,6 @@ async fn split(reaches: Reaches) -> usize {
     for sale in [AMPLE, ELSEWHERE] {
         crowd.until_accepted_by(CUT_OFF, sale, healed_at, 10).await;
     }
-
     let of = |instance, sale| crowd.accepted_by(instance, sale, split_at..healed_at);
     let alone = [of(CUT_OFF, SCARCE), of(CUT_OFF, AMPLE)].concat();
     let (count, elsewhere) = (alone.len(), of(OTHER, ELSEWHERE).len());

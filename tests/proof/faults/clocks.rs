@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::clock;
 use flash_sale::admission::ids;
-use time::format_description::well_known::{Rfc2822, Rfc3339};
+use time::format_description::well_known::Rfc2822;
 
 /// How far two readings of the same clock may be apart in a test. A day is much more.
 const NEAR: time::Duration = time::Duration::HOUR;
@@ -123,7 +123,6 @@ async fn payments_expire_by_postgres(app: &TestApp, entrances: &[Entrance]) {
         let left = parse(order["pay_by"].as_str().expect("a time")) - OffsetDateTime::now_utc();
         assert!(left.is_positive() && left <= NEAR, "{left} left to pay");
         shopper.pay(&id).await.assert(StatusCode::OK);
-
         let id = shopper.must_buy(&short).await;
         shopper.until(&id, "expired").await;
         shopper.pay(&id).await.assert_problem(409, "not_payable");
@@ -142,8 +141,7 @@ async fn tokens_live_as_long_as_they_say(app: &TestApp, entrances: &[Entrance]) 
             shopper.get("/api/v1/session").await.assert(status);
         }
         // What it mints itself lives for the week that it says, here and elsewhere.
-        let opened = shopper.post("/api/v1/session").await;
-        opened.assert(StatusCode::CREATED);
+        let opened = shopper.post("/api/v1/session").await.must_be(StatusCode::CREATED);
         let life = parse(opened.text("expires_at")) - now;
         assert!((life - time::Duration::WEEK).abs() < NEAR, "{life} to live");
         shopper.token = opened.text("token").to_owned();

@@ -1,8 +1,7 @@
 //! The append-only file is cut at random: what was answered before the cut must be there.
 
 use super::*;
-use crate::support::app::services_without_tasks;
-use flash_sale::{catalog::changes::NewSale, services::Services};
+use flash_sale::catalog::changes::NewSale;
 use tokio::sync::mpsc;
 
 struct Workbench {
@@ -110,7 +109,6 @@ impl Workbench {
         self.redis.cut(at).expect("the file is cut");
         self.redis.come_back().await.expect("redis starts");
         self.rebuild().await;
-
         let audit = wait_for!("the sale is quiescent", {
             let audit = self.services.auditor.audit(self.sale).await.ok()?;
             audit.quiescent.then_some(audit)

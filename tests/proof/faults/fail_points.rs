@@ -3,9 +3,8 @@
 use super::*;
 use crate::support::plant::REFUSE_SOME_USERS;
 use flash_sale::{catalog::eviction, fail_point::POINTS};
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
-use time::format_description::well_known::Rfc3339;
 
 const ACTIONS: [&str; 3] = ["error", "panic", "pause:300"];
 
@@ -94,7 +93,6 @@ async fn a_day(app: &TestApp) -> Sales {
     // From here on only this one can do what is to be done.
     taker.stop().await;
     let expiring = winners.split_off(winners.len() - 2);
-
     for (shopper, id) in &winners[..2] {
         until_ok("paid", async || shopper.pay(id).await).await;
     }
@@ -104,14 +102,12 @@ async fn a_day(app: &TestApp) -> Sales {
     late_order(app, &long).await;
     change(app, &long).await;
     evicted_sale(app).await;
-
     // A sale is gone from Redis, and then the whole process is another one to Postgres.
     let (keys, id) = keys_of(app, &long);
     let mut gone = redis::cmd("DEL");
     gone.arg(keys.state(id));
     rebuilt_by(app, &long, app.in_redis(&mut gone)).await;
     rebuilt_by(app, &long, app.execute(DISOWN)).await;
-
     for (shopper, id) in &expiring {
         shopper.until(id, "expired").await;
     }
@@ -123,7 +119,6 @@ async fn orders(app: &TestApp, taker: &TestApp, long: &str, short: &str) -> Vec<
     app.execute(REFUSE_SOME_USERS).await;
     let refused = app.shopper();
     app.execute(&format!("INSERT INTO refused VALUES ('{}')", refused.user)).await;
-
     let bought = async |at: &TestApp, sale: &str, has_key: bool| {
         let shopper = at.shopper();
         let order = buy(&shopper, sale, has_key).await;

@@ -53,7 +53,6 @@ async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() 
     let again = app.audit(&sale).await.backlog;
     assert!((1..=6).contains(&again), "{again} are in the log");
     assert_eq!(rows(&app).await, 0);
-
     rebuilt_by(&app, &sale, flush(&app)).await;
     assert_eq!(rows(&app).await, 0, "the rebuild had nothing to write");
     for instance in [&app, &holder] {
@@ -110,8 +109,7 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     let rejected = first.assert_kept(&sale, &late).await;
     assert_eq!(rejected["rejected"], 10, "{rejected:?}");
     for (shopper, id) in &late {
-        let order = shopper.order(id).await;
-        order.assert(StatusCode::OK);
+        let order = shopper.order(id).await.must_be(StatusCode::OK);
         assert_eq!(order.text("status"), "rejected", "explicit, and queryable");
     }
     assert_all_pending(&first, &sale, &others).await;

@@ -26,7 +26,6 @@ mod redis_loss;
 mod refusals;
 
 use crate::support::prelude::*;
-use crate::support::random::Random;
 use crate::support::redis_servers::RedisProcess;
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::Expect;

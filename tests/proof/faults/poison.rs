@@ -1,7 +1,7 @@
 //! Orders that cannot be written, and more orders than can be written: neither stops the others.
 
 use super::*;
-use flash_sale::{error::ServiceError, redis::functions::record::Held};
+use flash_sale::redis::functions::record::Held;
 
 fn record(order: &AcceptedOrder) -> Vec<u8> {
     let AcceptedOrder { id: order_id, slot, key, .. } = *order;
@@ -74,7 +74,6 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     let (sale, before) = sold(&app, 100, 3).await;
     let holder = &before[0];
     let their_id: i64 = holder.1.parse().expect("an id");
-
     let neighbours: Vec<AcceptedOrder> = (1..=8).map(new_order).collect();
     let [mut beyond, mut again, mut stolen, mut zero, mut negative] =
         [20, 21, 22, 23, 24].map(new_order);
@@ -94,7 +93,6 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     // About 5950 years before Christ, and Postgres begins in 4713.
     plant(&app, &sale, -250_000_000_000_000, &[new_order(25)]).await;
     plant(&app, &sale, now_ms(), &[near(7)]).await;
-
     let writer = app.another(Options::default()).await;
     for order in &neighbours {
         wait_for!(count(&app, order, "pending_payment").await == 1);
@@ -133,7 +131,6 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
     app.allow_connections(false).await;
-
     let shoppers: Vec<_> = (0..100).map(|_| app.shopper()).collect();
     let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
     let mut winners = Vec::new();
@@ -147,7 +144,6 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     assert_eq!(winners.len(), 20, "as many as may wait");
     let remaining = state(&app, &sale, "remaining").await;
     assert_eq!(remaining, 1_000 - 1 - 20, "a purchase that is shed takes nothing");
-
     app.allow_connections(true).await;
     winners.extend(all_order([app.shopper()], &sale).await);
     app.assert_kept(&sale, &winners).await;

@@ -5,7 +5,6 @@ use crate::support::launch::name_in;
 use crate::support::processes::family;
 use crate::support::standby::{self, followers, standby_of, until_followed};
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
 
 /// Statements on orders fail, to serialize or as a deadlock's victim; each COMMIT sleeps once.
 const TROUBLE: &str = "
@@ -64,7 +63,6 @@ async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     }
     let pieces = proxy.counts().delayed - before;
     assert!((60..=90).contains(&pieces), "{pieces}: 2 × 2 × 20 are meant");
-
     wait_for!(pool.num_idle() == 1); // it was tested
     proxy.set(Fault::BlackHole).await;
     let given_up = tokio::time::timeout(Duration::from_millis(200), ask()).await;
@@ -125,7 +123,6 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     let rows = "SELECT count(*) FROM orders";
     let lost_from = app.number(rows).await;
     let before = epoch(&app, &sale).await;
-
     primary.kill();
     let address = standby.address();
     proxy.set_target(Address::of_postgres(address));
@@ -134,7 +131,6 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     app.database = app.database.clone().on(address);
     let found = app.number(rows).await;
     assert!(found < lost_from, "the standby lagged: {found} of {lost_from}");
-
     // Redis knows of buyers whom Postgres has forgotten: it has to be rebuilt.
     wait_for!(epoch(&app, &sale).await > before);
     rush.until_accepted(ENOUGH).await;

@@ -12,7 +12,6 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     // Only then: while it is stopping it would still rebuild, and leave nothing to do.
     let database = app.stop().await;
     database.connect().await.execute(DISOWN).await.expect("postgres");
-
     let home = Home::new();
     for point in POINTS.iter().filter(|point| point.starts_with("rebuild.")) {
         let armed = format!("{point}=exit");
@@ -140,7 +139,6 @@ async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
         assert_eq!(winners.len(), 10, "its neighbours sell");
     }
     app.shopper().buy(&bad).await.assert(StatusCode::SERVICE_UNAVAILABLE);
-
     let before = epoch(&app, &bad).await;
     app.execute(READABLE_AGAIN).await;
     until_rebuilt(&app, &bad, before - 1).await;
@@ -204,7 +202,6 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     assert_eq!(app.audit(&other).await.backlog, 8);
     winners[1].extend(crowd(&app, &other, 2).await);
     app.stop().await;
-
     rebuild("rebuild").await;
     let app = launch(Options::default()).await;
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (3, 2));

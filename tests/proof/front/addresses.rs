@@ -69,8 +69,7 @@ async fn callers_do_not_decide_what_is_traced() {
         (nginx.ask("GET", sales), false),
         (caddy.ask("GET", sales), false),
     ] {
-        let answer = ask.header("traceparent", caller).await;
-        answer.assert(200);
+        let answer = ask.header("traceparent", caller).await.must_be(200);
         assert_eq!(answer.headers.contains_key("traceresponse"), is_traced);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::plant::{IGNORE_THE_WINDOW, plant};
-use crate::support::{locked, proxy};
+use crate::support::proxy;
 
 struct Stage {
     app: TestApp,

@@ -9,8 +9,6 @@ use crate::support::prelude::*;
 use crate::support::{app::while_dropping, events::Events};
 use nix::unistd::Pid;
 use reqwest::Client;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -1,7 +1,6 @@
 //! Instances behind a proxy are replaced under load, and no client sees anything go wrong.
 
 use super::*;
-use crate::support::locked;
 
 const LANES: usize = 12;
 /// Longer than the proxies keep idle connections (2 s), and than Caddy needs to notice (1 s).

@@ -41,7 +41,6 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         let mut order = Events::of(shopper.ask("GET", &path)).await;
         order.until(|event| event["status"] == "pending_payment").await;
     }
-
     deployment.kill(0);
     proxy.entrance().shopper().must_buy(&sale).await;
     let (mut lost, mut kept) = (0, 0);

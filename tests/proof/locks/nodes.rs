@@ -38,7 +38,6 @@ async fn a_multi_lock_release_that_stops_at_the_first_error() {
     let of_redlock = name("release-all");
     freed(held(&Redlock::new(all.clone(), LEASE), &of_redlock).await).await;
     all_free(&all[1..], &of_redlock).await;
-
     let of_multi = name("release-all");
     assert_unreachable(held(&MultiLock::new(all.clone(), LEASE), &of_multi).await.release().await);
     all_free(&all[1..], &of_multi).await;

@@ -1,7 +1,6 @@
 //! Who may buy with what: an admission is one user's for one sale, for a while, and for one order.
 
 use super::*;
-use flash_sale::error::ServiceError;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_ones_own_admission_for_this_sale_buys() {
@@ -14,7 +13,6 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     }
     let (mine, elsewhere) = (admission(&ada, &one).await, admission(&ada, &other).await);
     let theirs = admission(&eve, &one).await;
-
     ada.refused(&one, "admission_required").await;
     let (longer, longest) = (format!("{mine}A"), "A".repeat(5_000));
     for token in [&theirs, &elsewhere, "", "x", &mine[1..], &longer, &longest] {
@@ -24,7 +22,6 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     let header = ("Admission-Token", mine.as_str());
     ada.buy_with(&one, &[header, header]).await.assert_problem(403, "admission_invalid");
     assert_eq!(app.audit(&one).await.live, 0);
-
     buy(&ada, &one, &mine).await.assert(202);
     // It is good at every instance.
     let second = app.another(Options::default()).await;
@@ -64,12 +61,10 @@ async fn one_order_comes_of_an_admission() {
     }
     let order = accepted[0].text("order_id");
     assert_eq!(orders_of(&replies), BTreeSet::from([order]));
-
     // A retry with a key gets the first answer, and no key makes another order of it.
     for key in ["one", "two"] {
         let headers = [("Admission-Token", token.as_str()), ("Idempotency-Key", key)];
-        let reply = ada.buy_with(&sale, &headers).await;
-        reply.assert(202);
+        let reply = ada.buy_with(&sale, &headers).await.must_be(202);
         assert_eq!(reply.text("order_id"), order);
         assert_eq!(reply.header("idempotent-replayed"), "true");
     }
@@ -149,10 +144,8 @@ async fn an_operator_switches_the_room_on_and_off() {
     }
     // A header that nobody asks for does no harm.
     buy(&shopper, &plain, "whatever").await.assert(202);
-
     let change = async |room: Value| app.change(&plain, json!({"waiting_room": room})).await;
-    let on = change(json!({"per_second": 7})).await;
-    on.assert(200);
+    let on = change(json!({"per_second": 7})).await.must_be(200);
     let expected = json!({"waiting_room": {
         "opens_before_secs": 600, "per_second": 7, "turn_secs": 120, "overbooking_percent": 20,
     }});

@@ -26,7 +26,6 @@ async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
     let people: Vec<Shopper> = people.iter().map(|shopper| shopper.at(&app)).collect();
     until(&people[0], &sale, "waiting").await;
     assert_eq!(positions(&people, &sale).await, before);
-
     servers.redis.kill(); // it is started again
     wait_for!("the place is back, and nothing wrong is said until then", {
         let place = look(&people[0], &sale).await;
@@ -51,7 +50,6 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     let people = app.shoppers(5);
     all_join(&people, &sale).await;
     let mut followed = Events::of(people[0].ask("GET", &format!("{}/events", path(&sale)))).await;
-
     app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
     wait_for!(look(&people[1], &sale).await.status == 404);
     look(&people[1], &sale).await.assert_problem(404, "not_in_waiting_room");

@@ -10,7 +10,6 @@ mod turns;
 use crate::support::prelude::*;
 use crate::support::{events::Events, plant::*};
 use time::Duration;
-use time::format_description::well_known::Rfc3339;
 
 /// When a sale opens whose window is open.
 const SOON: Duration = Duration::seconds(-1);

@@ -1,7 +1,6 @@
 //! The two functions of a room under random calls of many instances: what must hold after each.
 
 use crate::support::prelude::*;
-use crate::support::random::Random;
 use flash_sale::access::waiting_room::functions as room;
 use flash_sale::access::waiting_room::functions::{
     Advanced, Crowd, Generation, Joined, Joining, Steps, Terms,

@@ -1,7 +1,6 @@
 //! Turns begin at the rate and for the stock that there is, on any number of instances.
 
 use super::*;
-use std::ops::Range;
 
 async fn count(people: &[Shopper], sale: &str, state: &str) -> usize {
     let mut count = 0;
@@ -115,8 +114,7 @@ async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_
     }
     let mut orders = Vec::new();
     for (winner, token) in winners.iter().zip(&tokens) {
-        let order = buy(winner, &sale, token).await;
-        order.assert(202);
+        let order = buy(winner, &sale, token).await.must_be(202);
         orders.push(order.text("order_id").to_owned());
     }
     for mut events in following {

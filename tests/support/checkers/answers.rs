@@ -1,9 +1,6 @@
 //! What was confirmed stays, the same question has the same answer, and orders are private.
 
-use super::{Case, Found};
-use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
-use flash_sale::domain::OrderStatus;
-use std::collections::HashMap;
+use super::*;
 
 /// queued → pending_payment → one of the ends.
 fn rank(status: OrderStatus) -> u8 {

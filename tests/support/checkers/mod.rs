@@ -5,9 +5,8 @@ mod orders;
 mod stock;
 mod window;
 
-use super::history::{Answer, History, Kind, Micros, Operation, user_id};
+use super::history::*;
 use crate::support::prelude::*;
-use serde::Serialize;
 use std::fmt;
 
 macro_rules! checkers {

@@ -1,8 +1,6 @@
 //! Each order that was promised is there, each was asked for, and no two share an id.
 
-use super::{Case, Found, Row};
-use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER, Operation};
-use std::collections::{HashMap, HashSet};
+use super::*;
 
 pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
     let mut lost = HashSet::new();

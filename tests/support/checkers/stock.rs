@@ -1,9 +1,6 @@
 //! Units: none too many, none twice, none lost, none left over.
 
-use super::{Case, Found, Row, SaleFacts};
-use crate::support::history::{Answer, Kind};
-use flash_sale::domain::{OrderStatus, UserId};
-use std::collections::{HashMap, HashSet};
+use super::*;
 
 pub(super) fn no_oversell(case: &Case, found: &mut Found) {
     for look in &case.evidence.snapshots {

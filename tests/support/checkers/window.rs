@@ -1,7 +1,6 @@
 //! I11: nothing is accepted outside the window of a sale or while it is paused.
 
-use super::{Case, Found};
-use crate::support::history::{Answer, Kind, Micros, Operation};
+use super::*;
 
 /// Clocks of one machine are read at slightly different moments.
 const CLOCK_SLACK_MICROS: i64 = 5_000;

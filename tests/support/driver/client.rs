@@ -1,9 +1,7 @@
 //! One client: a few connections, and one buyer (or operator) after another behind them.
 
-use super::World;
-use crate::support::history::{Answer, Kind, Micros, NO_KEY, NO_ORDER, Operation};
-use crate::support::prelude::*;
-use crate::support::{people::client as http_client, random::Random};
+use super::*;
+use crate::support::people::client as http_client;
 
 /// Longer than any timeout inside the program.
 pub const TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,10 +3,10 @@
 pub mod client;
 pub mod shopper;
 
-use super::history::{Answer, Kind, Micros, Operation, user_id};
-use super::{app::TOKEN_SECRET, locked, random::Random};
+use super::app::TOKEN_SECRET;
+use super::history::*;
 use crate::support::prelude::*;
-use std::{net::SocketAddr, sync::MutexGuard};
+use std::sync::MutexGuard;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;

@@ -1,11 +1,8 @@
 //! Shoppers who buy, retry, hang up, pay, cancel, look and pry; the last buyers; the operator.
 
-use super::World;
 use super::client::{Buyer, Client};
-use crate::support::history::{Answer, Kind, NO_KEY, NO_ORDER};
-use std::time::{Duration, Instant};
-use std::{collections::VecDeque, ops::Range, sync::Arc};
-use tokio::task::JoinSet;
+use super::*;
+use std::collections::VecDeque;
 
 const RETRIES: usize = 12;
 /// How many of their own orders a shopper remembers, to look at them again.
