@@ -20,7 +20,6 @@ pub struct Cluster {
     pub postgres_proxies: Vec<Proxy>,
     pub redis: RedisProcess,
     pub postgres: PostgresServer,
-    /// Where Postgres is now, for the runner's own connections.
     pub primary: Arc<Mutex<PgConnectOptions>>,
     pub folder: Folder,
 }

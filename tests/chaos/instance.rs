@@ -42,7 +42,6 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Prepared, not started. `settings` are environment variables.
     pub fn new(number: u8, role: Role, folder: PathBuf, settings: Settings) -> Self {
         Self {
             number,
@@ -57,7 +56,6 @@ impl Instance {
         }
     }
 
-    /// What the processes of this instance have written, all of them one after the other.
     pub fn log(&self) -> PathBuf {
         self.folder.join(format!("app-{}.log", self.number))
     }

@@ -11,7 +11,6 @@ use How::{Library, Nowhere, Sql, SwappedTokens};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Nowhere,
-    /// In what Redis decides.
     Library(Mutation),
     Sql(&'static str),
     /// On the way there: a client that looks at another user's order is taken for that user.
@@ -51,7 +50,6 @@ pub struct PlantedReport {
     pub must_notice: Option<Checker>,
     pub noticed_by: Vec<Checker>,
     pub passed: bool,
-    /// What the checker said, or why this could not be done.
     pub evidence: String,
 }
 

@@ -21,10 +21,8 @@ pub enum Verdict {
 pub struct TrialReport {
     pub fault: String,
     pub verdict: Verdict,
-    /// Operations of clients that were sent; all of them are judged.
     pub operations: usize,
     pub accepted: usize,
-    /// Sent, and not answered.
     pub unknown: usize,
     pub shed: usize,
     pub snapshots: usize,

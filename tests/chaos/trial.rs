@@ -147,7 +147,6 @@ fn sales_of(plan: Plan) -> Vec<Habits> {
     SALES.into_iter().map(scale).collect()
 }
 
-/// Creates the sales of a run, whose length decides when the windows are.
 pub async fn create_world(
     cluster: &Cluster,
     seed: u64,

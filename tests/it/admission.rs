@@ -23,12 +23,10 @@ async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
     for (shopper, reply) in winners {
         let id = reply.text("order_id");
         shopper.until(id, "pending_payment").await;
-        // Sold out or not, a winner's next attempt names their order.
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), id);
     }
 }
 
-/// The answers to users who join the queue in this order: polled on one thread, without a pause.
 async fn all_purchase(app: &TestApp, sale: &str, users: usize) -> Vec<PurchaseResult> {
     let sale: SaleId = sale.parse().expect("an id");
     let users = (0..users).map(|_| UserId::random());
@@ -111,7 +109,6 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     assert_eq!(ids.len(), 1);
     let is_first = |reply: &&Reply| reply.header("idempotent-replayed").is_empty();
     assert_eq!(replies.iter().filter(is_first).count(), 1, "all but one are replays");
-    // Another key or none is another intent, up to the limit.
     let more = join_all((0..30).map(async |number| match number % 2 {
         0 => shopper.buy(&sale).await,
         _ => shopper.buy_with_key(&sale, &format!("key {number}")).await,
@@ -206,14 +203,12 @@ async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() 
     assert_eq!((state["remaining"], state["pending"]), (9, 1));
 }
 
-/// One sale's keys in a real Redis, driven by the typed wrappers alone.
 struct ScriptBench {
     keys: Keys,
     sale: SaleId,
     connection: MultiplexedConnection,
 }
 
-/// Without tasks, approved to sell.
 async fn services(prefix: &str) -> Services {
     let servers = Servers::shared().await;
     let database = servers.database().await;

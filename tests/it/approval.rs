@@ -24,7 +24,6 @@ async fn ask(server: &RedisProcess, sale: SaleId, epoch: i64) -> Result<Verdict,
 
 const SOLD: Result<Verdict, Fenced> = Ok(Verdict::Accepted { slot: 0 });
 
-/// Until it is in step with everything that was written so far.
 async fn follow(replica: &RedisProcess, primary: &RedisProcess) {
     replica.follow(primary).await;
     wait_for!(
@@ -33,7 +32,6 @@ async fn follow(replica: &RedisProcess, primary: &RedisProcess) {
     );
 }
 
-/// The epoch in which this server sells again.
 async fn rebuilt(app: &TestApp, server: &RedisProcess, sale: SaleId) -> i64 {
     wait_for!("it is rebuilt", {
         let epoch = app.number("SELECT epoch FROM sales").await;

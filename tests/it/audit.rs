@@ -12,7 +12,6 @@ async fn add_in_redis(app: &TestApp, sale: &str, field: &str, add: i64) {
     let () = app.redis().await.hincr(state_of(app, sale), field, add).await.expect("HINCRBY");
 }
 
-/// A sale of `stock` units, of which `sold` are held by as many shoppers, all of it written.
 async fn sale_with_orders(app: &TestApp, stock: i64, sold: usize) -> (String, Vec<Winner>) {
     let sale = app.sale(stock, json!({})).await;
     let orders = app.orders_to_pay(&sale, sold).await;
@@ -43,7 +42,6 @@ async fn buy_and_decide(shopper: Shopper, sale: &str, number: usize) {
     if !reply.is_accepted() && reply.text("code") == "sold_out" {
         return;
     }
-    // A retry is told which order the attempt before it has become.
     let id = reply.text("order_id");
     shopper.until(id, "pending_payment").await;
     wait_for!(match number % 3 {
@@ -205,7 +203,6 @@ async fn a_lost_log_entry_is_named() {
         if counted {
             add_in_redis(&app, &sale, "pending", -1).await;
         }
-        // The other two are written, and then it shows.
         let _writer = app.another(Options::default()).await;
         let (_, lost) = orders.swap_remove(1);
         all_written(&orders).await;

@@ -95,10 +95,8 @@ fn sound() -> Evidence {
         redis: vec![RedisSale {
             sale: SALE,
             stock: 2,
-            remaining: 0,
-            pending: 0,
-            log_entries: 0,
             live: live.map(|row| (row.user, row.id)).collect(),
+            ..RedisSale::default()
         }],
         rows,
         snapshots: vec![Snapshot {
@@ -109,11 +107,7 @@ fn sound() -> Evidence {
             users_over_limit: 0,
         }],
         audits: vec![json!({"ok": true, "conserved": true})],
-        settled: Settled {
-            after: Some(Duration::from_secs(1)),
-            limit: Duration::from_secs(5),
-            still: String::new(),
-        },
+        settled: Settled { after: Some(Duration::from_secs(1)), ..Settled::default() },
         late_effects: Duration::from_secs(1),
         ..Evidence::default()
     }
@@ -143,7 +137,6 @@ fn lose(run: &mut Evidence, lost: i64) {
     }
 }
 
-/// Redis loses an order that only the retry after this answer has named.
 fn lose_unheard(run: &mut Evidence, first: Answer) {
     did_after_loss(run, buy(60, 9, first, NO_ORDER));
     did(run, buy(90, 9, AlreadyOrdered, 300));
@@ -170,7 +163,6 @@ fn pry(answer: Answer) -> Operation {
     Operation { user: 2, ..operation(80, Pry, answer, 101) }
 }
 
-/// User 5 is told of an order of theirs, asked for in this time (in µs).
 fn accepted_between(run: &mut Evidence, invoked: u64, completed: u64) {
     has(run, 104, 5, Expired);
     did(run, Operation { invoked, completed, ..buy(42, 5, Accepted, 104) });
@@ -190,7 +182,6 @@ const BREAKS: &[(Checker, Change)] = &[
     (NoDuplicate, |run| run.snapshots[0].users_over_limit = 1),
     (NoDuplicate, |run| run.rows[2].user = run.rows[0].user),
     (AcceptedIsOneRow, |run| run.rows.retain(|row| row.id != 102)),
-    // The row is there, but somebody else's.
     (AcceptedIsOneRow, |run| run.rows[1].user = run.rows[0].user),
     // The documented loss is allowed only where it is documented, and only for a few.
     (AcceptedIsOneRow, |run| lose(run, 2)),
@@ -223,7 +214,6 @@ const BREAKS: &[(Checker, Change)] = &[
     (Conservation, |run| run.redis.clear()),
     (Conservation, |run| run.audits[0]["ok"] = json!(false)),
     (Conservation, |run| run.audits[0]["conserved"] = Value::Null),
-    // The stock is not what the operator was told.
     (Conservation, |run| change_stock(run, 3, Done)),
     (Conservation, |run| change_stock(run, -1, Done)),
     (NoUndersell, leave_one),
@@ -261,7 +251,6 @@ const BREAKS: &[(Checker, Change)] = &[
 
 const SOUND: &[Change] = &[
     |_| {},
-    // An explicit rejection is a row.
     |run| {
         has(run, 104, 5, Rejected);
         did(run, buy(70, 5, Accepted, 104));
@@ -290,7 +279,6 @@ const SOUND: &[Change] = &[
     // It overlaps the pause, or the resume.
     |run| accepted_between(run, 40_500, 42_000),
     |run| accepted_between(run, 42_000, 44_500),
-    // A replay was accepted before.
     |run| did(run, keyed(5, buy(42, 1, Replayed, 101))),
     // A resume that nobody heard of may have come after the pause.
     |run| {

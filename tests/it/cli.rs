@@ -13,13 +13,11 @@ pub async fn sale_for_loads(program: &Program) -> String {
     sale.expect("the sale for loads")["id"].as_str().expect("an id").to_owned()
 }
 
-/// Where people come in, with tokens of the secret that the program has made for itself.
 pub fn entrance(home: &Home, program: &Program) -> Entrance {
     let secret = fs::read_to_string(home.data().join("token_secret"));
     program.entrance(&secret.expect("the secret"))
 }
 
-/// These orders are rows of the program that was started again, each of its owner alone.
 async fn assert_kept(entrance: &Entrance, orders: &mut [Winner]) {
     for (shopper, _) in &mut *orders {
         *shopper = entrance.welcome(shopper);
@@ -32,7 +30,6 @@ async fn audit(home: &Home, more: &str) -> (Option<i32>, Vec<Value>) {
     (ended.code, ended.json().as_array().expect("a list").clone())
 }
 
-/// The verdict of `audit --json` on this sale, which must be sound and quiescent.
 pub async fn assert_sound(home: &Home, sale: &str) -> Value {
     let (code, audits) = audit(home, "").await;
     assert_eq!(code, Some(0), "{audits:#?}");
@@ -69,13 +66,11 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert!(!program.stderr().contains(&admin_token), "and not again");
     let here = entrance(&home, &program);
     assert_kept(&here, &mut bought).await;
-    // Seeding again makes no new sales.
     let ids = |sales: Vec<Value>| -> HashSet<Value> {
         sales.iter().map(|sale| sale["id"].clone()).collect()
     };
     assert_eq!(ids(sales(&program).await), ids(found));
     assert_eq!(assert_sound(&home, &sale).await["live"], 100);
-    // A kill in the middle of a rush loses nothing that was promised.
     let rush = Rush::start(&[here], &sale, 64, &[]);
     rush.until_accepted(1_000).await;
     rush.may_break();
@@ -124,7 +119,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     let (code, audits) = audit(&home, "").await;
     assert_eq!((code, audits.len()), (Some(0), 4));
     home.until_nothing_runs().await;
-    // A server on the same folder finds them, and the same commands join it.
     let program = Program::serve(&home, &[], &[]).await;
     for entry in [&entries[0], &entries[999]] {
         let token = entry["token"].as_str().expect("a token");

@@ -21,7 +21,6 @@ async fn start_postgres(data_dir: &Path) -> PostgresServer {
     PostgresServer::start(data_dir, PostgresTuning::default()).await.expect("Postgres starts")
 }
 
-/// The user that Postgres runs as if this process is root.
 fn user_of_postgres() -> Option<User> {
     geteuid().is_root().then(|| User::from_name("postgres").ok().flatten())?
 }

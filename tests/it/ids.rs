@@ -65,7 +65,6 @@ async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
                 assert!(seen.insert(id), "round {round}: {id} was made twice");
             }
         }
-        // Lose the counter, the clock, or both, several times within one second.
         let keys = keys(&app);
         let lost = [&keys[..1], &keys[1..], &keys];
         let () = app.redis().await.del(lost[round % 3]).await.expect("DEL");

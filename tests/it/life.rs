@@ -151,7 +151,6 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     for (owner, order) in &orders[..2] {
         assert_eq!(owner.order(order).await.text("status"), "expired");
     }
-    // The refusal has also returned the unit.
     assert_eq!(crowd(&app, &sale, 2).await.len(), 2);
     let mut connection = app.database.connect().await;
     let mut sweep = connection.begin().await.expect("begin");
@@ -239,7 +238,6 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
         }
     }
     assert_eq!(rejected.len(), 7);
-    // Redis is brought in line with the new stock by itself.
     wait_for!("redis knows the stock", {
         let audit = app.audit(&sale).await;
         (audit.quiescent && audit.ok).then_some(())

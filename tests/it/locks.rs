@@ -16,7 +16,6 @@ async fn a_watchdog_that_outlives_its_unlock() {
     let lock = TokenLock::new(line.clone(), SHORT).renewed();
     let renewing = interceptor.hold("token_renew");
     let guard = held(&lock, &name).await;
-    // A renewal is on its way at this very moment.
     renewing.reached().await;
     freed(guard).await;
     renewing.resume();
@@ -64,7 +63,6 @@ async fn a_watchdog_of_an_abandoned_acquire() {
     answered.reached().await;
     assert!(pttl(&line, &name).await > 0, "Redis has given the lock");
     asking.abort();
-    // Not after the lease of a minute: it is given back.
     gone(&line, &name).await;
     assert_eq!(interceptor.answered("token_renew"), 0);
 }
@@ -75,7 +73,6 @@ async fn a_watchdog_that_stops_after_one_failed_renewal() {
     interceptor.fail("token_renew", 1);
     interceptor.lose("token_renew", 1);
     let guard = held(&TokenLock::new(line, 2 * SHORT).renewed(), &name).await;
-    // Two leases' worth of renewals.
     wait_for!(interceptor.answered("token_renew") >= 7);
     assert!(!guard.lost().is_lost());
     freed(guard).await;
@@ -106,7 +103,6 @@ async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
 
 // --- waiting
 
-/// Until a waiter has tried, subscribed and tried again.
 async fn waits(interceptor: &Interceptor) {
     wait_for!(interceptor.answered("reentrant_acquire") >= 2);
 }
@@ -130,7 +126,6 @@ async fn a_wake_up_that_comes_to_somebody_who_went_away() {
         () = one.0.reached() => (one, other),
         () = other.0.reached() => (other, one),
     };
-    // It goes away before it has tried.
     woken.1.abort();
     woken.0.resume();
     other.0.resume();

@@ -193,7 +193,6 @@ async fn run_everything(app: &TestApp) {
     orders.order(nobody, unknown).await.expect_err("nobody's");
 }
 
-/// The arguments of a case with ids that exist, in a sale that is like the others.
 async fn with_values(app: &TestApp) -> impl Fn(&str) -> String + use<> {
     let some = "SELECT concat_ws(' ', id, user_id, sale_id) FROM orders
                 WHERE status = 'pending_payment' ORDER BY id OFFSET 5000 LIMIT 1";

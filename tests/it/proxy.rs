@@ -34,7 +34,6 @@ async fn dial(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.address()).await.expect("connects")
 }
 
-/// Sends, and waits for the same bytes; whether they came, or the connection ended instead.
 async fn echoes(stream: &mut TcpStream, bytes: &[u8]) -> bool {
     let mut answer = vec![0; bytes.len()];
     let exchange = async {

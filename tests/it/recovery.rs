@@ -4,7 +4,6 @@ use crate::contract::in_secs;
 use crate::support::prelude::*;
 use flash_sale::{admission::ids, orders::log_recovery};
 
-/// A process that says it writes its own orders has accepted one of each sale and lost its writer.
 async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {
     let (services, _) = app.approved_services().await;
     for sale in sales {

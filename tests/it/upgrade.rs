@@ -5,7 +5,6 @@ use redis::InfoDict;
 use serde::Deserialize;
 use uuid::Uuid;
 
-/// Begins a migration's comment: all instances have to be stopped for it, and why.
 const MARK: &str = "-- not rolling:";
 
 /// Statements that an older instance, running or restarted, does not survive.
@@ -69,7 +68,6 @@ fn a_migration_that_takes_away_is_noticed() {
     }
 }
 
-/// A newer instance has migrated the schema further, and puts more into Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let servers = Servers::shared().await;
@@ -203,7 +201,6 @@ async fn buy(buyer: &Shopper, sale: &str) -> Reply {
     })
 }
 
-/// Every accepted order is there; how many users, those without a live order, bought again.
 async fn assert_kept(app: &TestApp, answers: &[Answered]) -> usize {
     let mut bought_again = 0;
     for told in answers {

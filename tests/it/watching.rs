@@ -34,7 +34,6 @@ fn matchers(text: &str) -> Vec<(String, String)> {
     text.split("\",").filter(|part| !part.trim().is_empty()).map(pair).collect()
 }
 
-/// A query, and the labels that its legend or its annotations show.
 struct Query {
     place: String,
     expression: String,
@@ -109,7 +108,6 @@ fn queries_of_dashboards() -> Vec<Query> {
     queries
 }
 
-/// Every alert: its `expr:` line and what its `summary:` shows.
 fn queries_of_alerts() -> Vec<Query> {
     let query = |alert: &str| {
         let line = |key: &str| {

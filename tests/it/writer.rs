@@ -5,7 +5,6 @@ use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::Expect;
 use flash_sale::orders::outcome::Outcome;
 
-/// A sale with one accepted and unwritten order of each of `count` users, which nothing writes.
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
     let sale = app.sale(stock, json!({})).await;
     let (services, mut channel) = app.approved_services().await;
@@ -44,11 +43,9 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
         assert_eq!(write(&services, &[batch]).await, Outcome::Written { new });
     }
     assert_rows(&app, 6, 6).await;
-    // A call with nothing new of one sale and all of another.
     let (_, _, another) = accepted(&app, 10, 4).await;
     assert_eq!(write(&services, &[batch, another]).await, Outcome::Written { new: 4 });
     assert_rows(&app, 10, 10).await;
-    // An order of another epoch writes nothing of its batch.
     let (_, _, current) = accepted(&app, 10, 3).await;
     let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
     assert_eq!(write(&services, &[current, stale]).await, Outcome::StaleEpoch);
@@ -95,7 +92,6 @@ async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_ba
     let app = TestApp::start_with(Options::without_writer()).await;
     let (waiting, services, old) = accepted(&app, 10, 2).await;
     let (live, _, current) = accepted(&app, 10, 3).await;
-    // Fenced and not yet rebuilt: its orders can neither be written nor ask again.
     app.execute(&format!("UPDATE sales SET epoch = epoch + 1 WHERE id = {waiting}")).await;
     let batches = [old, current];
     let first_try = services.orders.persist(&batches, Expect::New).await;

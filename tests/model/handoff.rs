@@ -34,7 +34,6 @@ struct PendingPurchase {
 
 type Batch = Vec<u32>;
 
-/// The faults of a run, drawn anew for each schedule.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     /// The reply of this script call is lost: 0 is the first.
@@ -47,7 +46,6 @@ struct Faults {
     hangs_up: Option<u32>,
 }
 
-/// A mistake planted in the replica, for the properties to notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
@@ -63,14 +61,12 @@ enum Bug {
 struct World {
     next_id: u32,
     calls: u32,
-    /// In Redis: who has bought, under which order.
     buyers: BTreeMap<u32, u32>,
     log: Vec<Batch>,
     rows: BTreeSet<u32>,
     /// Users in the order of joining the queue, and in that of their admission.
     joined: Vec<u32>,
     admitted: Vec<u32>,
-    /// Users who had hung up before their admission.
     gone: BTreeSet<u32>,
 }
 

@@ -2,7 +2,6 @@
 
 use crate::state::*;
 
-/// A rule that a mutation can switch off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Writers insert only orders of the epoch in the sale's row.
@@ -28,11 +27,9 @@ pub enum Rule {
 pub struct Protocol {
     pub without: &'static [Rule],
     pub stock: u8,
-    /// The purchases that each user attempts.
     pub attempts: Vec<u8>,
     pub faults: Faults,
     pub sells: [bool; 2],
-    /// Runs a recovery pass over the log.
     pub recovers: [bool; 2],
     pub rebuilds: [bool; 2],
 }

@@ -43,7 +43,6 @@ pub struct Postgres {
     pub outbox: Vec<(OrderId, u8)>,
     pub next_return: u8,
     pub approved: RedisProcess,
-    /// The highest floor of the id clock so far.
     pub floor: u8,
     pub elected: Option<usize>,
 }
@@ -71,7 +70,6 @@ impl Postgres {
     }
 }
 
-/// The state hash of the sale while an epoch is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Selling {
     pub epoch: Epoch,
@@ -85,7 +83,6 @@ pub struct Entry {
     pub order: Order,
 }
 
-/// The data that a loss takes or turns back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RedisData {
     pub selling: Option<Selling>,
@@ -113,7 +110,6 @@ impl RedisData {
     }
 }
 
-/// The answer of `admit.lua` about one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Accepted(EntryId),
@@ -129,11 +125,9 @@ pub enum Verdict {
 pub struct Request {
     pub order: Order,
     pub epoch: Epoch,
-    /// The Redis process at the other end of its connection.
     pub to: RedisProcess,
 }
 
-/// A batch of one buyer in an admission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     pub request: Request,
@@ -167,7 +161,6 @@ pub enum WorkStep {
     Acknowledge,
 }
 
-/// The steps of a rebuild, named by what was done last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RebuildStep {
     Elected,
@@ -256,7 +249,6 @@ pub struct State {
     pub postgres: Postgres,
     pub live_redis: RedisProcess,
     pub redis: RedisData,
-    /// The data that a rollback brings back.
     pub backup: Option<Box<RedisData>>,
     /// Requests whose sender no longer waits; they may still run.
     pub stray: Vec<Request>,

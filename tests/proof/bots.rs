@@ -82,7 +82,6 @@ async fn a_purchase_is_worked_for_once() {
     let work = ("Challenge-Solution", solved.as_str());
     let headers = [work, ("Idempotency-Key", "one")];
     let first = ada.buy_with(&sale, &headers).await.must_be(202);
-    // A retry of the same purchase needs no new work, at no instance; another purchase does.
     let again = ada.at(&second).buy_with(&sale, &headers).await.must_be(202);
     assert_eq!(again.text("order_id"), first.text("order_id"));
     for other in [&[work][..], &[work, ("Idempotency-Key", "two")]] {
@@ -108,7 +107,6 @@ async fn a_place_in_the_waiting_room_is_worked_for() {
     let place = shopper.get(&room).await;
     let token = ("Admission-Token", place.text("admission_token"));
     shopper.buy_with(&sale, &[token]).await.assert(202);
-    // The work is for one place: another user makes none of it.
     app.shopper().post_with(&room, &work).await.assert_problem(403, "challenge_failed");
 }
 
@@ -146,7 +144,6 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     let here = app.shopper();
     let there = here.at(&second);
     let (mut passed, began) = (0, Instant::now());
-    // Each instance alone would let twenty pass at once.
     for _ in 0..20 {
         for shopper in [&here, &there] {
             let reply = shopper.post(PAY).await;
@@ -203,7 +200,6 @@ async fn answers_tell_how_much_is_left() {
     assert_eq!(refused.header("ratelimit-policy"), r#""user";q=20;w=2"#);
     assert_eq!(refused.header("ratelimit"), r#""user";r=0;t=1"#);
     assert_eq!(refused.header("retry-after"), "1");
-    // Without limits nobody is told anything.
     let free = app.another(Options::default()).await;
     assert_eq!(free.get("/api/v1/sales").await.header("ratelimit"), "");
 }

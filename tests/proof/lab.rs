@@ -49,7 +49,6 @@ async fn one_address_cannot_take_all_arenas() {
         refused.assert_problem(409, "too_many_arenas");
     }
     create(&app, bob).await.assert(StatusCode::CREATED);
-    // A deletion makes room for one.
     delete(&app, ann, &arena(created[0])).await;
     create(&app, ann).await.assert(StatusCode::CREATED);
     create(&app, ann).await.assert_problem(409, "too_many_arenas");
@@ -71,7 +70,6 @@ async fn storms_are_bounded_by_address_and_in_all() {
     let third = "10.0.0.3";
     let arena = arena(&create(&app, third).await);
     storm(&app, third, &arena).await.assert_problem(429, "too_many_storms");
-    // A storm that ends makes room.
     delete(&app, "10.0.0.1", &arenas[0]).await;
     wait_for!(storm(&app, third, &arena).await.is_accepted());
 }

@@ -7,7 +7,6 @@ use flash_sale::postgres;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Postgres, Row};
 
-/// The sessions that this database has, but for the one that asks.
 const SESSIONS_OF_OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()";
 const ADVISORY_LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'

@@ -13,7 +13,6 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const CALLER_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER_SPAN: &str = "00f067aa0ba902b7";
 
-/// Takes OTLP over HTTP, as protobuf, and keeps the spans.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Span>>>);
 
@@ -95,8 +94,7 @@ fn is_inside(span: &Span, other: &Span) {
 async fn buy(program: &Program, sale: &str, traceparent: &str) -> Reply {
     let token = program.token().await;
     let ask = program.ask("POST", &format!("/api/v1/sales/{sale}/orders"));
-    let reply = ask.bearer(&token).header("traceparent", traceparent).await.must_be(202);
-    reply
+    ask.bearer(&token).header("traceparent", traceparent).await.must_be(202)
 }
 
 fn traceparent(span: &str, sampled: bool) -> String {

@@ -125,9 +125,10 @@ impl TestApp {
             tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
             admin: (!options.hides_admin).then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
-            trust_proxy: match options.trust_proxy {
-                true => ProxyTrust::Everybody,
-                false => ProxyTrust::Nobody,
+            trust_proxy: if options.trust_proxy {
+                ProxyTrust::Everybody
+            } else {
+                ProxyTrust::Nobody
             },
             drain_notice: options.drain_notice,
             shared_limits: options.shared_limits,
@@ -229,11 +230,8 @@ impl TestApp {
     }
 
     pub fn entrance(&self) -> Entrance {
-        Entrance {
-            tokens: self.tokens.clone(),
-            client: self.client.clone(),
-            base: self.base.clone(),
-        }
+        let (tokens, client) = (self.tokens.clone(), self.client.clone());
+        Entrance { tokens, client, base: self.base.clone() }
     }
 
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
@@ -372,7 +370,6 @@ impl TestApp {
     }
 }
 
-/// At the end of a test every instance must stop in order.
 impl Drop for TestApp {
     fn drop(&mut self) {
         if self.running.is_some() && !std::thread::panicking() {
@@ -381,7 +378,6 @@ impl Drop for TestApp {
     }
 }
 
-/// On a runtime of several threads.
 pub fn while_dropping<T>(ending: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(ending))
 }

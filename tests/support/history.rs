@@ -67,7 +67,6 @@ pub struct Operation {
     pub completed: Micros,
     /// The order that was asked about, or that the answer names; [`NO_ORDER`] otherwise.
     pub order: i64,
-    /// Number of the user; [`user_id`] makes a name of it.
     pub user: u32,
     /// Number of the idempotency key; [`NO_KEY`] for none. A retry repeats it.
     pub key: u32,

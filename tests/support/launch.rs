@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, ffi::OsStr, fs, io, os::unix::process::CommandExt};
 
-/// A program with nothing of this process' settings.
 pub fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir(folder).stdin(Stdio::null());

@@ -18,7 +18,6 @@ impl TestTheatre {
         Self::on(prefix, None).await
     }
 
-    /// With the Redis at this address.
     pub async fn on(prefix: &'static str, redis: Option<&str>) -> Self {
         let mut lab = TestLab::with(prefix, |mut servers| {
             servers.redis_url = redis.map_or(servers.redis_url, str::to_owned);

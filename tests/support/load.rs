@@ -4,7 +4,6 @@ use super::app::Entrance;
 use crate::support::prelude::*;
 use tokio::time::sleep;
 
-/// Somebody who was told 202, and the order's id.
 pub type Winner = (Shopper, String);
 
 pub async fn all_told(
@@ -41,7 +40,6 @@ pub async fn all_written(orders: &[Winner]) {
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A customer who was told 503 comes back after this.
 const RETRY: Duration = Duration::from_millis(25);
 
 #[derive(Default)]
@@ -51,7 +49,6 @@ pub struct Told {
     pub unanswered: Vec<Shopper>,
     /// How many of them because the sale was fenced, and not because the machine was busy.
     pub suspended: usize,
-    /// How often a regular was told the right order.
     pub reminded: usize,
     /// What else went well, and what went wrong how often, where a lane notes it.
     pub answers: usize,
@@ -101,7 +98,6 @@ impl Rush {
         locked(&self.told).may_break = true;
     }
 
-    /// Nobody new comes; waits for those who still wait.
     pub async fn end(self) -> Told {
         locked(&self.told).is_over = true;
         self.lanes.join_all().await;

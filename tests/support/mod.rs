@@ -191,7 +191,6 @@ async fn copy_cluster(dir: &Path) {
     assert!(copied.success(), "the cluster is copied: {copied}");
 }
 
-/// An empty, migrated database, which `CREATE DATABASE` copies.
 async fn make_template(address: &PostgresAddress) {
     let mut admin = connect(address, "postgres").await;
     admin.execute("CREATE DATABASE migrated").await.expect("CREATE DATABASE");
@@ -213,7 +212,6 @@ pub struct Database {
 }
 
 impl Database {
-    /// The same database, which applications now reach through this address.
     pub fn through(self, proxy: SocketAddr) -> Self {
         let proxy = Some(proxy);
         Self { proxy, ..self }

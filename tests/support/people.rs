@@ -75,7 +75,6 @@ pub fn ask(client: &Client, method: impl AsRef<str>, url: String) -> Ask {
     Ask(client.request(Method::from_bytes(method.as_ref().as_bytes()).expect("a method"), url))
 }
 
-/// The way into one instance, for people who are not there yet.
 #[derive(Clone)]
 pub struct Entrance {
     pub(super) tokens: Arc<TokenSigner>,
@@ -84,7 +83,6 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// Of a server with this secret for its tokens.
     pub fn of(base: &str, secret: &str) -> Self {
         let tokens = TokenSigner::new(secret.as_bytes()).expect("long enough");
         Self { tokens: Arc::new(tokens), client: client(), base: base.to_owned() }
@@ -144,7 +142,6 @@ impl Shopper {
         self.buy_with(sale, &[]).await
     }
 
-    /// A purchase that is still to be sent.
     pub fn buying(&self, sale: &str) -> Ask {
         self.ask("POST", &format!("/api/v1/sales/{sale}/orders"))
     }

@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 /// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
 const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/pgbouncer/bin";
 
-/// How many Postgres sessions all clients of a database share.
 pub const SESSIONS: u32 = 3;
 
 pub struct PgBouncer {
@@ -71,7 +70,6 @@ impl Drop for PgBouncer {
 }
 
 impl Database {
-    /// The same database, which applications now reach through this pooler.
     pub fn pooled_by(self, pooler: &PgBouncer) -> Self {
         Self { is_pooled: true, ..self.through(pooler.address) }
     }

@@ -20,9 +20,7 @@ pub const IGNORE_THE_WINDOW: Mutation =
     ("if created ~= '0' then return nil end", "if created then return nil end");
 pub const REPEAT_IDS: Mutation =
     ("local top = redis.call('INCRBY', keys[2], args[2])", "local top = tonumber(args[2])");
-/// Every process says that it may sell.
 pub const SELL_FROM_ANY_PROCESS: Mutation = ("if state[2] ~= token() then", "if not state[2] then");
-/// Nobody takes part in the draw: all are queued as they came.
 pub const DRAW_BY_ARRIVAL: Mutation = ("early = joined\n", "early = 0\n");
 pub const COUNT_TURNS_TEN_TIMES: Mutation =
     ("turns[last + 2] + begin", "turns[last + 2] + 10 * begin");
@@ -55,11 +53,9 @@ macro_rules! trigger {
     };
 }
 
-/// Rows that the writer has inserted are not there.
 pub const SWALLOW_ROWS: &str = trigger!("BEFORE INSERT", "NEW.id % 7 = 0", "RETURN NULL;");
 pub const WRITE_NOTHING: &str =
     trigger!("BEFORE INSERT", "true", "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';");
-/// A copy of an order, for somebody who never asked.
 pub const INVENT_AN_ORDER: &str = trigger!(
     "AFTER INSERT",
     "NEW.id % 7 = 0 AND NEW.id < 1::bigint << 61",

@@ -23,7 +23,6 @@ pub fn family(postmaster: u32) -> Vec<u32> {
     std::iter::once(postmaster).chain(pids.filter(is_child)).collect()
 }
 
-/// To all of them, in this order. One may have gone: a backend, for one.
 pub fn signal(pids: &[u32], signal: Signal) {
     for pid in pids {
         nix::sys::signal::kill(pid_of(*pid), signal).ok();

@@ -302,7 +302,6 @@ async fn serve(
     }
 }
 
-/// The most that is read at once, and how many such pieces a latency may hold.
 const PIECE: usize = 16 * 1024;
 const PIECES_IN_FLIGHT: usize = 4 * 1024;
 

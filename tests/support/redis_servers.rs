@@ -210,13 +210,11 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Returns once everybody knows everybody and every replica follows.
     pub async fn start(dir: &Path) -> Self {
         let ports = Self::ports();
         Self::start_at(dir, &ports, |_| Ipv4Addr::LOCALHOST, &[]).await
     }
 
-    /// The same, on a network that can be split in two.
     pub async fn start_on_network(dir: &Path) -> (Self, Network) {
         let ports = Self::ports();
         let network = Network::start(&ports).await;
@@ -330,7 +328,6 @@ impl RedisCluster {
         })
     }
 
-    /// Moves a slot with everything in it, as `redis-cli --cluster reshard` does.
     pub async fn move_slot(&self, slot: u16, to: usize) {
         let from = self.owner(slot).await;
         if from == to {
@@ -390,7 +387,6 @@ async fn owner_by(node: &RedisProcess, slot: u16) -> Option<u16> {
     })
 }
 
-/// A primary, two replicas, and three Sentinels that call it `shop`.
 pub struct Watched {
     pub servers: Vec<RedisProcess>,
     pub sentinels: Vec<RedisProcess>,
@@ -399,7 +395,6 @@ pub struct Watched {
 impl Watched {
     pub const NAME: &str = "shop";
 
-    /// Returns once the Sentinels know each other and both replicas.
     pub async fn start(dir: &Path) -> Self {
         let server = |number: usize| {
             let dir = dir.join(format!("server-{number}"));

@@ -67,7 +67,6 @@ pub async fn until_followed(primary: &PostgresServer, state: &str) -> Result {
     followed.ok_or_else(|| format!("no standby was {state} within 30 s").into())
 }
 
-/// How many standbys there are in this state; any, if it is "".
 pub async fn followers(primary: &PostgresServer, state: &str) -> Result<i64> {
     let query = "SELECT count(*) FROM pg_stat_replication
                  WHERE $1 = '' OR (sync_state = $1 AND state = 'streaming')";

@@ -72,14 +72,9 @@ async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snap
     .fetch_all(postgres)
     .await?;
     let at = world.now();
-    let snapshot = |(sale, stock, live, users_over_limit)| Snapshot {
-        at,
-        sale,
-        stock,
-        live,
-        users_over_limit,
-    };
-    Ok(rows.into_iter().map(snapshot).collect())
+    let of_row =
+        |(sale, stock, live, over)| Snapshot { at, sale, stock, live, users_over_limit: over };
+    Ok(rows.into_iter().map(of_row).collect())
 }
 
 /// Nothing to pay, nothing in a log or the outbox, all rebuilt, Redis approved.
@@ -227,13 +222,13 @@ async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row
     )
     .bind(&ids)
     .fetch(postgres);
-    let row = |(id, sale, user, status, created_at, has_payment)| Row {
+    let row = |(id, sale, user, status, created_at, paid)| Row {
         id,
         sale,
         user,
         status,
         created_at,
-        has_payment,
+        has_payment: paid,
     };
     Ok(found.map_ok(row).try_collect().await?)
 }

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::driver::shopper::Shopper;
 
-/// Clients of one wave; each has a connection to every instance.
 const CROWD: u16 = 1_000;
 
 /// More buyers than the queues take: 503 or 429 for them, and service as before when they go.

@@ -130,7 +130,6 @@ pub struct Strikes {
     pub count: u64,
     pub kills: u64,
     pub healed: Vec<Healed>,
-    /// Instances that ended by themselves while they should have served.
     pub crashes: Vec<String>,
     /// What should have happened and did not: the trial is void.
     pub missing: Option<String>,

@@ -23,7 +23,6 @@ const MORE_TURNS: usize = 12;
 /// Below this time a trial does not come to every point.
 const COMPLETE_FROM: Duration = Duration::from_secs(15);
 
-/// The client behind these purchases, and the sale that they are made in.
 const CLIENT: u16 = 30_000;
 const SALE: u8 = 0;
 

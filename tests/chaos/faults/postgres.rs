@@ -28,7 +28,6 @@ pub async fn refuse(stage: &mut Stage<'_>) -> Result {
     stage.healed(None)
 }
 
-/// Deferred: it runs at COMMIT, with every lock held.
 pub const SLOW_COMMITS: &str = "
     CREATE FUNCTION chaos() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         PERFORM nextval('chaos_fired'); PERFORM pg_sleep(0.02 + random() * 0.2); RETURN NULL;

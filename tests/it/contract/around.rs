@@ -60,7 +60,6 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let buyers = app.shoppers(5);
-    // They are answered although Redis answers nothing.
     for refused in within_patience(TestApp::all_buy(buyers.clone(), &sale)).await {
         assert_told_when(&refused, 503, "unavailable");
     }
@@ -68,13 +67,11 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let readiness = app.get("/readyz").await.must_be(503);
     assert_eq!(readiness.text("postgres"), "ok");
     assert_ne!(readiness.text("redis"), "ok");
-    // Postgres and the caches of this process still answer.
     settled.pay(&order).await.assert(200);
     assert_eq!(settled.order(&order).await.text("status"), "paid");
     assert_eq!(app.sale_now(&sale).await["stock"], 10);
     assert_eq!(app.get("/api/v1/sales").await.body["sales"][0]["id"], sale);
     signal(&redis, Signal::SIGCONT);
-    // Whether the lost attempts counted or not, a retry ends with one order.
     for buyer in buyers {
         wait_for!("the sale sells again", {
             let reply = buyer.buy(&sale).await;

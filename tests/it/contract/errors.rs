@@ -9,19 +9,16 @@ const SALES: &str = "/api/v1/admin/sales";
 const KIND: &str = "content-type";
 const JSON: &str = "application/json";
 
-/// A body that does not say how long it is.
 fn chunked(bytes: &[u8]) -> Body {
     let chunk = |chunk: &[u8]| io::Result::Ok(chunk.to_vec());
     let chunks: Vec<_> = bytes.chunks(1_000).map(chunk).collect();
     Body::wrap_stream(stream::iter(chunks))
 }
 
-/// These values, and what is no integer.
 fn numbers(wrong: Value) -> Value {
     both(wrong, json!(["5", 1.5, 1e30, u64::MAX, true, [5], {}, ""]))
 }
 
-/// These values, and what is no text.
 fn texts(wrong: Value) -> Value {
     both(wrong, json!([5, true, ["x"], {"x": 1}]))
 }
@@ -89,7 +86,6 @@ async fn a_wrong_sale_is_not_created() {
         body.as_object_mut().expect("an object").remove(missing);
         bodies.push(body);
     }
-    // A window that closes before it opens, or as it opens.
     for [opens_at, closes_at] in [
         ["2030-01-01T00:00:00Z", "2029-12-31T23:59:59Z"],
         ["2030-01-01T00:00:00Z", "2030-01-01T00:00:00Z"],
@@ -153,7 +149,6 @@ async fn a_wrong_change_changes_nothing() {
     app.assert_sound(&sale).await;
 }
 
-/// A sale with an order of a shopper, and what must not change.
 pub struct Stage {
     pub app: TestApp,
     pub sale: String,
@@ -213,7 +208,6 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
     }
     stage.assert_unchanged().await;
 
-    // The limit itself is allowed.
     let mut exact = br#"{"title":"b","price_cents":1,"stock":1}"#.to_vec();
     exact.resize(LIMIT, b' ');
     for body in [chunked(&exact), Body::from(exact)] {
@@ -229,7 +223,6 @@ async fn a_body_has_to_be_json_and_to_be_called_so() {
     for (token, Route { method, path, body, .. }) in stage.changing() {
         let post = |body| app.ask(method, &path).bearer(token).body(body);
         if body.is_empty() {
-            // No body is taken, so one that wants something is refused rather than ignored.
             for unwanted in [r#"{"quantity":5}"#, "[]", "null", "quantity=5"] {
                 for body in [Body::from(unwanted), chunked(unwanted.as_bytes())] {
                     assert_refused(&post(body).header(KIND, JSON).await, &path);

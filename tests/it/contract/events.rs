@@ -68,7 +68,6 @@ async fn a_sale_tells_its_changes() {
     assert_eq!(next_sale(&mut events).await, json!([1, "open"]));
     app.steer(&sale, "close").await;
     assert_eq!(next_sale(&mut events).await, json!([1, "ended"]));
-    // Later followers are told at once how it stands.
     let mut later = open(of_sale(&app, &sale)).await;
     assert_eq!(next_sale(&mut later).await, json!([1, "ended"]));
     within_patience(of_sale(&app, UNKNOWN)).await.assert_problem(404, "sale_not_found");

@@ -67,7 +67,6 @@ impl Route {
     }
 }
 
-/// An id that the contract allows and nothing has.
 const UNKNOWN: &str = "9223372036854775807";
 
 #[track_caller]
@@ -78,7 +77,6 @@ fn assert_members(object: &Value, members: &str) {
     assert_eq!(found, expected, "{object:#}");
 }
 
-/// A time as the contract writes it: RFC 3339, in UTC.
 #[track_caller]
 pub fn time_of(value: &Value) -> OffsetDateTime {
     let text = value.as_str().unwrap_or_else(|| panic!("no time: {value}"));
@@ -116,7 +114,6 @@ pub fn assert_order(order: &Value) {
     }
 }
 
-/// The members of this name of the objects in a list.
 fn column(list: &Value, member: &str) -> Vec<String> {
     let objects = list.as_array().expect("a list").iter();
     objects.map(|object| object[member].as_str().expect(member).to_owned()).collect()
@@ -144,7 +141,6 @@ async fn within_patience<T>(answer: impl IntoFuture<Output = T>) -> T {
     answer.expect("an answer that ends")
 }
 
-/// A refusal in the 400s that says why: never a 5xx, always a problem with a code.
 #[track_caller]
 fn assert_refused(reply: &Reply, what: &str) {
     assert!(reply.status.is_client_error() && !reply.code().is_empty(), "{what}: {reply:?}");

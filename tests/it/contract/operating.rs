@@ -7,7 +7,6 @@ const SALES: &str = "/api/v1/admin/sales";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_admin_token_nothing_happens() {
     let (app, sale) = TestApp::selling(5, json!({})).await;
-    // Without a configured token there are no admin routes.
     let hidden = app.another(Options { hides_admin: true, ..Options::default() }).await;
     let operators = |sale| Route::all(sale, "").filter(|route| route.who == "operator");
     let before = app.snapshot().await;
@@ -22,7 +21,6 @@ async fn without_the_admin_token_nothing_happens() {
         ("authorization", ADMIN_TOKEN.to_owned()),
         ("cookie", format!("session={ADMIN_TOKEN}")),
     ] {
-        // Without the token nobody learns either which sales exist.
         for route in operators(&sale).chain(operators(UNKNOWN)) {
             let reply = route.ask(&app).header(header, &value).await;
             reply.assert_problem_at(&value, 401, "unauthenticated");
@@ -32,7 +30,6 @@ async fn without_the_admin_token_nothing_happens() {
     for route in operators(&sale) {
         assert_refused(&route.ask(&hidden).bearer(ADMIN_TOKEN).await.must_be(404), &route.path);
     }
-    // Nor does anything happen to a sale that does not exist.
     for route in operators(UNKNOWN).filter(|route| route.has_id) {
         route.ask(&app).bearer(ADMIN_TOKEN).await.assert_problem(404, "sale_not_found");
     }
@@ -71,7 +68,6 @@ async fn a_new_sale_is_what_was_asked_for_and_buyable_at_once() {
     let mut read = app.sale_now(sale["id"].as_str().expect("an id")).await;
     read["server_time"] = sale["server_time"].clone();
     assert_eq!(read, sale);
-    // A sale that opens later lasts a day from then.
     let opens_at = "2030-01-01T00:00:00Z";
     let later = json!({"title": "b", "price_cents": 1, "stock": 1, "opens_at": opens_at});
     assert_eq!(create(later).await["closes_at"], "2030-01-02T00:00:00Z");
@@ -102,7 +98,6 @@ async fn a_sale_can_be_changed_member_by_member() {
     assert_eq!(pending["sale_title"], "two");
     assert_time_to_pay(&pending, 30, asked);
 
-    // The end can be brought forward, even to what has passed.
     let opened = app.sale(5, json!({"opens_at": in_secs(-100)})).await;
     let reply = app.change(&opened, json!({"closes_at": in_secs(-1)})).await.must_be(200);
     assert_eq!(reply.text("state"), "ended");

@@ -113,13 +113,11 @@ async fn a_retry_with_its_key_gets_its_first_answer() {
         second.assert_problem(409, "already_ordered");
         assert_eq!(second.text("order_id"), order);
     }
-    // A key means something for one shopper and one sale only.
     let others = app.shopper().buy_with_key(&sale, &key).await;
     for reply in [others, shopper.buy_with_key(&other_sale, &key).await] {
         reply.assert(202);
         assert!(!is_replay(&reply) && reply.text("order_id") != order);
     }
-    // The answer stays when there is nothing to buy any more.
     for step in ["pause", "close"] {
         app.steer(&sale, step).await;
         assert_replayed().await;
@@ -150,7 +148,6 @@ async fn a_purchase_is_refused_with_the_reason() {
         app.shopper().refused(&sale, "sold_out").await;
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), order);
     }
-    // A sale that does not sell says so to everybody, also to those with an order.
     for (step, code) in [("pause", "paused"), ("close", "ended")] {
         app.steer(&sale, step).await;
         for buyer in [&shopper, &app.shopper()] {
@@ -164,7 +161,6 @@ async fn a_purchase_is_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_opens_and_ends_by_the_clock() {
     let (app, sale) = TestApp::selling(1_000_000, json!({"opens_at": in_secs(8)})).await;
-    // Buys until the answer is not this one any more.
     let buy_while = async |accepted: bool| loop {
         let reply = app.shopper().buy(&sale).await;
         if reply.is_accepted() != accepted {
@@ -212,7 +208,6 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     let audit = app.admin_sale("GET", &sale, "/audit", None).await;
     audit.assert_has(json!({"ok": true, "quiescent": false, "conserved": null}));
     audit.assert_has(json!({"backlog": 1, "live": 0, "remaining": 9}));
-    // Written by another instance, and paid there.
     let writer = app.another(Options::default()).await;
     let written = next_order(&mut events).await;
     assert_eq!(written["status"], "pending_payment");

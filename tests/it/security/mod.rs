@@ -18,7 +18,6 @@ fn every_test_that_the_document_names_exists() {
         let places = ["tests/it", "tests/proof", "src"]
             .iter()
             .flat_map(|place| [format!("{place}/{path}.rs"), format!("{place}/{path}/mod.rs")]);
-        // A crate: its name, src, and the rest.
         let of_crate = format!("crates/{}.rs", path.replacen('/', "/src/", 1));
         let mut sources = (places.chain([of_crate]))
             .filter_map(|file| std::fs::read_to_string(root.join(file)).ok());

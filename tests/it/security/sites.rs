@@ -11,7 +11,6 @@ async fn exactly(app: &TestApp, path: &str) -> String {
     answer
 }
 
-/// Method and path of everything in the OpenAPI document, with these ids filled in.
 pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     let document = serde_json::to_value(http::openapi()).expect("JSON");
     let paths = document["paths"].as_object().expect("paths");

@@ -51,7 +51,6 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
         let _ = wire.stream.write_all(request.as_bytes()).await;
         match wire.answer().await {
             Some(answer) => assert_eq!(answer.status, expected, "{what}: {answer:?}"),
-            // Hung up on what it would not read.
             None => assert!(request.len() > 32_768, "{what}: no answer"),
         }
     }
@@ -91,7 +90,6 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
         }
     }
     app.get("/healthz").await.assert(200);
-    // A changed byte may have left a good purchase good.
     app.assert_sound(&sale).await;
 }
 

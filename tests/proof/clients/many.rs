@@ -55,7 +55,6 @@ async fn one_client_too_many_waits_for_a_free_place() {
     }
     let mut late = Wire::to(&app).await;
     late.send(HEALTH).await;
-    // Those who are in are served as ever, and nobody else.
     for wire in &mut places {
         wire.assert_served().await;
     }
@@ -97,7 +96,6 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
         crowd.push(wire);
     }
     wait_for!(program.stderr().contains("accept error"));
-    // Those who are in are served.
     assert_eq!(crowd[0].answer().await.expect("an answer").status, 200);
     crowd[0].assert_served().await;
     drop(crowd);

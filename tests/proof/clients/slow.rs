@@ -57,7 +57,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
         assert_eq!(answer.status, 408, "{answer:?}");
         assert_eq!(answer.body["code"], "request_timeout", "{answer:?}");
     }
-    // A client that has asked nothing is told nothing.
     silent.until_closed().await;
     assert!(silent.unread.is_empty());
     app.assert_sound(&sale).await;

@@ -15,7 +15,6 @@ const LAPSE: &str = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE;
     UPDATE sales SET payment_timeout_secs = 3;
     UPDATE orders SET pay_by = now() + interval '3 s' WHERE status = 'pending_payment'; COMMIT";
 const PAUSE: Duration = Duration::from_millis(10);
-/// Within this time after the last purchase everything is at rest.
 const REST: Duration = Duration::from_secs(60);
 
 pub async fn sale(app: &TestApp, stock: i64) -> Sale {

@@ -41,12 +41,10 @@ async fn fail_over(fate: Fate) {
         Fate::Frozen => signal(&first, Signal::SIGSTOP),
         _ => cluster.nodes[0].kill(),
     }
-    // The others go on while nobody has its slots.
     crowd.until_accepted(&[2, 3], 20).await;
     wait_for!(crowd.shed(1) > shed_before);
     assert_eq!(epoch_of(app, &sales[1]).await, before, "somebody has its slots");
     cluster.may_fail_over(0).await;
-    // Its replica is promoted and approved.
     wait_for!(epoch_of(app, &sales[1]).await > before);
     if fate == Fate::Frozen {
         signal(&first, Signal::SIGCONT);

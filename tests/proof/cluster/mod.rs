@@ -1,15 +1,6 @@
 //! Redis Cluster and Sentinel: real processes on loopback, whose slots are moved and whose
 //! primaries are killed while people buy.
-//!
-//! | file | what happens |
-//! |---|---|
-//! | `redirects.rs` | slots move at rest and under load: MOVED, ASK, TRYAGAIN |
-//! | `failover.rs` | a primary is killed, under Sentinels too; its replica has everything, or not |
-//! | `split.rs` | a primary and an instance are cut off from all others, and go on selling |
-//! | `addresses.rs` | addresses of the wrong kind, and what the lab says |
-//!
-//! The judges are the checkers of `tests/support/checkers`, on everything that the [`crowd`] was
-//! told.
+//! The judges are the checkers of `tests/support/checkers`, on what the [`crowd`] was told.
 
 mod addresses;
 mod crowd;

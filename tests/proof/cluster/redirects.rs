@@ -20,7 +20,6 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
     let reply = app.shopper().buy(id).await;
     assert_shed(&reply);
     assert!(reply.text("detail").contains("moves to another server"));
-    // All of them there: ASK.
     while cluster.move_keys(slot, 0, 1, 10).await > 0 {}
     for app in &deployment.apps {
         app.shopper().must_buy(id).await;

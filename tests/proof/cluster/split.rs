@@ -31,7 +31,6 @@ async fn divisible() -> (Network, Proxy, Deployment<RedisCluster>) {
 
 /// Two sales of the node that is cut off, the first nearly sold; and one of another node.
 const SCARCE: usize = 0;
-/// More than anybody sells before the cut.
 const LAST_UNITS: i64 = 400;
 const AMPLE: usize = 1;
 const ELSEWHERE: usize = 2;
@@ -57,7 +56,6 @@ async fn split(reaches: Reaches) -> usize {
     }
     deployment.redis.nodes[0].believe_others_for(SILENCE_MS).await;
     other.services.fail_points.clear();
-    // The other side has a primary and has counted.
     wait_for!(epoch_of(other, &sales[SCARCE]).await > 1);
     crowd.until_accepted_by(OTHER, AMPLE, crowd.now(), 20).await;
     crowd.sell_out(OTHER, SCARCE).await;

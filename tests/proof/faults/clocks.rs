@@ -5,7 +5,6 @@ use crate::support::clock;
 use flash_sale::admission::ids;
 use time::format_description::well_known::Rfc2822;
 
-/// How far two readings of the same clock may be apart in a test. A day is much more.
 const NEAR: time::Duration = time::Duration::HOUR;
 
 struct Turned {
@@ -108,7 +107,6 @@ async fn ids_are_unique_and_dated_by_redis(app: &TestApp, entrances: &[Entrance]
         let off = (made_at - OffsetDateTime::now_utc()).abs();
         assert!(off < NEAR, "order {id} is dated {made_at}");
     }
-    // Finds two orders under one id, too.
     app.assert_kept(&sale, &winners).await;
     app.assert_sound(&sale).await;
 }
@@ -140,7 +138,6 @@ async fn tokens_live_as_long_as_they_say(app: &TestApp, entrances: &[Entrance]) 
             shopper.token = app.mint_until(shopper.user, now + expires_in);
             shopper.get("/api/v1/session").await.assert(status);
         }
-        // What it mints itself lives for the week that it says, here and elsewhere.
         let opened = shopper.post("/api/v1/session").await.must_be(StatusCode::CREATED);
         let life = parse(opened.text("expires_at")) - now;
         assert!((life - time::Duration::WEEK).abs() < NEAR, "{life} to live");

@@ -12,7 +12,6 @@ struct Workbench {
     dice: Random,
 }
 
-/// An order that was answered, and how long the file was then.
 struct Bought {
     user: UserId,
     id: OrderId,
@@ -65,7 +64,6 @@ impl Workbench {
         self.rebuild().await;
     }
 
-    /// Some purchases one after the other, some at once. Half of them are written.
     async fn buy(&mut self) -> Vec<Bought> {
         let mut bought = Vec::new();
         for _ in 0..3 + self.dice.below(6) {

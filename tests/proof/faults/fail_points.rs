@@ -78,7 +78,6 @@ async fn live_through(point: &'static str, action: &str) {
 
 struct Sales {
     long: String,
-    /// Its orders expire after a second.
     short: String,
     winners: Vec<Winner>,
 }
@@ -210,7 +209,6 @@ async fn evicted_sale(app: &TestApp) {
     });
 }
 
-/// Whatever fails inside, people hear that it failed.
 #[track_caller]
 fn assert_fault(reply: &Reply) {
     assert!(reply.status.is_server_error(), "{}: {:#}", reply.status, reply.body);

@@ -143,7 +143,6 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
     first.assert_kept(&sale, &winners).await;
     let live = first.assert_sound(&sale).await.live;
     assert!((4 + winners.len() as i64..=10).contains(&live), "{live}");
-    // I5: what is left can be bought.
     crowd(&second, &sale, 20).await;
     assert_eq!(first.assert_sound(&sale).await.live, 10);
 }

@@ -1,18 +1,10 @@
 //! Faults: what is taken away, corrupted, stopped or filled up, and what is still true afterwards.
+//! The judges: what people were told ([`crate::support::load`]), what they got, and the audit.
 //!
-//! Each file breaks one thing on real servers of its own. The judges are the same everywhere: what
-//! people were told ([`crate::support::load`]), what they got, and the audit.
-//!
-//! Read from the environment, all optional:
-//!
-//! | variable | does |
-//! |---|---|
-//! | `SEED` | repeats the random choices of a run that printed it |
-//! | `CUTS` | how many cuts `cuts.rs` makes; the recorded run makes 1,000 |
-//! | `SCALE=full` | the catalogue in `rebuild.rs` has 1,000 sales and 1,000,000 buyers |
-//! | `ROWS=apart` | and each sale's rows lie together, as if one had sold after the other |
-//! | `FAIL_POINT` | only the points in `fail_points.rs` whose names begin like this |
-//! | `FLASH_SALE_ALLOW_UNEXERCISED` | goes on where a fault cannot be made (a full disk: `mount`) |
+//! From the environment: `SEED` repeats the random choices of a run that printed it, `CUTS` is how
+//! many cuts `cuts.rs` makes, `SCALE=full` and `ROWS=apart` are for the catalogue in `rebuild.rs`,
+//! `FAIL_POINT` chooses the points in `fail_points.rs` whose names begin like this, and
+//! `FLASH_SALE_ALLOW_UNEXERCISED` goes on where a fault cannot be made (a full disk: `mount`).
 
 mod clocks;
 mod cuts;
@@ -31,7 +23,6 @@ use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
 use flash_sale::orders::insert::Expect;
 use flash_sale::{admission::ids, audit::Audit};
 
-/// What a rush buys at least before a fault, and again after it.
 const ENOUGH: usize = 80;
 
 async fn own_pair() -> (Servers, [TestApp; 2]) {
@@ -69,7 +60,6 @@ async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
     rush_with_regulars(apps, 0).await
 }
 
-/// The same, with so many regulars, who have an order in it already.
 pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rush) {
     let sale = apps[0].sale(50_000, json!({})).await;
     let regulars = crowd(apps[0], &sale, count).await;

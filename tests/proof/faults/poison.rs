@@ -8,7 +8,6 @@ fn record(order: &AcceptedOrder) -> Vec<u8> {
     Held { slot, returned: false, order_id, key }.encode().to_vec()
 }
 
-/// user, id, no idempotency key, slot: as in a log entry.
 fn logged(order: &AcceptedOrder) -> Vec<u8> {
     let mut bytes = order.user.as_bytes().to_vec();
     bytes.extend(order.id.get().to_be_bytes());
@@ -119,31 +118,21 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
     assert_eq!(app.number(&format!("SELECT count(*) FROM orders WHERE sale_id = {sale}")).await, 1);
 }
 
+/// As many as may wait, and batches beside each other do not let one more in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
-    let app = TestApp::start_with(Options {
-        backlog_limit: Some(20),
-        batch_limit: Some(4),
-        ..Options::default()
-    })
-    .await;
+    let limits = Options { backlog_limit: Some(20), batch_limit: Some(4), ..Options::default() };
+    let app = TestApp::start_with(limits).await;
     let sale = app.sale(1_000, json!({})).await;
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
     app.allow_connections(false).await;
-    let shoppers: Vec<_> = (0..100).map(|_| app.shopper()).collect();
+    let shoppers = app.shoppers(100);
     let replies = TestApp::all_buy(shoppers.clone(), &sale).await;
-    let mut winners = Vec::new();
-    for (shopper, reply) in shoppers.into_iter().zip(&replies) {
-        if reply.is_accepted() {
-            winners.push((shopper, reply.text("order_id").to_owned()));
-        } else {
-            assert_shed(reply);
-        }
-    }
-    assert_eq!(winners.len(), 20, "as many as may wait");
-    let remaining = state(&app, &sale, "remaining").await;
-    assert_eq!(remaining, 1_000 - 1 - 20, "a purchase that is shed takes nothing");
+    replies.iter().filter(|reply| !reply.is_accepted()).for_each(assert_shed);
+    let order = |(shopper, reply): (Shopper, Reply)| Some((shopper, reply.order()?));
+    let mut winners: Vec<Winner> = shoppers.into_iter().zip(replies).filter_map(order).collect();
+    assert_eq!((winners.len(), state(&app, &sale, "remaining").await), (20, 1_000 - 1 - 20));
     app.allow_connections(true).await;
     winners.extend(all_order([app.shopper()], &sale).await);
     app.assert_kept(&sale, &winners).await;

@@ -134,7 +134,6 @@ async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
         until_rebuilt(&app, sale, before).await;
         let again = winners[0].0.refused(sale, "already_ordered").await;
         assert_eq!(again.text("order_id"), winners[0].1);
-        // Accepted, and written later: a view takes no COPY.
         winners.extend(crowd(&app, sale, 5).await);
         assert_eq!(winners.len(), 10, "its neighbours sell");
     }
@@ -198,7 +197,6 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
     app.assert_kept(&one, &winners[0]).await;
     assert_eq!(app.assert_sound(&one).await.live, 8);
-    // The other one was left alone, its log and all.
     assert_eq!(app.audit(&other).await.backlog, 8);
     winners[1].extend(crowd(&app, &other, 2).await);
     app.stop().await;

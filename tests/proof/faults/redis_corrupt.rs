@@ -19,7 +19,6 @@ async fn damaged(app: &TestApp, sale: &str) -> Damaged {
 
 #[derive(Debug, Clone, Copy)]
 enum Corruption {
-    /// A command, in words; STATE, LOG and BUYERS are the keys.
     Command(&'static str),
     /// An entry as the function appends it, counted and all, with this header and length of orders.
     Entry(&'static [u8], usize),
@@ -34,7 +33,6 @@ const CORRUPTIONS: [Corruption; 14] = [
     Command("HSET STATE pending 0x"),
     Command("HDEL STATE admitted"),
     Command("HSET STATE change -"),
-    // Keys of another type.
     Command("SET STATE something-else"),
     Command("SET LOG something-else"),
     Command("SET BUYERS something-else"),
@@ -109,7 +107,6 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
     assert_eq!(told.suspended, 0, "the neighbour stopped, too");
     app.assert_kept(&neighbour, &told.winners).await;
     app.assert_sound(&neighbour).await;
-    // What could not be read is not thrown away.
     let pattern = format!("{}*:unreadable", app.prefix);
     let aside: Vec<String> = app.in_redis(redis::cmd("KEYS").arg(pattern)).await;
     assert_eq!(aside.len(), 4, "three entries and a log: {aside:?}");
@@ -119,7 +116,6 @@ cases! { the_scrubber_has_it_rebuilt:
     buyers_that_are_gone_come_back => |pipeline, keys, _| {
         pipeline.unlink(&keys.buyers);
     },
-    // The counts agree.
     a_buyer_that_was_replaced_by_somebody_who_never_bought_is_missed => |pipeline, keys, user| {
         pipeline.atomic().hdel(&keys.buyers, user.as_bytes());
         pipeline.hset(&keys.buyers, &[9u8; 16][..], &[0u8; 17][..]);

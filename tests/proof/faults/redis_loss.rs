@@ -22,7 +22,6 @@ async fn two_primaries_for_a_while() {
         proxy.cut();
     };
     lead_to_the_new_one(&there);
-    // Long enough for some turns.
     wait_for!(epoch(&first, &sale).await >= before + 3);
     lead_to_the_new_one(&here);
     rush.until_accepted(ENOUGH).await;

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Everything that can be asked, of a sale and of somebody's order in it: by whom, and the body.
 const EVERYTHING: &str = r#"
     anybody GET /healthz
     anybody GET /readyz
@@ -135,7 +134,6 @@ const OF_REDIS: [(&str, &str, &str); 9] = [
     ("postgres answers", "", ""),
 ];
 
-/// A connection from before to a Redis that refuses.
 struct Operator(MultiplexedConnection);
 
 impl Operator {
@@ -240,7 +238,6 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
     let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only =");
     for refusal in OF_POSTGRES {
         let regular = scene.app.buyer(&scene.sale).await;
-        // A session from before.
         let mut operator = scene.app.database.connect().await;
         match refusal {
             "the database lets nobody in" => scene.app.allow_connections(false).await,

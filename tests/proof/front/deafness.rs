@@ -8,7 +8,6 @@ struct Stage {
     app: TestApp,
     /// Sells, as long as Redis lets it, and learns nothing from Postgres any more.
     deaf: TestApp,
-    /// Reaches neither store any more.
     cut_off: TestApp,
     networks: Vec<proxy::Proxy>,
 }
@@ -89,7 +88,6 @@ async fn an_instance_that_hears_nothing_accepts_nothing_after_the_operators_answ
         let is_right = |code: &String| code == refusal || code == "unavailable";
         assert!(codes.iter().all(is_right) && codes.contains(&refusal.to_owned()), "{codes:?}");
         assert_eq!(stage.app.sale_now(sale).await["state"], refusal);
-        // It has really heard nothing.
         assert_eq!(stage.deaf.sale_now(sale).await["state"], "open");
     }
     let audit = stage.app.audit(&paused).await;

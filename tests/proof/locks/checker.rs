@@ -10,7 +10,6 @@ use history::*;
 use std::{cell::Cell, ops::Range};
 use workload::*;
 
-/// Longer than any run.
 const ENDLESS: Duration = Duration::from_secs(300);
 
 // --- what the clients do, and what a history has to show
@@ -23,7 +22,6 @@ fn only_client_0(does: Work, others: Range<u64>) -> impl Fn(usize, &mut Random) 
     }
 }
 
-/// Client 0 oversleeps; clients stop when they are told, and some are.
 fn told(name: &str) -> Workload {
     let some = |history: &[Holding]| times_told(history) > 0 && several_holders(history);
     Workload::new(name, Trust::UntilLost, some).working(only_client_0(Work::UntilAnother, 5..25))
@@ -113,7 +111,6 @@ async fn forgetting(workload: &Workload, nodes: &[RedisServer]) {
         workload.until_held_by(0..CLIENTS).await;
         join_all(nodes.iter().map(forget)).await;
         workload.fault_is_over();
-        // Somebody must be able to come in before they die again.
         sleep(Duration::from_millis(20)).await;
     }
 }

@@ -20,7 +20,6 @@ async fn all_free(lines: &[Line], name: &str) {
     }
 }
 
-/// Kills a node and waits until it is back, empty. Returns a time at which it was dead.
 pub async fn forget(node: &RedisServer) -> Instant {
     let pid = node.pid();
     node.kill();

@@ -3,7 +3,6 @@
 use crate::support::locks::*;
 
 const SHORT: Duration = Duration::from_millis(500);
-/// How many advisory locks this session has.
 const LOCKS: &str = "SELECT count(*) FROM pg_locks
                       WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
 const PID: &str = "SELECT pg_backend_pid()";
@@ -20,7 +19,6 @@ async fn watched(client_name: &str) -> (Sql, Arc<Interceptor>) {
     (client(client_name, 2).await.watched_by(interceptor.clone()), interceptor)
 }
 
-/// The one value that a query on this session, lent transaction or pool returns.
 macro_rules! value {
     ($on:expr, $query:expr) => {
         value!($on, $query, |query| query)

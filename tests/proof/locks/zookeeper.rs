@@ -120,6 +120,25 @@ async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
     }
 }
 
+/// The node that a create which was given up as lost is to make, after so many requests.
+fn lost_create(interceptor: &Interceptor, before: usize) -> String {
+    let texts = interceptor.texts().split_off(before);
+    let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
+    texts.iter().find_map(create).expect("a create")
+}
+
+/// It arrives all the same; the path of its node.
+async fn arrive(network: &Client, prefix: &str) -> String {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    format!("{prefix}{}", network.create(prefix, b"", &options).await.expect("created").1)
+}
+
+async fn only_one_is_left(client: &Client, prefix: &str, case: &str) {
+    let (parent, _) = prefix.rsplit_once('/').expect("a path");
+    let queue = client.list_children(parent).await.expect("a queue");
+    assert_eq!(queue.len(), 1, "{case}: {queue:?}");
+}
+
 async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: bool, ending: &str) {
     let case = format!("before: {arrives_before}, {ending}");
     let name = name("zk-two");
@@ -132,14 +151,8 @@ async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: b
     let again = interceptor.hold("create");
     let asking = acquiring(lock_of_a, &name, if gives_up { SOON / 20 } else { SOON });
     again.reached().await;
-    let texts = interceptor.texts();
-    let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
-    let prefix = &texts.iter().find_map(create).expect("a create");
-    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let arrive = async || {
-        let created = network.create(prefix, b"", &options).await;
-        format!("{prefix}{}", created.expect("created").1)
-    };
+    let prefix = &lost_create(&interceptor, 0);
+    let arrive = async || arrive(network, prefix).await;
     let earlier = if arrives_before { Some(arrive().await) } else { None };
     let listing = interceptor.hold("ls");
     again.resume();
@@ -164,9 +177,7 @@ async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: b
         freed(first).await;
     }
     let next = held_soon(&other, &name).await;
-    let (parent, _) = prefix.rsplit_once('/').expect("a path");
-    let queue = network.list_children(parent).await.expect("a queue");
-    assert_eq!(queue.len(), 1, "{case}: only the next is left of {queue:?}");
+    only_one_is_left(network, prefix, &case).await;
     freed(next).await;
 }
 
@@ -187,18 +198,13 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
     interceptor.fail("ls", 1);
     let asking = acquiring(lock, &name, SOON);
     looking.reached().await;
-    let texts = interceptor.texts().split_off(before);
-    let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
-    let prefix = texts.iter().find_map(create).expect("a create");
-    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let (_, number) = earlier.create(&prefix, b"", &options).await.expect("created");
+    let prefix = lost_create(&interceptor, before);
+    let theirs = arrive(&earlier, &prefix).await;
     zoo.close().await;
     looking.resume();
     let guard = let_in(asking).await;
-    assert_ne!(guard.path(), format!("{prefix}{number}"));
-    let (parent, _) = prefix.rsplit_once('/').expect("a path");
-    let queue = earlier.list_children(parent).await.expect("a queue");
-    assert_eq!(queue.len(), 1, "only ours is left of {queue:?}");
+    assert_ne!(guard.path(), theirs);
+    only_one_is_left(&earlier, &prefix, "ours").await;
     freed(guard).await;
 }
 

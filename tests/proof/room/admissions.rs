@@ -18,12 +18,10 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     for token in [&theirs, &elsewhere, "", "x", &mine[1..], &longer, &longest] {
         buy(&ada, &one, token).await.assert_problem(403, "admission_invalid");
     }
-    // Two headers are one too many, whatever they say.
     let header = ("Admission-Token", mine.as_str());
     ada.buy_with(&one, &[header, header]).await.assert_problem(403, "admission_invalid");
     assert_eq!(app.audit(&one).await.live, 0);
     buy(&ada, &one, &mine).await.assert(202);
-    // It is good at every instance.
     let second = app.another(Options::default()).await;
     buy(&eve.at(&second), &one, &theirs).await.assert(202);
     assert_eq!(app.assert_sound(&one).await.live, 2);
@@ -118,7 +116,6 @@ async fn the_window_and_the_stock_are_said_first() {
     let later = app.sale(1, members).await;
     let shopper = app.shopper();
     shopper.refused(&later, "not_open").await;
-    // The room opens when the operator said.
     let reply = shopper.post(&path(&later)).await;
     reply.assert_problem(409, "waiting_room_not_open");
     let wait: u64 = reply.header("retry-after").parse().expect("seconds");
@@ -142,7 +139,6 @@ async fn an_operator_switches_the_room_on_and_off() {
     for reply in [shopper.post(&path(&plain)).await, look(&shopper, &plain).await] {
         reply.assert_problem(404, "waiting_room_not_found");
     }
-    // A header that nobody asks for does no harm.
     buy(&shopper, &plain, "whatever").await.assert(202);
     let change = async |room: Value| app.change(&plain, json!({"waiting_room": room})).await;
     let on = change(json!({"per_second": 7})).await.must_be(200);
@@ -150,7 +146,6 @@ async fn an_operator_switches_the_room_on_and_off() {
         "opens_before_secs": 600, "per_second": 7, "turn_secs": 120, "overbooking_percent": 20,
     }});
     on.assert_has(expected.clone());
-    // What a change does not name stays.
     app.change(&plain, json!({"title": "other"})).await.assert_has(expected);
     let late = app.shopper();
     late.refused(&plain, "admission_required").await;

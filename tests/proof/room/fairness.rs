@@ -9,7 +9,6 @@ async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> Vec<u64> {
     let mut people: Vec<Shopper> = Vec::new();
     for number in 0..PEOPLE {
         let shopper = [app, other][number % 2].shopper();
-        // No place before the draw.
         join(&shopper, sale).await.assert_has(json!({"state": "early", "position": null}));
         people.push(shopper);
     }
@@ -76,7 +75,6 @@ async fn one_user_with_many_tabs_has_one_place_and_later_ones_stand_behind_the_e
     let position = |place: &Reply| place.body["position"].as_u64().expect("a position");
     let positions: BTreeSet<u64> = places.iter().map(position).collect();
     assert_eq!(positions.len(), 1, "{positions:?}");
-    // Twenty were early.
     for number in 0..100 {
         let shopper = [&app, &other][number % 2].shopper();
         let place = json!({"state": "waiting", "position": 21 + number});

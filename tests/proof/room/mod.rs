@@ -11,7 +11,6 @@ use crate::support::prelude::*;
 use crate::support::{events::Events, plant::*};
 use time::Duration;
 
-/// When a sale opens whose window is open.
 const SOON: Duration = Duration::seconds(-1);
 
 fn written(opens_in: Duration) -> String {
@@ -19,7 +18,6 @@ fn written(opens_in: Duration) -> String {
     at.format(&Rfc3339).expect("a time")
 }
 
-/// A sale with a waiting room, which can be joined at once.
 async fn sale(app: &TestApp, stock: i64, opens_in: Duration, mut room: Value) -> String {
     room["opens_before_secs"] = json!(86_400);
     app.sale(stock, json!({"opens_at": written(opens_in), "waiting_room": room})).await

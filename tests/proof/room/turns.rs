@@ -10,7 +10,6 @@ async fn count(people: &[Shopper], sale: &str, state: &str) -> usize {
     count
 }
 
-/// A time by Redis' clock.
 fn time_of(text: &Value) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text.as_str()?, &Rfc3339).ok()
 }

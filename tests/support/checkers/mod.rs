@@ -11,7 +11,6 @@ use std::fmt;
 
 macro_rules! checkers {
     ($($(#[$promise:meta])* $checker:ident $look:path;)*) => {
-        /// One promise, and what looks after it. The numbers are the invariants of the design.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         pub enum Checker { $($(#[$promise])* $checker),* }
 
@@ -66,7 +65,6 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A sale of the run, as Postgres holds it in the end.
 #[derive(Debug, Clone)]
 pub struct SaleFacts {
     pub name: &'static str,
@@ -99,7 +97,6 @@ impl Row {
     }
 }
 
-/// A sale in Redis, in the end, read by the tests' own code.
 #[derive(Debug, Clone, Default)]
 pub struct RedisSale {
     pub sale: i64,
@@ -122,7 +119,6 @@ pub struct Snapshot {
     pub users_over_limit: i64,
 }
 
-/// How long it took until nothing was under way any more.
 #[derive(Debug, Clone, Default)]
 pub struct Settled {
     /// `None`: it did not happen within the limit.
@@ -138,12 +134,10 @@ pub struct Evidence {
     pub rows: Vec<Row>,
     pub redis: Vec<RedisSale>,
     pub snapshots: Vec<Snapshot>,
-    /// What the program's own audit says of each sale.
     pub audits: Vec<Value>,
     pub settled: Settled,
     /// What else took too long, or ended where it should have served, in words.
     pub late: Vec<String>,
-    /// Releases that never reached Redis.
     pub outbox: i64,
     /// How long a request without an answer may still take effect.
     pub late_effects: Duration,
@@ -155,7 +149,6 @@ pub struct Evidence {
     pub may_panic: bool,
 }
 
-/// The evidence, and what all checkers look up in it.
 struct Case<'a> {
     evidence: &'a Evidence,
     users: HashMap<UserId, u32>,
@@ -230,7 +223,6 @@ impl Found {
     }
 }
 
-/// All checkers. Empty: every promise was kept, as far as this evidence shows.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let History { seed, operations, .. } = &evidence.history;
     let numbers: HashSet<u32> = operations.iter().map(|one| one.user).collect();

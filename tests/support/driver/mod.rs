@@ -11,7 +11,6 @@ use std::sync::MutexGuard;
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// How the buyers of a sale behave, and what the operator does with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Habits {
     pub name: &'static str,
@@ -30,7 +29,6 @@ pub struct Habits {
     pub is_sold_off: bool,
 }
 
-/// Open all the time, with room for everybody.
 pub const ORDINARY: Habits = Habits {
     name: "plenty",
     stock: 2_000_000,
@@ -50,7 +48,6 @@ pub struct Sale {
     pub habits: Habits,
 }
 
-/// What all clients of a run share: sales, instances, the clock, and the history.
 pub struct World {
     pub seed: u64,
     pub began: Instant,
@@ -60,14 +57,11 @@ pub struct World {
     pub sales: Vec<Sale>,
     /// What has no answer by then gets none.
     pub timeout: Duration,
-    /// The next shopper of a client comes this much later.
     pub pause: Duration,
     /// A planted bug: a client that looks at another user's order is taken for that user.
     pub swaps_tokens: bool,
     pub stop: AtomicBool,
-    /// No more snapshots are taken.
     pub is_over: AtomicBool,
-    /// Accepted purchases at each instance, so far.
     pub accepted: Vec<AtomicU64>,
     operations: Mutex<Vec<Operation>>,
     tokens: TokenSigner,

@@ -9,7 +9,6 @@ const RETRIES: usize = 12;
 const REMEMBERED: usize = 64;
 /// The last units are sold in this time; it takes a fraction of a second.
 const SOLD_OFF_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than anybody has to pay.
 const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
 pub struct Shopper {

@@ -26,7 +26,6 @@ pub const ONCE: Duration = Duration::ZERO;
 /// No lease of this length ends during a test.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// A lock name of this test alone.
 pub fn name(of: &str) -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!("lock:{of}:{}", NUMBER.fetch_add(1, Relaxed))
@@ -37,7 +36,6 @@ pub async fn line(client: &str) -> Line {
     warm(slow_line(&Servers::shared().await.redis.url()).of(client)).await
 }
 
-/// A line that the test interferes with, and a lock name of this test alone.
 pub async fn watched(of: &str) -> (Line, Arc<Interceptor>, String) {
     let interceptor = Interceptor::new();
     (line("watched").await.watched_by(interceptor.clone()), interceptor, name(of))
@@ -196,10 +194,7 @@ pub async fn late_release_lets_a_third_in<A: Lock, B: Lock>(a: A, [b, c]: [B; 2]
     let second = held_soon(&b, &name).await;
     let answer = released(late).await;
     let third_comes_in = !is_contended(&c, &name).await;
-    let expected = match third_comes_in {
-        true => Released::Freed,
-        false => Released::NotHeld,
-    };
+    let expected = if third_comes_in { Released::Freed } else { Released::NotHeld };
     assert_eq!(answer, expected, "the release says what it does");
     if !third_comes_in {
         freed(second).await;

@@ -16,7 +16,6 @@ pub struct Holding {
     pub writes: Vec<Written>,
 }
 
-/// Why a client stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Its work was done, and it would not have heard a signal.
@@ -38,7 +37,6 @@ pub struct Written {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Violations {
-    /// Pairs of holdings that overlap.
     pub two_holders: usize,
     /// Pairs of holdings of which the later has a lower number, or that of another client.
     pub numbers_out_of_order: usize,

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 pub const CLIENTS: usize = 5;
 const AT_LEAST: Duration = Duration::from_millis(1_200);
-/// How long a run may take to show what it is for.
 const AT_MOST: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +21,6 @@ pub enum Trust {
 pub enum Work {
     For(Duration),
     UntilAnother,
-    /// Until another client has come in, worked, and gone.
     UntilAnotherIsDone,
     /// Until the next fault is over, and for so long afterwards.
     PastAFault(Duration),
@@ -32,7 +30,6 @@ type Script = dyn Fn(usize, &mut Random) -> Work;
 type Moment = fn(&Turn) -> Option<Instant>;
 type Enough = dyn Fn(&[Holding]) -> bool;
 
-/// The turns of a client: when the last one began, and the last that is over.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     begun: Option<Instant>,
