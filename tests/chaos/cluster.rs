@@ -128,7 +128,6 @@ impl Cluster {
             let ready = poll(deadline - Instant::now(), 10, async || {
                 let asked = client.get(format!("http://{}/readyz", instance.address));
                 let answer = asked.timeout(Duration::from_secs(2)).send().await;
-                // One that ended because a store was away is started again.
                 instance.start(&[])?;
                 Ok::<_, Error>(answer.is_ok_and(|answer| answer.status() == 200).then_some(()))
             });

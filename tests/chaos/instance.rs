@@ -37,7 +37,6 @@ pub struct Instance {
     child: Option<Child>,
     started: Instant,
     log_before: u64,
-    /// How the last process ended, if it ended without being killed from here.
     pub ended_by_itself: Option<ExitStatus>,
 }
 
@@ -123,7 +122,6 @@ impl Instance {
         processes::signal(&self.pids(), signal);
     }
 
-    /// `kill -9`. Answers whether there was somebody to kill.
     pub fn kill(&mut self) -> bool {
         self.signal(Signal::SIGKILL);
         let Some(Ok(status)) = self.child.take().map(|mut child| child.wait()) else {

@@ -127,10 +127,8 @@ fn main() -> ExitCode {
 }
 
 async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialReport {
-    let seconds = match fault {
-        Fault::Mixed | Fault::MixedLoss => arguments.mixed_seconds,
-        _ => None,
-    };
+    let is_mixed = matches!(fault, Fault::Mixed | Fault::MixedLoss);
+    let seconds = arguments.mixed_seconds.filter(|_| is_mixed);
     let length = seconds.map_or(plan.length, Duration::from_secs);
     let plan = Plan {
         length: length.max(fault.least_length()),

@@ -68,7 +68,6 @@ impl PlantedReport {
     }
 }
 
-/// How many at once: each is mostly waiting for orders to lapse.
 const AT_ONCE: usize = 6;
 
 pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
@@ -108,7 +107,6 @@ async fn try_out(seed: u64, planted: Planted) -> Result<(bool, Vec<Checker>, Str
         seed,
         length: Duration::from_millis(500),
         clients: 8,
-        // Where nothing will ever end there is no use in waiting for long.
         terminal_within: match checker {
             Some(TerminalInTime) => Duration::from_secs(2),
             _ => fault.terminal_within(),

@@ -41,12 +41,7 @@ pub struct TrialReport {
 }
 
 impl TrialReport {
-    pub fn of(
-        fault: Fault,
-        evidence: &Evidence,
-        violations: &[Violation],
-        strikes: &Strikes,
-    ) -> Self {
+    pub fn of(fault: Fault, evidence: &Evidence, found: &[Violation], strikes: &Strikes) -> Self {
         let history = &evidence.history;
         Self {
             fault: fault.name().to_owned(),
@@ -59,7 +54,7 @@ impl TrialReport {
             orders: evidence.rows.len(),
             strikes: strikes.count,
             kills: strikes.kills,
-            violations: violations.iter().map(Violation::to_string).collect(),
+            violations: found.iter().map(Violation::to_string).collect(),
             notes: strikes.notes.clone(),
             ..Self::default()
         }

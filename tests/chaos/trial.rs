@@ -92,7 +92,6 @@ pub async fn conduct(
     }
     load.spawn(Operator::new(&world).run());
     phase("striking");
-    // A fault in a running sale, not in one that begins.
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
     let mut stage = Stage::new(cluster, world.clone(), plan);
     stage.run(fault).await?;
@@ -100,7 +99,7 @@ pub async fn conduct(
     let healed_at = Instant::now();
     phase("healed");
     let serves_within = SERVES_WITHIN * plan.patience;
-    let silent = until_all_sell(cluster, &world, serves_within).await?;
+    let silent = silent_ones(cluster, &world, serves_within).await?;
     phase("stopping the load; waiting for rest, and selling the last units");
     world.stop.store(true, Relaxed);
     load.join_all().await;
@@ -117,7 +116,6 @@ pub async fn conduct(
     evidence.may_lose_accepted = fault.may_lose_accepted();
     evidence.may_panic = fault == Fault::FailPoints;
     phase("judging");
-    // Judging millions of operations takes seconds of a processor.
     let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
     let (violations, evidence) = judging.await?;
     let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
@@ -180,11 +178,7 @@ pub async fn create_world(
     Ok(World::new(seed, addresses, sales))
 }
 
-async fn until_all_sell(
-    cluster: &mut Cluster,
-    world: &World,
-    limit: Duration,
-) -> Result<Vec<usize>> {
+async fn silent_ones(cluster: &mut Cluster, world: &World, limit: Duration) -> Result<Vec<usize>> {
     let counts = || world.accepted.iter().map(|count| count.load(Relaxed));
     let before: Vec<u64> = counts().collect();
     let deadline = Instant::now() + limit;
@@ -194,7 +188,6 @@ async fn until_all_sell(
         if silent.is_empty() || Instant::now() > deadline {
             return Ok(silent);
         }
-        // What ended because a store was away when it started is started again.
         for instance in &mut cluster.instances {
             instance.start(&[])?;
         }

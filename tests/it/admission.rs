@@ -4,7 +4,8 @@ use crate::support::prelude::*;
 use flash_sale::catalog::changes::NewSale;
 use flash_sale::domain::IdempotencyKey;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
-use proptest::{prelude::*, test_runner::TestRunner};
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
@@ -319,12 +320,7 @@ fn the_scripts_agree_with_a_model_on_any_sequence() {
     TestRunner::new(config).run(&strategy, agree).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-async fn agree(
-    services: &Services,
-    stock: i64,
-    limit: i64,
-    steps: Vec<Step>,
-) -> Result<(), TestCaseError> {
+async fn agree(services: &Services, stock: i64, limit: i64, steps: Vec<Step>) -> TestCaseResult {
     let bench = ScriptBench::new(services, stock, limit).await;
     let users: Vec<UserId> = (0..4).map(|_| UserId::random()).collect();
     let mut model = Model { remaining: stock, limit: limit as usize, held: HashMap::new() };

@@ -107,7 +107,7 @@ async fn a_process_sells_only_what_was_activated_in_it() {
 
 async fn buy_with(
     version: &str,
-    mut connection: MultiplexedConnection,
+    mut line: MultiplexedConnection,
     keys: Keys,
     sale: SaleId,
 ) -> usize {
@@ -119,7 +119,7 @@ async fn buy_with(
         let mut call = redis::cmd("FCALL");
         call.arg(format!("admit_{version}")).arg(3).arg(&names);
         call.arg(&[1, 1_000_000, 0, 0]).arg(packed);
-        let reply: Vec<redis::Value> = call.query_async(&mut connection).await.expect("an answer");
+        let reply: Vec<redis::Value> = call.query_async(&mut line).await.expect("an answer");
         let text = |at: usize| redis::from_redis_value::<String>(reply[at].clone()).expect("text");
         assert_eq!(text(0), "ok");
         match text(6).as_str() {

@@ -1,10 +1,6 @@
 //! Each checker finds its violation in a small hand-made history, and lets a sound one pass.
 
-use crate::support::checkers::{
-    Checker, Evidence, RedisSale, Row, SaleFacts, Settled, Snapshot, check,
-};
-use crate::support::history::{Answer, History, Kind, NO_KEY, NO_ORDER, Operation, user_id};
-use crate::support::prelude::*;
+use crate::support::{checkers::*, history::*, prelude::*};
 use Answer::{Accepted, AlreadyOrdered, Conflict, Done, NeverSent, Order as Is, OrderNotFound};
 use Answer::{Replayed, SoldOut, Unavailable, Undocumented, Unknown};
 use Checker::*;
@@ -79,6 +75,7 @@ fn told() -> Vec<Operation> {
 fn sound() -> Evidence {
     let rows = vec![row(101, 1, Paid), row(102, 2, Cancelled), row(103, 3, Paid)];
     let live = rows.iter().filter(|row| row.is_live());
+    let seen = Snapshot { at: 25_000, sale: SALE, stock: 2, live: 2, users_over_limit: 0 };
     Evidence {
         history: History { seed: SEED, began_at: BEGAN, operations: told() },
         sales: vec![SaleFacts {
@@ -99,13 +96,7 @@ fn sound() -> Evidence {
             ..RedisSale::default()
         }],
         rows,
-        snapshots: vec![Snapshot {
-            at: 25_000,
-            sale: SALE,
-            stock: 2,
-            live: 2,
-            users_over_limit: 0,
-        }],
+        snapshots: vec![seen],
         audits: vec![json!({"ok": true, "conserved": true})],
         settled: Settled { after: Some(Duration::from_secs(1)), ..Settled::default() },
         late_effects: Duration::from_secs(1),

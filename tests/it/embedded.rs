@@ -21,10 +21,6 @@ async fn start_postgres(data_dir: &Path) -> PostgresServer {
     PostgresServer::start(data_dir, PostgresTuning::default()).await.expect("Postgres starts")
 }
 
-fn user_of_postgres() -> Option<User> {
-    geteuid().is_root().then(|| User::from_name("postgres").ok().flatten())?
-}
-
 async fn postgres(server: &PostgresServer) -> PgConnection {
     connect(server.address(), &server.address().database).await
 }
@@ -53,8 +49,10 @@ async fn a_leftover_postmaster_pid_does_not_stop_the_next_start() {
     start_postgres(&data).await.stop().await;
     let pid_file = data.join("pg/postmaster.pid");
     // It has nothing to do with the server. Postgres takes a process of another user for dead.
+    let root = geteuid().is_root();
+    let user = root.then(|| User::from_name("postgres").ok().flatten()).flatten();
     let mut sleep = Command::new("sleep");
-    if let Some(user) = user_of_postgres() {
+    if let Some(user) = &user {
         sleep.uid(user.uid.as_raw());
     }
     let mut bystander = sleep.arg("600").kill_on_drop(true).spawn().expect("sleep starts");
@@ -67,7 +65,7 @@ async fn a_leftover_postmaster_pid_does_not_stop_the_next_start() {
     for leftover in [&of_the_bystander, "999999999\n", "", "not a pid\n"] {
         println!("with {leftover:?}");
         fs::write(&pid_file, leftover).expect("write");
-        if let Some(user) = user_of_postgres() {
+        if let Some(user) = &user {
             nix::unistd::chown(&pid_file, Some(user.uid), Some(user.gid)).expect("chown");
         }
         fs::write(data.join("pg.pid"), leftover).expect("write");

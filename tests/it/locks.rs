@@ -233,7 +233,7 @@ async fn a_lock_returned_as_held_when_its_validity_has_gone() {
         // If its reply is lost the second attempt finds its token, of a lease that began before.
         interceptor.lose("SET lock", u32::from(lost_before));
         let answered = interceptor.hold_after("SET lock");
-        turned_away_a_lease_later(answered, TokenLock::new(line, SHORT), &name, SHORT).await;
+        turned_away_later(answered, TokenLock::new(line, SHORT), &name, SHORT).await;
     }
 }
 
@@ -241,7 +241,7 @@ async fn a_lock_returned_as_held_when_its_validity_has_gone() {
 async fn turned_away_when_delayed<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
     let (line, interceptor, name) = watched("delayed").await;
     let delayed = interceptor.hold(request);
-    turned_away_a_lease_later(delayed, make(line.clone(), SHORT), &name, SHORT).await;
+    turned_away_later(delayed, make(line.clone(), SHORT), &name, SHORT).await;
     wait_for!(interceptor.answered("release") > 0);
     is_free(&line, &name).await;
 }

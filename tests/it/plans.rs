@@ -34,13 +34,13 @@ async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Pr
 
 async fn explain(
     session: &mut PgConnection,
-    statement: &Prepared,
+    one: &Prepared,
     arguments: &str,
     mode: &str,
 ) -> String {
     let set = AssertSqlSafe(format!("SET plan_cache_mode = {mode}"));
     session.execute(set).await.expect("plan_cache_mode");
-    let mut call = format!("EXPLAIN (COSTS OFF) EXECUTE \"{}\" ", statement.name);
+    let mut call = format!("EXPLAIN (COSTS OFF) EXECUTE \"{}\" ", one.name);
     if !arguments.is_empty() {
         call += &format!("({arguments})");
     }

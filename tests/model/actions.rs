@@ -218,8 +218,7 @@ impl Protocol {
         may(process.recovery.is_some(), Action::RecoverySteps(p));
         if let Some(_rebuild) = &process.rebuild {
             may(true, Action::RebuildSteps(p));
-            let may_lose = postgres.elected == Some(p) && state.faults.lost_locks > 0;
-            may(may_lose, Action::LockLost(p));
+            may(postgres.elected == Some(p) && state.faults.lost_locks > 0, Action::LockLost(p));
             may(state.faults.failed_steps > 0, Action::RebuildStepFails(p));
         } else if self.rebuilds[p] && postgres.elected.is_none() {
             may(Self::rebuild_needed(state).is_some(), Action::Elect(p));

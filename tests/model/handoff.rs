@@ -36,13 +36,10 @@ type Batch = Vec<u32>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
-    /// The reply of this script call is lost: 0 is the first.
     lost_reply: Option<u32>,
-    /// The queue's task panics before this batch is answered.
     queue_dies_at: Option<u32>,
     /// The writer's task ends after so many batches, and its channel with it.
     writer_ends_after: Option<u32>,
-    /// This buyer's client hangs up at some time.
     hangs_up: Option<u32>,
 }
 
@@ -167,7 +164,6 @@ async fn serve(run: Run, mut queue: mpsc::Receiver<PendingPurchase>, handoff: mp
     }
 }
 
-/// Sends a batch until there is a reply, under the same ids.
 async fn admit(run: &Run, waiting: &[PendingPurchase]) -> (Vec<Admission>, Option<Batch>) {
     let fresh_ids = || {
         let mut world = run.world();
@@ -207,7 +203,6 @@ async fn write(run: Run, mut channel: mpsc::Receiver<Batch>) {
     }
 }
 
-/// A client, which may hang up; whether it got an answer.
 async fn client(run: Run, queue: mpsc::Sender<PendingPurchase>, user: u32) -> bool {
     let asked = pin!(ask(&run, &queue, user));
     let hang_up = async {
@@ -260,7 +255,6 @@ fn one_run(bug: Bug, faults: Faults) {
     assert!(!sold_to_gone, "a buyer who had hung up was sold something");
 }
 
-/// Each fault happens in half of the runs, at some point.
 fn some_faults() -> Faults {
     fn perhaps(below: u32) -> Option<u32> {
         let mut random = thread_rng();
@@ -292,7 +286,6 @@ fn the_hand_over_holds_with_slow_tasks() {
     Runner::new(schedules, Config::new()).run(|| one_run(Bug::None, some_faults()));
 }
 
-/// A test for each planted bug: the run panics with these words.
 macro_rules! noticed {
     ($($name:ident: $bug:ident, $words:literal;)*) => {$(
         #[test]

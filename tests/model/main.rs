@@ -87,7 +87,6 @@ fn holds(name: &str, model: Protocol, corners: &[&'static str]) {
     }
 }
 
-/// The protocol without some of its rules must break this property.
 fn breaks(name: &str, without: &'static [Rule], model: Protocol, property: &'static str) {
     let began = Instant::now();
     let checker = Protocol { without, ..model }

@@ -4,7 +4,6 @@ use crate::state::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Writers insert only orders of the epoch in the sale's row.
     WritersAreFenced,
     AcknowledgeAfterCommit,
     ReadmitUnderSameId,
@@ -195,7 +194,6 @@ impl Protocol {
                 state.processes[process].attempt = Some(Attempt { reloaded, ..attempt });
                 self.ask_again(state, process);
             }
-            // 503, sold out, or the name of the order that stands in the way.
             _ => {}
         }
     }
@@ -360,8 +358,7 @@ impl Protocol {
             RebuildStep::Drained => Some(RebuildStep::Recomputed(state.postgres.live().collect())),
             RebuildStep::Recomputed(live) => {
                 live.iter().for_each(|order| state.redis.add_buyer(epoch, *order));
-                let taken = live.len() as u8;
-                Some(RebuildStep::BuyersWritten { taken })
+                Some(RebuildStep::BuyersWritten { taken: live.len() as u8 })
             }
             RebuildStep::BuyersWritten { taken } => {
                 self.install(state, epoch, *taken);

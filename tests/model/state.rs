@@ -88,7 +88,6 @@ pub struct RedisData {
     pub selling: Option<Selling>,
     /// The epoch for which the sale was sealed last and not installed since; 0: none.
     pub sealed_for: Epoch,
-    /// The live orders of each epoch's buyers. Sorted.
     pub buyers: Vec<(Epoch, Order)>,
     pub log: Vec<Entry>,
     /// 0: lost, or never set.
@@ -113,7 +112,6 @@ impl RedisData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Accepted(EntryId),
-    /// This very attempt had been accepted before.
     AcceptedBefore,
     AlreadyOrdered,
     SoldOut,
@@ -151,13 +149,10 @@ pub struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkStep {
     Write,
-    /// Its epoch is over: is it a row?
     Late,
-    /// It is not: it asks for a place in this epoch.
     Readmit(Epoch),
     /// There is none.
     Reject,
-    /// Settled in Postgres; the entries are to be deleted.
     Acknowledge,
 }
 
@@ -185,12 +180,9 @@ pub struct Rebuild {
 /// One process of the program. All of it is gone when it dies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// The sale's epoch as last heard; 0: never.
     pub believes: Epoch,
-    /// The Redis process that it may sell from, as last heard.
     pub approved: RedisProcess,
     pub attempt: Option<Attempt>,
-    /// The writer works on the first of it.
     pub channel: Vec<Work>,
     pub recovery: Option<Work>,
     pub rebuild: Option<Rebuild>,
@@ -222,11 +214,9 @@ impl Process {
 /// How many faults may still happen: part of the state, so every order of faults is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
-    /// FLUSHALL: the same process, without its data.
     pub flushes: u8,
     pub restarts: u8,
     pub empty_restarts: u8,
-    /// Redis restarts with the data of some earlier moment.
     pub rollbacks: u8,
     pub crashes: u8,
     pub lost_replies: u8,
@@ -250,7 +240,6 @@ pub struct State {
     pub live_redis: RedisProcess,
     pub redis: RedisData,
     pub backup: Option<Box<RedisData>>,
-    /// Requests whose sender no longer waits; they may still run.
     pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],

@@ -98,8 +98,7 @@ async fn extra_servers_end_when_no_arena_needs_them() {
         let wanted = Wanted { strategy: "redlock".to_owned(), stock: 3, ..Wanted::default() };
         let arena = lab.create(wanted).await.expect("an arena");
         let buy = async |name: &str| {
-            let name = name.to_owned();
-            arena.purchase(&Buyer { name }, None).await.outcome.expect("sold");
+            arena.purchase(&Buyer { name: name.to_owned() }, None).await.outcome.expect("sold");
         };
         buy("ann").await;
         // Longer than the limit and a round of the upkeep: the arena still needs them.

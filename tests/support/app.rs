@@ -87,8 +87,7 @@ impl TestApp {
     }
 
     pub async fn with_redis(servers: &Servers, redis_url: String, options: Options) -> Self {
-        let database = servers.database().await;
-        Self::launch(database, redis_url, "other:".to_owned(), options).await
+        Self::launch(servers.database().await, redis_url, "other:".to_owned(), options).await
     }
 
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
@@ -157,7 +156,6 @@ impl TestApp {
         }
     }
 
-    /// Stops this instance as SIGTERM does; the database stays.
     pub async fn stop(mut self) -> Database {
         self.leftovers = None;
         self.end().await;

@@ -17,11 +17,9 @@ impl Events {
     }
 
     pub fn from(response: Response) -> Self {
-        let unread = String::new();
-        Self { response, unread }
+        Self { response, unread: String::new() }
     }
 
-    /// The next block, comments included; `None` at an orderly end.
     pub async fn block(&mut self) -> reqwest::Result<Option<String>> {
         loop {
             if let Some((block, rest)) = self.unread.split_once("\n\n") {

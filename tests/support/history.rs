@@ -12,13 +12,11 @@ pub type Micros = u64;
 pub enum Kind {
     Buy,
     Read,
-    /// Somebody else tries to read, pay or cancel it.
     Pry,
     Pay,
     Cancel,
     Pause,
     Resume,
-    /// Adds this many units (takes them away if negative).
     AddStock(i16),
 }
 

@@ -29,7 +29,6 @@ pub fn end_with_this_process(command: &mut Command, signal: Signal) {
     }
 }
 
-/// A folder that exists as long as this value. Its name tells which process has made it.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -64,7 +63,6 @@ pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
 pub fn remove_data(dir: &Path) {
     if let Some(home) = fs::read_link(dir.join("pg")).ok().as_deref().and_then(Path::parent) {
         let _ = fs::remove_dir_all(home);
-        // Only if it is empty now.
         home.parent().map(fs::remove_dir);
     }
     let _ = fs::remove_dir_all(dir);

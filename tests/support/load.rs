@@ -6,18 +6,14 @@ use tokio::time::sleep;
 
 pub type Winner = (Shopper, String);
 
-pub async fn all_told(
-    people: impl IntoIterator<Item = Shopper>,
-    sale: &str,
-) -> Vec<(Shopper, Reply)> {
-    let asking = stream::iter(people).map(async |shopper: Shopper| {
+pub async fn all_told(all: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<(Shopper, Reply)> {
+    let asking = stream::iter(all).map(async |shopper: Shopper| {
         let reply = shopper.told(sale).await;
         (shopper, reply)
     });
     asking.buffered(256).collect().await
 }
 
-/// Buys with `count` new shoppers at once; those who have an order then.
 pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
     let told = all_told(app.shoppers(count), sale).await;
     let order = |(shopper, reply): (Shopper, Reply)| Some((shopper, reply.order()?));
@@ -70,8 +66,7 @@ impl Rush {
         let mut rush = Self::default();
         for entrance in at {
             for _ in 0..lanes {
-                let told = rush.told.clone();
-                rush.lanes.spawn(newcomers(entrance.clone(), sale.to_owned(), told));
+                rush.lanes.spawn(newcomers(entrance.clone(), sale.to_owned(), rush.told.clone()));
             }
             for (shopper, id) in regulars {
                 let known = (entrance.welcome(shopper), id.clone());
@@ -84,7 +79,6 @@ impl Rush {
     pub async fn until(&self, more: usize, count: impl Fn(&Told) -> usize) {
         let counted = || count(&locked(&self.told));
         let wanted = counted() + more;
-        // A lane that was told something wrong has panicked, and says so.
         let what = format!("{more} more were counted");
         eventually(&what, async || (counted() >= wanted).then_some(())).await;
     }
@@ -93,7 +87,6 @@ impl Rush {
         self.until(more, |told| told.winners.len()).await;
     }
 
-    /// From now on connections may break: a server is about to be killed.
     pub fn may_break(&self) {
         locked(&self.told).may_break = true;
     }

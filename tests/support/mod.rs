@@ -213,14 +213,12 @@ pub struct Database {
 
 impl Database {
     pub fn through(self, proxy: SocketAddr) -> Self {
-        let proxy = Some(proxy);
-        Self { proxy, ..self }
+        Self { proxy: Some(proxy), ..self }
     }
 
     /// The database of this name on another server: a copy of the one it was made on.
     pub fn on(self, address: &PostgresAddress) -> Self {
-        let address = address.clone();
-        Self { address, ..self }
+        Self { address: address.clone(), ..self }
     }
 
     pub fn options(&self) -> PgConnectOptions {

@@ -5,7 +5,6 @@ use flash_sale::http::ConnectionLimits;
 use reqwest::{Body, Client, RequestBuilder, Response, header::HeaderValue};
 use std::{fmt::Debug, pin::Pin};
 
-/// A request that `.await` sends; its answer is read whole.
 pub struct Ask(pub RequestBuilder);
 
 impl Ask {
@@ -46,7 +45,6 @@ impl Ask {
         self.0.send().await.expect("an answer")
     }
 
-    /// For where there may be no answer, or one of a proxy.
     pub async fn send(self) -> reqwest::Result<Reply> {
         Reply::read(self.0.send().await?).await
     }
@@ -241,7 +239,6 @@ impl Reply {
         self.body["code"].as_str().unwrap_or("")
     }
 
-    /// The order that it made, or that its buyer has.
     pub fn order(&self) -> Option<String> {
         self.body["order_id"].as_str().map(str::to_owned)
     }

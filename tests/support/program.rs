@@ -52,7 +52,6 @@ impl Home {
     pub async fn finish(&self, command: Command) -> Ended {
         let mut program = Program::spawn(self, command);
         let mut stdout = String::new();
-        // A command may set up its servers and work for a while before it prints anything.
         let give_up = 4 * TEST_TIMEOUT;
         while let Ok(Some(line)) = tokio::time::timeout(give_up, program.lines.recv()).await {
             stdout += &line;
@@ -67,7 +66,6 @@ impl Home {
         pid.trim().parse().ok().map(Pid::from_raw)
     }
 
-    /// Everything that runs in this folder: the program, its children, and theirs.
     fn processes(&self) -> Vec<Pid> {
         let mut folders = vec![self.0.clone()];
         // Run by root, the cluster may be elsewhere, where its user can enter.
@@ -151,7 +149,6 @@ impl Program {
         self
     }
 
-    /// The rest of the next line on stdout, which must begin like this.
     pub async fn line_after(&mut self, start: &str) -> String {
         // On a busy machine the first start, with a cluster to make, takes its time.
         let line = tokio::time::timeout(4 * TEST_TIMEOUT, self.lines.recv()).await;
@@ -193,7 +190,6 @@ impl Program {
         kill(Pid::from_raw(pid), signal).expect("the program still runs");
     }
 
-    /// Waits for its end; its exit code, or `None` if a signal ended it.
     pub async fn end(&mut self) -> Option<i32> {
         eventually("the program ends", async || self.child.try_wait().expect("wait")).await.code()
     }
@@ -218,15 +214,11 @@ impl Drop for Program {
     }
 }
 
-pub fn settings_of(
-    servers: &Servers,
-    database: &Database,
-    prefix: &str,
-) -> [(&'static str, String); 5] {
+pub fn settings_of(servers: &Servers, db: &Database, prefix: &str) -> [(&'static str, String); 5] {
     let address = servers.postgres.address();
     let socket = address.socket_dir.to_str().expect("text");
     let (user, port) = (&address.user, address.port);
-    let name = &database.name;
+    let name = &db.name;
     [
         ("DATABASE_URL", format!("postgres://{user}@localhost/{name}?host={socket}&port={port}")),
         ("REDIS_URL", servers.redis.url()),

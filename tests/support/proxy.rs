@@ -82,9 +82,7 @@ pub enum Fault {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Lost {
-    /// The next so many; then all pass again.
     Next(u32),
-    /// Each with this probability, from 0 to 1.
     Share(f64),
 }
 
@@ -96,7 +94,6 @@ pub struct Counts {
     pub cut: u64,
     pub lost_replies: u64,
     pub swallowed_bytes: u64,
-    /// Pieces that were held back by latency or throttling.
     pub delayed: u64,
 }
 
@@ -111,7 +108,6 @@ pub struct Proxy {
 struct Shared {
     target: Mutex<Address>,
     fault: watch::Sender<Fault>,
-    /// How many replies [`Lost::Next`] still takes.
     replies_to_lose: AtomicU32,
     dice: Mutex<Random>,
     counts: Mutex<Counts>,
@@ -203,12 +199,11 @@ impl Drop for Proxy {
     }
 }
 
-/// Takes connections, except while the fault is to refuse them.
 async fn accept(
     address: SocketAddr,
     shared: Arc<Shared>,
     listening: watch::Sender<bool>,
-    cut: watch::Receiver<u64>,
+    cut: Cuts,
 ) {
     let mut fault = shared.fault.subscribe();
     let is_over = |fault: &Fault| *fault != Fault::Refuse;
@@ -243,11 +238,11 @@ async fn accept(
     }
 }
 
+type Cuts = watch::Receiver<u64>;
+
 struct Connection {
     from: IpAddr,
-    /// It has lost a byte in a black hole.
     silent: AtomicBool,
-    /// A request whose reply may be lost is on its way.
     awaited: AtomicBool,
 }
 
@@ -267,12 +262,7 @@ enum Direction {
     Replies,
 }
 
-async fn serve(
-    client: Box<dyn Stream>,
-    from: IpAddr,
-    shared: Arc<Shared>,
-    mut cut: watch::Receiver<u64>,
-) {
+async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut cut: Cuts) {
     let carried = async {
         let (from_client, to_client) = tokio::io::split(client);
         let (silent, awaited) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -29,7 +29,6 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// A number below `end`, which must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         // The high half of a product: no division, and a bias that nobody can see at these sizes.
         let product = u128::from(self.next()) * u128::from(end);

@@ -114,7 +114,6 @@ impl RedisProcess {
         self.ready().await.expect("it answers");
     }
 
-    /// The same; an error if it does not come.
     pub async fn ready(&self) -> Result {
         let ready = async || Ok::<_, Error>(self.ask::<String>(&["PING"]).await.ok());
         poll(TEST_TIMEOUT, 10, ready).await?.ok_or("redis does not answer")?;
@@ -211,8 +210,7 @@ pub struct RedisCluster {
 
 impl RedisCluster {
     pub async fn start(dir: &Path) -> Self {
-        let ports = Self::ports();
-        Self::start_at(dir, &ports, |_| Ipv4Addr::LOCALHOST, &[]).await
+        Self::start_at(dir, &Self::ports(), |_| Ipv4Addr::LOCALHOST, &[]).await
     }
 
     pub async fn start_on_network(dir: &Path) -> (Self, Network) {

@@ -6,7 +6,6 @@ use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 
-/// How a client past all proxies connects to its own database.
 pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {
     super::options(address, &address.database)
 }
@@ -74,7 +73,6 @@ pub async fn followers(primary: &PostgresServer, state: &str) -> Result<i64> {
     Ok(sqlx::query_scalar(query).bind(state).fetch_one(&mut connection).await?)
 }
 
-/// When this returns, the standby takes writes and waits for no standby of its own.
 pub async fn promote(standby: &PostgresServer) -> Result {
     let mut connection = connect(standby).await?;
     let promoted: bool =

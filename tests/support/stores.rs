@@ -56,7 +56,6 @@ pub async fn take_snapshots(
     snapshots
 }
 
-/// All sales in one statement, and so in one snapshot.
 async fn snapshot(postgres: &mut PgConnection, world: &World) -> Result<Vec<Snapshot>> {
     let sales: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
     let rows: Vec<(i64, i64, i64, i64)> = sqlx::query_as(
@@ -87,8 +86,7 @@ pub async fn settle(stores: &impl Stores, limit: Duration) -> Settled {
         }
         Ok(still.is_empty().then(|| began.elapsed()))
     });
-    let after = at_rest.await.ok().flatten();
-    Settled { after, limit, still }
+    Settled { after: at_rest.await.ok().flatten(), limit, still }
 }
 
 async fn under_way(stores: &impl Stores) -> Result<String> {
@@ -128,11 +126,11 @@ fn key_of(sale: i64) -> String {
 async fn sale_state(
     stores: &impl Stores,
     sale: i64,
-    fields: &[&str],
+    of: &[&str],
 ) -> Result<(Vec<Option<i64>>, i64)> {
     let key = key_of(sale);
     let mut pipeline = redis::pipe();
-    pipeline.cmd("HMGET").arg(&key).arg(fields).cmd("XLEN").arg(format!("{key}:log"));
+    pipeline.cmd("HMGET").arg(&key).arg(of).cmd("XLEN").arg(format!("{key}:log"));
     let mut redis = stores.redis(&key).await?;
     Ok(pipeline.query_async(&mut redis).await?)
 }
@@ -177,8 +175,7 @@ pub async fn conclude(
         redis.extend(dump_redis(stores, sale.id).await?);
     }
     let (seed, began_at) = (world.seed, world.began_at);
-    let operations = std::mem::take(&mut *world.operations());
-    let history = History { seed, began_at, operations };
+    let history = History { seed, began_at, operations: std::mem::take(&mut *world.operations()) };
     let read = Evidence { history, sales, rows, redis, snapshots, ..Evidence::default() };
     Ok(Evidence { audits, settled, late, outbox, ..read })
 }

@@ -25,8 +25,7 @@ impl TestLab {
         let servers = shared.of_a_lab(&database, prefix, Some(shared.folder(prefix)));
         // This Postgres takes hundreds of connections.
         let servers = servers.with_connections(60).with_production_nodes(32);
-        let lab = Arc::new(Lab::new(change(servers)));
-        Self { lab, database }
+        Self { lab: Arc::new(Lab::new(change(servers))), database }
     }
 
     pub async fn finish(self) {

@@ -21,7 +21,6 @@ use crate::support::stores::{Error, Result, Stores};
 use crate::trial::{Healed, Plan};
 use std::{os::unix::process::ExitStatusExt, sync::LazyLock};
 
-/// Declares the faults: variant, name, a line for `--help`, and one round from harm to repair.
 macro_rules! faults {
     ($($variant:ident $name:literal $about:literal $strike:path $(, $how:expr)?;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +135,6 @@ pub struct Strikes {
     pub notes: Vec<String>,
 }
 
-/// How much longer than its time a trial may take to have enough purchases.
 const GRACE: Duration = Duration::from_secs(30);
 
 pub struct Stage<'a> {
@@ -213,8 +211,7 @@ impl<'a> Stage<'a> {
     }
 
     pub fn healed(&mut self, instance: Option<u8>) -> Result {
-        let at = self.world.now();
-        self.strikes.healed.push(Healed { at, instance });
+        self.strikes.healed.push(Healed { at: self.world.now(), instance });
         Ok(())
     }
 
@@ -283,10 +280,6 @@ impl Fault {
         matches!(self, Self::AppStopLong | Self::RedisStopLong | Self::PostgresStopLong)
     }
 
-    fn is_mixed(self) -> bool {
-        matches!(self, Self::Mixed | Self::MixedLoss)
-    }
-
     pub fn settings(self) -> Settings {
         match self {
             // Small queues: full in a moment.
@@ -307,7 +300,8 @@ impl Fault {
 
     /// Two seconds to pay and two of grace; a silent connection is given up after up to 20 s.
     pub fn terminal_within(self) -> Duration {
-        Duration::from_secs(if self == Self::NetBlackHole || self.is_mixed() { 40 } else { 15 })
+        let falls_silent = matches!(self, Self::NetBlackHole | Self::Mixed | Self::MixedLoss);
+        Duration::from_secs(if falls_silent { 40 } else { 15 })
     }
 
     /// How long a request whose connection was lost may still take effect.
@@ -359,7 +353,6 @@ impl Fault {
     }
 }
 
-/// What breaks was planted before.
 async fn nothing(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..500).await;
     Ok(())
@@ -374,7 +367,7 @@ async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
     // Boxed, because it strikes by way of the others.
     let struck = Box::pin(fault.strike(stage)).await;
     if bad {
-        network::mend(stage).await;
+        network::everywhere(stage, NetFault::None).await;
     }
     stage.tend()?;
     struck

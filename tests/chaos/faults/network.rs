@@ -19,7 +19,7 @@ async fn disturb(stage: &mut Stage<'_>, number: usize, fault: NetFault, millis: 
     set(stage, number, NetFault::None).await;
 }
 
-async fn everywhere(stage: &mut Stage<'_>, fault: NetFault) {
+pub async fn everywhere(stage: &mut Stage<'_>, fault: NetFault) {
     for proxy in stage.cluster.proxies() {
         proxy.set(fault.clone()).await;
     }
@@ -73,7 +73,6 @@ pub async fn throttle(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-/// One link becomes bad, in a way that the program can live with while something else happens.
 pub async fn worsen(stage: &mut Stage<'_>) {
     let number = any_link(stage);
     let bytes_per_second = 200_000;
@@ -83,10 +82,6 @@ pub async fn worsen(stage: &mut Stage<'_>) {
         _ => lose(Lost::Share(0.02), ""),
     };
     set(stage, number, fault).await;
-}
-
-pub async fn mend(stage: &mut Stage<'_>) {
-    everywhere(stage, NetFault::None).await;
 }
 
 pub fn verify(stage: &mut Stage<'_>, what: &str, counted: fn(Counts) -> u64) {

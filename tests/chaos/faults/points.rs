@@ -20,7 +20,6 @@ pub const EXIT: &str = "exit";
 
 const MORE_TURNS: usize = 12;
 
-/// Below this time a trial does not come to every point.
 const COMPLETE_FROM: Duration = Duration::from_secs(15);
 
 const CLIENT: u16 = 30_000;
@@ -49,8 +48,7 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
             action
         }
         None => {
-            let point = point_of(stage, turn - SURVIVED.len());
-            exit_at(stage, number, point).await?;
+            exit_at(stage, number, point_of(stage, turn - SURVIVED.len())).await?;
             EXIT
         }
     };
@@ -74,9 +72,7 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
     {
         match status.signal() {
             Some(9) => stage.strikes.kills += 1,
-            _ => stage.note(format!(
-                "instance {number} ended by itself ({status}) on its way to {point}"
-            )),
+            _ => stage.note(format!("instance {number} ended ({status}) on its way to {point}")),
         }
     }
     Ok(())
@@ -175,7 +171,6 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
     let (world, buyer) = (&client.world, Buyer::new(&client.world, SALE));
     let sale = world.sales[usize::from(SALE)].id;
     let now = OffsetDateTime::now_utc();
-    // Far from the numbers that the generator begins each day with.
     let order = ids::encode(now.unix_timestamp(), 3_500_000_000 + buyer.user);
     let order = order.ok_or("no id for now")?.get();
     let header = format!("0 {} 0", now.unix_timestamp_nanos() / 1_000_000);
@@ -211,8 +206,7 @@ fn lines_of(instance: &Instance) -> Vec<String> {
 }
 
 pub fn fired(instance: &Instance, point: &str) -> usize {
-    let point = format!("point=\"{point}\"");
-    lines_of(instance).iter().filter(|line| line.contains(&point)).count()
+    lines_of(instance).iter().filter(|line| line.contains(&format!("point=\"{point}\""))).count()
 }
 
 fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {

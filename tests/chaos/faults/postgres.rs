@@ -14,7 +14,6 @@ pub async fn kill(stage: &mut Stage<'_>) -> Result {
 pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     stage.wait(200..700).await;
     let postmaster = stage.cluster.postgres.pid().ok_or("postgres is being restarted")?;
-    // The postmaster first: then it starts no backend that would be missed.
     signal(&[postmaster], Signal::SIGSTOP);
     processes::stand_still(stage, &family(postmaster), millis).await;
     stage.healed(None)

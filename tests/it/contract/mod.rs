@@ -154,8 +154,7 @@ pub fn in_secs(seconds: i64) -> String {
 
 impl TestApp {
     async fn add_stock(&self, id: &str, add: i64) -> Reply {
-        let body = json!({ "add": add });
-        self.admin_sale("POST", id, "/stock", Some(body)).await
+        self.admin_sale("POST", id, "/stock", Some(json!({ "add": add }))).await
     }
 
     /// The rows and the public catalogue, which a request without effect leaves as they are.

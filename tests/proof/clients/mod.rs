@@ -28,10 +28,7 @@ impl Wire {
 
     async fn to_address(base: &str) -> Self {
         let address = base.trim_start_matches("http://");
-        Self {
-            stream: TcpStream::connect(address).await.expect("a connection"),
-            unread: Vec::new(),
-        }
+        Self { stream: TcpStream::connect(address).await.expect("connects"), unread: Vec::new() }
     }
 
     async fn send(&mut self, bytes: impl AsRef<[u8]>) {

@@ -53,9 +53,7 @@ async fn a_live_sale_is_moved_around_the_cluster_while_people_buy() {
     let [moved, other]: [Duration; 2] = [1, 2].map(|sale| crowd.longest_pause(sale));
     let shed = crowd.shed(1);
     let judged = crowd.judge(app, cluster, false).await;
-    println!(
-        "six moves: no purchase for {moved:?} where it moved, else {other:?}; {shed} told 503"
-    );
+    println!("six moves: no purchase for {moved:?} there, else {other:?}; {shed} told 503");
     judged.assert_kept("resharding");
     for sale in &sales {
         assert_eq!(epoch_of(app, sale).await, 1, "nothing was rebuilt");

@@ -20,8 +20,7 @@ impl Turned {
         let servers = Servers::shared().await;
         let mut command = home.command_on("serve", servers, &app.database, &app.prefix);
         command.envs(clock::settings(&clock));
-        let program = Program::serve_by(home, command).await;
-        let turned = Self { program, clock };
+        let turned = Self { program: Program::serve_by(home, command).await, clock };
         // Otherwise nothing would be shown.
         assert!(turned.ahead().await.abs() > NEAR, "its clock goes right");
         turned

@@ -33,7 +33,6 @@ async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
     holder.services.fail_points.clear();
     wait_for!(proxy.counts().swallowed_bytes > 0);
     proxy.set(Fault::None).await;
-    // That connection stays silent for ever. The writer asks on another one.
     assert_all_pending(&app, &sale, &late).await;
     assert_eq!(app.assert_sound(&sale).await.live, 6);
 }
@@ -66,7 +65,6 @@ async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_order_does_not_acknowledge_a_new_one_whose_entry_has_the_same_id() {
     let servers = Servers::own().await;
-    // Nobody writes but this test.
     let app = TestApp::start_on(&servers, Options::without_writer()).await;
     let sale = app.sale(10, json!({})).await;
     let id = sale.parse().expect("an id");
@@ -126,7 +124,6 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
     // These have their ids, and the epoch that they believe in, and have not asked yet.
     arm(&second, "admission.asking=pause:600000");
     let people = second.shoppers(10);
-    // Nobody comes again.
     let paused = TestApp::all_buy(people.clone(), &sale);
     let rebuilt = async {
         wait_for!(fired(&second, "admission.asking") > 0);

@@ -147,7 +147,6 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     const FIRST_BATCH: usize = 512;
     let (app, sale) = TestApp::selling(100, json!({})).await;
     let id: SaleId = sale.parse().expect("an id");
-    // The first batch stands still, so that all others have to queue.
     arm(&app, "admission.batched=pause:600000");
     let began = Instant::now();
     let mut asking = tokio::task::JoinSet::new();
@@ -172,7 +171,6 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
             other => panic!("{other:?}"),
         }
     }
-    // On a slow machine some have waited too long.
     let is_slow = began.elapsed() > Duration::from_secs(2);
     assert!(shed <= FIRST_BATCH || is_slow, "{shed} of those who found a place were sent away");
     assert_eq!(crowd(&app, &sale, 150).await.len(), 100 - sold);

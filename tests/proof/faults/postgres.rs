@@ -85,7 +85,6 @@ async fn loads_that_fell_silent_hold_up_nobody_afterwards() {
     for _ in 0..3 {
         shopper.order(&order).await.assert_problem(503, "unavailable");
     }
-    // Those connections stay silent; the next loads find others.
     proxy.set(Fault::None).await;
     wait_for!(shopper.order(&order).await.status == StatusCode::OK);
 }
@@ -98,7 +97,6 @@ async fn a_postgres_that_stands_still_for_five_seconds() {
     assert!(stopped.len() > 5, "the postmaster and its family: {stopped:?}");
     signal(&stopped, Signal::SIGSTOP);
     let stands_still = tokio::time::sleep(Duration::from_secs(5));
-    // Nobody needs Postgres to buy.
     tokio::join!(stands_still, rush.until_accepted(2 * ENOUGH));
     signal(&stopped, Signal::SIGCONT);
     rush.until_accepted(ENOUGH).await;

@@ -18,7 +18,6 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
         let mut command = home.command_on("serve", &servers, &database, &prefix);
         command.env("FAIL_POINTS", &armed);
         let mut program = Program::spawn(&home, command);
-        // Killed by a signal: by itself, at the point. The next one finds what it left.
         assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
         assert!(program.stderr().contains(point), "{armed}: {}", program.stderr());
         if *point == "rebuild.approved" {

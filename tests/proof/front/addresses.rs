@@ -35,7 +35,6 @@ async fn nobody_can_claim_to_be_somebody_else(kind: Kind) {
     let proxy = Proxy::start(kind, &deployment).await;
     let through = format!("{}/api/v1/session", proxy.base);
     assert!(refused(&somebody(5), &through).await > 0, "{kind:?}");
-    // Somebody else behind the same proxy is not held to account for it.
     let other = somebody(6).post(&through).send().await;
     assert_eq!(other.expect("an answer").status(), 201, "{kind:?}");
     // Past the proxy, claims of an address that is no proxy do not count either.

@@ -156,7 +156,6 @@ impl Deployment {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[number]))
     }
 
-    /// `kill -9`.
     fn kill(&mut self, number: usize) {
         self.instances[number] = None;
     }

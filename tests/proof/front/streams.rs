@@ -30,7 +30,6 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
     for _ in 0..6 {
         followers.push(follow(&proxy, &sale).await);
     }
-    // Whichever instance sells, whichever shows it.
     for sold in 1..=4 {
         let shopper = proxy.entrance().shopper();
         let order = shopper.must_buy(&sale).await;

@@ -24,7 +24,6 @@ pub async fn forget(node: &RedisServer) -> Instant {
     let pid = node.pid();
     node.kill();
     wait_for!(node.pid().is_some_and(|now| Some(now) != pid));
-    // Once it has another process nothing is left of the one before.
     let dead = Instant::now();
     node.wait_ready().await.expect("redis");
     dead
@@ -92,7 +91,7 @@ async fn multi_held_when_its_validity_has_gone() {
     let name = name("multi-validity");
     let (all, interceptor) = watched("a", three().await).await;
     let first = interceptor.hold_after("SET lock");
-    turned_away_a_lease_later(first, MultiLock::new(all.clone(), SHORT), &name, SHORT).await;
+    turned_away_later(first, MultiLock::new(all.clone(), SHORT), &name, SHORT).await;
     all_free(&all, &name).await;
 }
 

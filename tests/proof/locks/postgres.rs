@@ -219,7 +219,7 @@ async fn table_held_when_its_validity_has_gone() {
             true => interceptor.hold("INSERT INTO lab.locks"),
             false => interceptor.hold_after("INSERT INTO lab.locks"),
         };
-        turned_away_a_lease_later(late, TableLock::new(sql, SHORT), &name, SHORT).await;
+        turned_away_later(late, TableLock::new(sql, SHORT), &name, SHORT).await;
         wait_for!(interceptor.answered("owner = NULL") > 0);
         assert!(!is_contended(&TableLock::new(client("b", 1).await, LEASE), &name).await);
     }

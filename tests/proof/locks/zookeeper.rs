@@ -34,7 +34,6 @@ async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in(
     let (proxy, cluster) = proxied(server).await;
     let guard = held(&ZooKeeperLock::new(Zoo::new(&cluster, SESSION)), &name).await;
     let lost = guard.lost();
-    // Nothing comes through any more, and nobody hears of an end.
     proxy.set(Fault::BlackHole).await;
     let told = tokio::spawn(async move { (lost.await, Instant::now()) });
     let next = held_soon(&lock(server), &name).await;
@@ -60,7 +59,6 @@ async fn zookeeper_a_short_break_costs_nothing() {
     // A request of its own shows that the session goes on.
     assert!(is_contended(&lock, &name).await);
     assert!(!guard.lost().is_lost());
-    // A client that waits is woken by the release.
     let waiting = acquiring(lock, &name, LONG);
     wait_for!(interceptor.answered("stat -w") >= 2);
     freed(guard).await;
@@ -75,7 +73,6 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
     let (proxy, cluster) = proxied(server).await;
     let (lock, interceptor) = watched(&cluster);
     warm(&lock, &name).await;
-    // The request is swallowed, and then the connection ends.
     let swallow = async |request: Breakpoint| {
         request.reached().await;
         proxy.set(Fault::BlackHole).await;

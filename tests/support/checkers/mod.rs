@@ -102,14 +102,11 @@ pub struct RedisSale {
     pub sale: i64,
     pub stock: i64,
     pub remaining: i64,
-    /// Accepted orders that are not in Postgres yet.
     pub pending: i64,
     pub log_entries: i64,
-    /// Orders that hold a unit: user and id.
     pub live: Vec<(UserId, i64)>,
 }
 
-/// One look at one sale during the chaos, all from one database snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot {
     pub at: Micros,
@@ -152,7 +149,6 @@ pub struct Evidence {
 struct Case<'a> {
     evidence: &'a Evidence,
     users: HashMap<UserId, u32>,
-    /// Rows by their id; the duplicates are impossible (a primary key).
     rows: HashMap<i64, &'a Row>,
     sales: HashMap<i64, u8>,
 }
@@ -215,8 +211,7 @@ const EXAMPLES: usize = 4;
 impl Found {
     fn add(&mut self, evidence: String) {
         if self.violations.len() < EXAMPLES {
-            let checker = self.checker;
-            self.violations.push(Violation { checker, evidence });
+            self.violations.push(Violation { checker: self.checker, evidence });
         } else {
             self.more += 1;
         }

@@ -6,17 +6,13 @@ pub(super) fn no_oversell(case: &Case, found: &mut Found) {
     for look in &case.evidence.snapshots {
         let (at, sale, live, stock) = (look.at as f64 / 1e6, look.sale, look.live, look.stock);
         if live > stock {
-            found.add(format!(
-                "at {at:.3} s sale {sale} had {live} live orders on a stock of {stock}"
-            ));
+            found.add(format!("at {at:.3} s sale {sale}: {live} live on a stock of {stock}"));
         }
     }
     for SaleFacts { id, name, stock, .. } in &case.evidence.sales {
         let live = case.live(*id).count() as i64;
         if live > *stock {
-            found.add(format!(
-                "in the end sale {id} ({name}) has {live} live orders on a stock of {stock}"
-            ));
+            found.add(format!("in the end sale {id} ({name}): {live} live on a stock of {stock}"));
         }
     }
 }
@@ -25,9 +21,8 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
     for look in &case.evidence.snapshots {
         let (at, sale, users) = (look.at as f64 / 1e6, look.sale, look.users_over_limit);
         if users > 0 {
-            found.add(format!(
-                "at {at:.3} s {users} users of sale {sale} held more live orders than it allows"
-            ));
+            found
+                .add(format!("at {at:.3} s {users} users of sale {sale} held more than it allows"));
         }
     }
     let mut held: HashMap<(i64, UserId), Vec<i64>> = HashMap::new();
@@ -37,9 +32,7 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
         let limit = case.sale_of(row).map_or(1, |sale| sale.per_user_limit);
         if orders.len() as i64 > limit {
             let Row { sale, user, .. } = row;
-            found.add(format!(
-                "in the end user {user} holds {orders:?} of sale {sale}, whose limit is {limit}"
-            ));
+            found.add(format!("user {user} holds {orders:?} of sale {sale}, limit {limit}"));
         }
     }
 }
@@ -51,16 +44,12 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
         let (least, most) = stock_by_the_operator(case, index, sale.first_stock);
         let (stock, taken) = (sale.stock, sale.taken);
         if !(least..=most).contains(&stock) {
-            found.add(format!(
-                "{what}: a stock of {stock}, but what the operator was told makes {least} to {most}"
-            ));
+            found
+                .add(format!("{what}: stock {stock}, by the operator's changes {least} to {most}"));
         }
         let live: HashSet<_> = case.live(sale.id).map(|row| (row.user, row.id)).collect();
         if taken != live.len() as i64 {
-            let live = live.len();
-            found.add(format!(
-                "{what}: postgres counts {taken} units as taken, {live} orders are live"
-            ));
+            found.add(format!("{what}: {taken} taken in postgres, {} orders live", live.len()));
         }
         let Some(redis) = case.evidence.redis.iter().find(|one| one.sale == sale.id) else {
             found.add(format!("{what} is not in redis"));

@@ -3,13 +3,11 @@
 use super::*;
 use crate::support::people::client as http_client;
 
-/// Longer than any timeout inside the program.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// In this time a request leaves, and is seldom answered.
 const HANGUP_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// With the state of an order or a sale.
 const CONFLICTS: [&str; 4] =
     ["still_queued", "not_payable", "not_cancellable", "not_enough_remaining"];
 
@@ -23,8 +21,7 @@ pub struct Buyer {
 
 impl Buyer {
     pub fn known(world: &World, user: u32, sale: u8, key: u32) -> Self {
-        let token = world.token(user);
-        Self { user, sale, key, token }
+        Self { user, sale, key, token: world.token(user) }
     }
 
     pub fn new(world: &World, sale: u8) -> Self {

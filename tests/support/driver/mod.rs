@@ -25,7 +25,6 @@ pub struct Habits {
     pub stock_changes: bool,
     /// When it opens and closes, as parts of the run; `None`: open all the time.
     pub window: Option<(f64, f64)>,
-    /// Sold to the last unit after healing, to see that nothing is left over.
     pub is_sold_off: bool,
 }
 
@@ -55,7 +54,6 @@ pub struct World {
     pub began_at: i64,
     pub addresses: Vec<SocketAddr>,
     pub sales: Vec<Sale>,
-    /// What has no answer by then gets none.
     pub timeout: Duration,
     pub pause: Duration,
     /// A planted bug: a client that looks at another user's order is taken for that user.
@@ -128,7 +126,6 @@ impl World {
     }
 }
 
-/// A call with the operator's token, which must be answered: the status, and JSON.
 pub async fn admin(at: SocketAddr, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
     let (client, url) = (client(), format!("http://{at}/api/v1/admin/sales{path}"));
     let ask = ask(&client, if body.is_some() { "POST" } else { "GET" }, url).maybe_json(body);

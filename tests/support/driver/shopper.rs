@@ -13,7 +13,6 @@ const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
 pub struct Shopper {
     client: Client,
-    /// The only sale and instance that they come to, if they keep to one.
     place: Option<(u8, usize)>,
     remembered: VecDeque<(Buyer, i64)>,
 }
@@ -40,7 +39,6 @@ impl Shopper {
     async fn session(&mut self) {
         let world = self.client.world.clone();
         let sale = self.choose_sale();
-        // Most come once; some come again, for the same sale or another.
         let user = match self.remembered.back() {
             Some((known, _)) if self.client.random.chance(0.15) => known.user,
             _ => world.new_number(),
@@ -142,7 +140,6 @@ impl Shopper {
         }
     }
 
-    /// A look at an older order of one's own, or a late retry of its purchase.
     async fn look_back(&mut self) {
         if self.remembered.is_empty() {
             return;
@@ -213,7 +210,6 @@ impl Operator {
         Self(Client::new(world, u16::MAX))
     }
 
-    /// Works until the world stops, and leaves no sale paused.
     pub async fn run(mut self) {
         let world = self.0.world.clone();
         while !world.is_stopping() {

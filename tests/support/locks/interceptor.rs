@@ -12,7 +12,6 @@ pub struct Interceptor(Mutex<State>);
 #[derive(Default)]
 struct State {
     faults: Vec<Fault>,
-    /// Every request that has ended, and whether it was answered.
     ended: Vec<(Sent, bool)>,
 }
 
@@ -31,7 +30,6 @@ enum Kind {
     After(Breakpoint),
 }
 
-/// A place where a client stops until the test lets it go on.
 #[derive(Clone, Default)]
 pub struct Breakpoint {
     reached: CancellationToken,
@@ -63,8 +61,7 @@ impl Interceptor {
     }
 
     fn add(&self, text: &str, kind: Kind, left: u32) {
-        let text = text.to_owned();
-        self.state().faults.push(Fault { text, kind, left });
+        self.state().faults.push(Fault { text: text.to_owned(), kind, left });
     }
 
     /// The next `times` requests with this text are never sent.
@@ -77,7 +74,6 @@ impl Interceptor {
         self.add(text, Kind::LoseReply, times);
     }
 
-    /// The next request with this text waits before it is sent.
     pub fn hold(&self, text: &str) -> Breakpoint {
         let breakpoint = Breakpoint::default();
         self.add(text, Kind::Before(breakpoint.clone()), 1);
@@ -106,7 +102,6 @@ impl Interceptor {
     }
 }
 
-/// Whether all parts of the pattern, separated by `*`, are in the text.
 fn has_parts(text: &str, pattern: &str) -> bool {
     pattern.split('*').all(|part| text.contains(part))
 }

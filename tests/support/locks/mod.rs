@@ -20,7 +20,6 @@ pub use tokio::{sync::OnceCell, task::JoinHandle};
 
 use super::{Servers, app::eventually, say};
 
-/// How long a test waits for what must happen.
 pub const SOON: Duration = Duration::from_secs(10);
 pub const ONCE: Duration = Duration::ZERO;
 /// No lease of this length ends during a test.
@@ -31,7 +30,6 @@ pub fn name(of: &str) -> String {
     format!("lock:{of}:{}", NUMBER.fetch_add(1, Relaxed))
 }
 
-/// A connection of its own to the Redis that tests share.
 pub async fn line(client: &str) -> Line {
     warm(slow_line(&Servers::shared().await.redis.url()).of(client)).await
 }
@@ -133,12 +131,7 @@ pub async fn turned_away<G: Guard>(asking: Acquiring<G>) {
 }
 
 /// A lease passes while an acquire waits here: it cannot know any more whether it has the lock.
-pub async fn turned_away_a_lease_later<L: Lock>(
-    late: Breakpoint,
-    lock: L,
-    name: &str,
-    lease: Duration,
-) {
+pub async fn turned_away_later<L: Lock>(late: Breakpoint, lock: L, name: &str, lease: Duration) {
     // It does not ask again.
     let asking = acquiring(lock, name, lease / 2);
     late.reached().await;

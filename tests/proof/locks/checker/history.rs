@@ -18,7 +18,6 @@ pub struct Holding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its work was done, and it would not have heard a signal.
     Blind,
     /// Its work, which was due then, was done, and no signal had come.
     Work {
@@ -42,7 +41,6 @@ pub struct Violations {
     pub numbers_out_of_order: usize,
     /// Pairs of applied writes of which the later has an older number.
     pub stale_writes: usize,
-    /// Holdings that went on beyond what their guard vouched for, because no signal came.
     pub not_told: usize,
 }
 

@@ -253,12 +253,10 @@ async fn pace(line: &Line) -> Duration {
     slowest
 }
 
-/// A lease that is short for a test, and long for this machine.
 pub async fn lease_on(line: &Line) -> Duration {
     (pace(line).await * 20).clamp(Duration::from_millis(250), SOON / 2)
 }
 
-/// A session that is short for a test, and long for this machine.
 pub async fn session_on(line: &Line) -> Duration {
     (pace(line).await * 100).clamp(Duration::from_secs(1), SOON / 2)
 }
