@@ -71,7 +71,6 @@ async fn restart_of_the_app(seed: u64) -> Result<Vec<Measure>> {
     Ok(vec![time("kill -9 of the app to its next purchase", &seconds, Some(2.0))])
 }
 
-/// Paid orders, as a sale has them, so that a rebuild has buyers to find.
 async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result {
     let [first, last] = sales;
     // Ids of long ago collide with none. One count for all sales: a thousand would take long.

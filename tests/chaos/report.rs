@@ -12,7 +12,6 @@ use crate::support::stores::{Error, Result};
 pub enum Verdict {
     Passed,
     Violated,
-    /// Too little happened to prove anything, which is a failure too.
     #[default]
     Void,
 }
@@ -29,9 +28,7 @@ pub struct TrialReport {
     pub orders: usize,
     pub strikes: u64,
     pub kills: u64,
-    /// From each healing to the first accepted purchase.
     pub recoveries_ms: Vec<f64>,
-    /// From the last healing until nothing was under way.
     pub seconds_to_rest: Option<f64>,
     pub violations: Vec<String>,
     pub void: Option<String>,

@@ -28,10 +28,8 @@ const SERVES_WITHIN: Duration = Duration::from_secs(15);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
-/// How long an order may be paid: short, so that units come back while the run lasts.
 const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Few units, which come back again and again: most are cancelled or lapse.
 const SCARCE: Habits =
     Habits { name: "scarce", stock: 300, pay: 0.04, cancel: 0.5, is_sold_off: true, ..ORDINARY };
 

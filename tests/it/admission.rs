@@ -49,7 +49,6 @@ async fn the_largest_batch_is_admitted_at_once() {
     app.finish().await;
 }
 
-/// The first in the queue win, within a batch too, and their ids are in the order of arrival.
 #[tokio::test]
 async fn first_come_first_served() {
     let (app, sale) = TestApp::selling(25, json!({})).await;
@@ -67,7 +66,6 @@ async fn first_come_first_served() {
     app.finish().await;
 }
 
-/// Many look at orders at once, and share queries: everybody sees their own and nobody another's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
     let app = TestApp::start().await;
@@ -76,7 +74,6 @@ async fn a_crowd_that_looks_at_orders_sees_each_its_own() {
     for _ in 0..60 {
         owners.push(must_accept(&app.services, sale_id).await);
     }
-    // Each looks at their own and at the next one's, many times, and comes again if told to.
     let loads = (0..3_000).map(|number| {
         let (services, owners) = (app.services.clone(), owners.clone());
         async move {

@@ -105,19 +105,14 @@ async fn a_process_sells_only_what_was_activated_in_it() {
     assert_eq!(ask(&second, sale, epoch).await, Err(Fenced::Absent));
 }
 
-async fn buy_with(
-    version: &str,
-    mut line: MultiplexedConnection,
-    keys: Keys,
-    sale: SaleId,
-) -> usize {
+async fn buy_with(of: &str, mut line: MultiplexedConnection, keys: Keys, sale: SaleId) -> usize {
     let mut sold = 0;
     loop {
         let Buyer { user, order_id, .. } = fresh_buyer();
         let packed = [user.as_bytes(), &order_id.get().to_be_bytes()[..], &[0; 8]].concat();
         let names = [keys.state(sale), keys.log(sale), keys.buyers(sale, 1)];
         let mut call = redis::cmd("FCALL");
-        call.arg(format!("admit_{version}")).arg(3).arg(&names);
+        call.arg(format!("admit_{of}")).arg(3).arg(&names);
         call.arg(&[1, 1_000_000, 0, 0]).arg(packed);
         let reply: Vec<redis::Value> = call.query_async(&mut line).await.expect("an answer");
         let text = |at: usize| redis::from_redis_value::<String>(reply[at].clone()).expect("text");

@@ -150,7 +150,6 @@ async fn each_breakage_is_named_and_counted() {
         let audit = assert_named(&app, &sale, &named).await;
         let counted = serde_json::from_str(counted).expect("JSON");
         assert_has(&serde_json::to_value(audit).expect("JSON"), counted);
-        // Shoppers are never told of less than nothing.
         let shown = app.sale_now(&sale).await;
         assert!(shown["remaining"].as_i64() >= Some(0), "{shown:#}");
         assert_eq!(shown["remaining"] == 0, shown["state"] == "sold_out", "{shown:#}");

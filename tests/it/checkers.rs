@@ -9,7 +9,6 @@ use flash_sale::domain::OrderStatus::{Cancelled, Expired, Paid, PendingPayment, 
 
 const SEED: u64 = 7;
 const SALE: i64 = 11;
-/// The wall clock at the beginning of the history, in microseconds.
 const BEGAN: i64 = 1_000_000_000;
 
 /// An operation from `at` to `at + 1` milliseconds, of user 1 in the only sale.
@@ -159,7 +158,6 @@ fn accepted_between(run: &mut Evidence, invoked: u64, completed: u64) {
     did(run, Operation { invoked, completed, ..buy(42, 5, Accepted, 104) });
 }
 
-/// After a loss of data the first order of a key gives way to a second, which ends like this.
 fn give_way(run: &mut Evidence, end: OrderStatus) {
     has(run, 105, 1, end);
     did_after_loss(run, keyed(5, buy(70, 1, Accepted, 105)));
@@ -209,12 +207,10 @@ const BREAKS: &[(Checker, Change)] = &[
     (Conservation, |run| change_stock(run, -1, Done)),
     (NoUndersell, leave_one),
     (UniqueIds, |run| did(run, buy(70, 5, Accepted, 101))),
-    // The same user without a key: two purchases.
     (UniqueIds, |run| did(run, buy(70, 1, Accepted, 101))),
     (NothingReverts, |run| did(run, read(80, Is(PendingPayment)))),
     (NothingReverts, |run| did(run, read(80, Is(Expired)))),
     (NothingReverts, |run| did(run, read(80, OrderNotFound))),
-    // Told that it is paid; the database says otherwise.
     (NothingReverts, |run| run.rows[0] = row(101, 1, Expired)),
     (NothingReverts, |run| run.rows[1].has_payment = true),
     // Out of sight is excused only while Redis had lost the order and it was no row.
@@ -254,17 +250,14 @@ const SOUND: &[Change] = &[
     |run| change_stock(run, 3, Unknown),
     |run| change_stock(run, -1, Unavailable),
     |run| change_stock(run, -1, Conflict),
-    // Without enough demand nothing is promised.
     |run| {
         leave_one(run);
         run.sales[0].sold_off = false;
     },
-    // The same key: one purchase, asked for twice.
     |run| did(run, keyed(5, buy(10, 1, Accepted, 101))),
     // At the same time as the payment, both answers are right.
     |run| did(run, Operation { completed: 31_500, ..read(30, Is(PendingPayment)) }),
     |run| did_after_loss(run, read(15, OrderNotFound)),
-    // Another key is another purchase, and hears of the first.
     |run| did(run, keyed(6, buy(70, 1, AlreadyOrdered, 101))),
     |run| give_way(run, Rejected),
     // It overlaps the pause, or the resume.

@@ -85,7 +85,6 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert_kept(&here, &mut bought).await;
     let live = assert_sound(&home, &sale).await["live"].as_u64();
     assert!(live >= Some(bought.len() as u64), "{live:?}");
-    // Buyers without an answer ask again: they buy now, or are told of the order that they have.
     bought.extend(all_order(unanswered.iter().map(|shopper| here.welcome(shopper)), &sale).await);
     assert_kept(&here, &mut bought).await;
     let audit = assert_sound(&home, &sale).await;
@@ -101,7 +100,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
     assert!(document["paths"]["/api/v1/sales/{id}/orders"]["post"].is_object());
     assert!(!home.data().exists(), "something was written");
-    // The first command that needs the secret makes it.
     let file = home.0.join("tokens.json");
     let minted = home.run(&format!("tokens --users 1000 --out {}", file.display())).await;
     assert_eq!(minted.assert_done().stdout, "");
@@ -137,7 +135,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     let said = home.run("audit").await;
     assert!(said.assert_done().stdout.contains("audit: ok (4 sales)"), "{said:?}");
     home.run("audit --sale 4711").await.assert_refused(&["no such sale"]);
-    // The server has not noticed, and another one on its folder is refused.
     program.ask("GET", "/readyz").await.assert(200);
     home.run("serve").await.assert_refused(&["data"]);
     program.terminate().await;
@@ -207,7 +204,6 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
         ended.assert_refused(&["there is no sale in", "DATABASE_URL and REDIS_URL"]);
     }
     assert!(!home.data().join("pg").exists(), "nothing was started");
-    // clap's own refusals have the same exit code.
     assert_eq!(home.run("sell").await.code, Some(2));
 }
 

@@ -7,7 +7,6 @@ use nix::unistd::{User, geteuid};
 use std::os::unix::fs::PermissionsExt;
 use tokio::process::Command;
 
-/// A folder for data folders, removed afterwards together with what they link to.
 fn folder() -> Folder {
     Folder::create(&std::env::temp_dir(), "fs-it-").expect("a folder")
 }

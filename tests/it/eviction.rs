@@ -27,8 +27,7 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     close_at(-23).await.assert(200);
     assert_eq!(evicted().await, 0);
     assert!(!keys().await.is_empty());
-    let cached =
-        app.services.catalog.cache.get(sale.parse().expect("an id")).expect("it is cached");
+    let cached = app.services.catalog.cache.get(sale.parse().expect("an id")).expect("cached");
     assert_eq!(cached.buyers.len(), 1);
     close_at(-25).await.assert(200);
     wait_for!(cached.buyers.is_empty());

@@ -74,7 +74,6 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     let mut owner = app.shopper();
     let mut id = owner.order_to_pay(&sale).await;
     let mut ids = vec![id.clone()];
-    // Ten times from hand to hand; nobody waits for anything between the cancel and the purchase.
     for next in app.shoppers(10) {
         next.refused(&sale, "sold_out").await;
         let cancelled = owner.cancel(&id).await.must_be(200);
@@ -210,7 +209,6 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
         }
         assert_eq!(shopper.order(&id).await.text("status"), status);
         *counts.entry(status).or_default() += 1;
-        // One transition each, and one release if it was not paid.
         let events = if status == "paid" { "paid".into() } else { format!("{status} released") };
         expected.insert(id, events);
     }
@@ -253,7 +251,6 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
     victim.get("/api/v1/orders").await.assert_has(json!({ "orders": [order] }));
     let all = app.admin_sale("GET", &sale, "/orders?status=rejected", None).await;
     assert_eq!(all.body["orders"].as_array().map(Vec::len), Some(7));
-    // Another unit is theirs as much as anybody's.
     app.admin_sale("POST", &sale, "/stock", Some(json!({"add": 1}))).await.assert(200);
     victim.order_to_pay(&sale).await;
     app.assert_sound_with(&sale, json!({"live": 4, "rejected": 7, "remaining": 0})).await;

@@ -142,7 +142,6 @@ async fn a_wake_up_that_is_lost_with_its_connection() {
     let line = lines("b", &nodes).await.remove(0).watched_by(interceptor.clone());
     let waiting = acquiring(ReentrantLock::new(line, LEASE), &name, LEASE);
     waits(&interceptor).await;
-    // The message comes while nobody listens.
     let again = interceptor.hold("SUBSCRIBE");
     let mut kill = cmd("CLIENT");
     assert_eq!(holder.send(kill.arg("KILL").arg("TYPE").arg("pubsub")).await.ok(), Some(1));
@@ -172,7 +171,6 @@ async fn an_unlock_reply_that_is_lost() {
     let (line, interceptor, of_token) = watched("unlock").await;
     interceptor.lose("token_release", 1);
     freed(held(&TokenLock::new(line.clone(), LEASE), &of_token).await).await;
-    // With one holding left it is still held, and given back once, not twice.
     let name = name("unlock");
     let lock = ReentrantLock::new(line.clone(), LEASE);
     let outer = held(&lock, &name).await;
@@ -219,7 +217,6 @@ async fn contended_and_unreachable_are_different_answers() {
         panic!("{contended:?}");
     };
     assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
-    // A key of another type is neither, and is not asked again and again.
     let refused = soon("an answer", TokenLock::new(line, LEASE).acquire(&name, LEASE)).await;
     assert!(matches!(refused, Err(LockError::Refused { .. })), "{refused:?}");
 }

@@ -32,17 +32,12 @@ async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Pr
     (connections, statements)
 }
 
-async fn explain(
-    session: &mut PgConnection,
-    one: &Prepared,
-    arguments: &str,
-    mode: &str,
-) -> String {
+async fn explain(session: &mut PgConnection, one: &Prepared, values: &str, mode: &str) -> String {
     let set = AssertSqlSafe(format!("SET plan_cache_mode = {mode}"));
     session.execute(set).await.expect("plan_cache_mode");
     let mut call = format!("EXPLAIN (COSTS OFF) EXECUTE \"{}\" ", one.name);
-    if !arguments.is_empty() {
-        call += &format!("({arguments})");
+    if !values.is_empty() {
+        call += &format!("({values})");
     }
     let query = sqlx::query_scalar(AssertSqlSafe(call.as_str())).persistent(false);
     let lines = query.fetch_all(session).await;

@@ -86,7 +86,6 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let sale = program.sale(5).await;
     let token = program.token().await;
     let post = |path: &str| program.ask("POST", path).bearer(&token);
-    // A new field of a sale's state, and one of a log entry, as a newer instance would write it.
     let new = ("of_the_future", b"7 8 9".to_vec());
     let mut redis = redis_connection(&servers.redis.url()).await;
     let state = format!("beside:{{sale:{sale}}}");

@@ -6,7 +6,6 @@ const ADDED: [&str; 2] = ["instance", "job"];
 /// The metric that Prometheus makes of a scrape itself.
 const UP: &str = "up";
 
-/// Metric → label → the values it has.
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn parse(text: &str) -> Exported {

@@ -90,7 +90,6 @@ async fn a_purchase_is_worked_for_once() {
     assert_eq!(app.assert_sound(&sale).await.live, 1);
 }
 
-/// With a waiting room the work is for the place: other tabs and the purchase need none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_in_the_waiting_room_is_worked_for() {
     let app = TestApp::start().await;

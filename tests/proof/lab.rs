@@ -6,7 +6,6 @@ use crate::support::test_lab::{ARENAS, TestLab};
 use lab::{Wanted, selling::Buyer, servers};
 use tokio_util::sync::CancellationToken;
 
-/// A visitor's call, by way of a proxy that names their address.
 async fn call(app: &TestApp, by: &str, method: Method, path: &str, body: Value) -> Reply {
     let request = app.client.request(method, app.url(path));
     let request = request.header("x-forwarded-for", by).json(&body);

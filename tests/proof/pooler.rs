@@ -28,7 +28,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     canceller.cancel(&cancelled).await.assert(200);
     idler.until(&idler.must_buy(&short).await, "expired").await;
     payer.refused(&short, "already_ordered").await;
-    // A rush at both, in the middle of which Redis loses everything and is rebuilt.
     let (sale, rush) = rush_with_regulars(&[&first, &second], 4).await;
     rebuilt_by(&first, &sale, flush(&first)).await;
     rush.until_accepted(80).await;
@@ -47,7 +46,6 @@ async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     assert_eq!(locks.ok(), Some(0_i64));
 }
 
-/// What 16 tasks get that ask 25 times each: how many right answers.
 async fn right_answers<'c>(pool: impl Executor<'c, Database = Postgres> + Copy) -> usize {
     let task = async |task: i64| {
         let mut right = 0;
@@ -77,7 +75,6 @@ async fn statements_do_not_meet_in_a_session() {
     let naive = PgPoolOptions::new().max_connections(8).connect_lazy_with(database.options());
     assert!(right_answers(&naive).await < 400, "nothing goes wrong without it either");
     naive.close().await;
-    // What a transaction is promised holds here as well.
     let mut transaction = adapted.begin("BEGIN").await.expect("BEGIN");
     let setting = "SELECT current_setting('idle_in_transaction_session_timeout')";
     let limit = transaction.fetch_one(setting).await.expect("a setting");

@@ -42,7 +42,6 @@ impl Collector {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// The spans once this one has come; spans come in batches, seconds later.
     async fn until(&self, name: &str, wanted: impl Fn(&Span) -> bool) -> (Span, Vec<Span>) {
         wait_for!(&format!("the span {name:?}"), {
             let spans = self.spans();
@@ -113,7 +112,6 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     collector.until("write orders", |_| true).await;
     let (written, spans) = collector.until("order written", is_ours).await;
 
-    // The request goes on where its caller was, and its client can find it.
     let request = spans.iter().find(|span| span.span_id == written.parent_span_id);
     let request = request.expect("the order was written for a request");
     assert_eq!(request.name, "POST /api/v1/sales/{id}/orders");

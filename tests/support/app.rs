@@ -345,7 +345,6 @@ impl TestApp {
     }
 
     pub async fn audit(&self, sale: &str) -> Audit {
-        // On a busy machine Redis may answer too late.
         let sale = sale.parse().expect("an id");
         wait_for!("an audit", self.services.auditor.audit(sale).await.ok())
     }

@@ -23,7 +23,6 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answer {
     Accepted,
-    /// 202 with `Idempotent-Replayed`: the order of an earlier attempt.
     Replayed,
     AlreadyOrdered,
     SoldOut,
@@ -37,9 +36,7 @@ pub enum Answer {
     RateLimited,
     /// 503. Nothing is promised, and nothing excluded: it may have been accepted all the same.
     Unavailable,
-    /// The request did not leave this process: it certainly did not happen.
     NeverSent,
-    /// It was sent, and the client did not wait for an answer.
     HungUp,
     Unknown,
     Undocumented(u16),
@@ -102,7 +99,6 @@ pub fn user_id(seed: u64, user: u32) -> UserId {
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub seed: u64,
-    /// The wall clock at time zero, in microseconds since 1970.
     pub began_at: i64,
     pub operations: Vec<Operation>,
 }

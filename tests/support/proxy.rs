@@ -54,7 +54,6 @@ async fn connect(target: &Address) -> io::Result<Box<dyn Stream>> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     None,
-    /// Nobody listens: a new connection is refused by the kernel.
     Refuse,
     /// Bytes vanish and a close is not passed on; a connection that has lost one stays silent.
     BlackHole,
@@ -86,7 +85,6 @@ pub enum Lost {
     Share(f64),
 }
 
-/// What a proxy has done so far. A test that wants a fault looks here whether there was one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub accepted: u64,
@@ -199,12 +197,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(
-    address: SocketAddr,
-    shared: Arc<Shared>,
-    listening: watch::Sender<bool>,
-    cut: Cuts,
-) {
+async fn accept(address: SocketAddr, shared: Arc<Shared>, heard: watch::Sender<bool>, cut: Cuts) {
     let mut fault = shared.fault.subscribe();
     let is_over = |fault: &Fault| *fault != Fault::Refuse;
     // The sender is in `shared`, so waiting for a fault never fails.
@@ -214,7 +207,7 @@ async fn accept(
             sleep(Duration::from_millis(10)).await;
             continue;
         };
-        listening.send_replace(true);
+        heard.send_replace(true);
         loop {
             // The guard that `wait_for` answers with must not live across an await.
             let refused = async { drop(fault.wait_for(|fault| *fault == Fault::Refuse).await) };
@@ -234,7 +227,7 @@ async fn accept(
             }
         }
         drop(listener);
-        listening.send_replace(false);
+        heard.send_replace(false);
     }
 }
 

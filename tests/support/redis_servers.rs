@@ -19,7 +19,6 @@ pub struct RedisProcess {
 }
 
 impl RedisProcess {
-    /// With its files in `dir`; `arguments` come behind the ordinary ones.
     pub fn start(dir: &Path, port: u16, arguments: &[&str]) -> Self {
         fs::create_dir_all(dir).expect("a folder");
         let ordinary =
@@ -139,7 +138,6 @@ impl RedisProcess {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.expect("an answer")
     }
 
-    /// How long another node of the cluster may be silent before this one holds it dead, in ms.
     pub async fn believe_others_for(&self, silence: &str) {
         let _: String = self.command(&["CONFIG", "SET", "cluster-node-timeout", silence]).await;
     }
@@ -291,7 +289,6 @@ impl RedisCluster {
         self.url_at(Ipv4Addr::LOCALHOST)
     }
 
-    /// The same nodes as they are reached at this address, from one side of a network.
     pub fn url_at(&self, address: Ipv4Addr) -> String {
         let seed = |node: &RedisProcess| format!("{address}:{}", node.port);
         let seeds: Vec<String> = self.nodes[..3].iter().map(seed).collect();
@@ -311,7 +308,6 @@ impl RedisCluster {
         self.nodes[1].command(&["CLUSTER", "KEYSLOT", key]).await
     }
 
-    /// Which of the six has this slot, as the first one that answers sees it.
     pub async fn owner(&self, slot: u16) -> usize {
         wait_for!("the slot has an owner", {
             for node in &self.nodes {

@@ -123,15 +123,11 @@ fn key_of(sale: i64) -> String {
     format!("{{sale:{sale}}}")
 }
 
-async fn sale_state(
-    stores: &impl Stores,
-    sale: i64,
-    of: &[&str],
-) -> Result<(Vec<Option<i64>>, i64)> {
+async fn sale_state(at: &impl Stores, sale: i64, of: &[&str]) -> Result<(Vec<Option<i64>>, i64)> {
     let key = key_of(sale);
     let mut pipeline = redis::pipe();
     pipeline.cmd("HMGET").arg(&key).arg(of).cmd("XLEN").arg(format!("{key}:log"));
-    let mut redis = stores.redis(&key).await?;
+    let mut redis = at.redis(&key).await?;
     Ok(pipeline.query_async(&mut redis).await?)
 }
 

@@ -196,7 +196,6 @@ async fn a_body_that_is_too_large_is_refused_however_it_comes() {
                 assert_eq!(reply.header("connection"), "close");
             }
         }
-        // One that only announces itself is refused before it is sent.
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\
              authorization: Bearer {token}\r\ncontent-type: application/json\r\n\

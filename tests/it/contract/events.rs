@@ -40,7 +40,6 @@ pub async fn next_order(events: &mut Events) -> Value {
     data
 }
 
-/// Reads on until the order is that far; what came before has to be earlier in its life.
 async fn until(events: &mut Events, status: &str) -> Value {
     loop {
         let order = next_order(events).await;
@@ -133,7 +132,6 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
     next_order(&mut of_order).await;
     next_sale(&mut of_sale).await;
     let ends = async {
-        // A change may still be told before the end.
         while of_sale.next().await.is_some() {}
         while of_order.next().await.is_some() {}
     };

@@ -119,14 +119,12 @@ fn column(list: &Value, member: &str) -> Vec<String> {
     objects.map(|object| object[member].as_str().expect(member).to_owned()).collect()
 }
 
-/// The time to pay begins when the order is written, which was between `asked` and now.
 #[track_caller]
 fn assert_time_to_pay(order: &Value, seconds: i64, asked: OffsetDateTime) {
     let written = time_of(&order["pay_by"]) - time::Duration::seconds(seconds);
     assert!(asked <= written && written <= OffsetDateTime::now_utc(), "{order:#}");
 }
 
-/// A refusal that says after how many seconds to come again, a whole positive number.
 #[track_caller]
 fn assert_told_when(reply: &Reply, status: u16, code: &str) -> u64 {
     reply.assert_problem(status, code);

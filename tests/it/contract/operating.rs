@@ -126,7 +126,6 @@ async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
         here.shopper().must_buy(&sale).await;
         wait_for!(there.shopper().buy(&sale).await.is_accepted());
     }
-    // Buyers keep coming while the sale is closed: after the answer all are refused.
     let buyers = TestApp::all_buy(there.shoppers(200), &sale);
     let (replies, closed) = tokio::join!(buyers, steer("close"));
     // Of a busy machine some may hear that they should come again.

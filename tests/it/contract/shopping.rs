@@ -74,7 +74,6 @@ async fn an_order_is_accepted_written_and_paid() {
     assert!(!bought.headers.contains_key("idempotent-replayed"));
     let order = bought.text("order_id").to_owned();
     assert_eq!(bought.header("location"), format!("/api/v1/orders/{order}"));
-    // It can be read at once, whether it is a row already or not.
     assert_order(&shopper.get(bought.header("location")).await.must_be(200).body);
     let pending = shopper.until(&order, "pending_payment").await;
     assert_order(&pending);
@@ -96,7 +95,6 @@ async fn a_retry_with_its_key_gets_its_first_answer() {
     let app = TestApp::start().await;
     let (sale, other_sale) = (app.sale(5, json!({})).await, app.sale(5, json!({})).await);
     let shopper = app.shopper();
-    // The longest key, of all kinds of printable characters.
     let key = format!("{:~<64}", "a B!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}");
     let first = shopper.buy_with_key(&sale, &key).await.must_be(202);
     let order = first.text("order_id");
@@ -143,7 +141,6 @@ async fn a_purchase_is_refused_with_the_reason() {
     shopper.refused(&sale, "paused").await;
     app.steer(&sale, "resume").await;
     let order = shopper.must_buy(&sale).await;
-    // The only buyer is told of the order, everybody else that there is nothing left.
     for _ in 0..3 {
         app.shopper().refused(&sale, "sold_out").await;
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), order);
@@ -199,7 +196,6 @@ async fn an_order_is_queued_until_somebody_writes_it() {
     for reply in [other.order(&order).await, other.pay(&order).await, other.cancel(&order).await] {
         reply.assert_problem(404, "order_not_found");
     }
-    // A purchase that is shed takes no unit, and is not in the way of those with an order.
     for _ in 0..3 {
         assert_told_when(&app.shopper().buy(&sale).await, 503, "unavailable");
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), order);

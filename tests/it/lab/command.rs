@@ -2,7 +2,6 @@
 
 use crate::support::prelude::*;
 
-/// The output of `flash-sale lab`, which must succeed.
 async fn done(home: &Home, words: &str) -> String {
     home.run(&format!("lab {words}")).await.assert_done().stdout.clone()
 }

@@ -9,7 +9,6 @@ use lab::strategy::{Harm, Harms, Language, Likelihood, Promise};
 use lab::{Lab, STRATEGIES, Strategy, Trial, arena::Arena, command::grade::grade};
 use lab::{marks::Excerpt, verdict::Verdict};
 
-/// How many scenarios run at a time: mostly they wait.
 const AT_ONCE: usize = 3;
 
 /// Two labs: in the second the first buyer waits long for the second, who is sure to come.
@@ -77,7 +76,6 @@ fn marks_that_did_not_run(strategy: &Strategy, ran: &HashSet<(&str, u32)>) -> Ve
     marks.map(|mark| format!("{}:{}: not run", mark.file, mark.marked_line)).collect()
 }
 
-/// What contradicts the promise, with the verdict.
 fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<String> {
     let found = conformance::contradictions(promise, case, verdict);
     found.iter().map(|what| format!("{}: {verdict:?}", what.en)).collect()

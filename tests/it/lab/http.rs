@@ -48,7 +48,6 @@ fn id_of(arena: &str) -> &str {
     arena.rsplit('/').next().expect("an id")
 }
 
-/// The events of a stream that ends by itself.
 pub async fn events(ask: Ask) -> Vec<(String, Value)> {
     let (mut stream, mut events) = (Events::of(ask).await, Vec::new());
     while let Some(event) = stream.try_next().await.expect("an orderly end") {
@@ -124,7 +123,6 @@ async fn an_arena_from_creation_to_deletion() {
         let keys = app.in_redis::<Vec<String>>(keys.arg(format!("*{}*", id_of(&arena)))).await;
         assert_eq!(keys, [""; 0], "{strategy}");
     }
-    // Nothing is left, and the sale is untouched.
     for table in "arenas stock orders unique_orders locks buyers tallies told".split(' ') {
         assert_eq!(app.number(&format!("SELECT count(*) FROM lab.{table}")).await, 0, "{table}");
     }
@@ -208,7 +206,6 @@ async fn bad_input_is_refused_and_nothing_is_created() {
     ]);
     app.refuses(&path, &json!({"buyers": 1, "concurrency": 1}), bad).await;
     assert_eq!(app.verdict(&arena).await["attempts"], 0);
-    // Any text names a buyer.
     let user = "  '; DROP TABLE lab.orders; -- 张三 🛒 ";
     assert_eq!(app.buy(&arena, user, 0).await, "sold");
     for bad in ["0", "x", &"0".repeat(32), "%00", "..%2f..", "0123456789abcdef0123456789abcdeF"] {

@@ -45,14 +45,12 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
     // The second opens it before anybody buys: otherwise the first may have sold everything.
     verdict(&second, &together).await;
     let told = sold(&[&first, &second], &together, 16).await;
-    // The verdict of either process is about both.
     for server in [&first, &second] {
         let verdict = verdict(server, &together).await;
         assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
         assert_has(&verdict, json!({"sold": told, "attempts": 16, "processes": 2}));
         assert_has(&verdict, json!({"quiet": true, "kept_promise": true}));
     }
-    // A row in the one database protects both.
     let row = arena(&second, "conditional-update").await;
     verdict(&first, &row).await;
     sold(&[&first, &second], &row, 16).await;

@@ -5,11 +5,9 @@ use lab::strategy::Language::{En, Zh};
 use lab::{STRATEGIES, Strategy, options::GENERAL, texts};
 use std::{collections::BTreeSet, path::Path};
 
-/// The sections of a strategy that are prose.
 const PROSE: [&str; 5] = ["Idea", "Source", "How it fails", "Break it", "Instead"];
 const LISTS: [&str; 3] = ["Demonstrations", "Options", "Marks"];
 
-/// What a strategy needs in this section.
 fn keys(strategy: &Strategy, section: &str) -> BTreeSet<String> {
     let own = |name: &&str| !GENERAL.iter().any(|general| general.name == *name);
     match section {

@@ -11,7 +11,6 @@ pub fn buyer(name: &str) -> Buyer {
 }
 
 impl TestLab {
-    /// An arena with five units.
     pub async fn arena(&self, strategy: &str, nodes: i64, options: Value) -> Arc<Arena> {
         let wanted = json!({"strategy": strategy, "stock": 5, "nodes": nodes, "options": options});
         let wanted = serde_json::from_value(wanted).expect("what is wanted");

@@ -72,7 +72,6 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     shopper.buy_with(&sale, &[("origin", "https://app.example")]).await.assert(202);
 }
 
-/// Routes of what a sale has only where an operator wanted it.
 const OPTIONAL: [&str; 3] = ["/waiting-room", "/pass", "/challenge"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,7 +47,6 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
     ] {
         let what = format!("{request:.300}");
         let mut wire = Wire::to(&app).await;
-        // The server need not read to the end.
         let _ = wire.stream.write_all(request.as_bytes()).await;
         match wire.answer().await {
             Some(answer) => assert_eq!(answer.status, expected, "{what}: {answer:?}"),
@@ -62,7 +61,6 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
 async fn garbage_is_refused_and_never_an_error_of_ours() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
     let whole = purchase(&sale, &app.shopper(), "idempotency-key: k\r\n");
-    // Always the same garbage, so a failure can be had again.
     let mut random = Random::new(20_261_120);
     for number in 0..300 {
         let mut bytes = whole.clone().into_bytes();

@@ -25,7 +25,6 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
         };
         tricklers.push(tokio::spawn(async move {
             for byte in request.bytes() {
-                // The server may hang up in the middle, which is what is wanted.
                 if wire.stream.write_all(&[byte]).await.is_err() {
                     break;
                 }

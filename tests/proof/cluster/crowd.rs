@@ -161,7 +161,6 @@ impl Judged {
         self.with(OrderStatus::Rejected).filter(|id| orders.contains(id)).count()
     }
 
-    /// Every promise was kept, and there was something to judge. Prints what there was.
     pub fn assert_kept(&self, what: &str) {
         use Answer::{Accepted, NeverSent, Unavailable, Unknown};
         let told = |wanted: Answer| self.evidence.history.count(|one| one.answer == wanted);

@@ -62,7 +62,6 @@ async fn live_through(point: &'static str, action: &str) {
     shopper.until(&id, "pending_payment").await;
     shopper.cancel(&id).await.assert(StatusCode::OK);
     for _ in 0..2 {
-        // One of two units, of which one was returned a moment ago.
         let shopper = app.shopper();
         let id = wait_for!("a returned unit is bought", {
             let reply = shopper.buy(&next).await;
@@ -83,13 +82,11 @@ struct Sales {
 }
 
 async fn a_day(app: &TestApp) -> Sales {
-    // Takes orders and writes none: this one finds them in the log.
     let taker = app.another(Options::without_writer()).await;
     let long = create(app, 60, json!({"per_user_limit": 2})).await;
     let short = create(app, 10, json!({"payment_timeout_secs": 1})).await;
     have_a_turn(app).await;
     let mut winners = orders(app, &taker, &long, &short).await;
-    // From here on only this one can do what is to be done.
     taker.stop().await;
     let expiring = winners.split_off(winners.len() - 2);
     for (shopper, id) in &winners[..2] {
@@ -101,7 +98,6 @@ async fn a_day(app: &TestApp) -> Sales {
     late_order(app, &long).await;
     change(app, &long).await;
     evicted_sale(app).await;
-    // A sale is gone from Redis, and then the whole process is another one to Postgres.
     let (keys, id) = keys_of(app, &long);
     let mut gone = redis::cmd("DEL");
     gone.arg(keys.state(id));

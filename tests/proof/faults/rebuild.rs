@@ -76,7 +76,6 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
     }
 }
 
-/// One that stood still, lost its lock and wakes up after another one has done its work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     let (_servers, [app, other]) = own_pair().await;
@@ -186,7 +185,6 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
         let (database, prefix) = (database.clone(), prefix.clone());
         TestApp::launch(database, servers.redis.url(), prefix, options).await
     };
-    // The buyers of one sale are nonsense, and its stock is gone; the log has its orders still.
     let (keys, id) = (Keys::new(&prefix), one.parse().expect("an id"));
     let mut damage = redis::pipe();
     damage.set(keys.buyers(id, 1), "nonsense").hdel(keys.state(id), "remaining");
@@ -252,7 +250,6 @@ async fn is_approved(app: &TestApp) -> bool {
     approved == live.into_iter().collect() && catalog.sells_something().await.is_ok()
 }
 
-/// `SCALE=full` makes it 1,000 sales and 1,000,000 buyers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_catalogue_is_rebuilt() {
     let (sales, buyers) = match std::env::var("SCALE").as_deref() {

@@ -64,7 +64,6 @@ async fn an_order_that_is_only_in_the_log_is_never_denied() {
     let app = TestApp::start_on(&servers, Options::without_writer()).await;
     let (sale, winners) = sold(&app, 10, 3).await;
     let reads = winners.iter().map(async |(shopper, id)| {
-        // Until the rebuild has found it in the log and written it.
         wait_for!("the order is a row", {
             let reply = shopper.order(id).await;
             if reply.status == StatusCode::OK {

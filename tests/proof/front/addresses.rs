@@ -53,7 +53,6 @@ async fn where_every_peer_is_believed_claims_count() {
     assert_eq!(refused(&somebody(8), &direct(&deployment)).await, 0);
 }
 
-/// It samples nobody unless a caller decides otherwise; its collector is away and harms nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_do_not_decide_what_is_traced() {
     let collector = format!("http://127.0.0.1:{}", free_port());

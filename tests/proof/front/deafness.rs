@@ -6,7 +6,6 @@ use crate::support::proxy;
 
 struct Stage {
     app: TestApp,
-    /// Sells, as long as Redis lets it, and learns nothing from Postgres any more.
     deaf: TestApp,
     cut_off: TestApp,
     networks: Vec<proxy::Proxy>,

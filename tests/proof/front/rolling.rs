@@ -9,7 +9,6 @@ const NOTICE: &str = "4";
 /// One deployment at a time: on a slow machine three of them would look like instances that fail.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Sends it and notes the answer; it too, if it is one of a program that works.
 async fn send(told: &Mutex<Told>, what: &str, ask: Ask) -> Option<Reply> {
     let answer = match ask.send().await {
         Ok(reply) if reply.status.is_success() => Ok(reply),

@@ -44,7 +44,6 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
     proxy.entrance().shopper().must_buy(&sale).await;
     let (mut lost, mut kept) = (0, 0);
     for mut events in followers {
-        // Either the stream goes on and tells of the purchase, or it is over, in whatever way.
         let heard = async {
             while let Ok(Some((_, event))) = events.try_next().await {
                 if event["remaining"] == 95 {

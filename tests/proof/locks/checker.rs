@@ -94,7 +94,6 @@ async fn cuts_and_lost_replies(workload: &Workload, proxy: &Proxy, to: &'static 
     }
 }
 
-/// Whenever client 0 holds the lock it is cut off, until it has given the lock up.
 async fn cut_off(workload: &Workload, proxy: &Proxy) {
     loop {
         workload.until_held_by(0..1).await;
@@ -105,7 +104,6 @@ async fn cut_off(workload: &Workload, proxy: &Proxy) {
     }
 }
 
-/// Whenever a client holds the lock these nodes die, and come back empty.
 async fn forgetting(workload: &Workload, nodes: &[RedisServer]) {
     loop {
         workload.until_held_by(0..CLIENTS).await;
@@ -140,7 +138,6 @@ impl Restarts {
         Redlock::new(lines, lease)
     }
 
-    /// Whenever client 0 has its majority the node dies, and comes back empty after so long.
     async fn go_on(&self, workload: &Workload, away_for: Duration) {
         loop {
             workload.until_held_by(0..1).await;
@@ -308,7 +305,6 @@ async fn checker_table_amid_pauses_is_alone_and_numbered() {
     assert_sound(&workload.run(table).await);
 }
 
-/// Without a lease there is nothing that a pause can outlast: even blind trust is right.
 #[tokio::test]
 async fn checker_advisory_amid_pauses_never_two() {
     let pools = pools().await;

@@ -85,7 +85,6 @@ async fn a_release_on_nodes_that_have_forgotten_is_none() {
     freed(theirs_too).await;
 }
 
-/// By the time the last node gives the lock, the lease on the first is over.
 #[tokio::test]
 async fn multi_held_when_its_validity_has_gone() {
     let name = name("multi-validity");
@@ -138,7 +137,6 @@ async fn a_late_release_of_several_nodes_touches_nobody_elses() {
     assert!(!late_release_lets_a_third_in(every_node(SHORT), others).await);
 }
 
-/// A holder that dies says nothing: the leases end it.
 #[tokio::test]
 async fn several_nodes_end_by_themselves() {
     let [of_redlock, of_multi] = ["redlock", "multi"].map(name);

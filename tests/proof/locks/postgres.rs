@@ -152,7 +152,6 @@ async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holde
     }
 }
 
-/// However the guard ends, the connection goes back to the pool without the lock.
 #[tokio::test]
 async fn advisory_what_was_lent_comes_back_without_the_lock() {
     // The only connection of its pool: the next query gets the same, if it is still there.
@@ -167,7 +166,6 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
         assert_eq!(locks, 1, "{ending}");
         if ending == "drop amid a statement" {
             let mut statement = Box::pin(lent.execute("SELECT pg_sleep(0.3)", |query| query));
-            // Sent, and then nobody waits for the answer any more.
             assert!(futures_util::poll!(&mut statement).is_pending());
         }
         drop(lent);

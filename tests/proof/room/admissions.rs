@@ -59,7 +59,6 @@ async fn one_order_comes_of_an_admission() {
     }
     let order = accepted[0].text("order_id");
     assert_eq!(orders_of(&replies), BTreeSet::from([order]));
-    // A retry with a key gets the first answer, and no key makes another order of it.
     for key in ["one", "two"] {
         let headers = [("Admission-Token", token.as_str()), ("Idempotency-Key", key)];
         let reply = ada.buy_with(&sale, &headers).await.must_be(202);

@@ -54,7 +54,6 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     wait_for!(look(&people[1], &sale).await.status == 404);
     look(&people[1], &sale).await.assert_problem(404, "not_in_waiting_room");
     wait_for!(buy(&lucky, &sale, &token).await.is_accepted());
-    // A follower is put back by the stream itself.
     wait_for!("a new place", {
         let chunk = followed.response.chunk();
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), chunk).await;
@@ -63,6 +62,5 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     for shopper in &people[1..] {
         assert!(["early", "waiting", "turn"].contains(&join(shopper, &sale).await.text("state")));
     }
-    // One of them has the turn for the unit that is left.
     wait_for!(field(&app, &sale, "frontier").await == Some(1));
 }

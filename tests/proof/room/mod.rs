@@ -65,7 +65,6 @@ fn key(app: &TestApp, sale: &str) -> String {
     format!("{}{{room:{sale}}}", app.prefix)
 }
 
-/// Lets the moment of the draw come now, whatever the clock says.
 async fn draw_now(app: &TestApp, sale: &str) {
     app.in_redis::<i64>(redis::cmd("HSET").arg(&[&key(app, sale), "draw_at", "1"])).await;
 }

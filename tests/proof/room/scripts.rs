@@ -8,7 +8,6 @@ use flash_sale::access::waiting_room::functions::{
 
 const PERCENT: i64 = 130;
 
-/// One room, and what is known of it from outside.
 struct Watched {
     connection: MultiplexedConnection,
     keys: Keys,
@@ -23,13 +22,11 @@ struct Watched {
 }
 
 impl Watched {
-    /// What never changes once it is there, and who may not be forgotten.
     fn note(&mut self, crowd: Crowd) {
         assert_eq!(crowd.joined, self.given);
         assert!(crowd.early.is_none_or(|early| early <= crowd.joined));
         if let Some(known) = &self.crowd {
             assert_eq!(crowd.generation, known.generation);
-            // Who takes part is settled once, and drawn once.
             assert!(known.early.is_none() || crowd.early == known.early);
             assert!(known.seed.is_none() || crowd.seed == known.seed);
         }

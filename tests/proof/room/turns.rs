@@ -22,7 +22,6 @@ async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used
     let both = |number: usize| [&app, &other][number % 2].shopper();
     let people: Vec<Shopper> = (0..12).map(both).collect();
     all_join(&people, &sale).await;
-    // Turns at one moment, that of the last look; and people who wait.
     let states = async || {
         let mut places = Vec::new();
         for shopper in &people {

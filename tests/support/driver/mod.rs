@@ -16,7 +16,6 @@ pub struct Habits {
     pub name: &'static str,
     pub stock: i64,
     pub per_user_limit: i64,
-    /// Out of all sessions, how many come here (weights).
     pub popularity: u64,
     /// Of the accepted orders, the share that is paid, and that is cancelled; the rest lapses.
     pub pay: f64,

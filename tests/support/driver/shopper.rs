@@ -5,9 +5,7 @@ use super::*;
 use std::collections::VecDeque;
 
 const RETRIES: usize = 12;
-/// How many of their own orders a shopper remembers, to look at them again.
 const REMEMBERED: usize = 64;
-/// The last units are sold in this time; it takes a fraction of a second.
 const SOLD_OFF_WITHIN: Duration = Duration::from_secs(60);
 const LAPSED_AFTER: Duration = Duration::from_secs(4);
 
@@ -27,7 +25,6 @@ impl Shopper {
         Self { client: Client::new(world, number), place, remembered: VecDeque::new() }
     }
 
-    /// One after another until the world stops, and no longer than until then.
     pub async fn run(mut self, until: Option<Instant>) {
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
         while !self.client.world.is_stopping() && !is_over() {
@@ -97,7 +94,6 @@ impl Shopper {
         self.client.ask(buyer, kind, order, instance).await
     }
 
-    /// Whether to ask again; if so, after a pause. Short: a crowd does not wait as it is told to.
     async fn asks_again(&mut self, is_unclear: bool, millis: Range<u64>) -> bool {
         if !is_unclear || self.client.world.is_stopping() {
             return false;
@@ -176,7 +172,6 @@ pub async fn sell_off(world: &Arc<World>) -> bool {
     buyers.join_all().await.into_iter().all(|heard| heard)
 }
 
-/// One buyer after another, each until their order is paid, or has lapsed on a busy machine.
 async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
     let deadline = Instant::now() + SOLD_OFF_WITHIN;
     let mut buyer = Buyer::with_key(&client.world, sale);

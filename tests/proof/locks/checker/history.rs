@@ -9,7 +9,6 @@ pub struct Holding {
     pub client: usize,
     pub from: u64,
     pub until: u64,
-    /// Until when its guard vouched for it.
     pub sure: Option<u64>,
     pub end: End,
     pub fencing: Option<u64>,
@@ -39,7 +38,6 @@ pub struct Violations {
     pub two_holders: usize,
     /// Pairs of holdings of which the later has a lower number, or that of another client.
     pub numbers_out_of_order: usize,
-    /// Pairs of applied writes of which the later has an older number.
     pub stale_writes: usize,
     pub not_told: usize,
 }
@@ -89,7 +87,6 @@ fn writes(history: &[Holding]) -> impl Iterator<Item = Written> {
     history.iter().flat_map(|holding| &holding.writes).copied()
 }
 
-/// Several clients have held the lock: otherwise there is nothing to check.
 pub fn several_holders(history: &[Holding]) -> bool {
     let clients: HashSet<_> = history.iter().map(|holding| holding.client).collect();
     history.len() > 5 && clients.len() > 1

@@ -12,7 +12,6 @@ const AT_MOST: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// It believes to hold the lock until it releases it, as most code does.
     Blind,
     UntilLost,
 }
@@ -80,7 +79,6 @@ impl Workload {
         self.run_amid(std::future::pending(), lock).await
     }
 
-    /// Each client has a lock of its own, as in processes of their own.
     pub async fn run_amid<L: Lock>(
         &self,
         faults: impl Future<Output = ()>,
@@ -133,7 +131,6 @@ impl Workload {
         self.fault.send_replace(Some(Instant::now()));
     }
 
-    /// Until another client has had a turn that began after this; returns when it began.
     async fn another(&self, client: usize, after: Instant, which: Moment) -> Instant {
         let another = |turns: &[Turn; CLIENTS]| {
             let others = turns.iter().enumerate().filter(|(other, _)| *other != client);
@@ -180,7 +177,6 @@ impl Workload {
             };
             let holding = self.hold(client, &guard, (self.work)(client, &mut random)).await;
             self.history.borrow_mut().push(holding);
-            // The answer does not matter here: the holding has ended.
             let _ = guard.release().await;
             sleep(random.millis(0..4)).await;
         }
@@ -261,7 +257,6 @@ pub async fn session_on(line: &Line) -> Duration {
     (pace(line).await * 100).clamp(Duration::from_secs(1), SOON / 2)
 }
 
-/// Measures how long this process stands still at a time, which is a pause of every holder.
 pub async fn detect_pauses(longest: &Cell<Duration>) {
     const TICK: Duration = Duration::from_millis(10);
     loop {
