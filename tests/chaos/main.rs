@@ -53,10 +53,6 @@ struct Arguments {
     #[arg(long)]
     planted: bool,
 
-    /// Let `clock` pass where libfaketime is missing; the report says that it was not exercised
-    #[arg(long)]
-    allow_missing_faketime: bool,
-
     /// Decides everything; printed by every run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -136,10 +132,7 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
         ..plan
     };
     let report = trial::run(fault, plan).await;
-    let mut report = report.unwrap_or_else(|error| TrialReport::failed(fault, &error));
-    if fault == Fault::Clock && arguments.allow_missing_faketime {
-        report.excuse_missing_faketime();
-    }
+    let report = report.unwrap_or_else(|error| TrialReport::failed(fault, &error));
     say(&format!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64()));
     report.remarks().iter().for_each(|remark| say(&format!("    {remark}")));
     report

@@ -65,16 +65,6 @@ impl TrialReport {
         }
     }
 
-    /// Only on request: a fault that was not exercised is otherwise no pass.
-    pub fn excuse_missing_faketime(&mut self) {
-        if self.verdict == Verdict::Void
-            && let Some(why) = self.void.take_if(|why| why.contains("libfaketime"))
-        {
-            self.notes.push(format!("NOT EXERCISED: {why}"));
-            self.verdict = Verdict::Passed;
-        }
-    }
-
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
         let at_rest = self.seconds_to_rest.map_or("-".into(), |after| format!("{after:.1} s"));
@@ -95,8 +85,7 @@ impl TrialReport {
 
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
-        let is_told = |note: &&String| note.starts_with("NOT EXERCISED") || note.starts_with(EXIT);
-        remarks.extend(self.notes.iter().filter(is_told).cloned());
+        remarks.extend(self.notes.iter().filter(|note| note.starts_with(EXIT)).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks
     }

@@ -161,7 +161,8 @@ impl Stage {
     pub async fn new() -> Self {
         let (app, sale) = TestApp::selling(5, json!({"per_user_limit": 9})).await;
         let (shopper, order) = app.buyer(&sale).await;
-        Self { app, sale, shopper, order, before: app.snapshot().await }
+        let before = app.snapshot().await;
+        Self { app, sale, shopper, order, before }
     }
 
     fn changing(&self) -> impl Iterator<Item = (&str, Route)> {

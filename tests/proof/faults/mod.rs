@@ -3,8 +3,7 @@
 //!
 //! From the environment: `SEED` repeats the random choices of a run that printed it, `CUTS` is how
 //! many cuts `cuts.rs` makes, `SCALE=full` and `ROWS=apart` are for the catalogue in `rebuild.rs`,
-//! `FAIL_POINT` chooses the points in `fail_points.rs` whose names begin like this, and
-//! `FLASH_SALE_ALLOW_UNEXERCISED` goes on where a fault cannot be made (a full disk: `mount`).
+//! and `FAIL_POINT` chooses the points in `fail_points.rs` whose names begin like this.
 
 mod clocks;
 mod cuts;
