@@ -124,7 +124,7 @@ fn get() -> String {
     "GET".to_owned()
 }
 
-/// What is wrong with an adapter, and where.
+/// A mistake in an adapter, and its place.
 #[derive(Debug, thiserror::Error)]
 #[error("adapter: {member}: {why}")]
 pub struct BadAdapter {
@@ -179,7 +179,7 @@ impl Call {
 }
 
 impl Order {
-    /// What this answer means, the id of the order, and what is wrong with the answer.
+    /// The meaning of this answer, the id of the order, and the answer's misfit.
     pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>, Option<String>) {
         let fits = |answer: &Answer| {
             let value = answer.at.as_ref().and_then(|at| body.pointer(at));
@@ -206,7 +206,7 @@ impl Order {
 /// An error that begins so is the adapter's.
 pub const MISFIT: &str = "order.answers";
 
-/// What is longer is no order id.
+/// A longer text is no order id.
 const LONGEST_ID: usize = 200;
 const ENVIRONMENT: &str = "env:";
 /// A place in the answer that is no JSON pointer.
@@ -216,7 +216,7 @@ fn bad(member: impl Into<String>, why: impl Into<String>) -> BadAdapter {
     BadAdapter { member: member.into(), why: why.into() }
 }
 
-/// What is known on the way through an adapter.
+/// The names found while an adapter is checked.
 #[derive(Default)]
 struct Checked {
     names: BTreeSet<String>,

@@ -160,7 +160,7 @@ impl Client {
         self.open.is_some()
     }
 
-    /// What is listed may be long.
+    /// Reads a listing, which may be long.
     pub async fn read_all(&mut self, request: Outgoing) -> Result<Reply, NoAnswer> {
         self.most_bytes = MOST_OF_A_LISTING;
         let reply = self.send(request, false).await;

@@ -141,8 +141,8 @@ impl Closing<'_> {
         (self.config.settle().min(quiet), readings)
     }
 
-    /// What is stored once it has come to rest: it is right and stays so for a moment, or, as a
-    /// server may be late or take something back, nothing has changed for all of `--settle`.
+    /// The stored orders at rest: right, and still so after a moment; or wrong and unchanged for
+    /// all of `--settle`, as a server may be late.
     async fn settle(&mut self, deadline: Instant) -> Result<Stored, String> {
         let (mut last, mut same): (Option<Stored>, usize) = (None, 0);
         let (mut changed, mut read) = (Instant::now(), Instant::now());

@@ -94,7 +94,7 @@ fn named<E: Display>(file: &Path) -> impl Fn(E) -> String {
     move |error| format!("{file}: {error}")
 }
 
-/// What will be done, before it is.
+/// The plan of a run, for the terminal.
 fn plan(config: &Config) -> Result<String, String> {
     let Config { url, stock, buyers, concurrency, retries, .. } = config;
     let contract = Adapter::contract().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What to do to which server: the settings of a run, and the switches of the command line.
+//! The settings of a run, and the switches of the command line.
 
 use crate::adapter::Adapter;
 use crate::faults;

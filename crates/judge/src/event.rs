@@ -1,4 +1,4 @@
-//! What happens during a run, for whoever watches.
+//! The events of a run, for its observers.
 
 use crate::history::{Counts, Request};
 use serde::Serialize;

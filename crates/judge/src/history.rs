@@ -1,5 +1,5 @@
-//! What was asked and heard, and what is stored: all that a verdict is made of. As a file it is
-//! one JSON object a line: `{"run":…}` first, then `{"request":…}` in any order, `{"stored":…}`.
+//! All evidence of a verdict: requests, answers and stored orders. As a file it is one JSON object
+//! a line: `{"run":…}` first, then `{"request":…}` in any order, `{"stored":…}`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ pub struct Request {
     pub means: Meaning,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_id: Option<String>,
-    /// What came instead of an answer.
+    /// Why there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

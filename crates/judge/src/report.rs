@@ -1,4 +1,4 @@
-//! What was found, in words, as JSON and as one page.
+//! The findings, in words, as JSON and as one page.
 
 use crate::adapter::MISFIT;
 use crate::history::{Counts, History, Meaning, Phase, Request, Row, name_of};
@@ -16,11 +16,11 @@ pub enum Verdict {
     Undecided,
 }
 
-/// What speaks against a verdict of *held*.
+/// Reasons against a verdict of *held*.
 #[derive(Debug, Default)]
 pub struct Doubts {
     pub reasons: Vec<String>,
-    /// What should be known, but leaves the verdict as it is.
+    /// Remarks that leave the verdict as it is.
     pub notes: Vec<String>,
 }
 
@@ -209,7 +209,7 @@ impl Report {
     }
 }
 
-/// What a server says must neither steer a terminal nor begin a line.
+/// A server's text must neither steer a terminal nor begin a line.
 pub fn plain(text: &str) -> String {
     let escaped = |letter: char| match letter.is_control() {
         true => letter.escape_default().to_string(),
@@ -226,7 +226,7 @@ fn in_words(counts: &Counts) -> String {
 
 const MOST_LINES: usize = 8;
 
-/// What a request heard, in words.
+/// The answer to a request, in words.
 pub fn answer_of(request: &Request) -> String {
     let mut words = request.status.map(|status| format!("{status} ")).unwrap_or_default();
     words += &name_of(request.means);

@@ -50,7 +50,7 @@ impl Server {
         timeout(READING, read).await.map_err(late)?
     }
 
-    /// What was there before would be taken for something that this storm has done.
+    /// Older orders would be taken for orders of this storm.
     pub async fn starts_empty(&mut self, stock: usize) -> Result<(), String> {
         let deadline = Instant::now() + STARTING;
         loop {

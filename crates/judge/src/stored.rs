@@ -1,4 +1,4 @@
-//! What is really stored, by the server's own listing or by its database.
+//! The stored orders, by the server's own listing or by its database.
 
 use crate::adapter::{Adapter, Listing, Remaining};
 use crate::client::{Client, Reply};

@@ -32,7 +32,7 @@ pub struct Ask {
     pub phase: Phase,
 }
 
-/// What all workers share.
+/// Shared by all workers.
 pub struct Storm {
     target: Target,
     adapter: Arc<Adapter>,
@@ -49,7 +49,7 @@ pub struct Storm {
     log: Mutex<(Vec<Request>, Counts)>,
 }
 
-/// What is asked, and until when.
+/// Requests, and their deadline.
 pub struct Wave {
     pub asks: Vec<Ask>,
     pub concurrency: usize,

@@ -50,7 +50,7 @@ pub struct Finding {
     pub what: String,
     /// The first of them, by their start.
     pub requests: Vec<Request>,
-    /// What their buyers have.
+    /// The orders of their buyers.
     pub rows: Vec<Row>,
 }
 
@@ -91,7 +91,7 @@ pub fn left(history: &History) -> usize {
     View::of(history).left()
 }
 
-/// Who asked and has nothing, neither stored nor acknowledged, in the order of their requests.
+/// Buyers without an order, neither stored nor acknowledged, in the order of their requests.
 pub fn unserved(history: &History) -> Vec<&str> {
     let view = View::of(history);
     let mut seen = HashSet::new();
@@ -114,7 +114,7 @@ struct View<'a> {
     /// By their start.
     requests: BTreeMap<&'a str, Vec<&'a Request>>,
     rows: BTreeMap<&'a str, Vec<&'a Row>>,
-    /// Who was told of an order, by its id; without an id, of some order.
+    /// The request that was told of an order, by buyer and id; `None`: an order without id.
     acknowledged: BTreeMap<(&'a str, Option<&'a str>), &'a Request>,
     /// With its words.
     misfit: Option<(Misfit, String)>,

@@ -1,9 +1,9 @@
 //! An arena: one stock that one strategy sells.
 //!
-//! What it is stands in Postgres (`lab.arenas`), so every server process on the same stores serves
-//! it. What a process keeps is its nodes: each holds what a server of its own would hold in memory,
-//! and can crash. All that belongs to an arena is found by its id: rows of the schema `lab`, keys
-//! below `lab:{id}:`, at most one schema `lab_<id>`.
+//! Its definition is a row of `lab.arenas`, so every server process on the same stores serves it. A
+//! process has its own nodes: each stands for the memory of one server, and can crash. Everything
+//! of an arena carries its id: rows of the schema `lab`, keys below `lab:{id}:`, at most one schema
+//! `lab_<id>`.
 
 use crate::{
     bench::{Bench, Shared},
@@ -177,7 +177,7 @@ impl Arena {
             let purchase = collisions.begin(&buyer.name, node);
             let up = self.node_up(node).await?;
             let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(&up.bench, buyer));
-            // A crash drops the purchase wherever it stands. A panic is one purchase's failure.
+            // A crash drops the purchase at any line. A panic fails only this purchase.
             let bought = tokio::select! {
                 biased;
                 () = up.bench.gone.cancelled() => Err(PurchaseError::NodeIsDown),
@@ -194,7 +194,7 @@ impl Arena {
         })
     }
 
-    /// What a load balancer does.
+    /// Chooses a node, as a load balancer does.
     fn route(&self, buyer: &Buyer, asked: Option<u32>) -> u32 {
         let nodes = self.definition().nodes.max(1);
         if self.definition().strategy.routes_by_buyer {
@@ -224,8 +224,8 @@ impl Arena {
         let up = Up { seller, bench };
         slot.up = Some(up.clone());
         slot.down_until = None;
-        // What a crashed node kept in memory, its loops too, must end now and not when the next
-        // purchase comes by: others are to find what it has left.
+        // A crashed node's memory and loops end at once, not at the next purchase: other nodes
+        // take over its work.
         let (node, gone) = (Arc::downgrade(node), up.bench.gone.clone());
         tokio::spawn(async move {
             gone.cancelled().await;
@@ -268,7 +268,7 @@ impl Arena {
         }
     }
 
-    /// What this process has counted.
+    /// The counts of this process.
     pub fn counts(&self) -> Counts {
         let mut counts = self.tally.counts();
         let sent = self.shared.meter.round_trips();

@@ -1,10 +1,9 @@
-//! What a strategy works with: its arena's rows, keys and settings, and the places where the lab
-//! takes a hand in what happens.
+//! The test bench of a strategy: its arena's rows, keys and settings, and its fault injection.
 //!
-//! A strategy reads like the code that it warns of or teaches. What makes it fail whenever it is
-//! forced, instead of once a month, is here: [`Bench::interleaving_point`] brings two buyers to the
-//! dangerous point at once, [`Bench::crash_point`] ends a node between two lines, [`Bench::pause`]
-//! is a long garbage collection.
+//! A strategy reads like production code. The bench makes it fail on demand, instead of once a
+//! month: [`Bench::interleaving_point`] brings two buyers to the dangerous point at once,
+//! [`Bench::crash_point`] ends a node between two lines, [`Bench::pause`] is a long garbage
+//! collection.
 //!
 //! Statements, transactions and locks in one line each stand in `shorthand`.
 
@@ -40,11 +39,11 @@ const REDIS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long ZooKeeper waits for a sign of life.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where a session is to lapse.
+/// How long it waits where a session is to lapse.
 const SHORT_SESSION: Duration = Duration::from_secs(1);
 
-/// What the nodes of an arena share in one process: the world around them, nothing that a strategy
-/// could use to coordinate its nodes.
+/// Shared by the nodes of an arena in one process. It holds nothing by which a strategy could
+/// coordinate its nodes.
 pub struct Shared {
     pub definition: Definition,
     pub postgres: PgPool,
@@ -226,18 +225,18 @@ impl Bench {
         wire.of(&format!("node-{}", self.node)).counted_by(&self.shared.meter)
     }
 
-    // ---- where the lab takes a hand -----------------------------------------------------------
+    // ---- fault injection ----------------------------------------------------------------------
 
-    /// The place where another buyer may come in: waits a moment for one to stand here too, on any
-    /// node of this process; then both go on. If something keeps the others out, nobody comes.
+    /// Waits a moment for another buyer at the same point, on any node of this process; then both
+    /// go on. A lock that keeps others out makes it wait in vain.
     #[track_caller]
     pub fn interleaving_point(&self, place: &'static str) -> impl Future<Output = ()> + Send {
         self.passed(Location::caller());
         self.shared.points.meet(place)
     }
 
-    /// Releases the client that waits at this place, and waits for nobody. For those who can stand
-    /// at the place only one after the other.
+    /// Resumes the buyer that waits at this point, without waiting itself: for points that buyers
+    /// reach one after the other.
     #[track_caller]
     pub fn resume_waiting(&self, place: &'static str) {
         self.passed(Location::caller());
@@ -264,7 +263,7 @@ impl Bench {
         }
     }
 
-    /// The first buyer of the arena who comes by here stops for `pause_ms`.
+    /// The first buyer of the arena to come here stops for `pause_ms`.
     pub async fn pause(&self) {
         let duration = self.millis("pause_ms");
         if !duration.is_zero() && !self.shared.paused.swap(true, AcqRel) {
@@ -288,7 +287,7 @@ impl Bench {
         }
     }
 
-    /// While the first holder stands here, `redis_node_loss` of the lock's Redis servers are killed
+    /// While the first holder waits here, `redis_node_loss` of the lock's Redis servers are killed
     /// and come back empty.
     pub async fn lose_redis(&self) -> Result<(), PurchaseError> {
         if self.loses_redis() && self.shared.losses.begin() {
@@ -299,7 +298,7 @@ impl Bench {
         Ok(())
     }
 
-    /// While the first holder stands here, the session that made its znode lapses.
+    /// While the first holder waits here, the session that made its znode lapses.
     pub async fn lose_session(&self, znode: &str) -> Result<(), PurchaseError> {
         if self.choice("session_loss") == "on" && self.shared.losses.begin() {
             let zookeeper = self.shared.servers.zookeeper().await?;
@@ -314,7 +313,7 @@ impl Bench {
         self.shared.meter.passed(at);
     }
 
-    /// Something worth telling in the verdict, counted.
+    /// Counts an event for the verdict.
     #[track_caller]
     pub fn note(&self, what: &'static str) {
         self.passed(Location::caller());

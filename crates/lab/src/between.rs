@@ -1,4 +1,4 @@
-//! Taking a hand between the commands of a lock, whose code knows nothing of it.
+//! Crashes and interleaving between the commands of a lock, without a hook in its code.
 
 use crate::bench::Bench;
 use futures_util::future::BoxFuture;

@@ -1,4 +1,4 @@
-//! What there is, in words: every strategy as the API, the command and the report tell it.
+//! Every strategy in words, as the API, the command and the report show it.
 
 use crate::{
     marks::Excerpt,
@@ -38,7 +38,7 @@ pub struct StrategyBody {
     break_it: &'static str,
     instead: &'static str,
     promise: Promise,
-    /// What has to be there besides Postgres and one Redis.
+    /// Servers that it needs besides Postgres and one Redis.
     needs: Vec<String>,
     available: Availability,
     /// Its own knobs.
@@ -55,7 +55,7 @@ pub struct StrategyBody {
 #[derive(Serialize, ToSchema)]
 pub struct Availability {
     ok: bool,
-    /// What is missing and how to start it.
+    /// The server that is missing, and how to start it.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'static str>,
 }

@@ -1,5 +1,5 @@
-//! Whether a strategy keeps its promise: the scenarios that each has to go through under forced
-//! interleaving, and what in a verdict contradicts the promise. For the tests and `lab grade`.
+//! Whether a strategy keeps its promise: its scenarios under forced interleaving, and the
+//! contradictions in a verdict. For the tests and `lab grade`.
 
 use crate::{
     STRATEGIES,
@@ -83,8 +83,8 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
     cases
 }
 
-/// What `lab grade` asks besides: a crash while nobody else is buying. Those who come later miss
-/// the unit that it loses, whether or not the strategy has a demonstration of that.
+/// More cases for `lab grade`: a crash while nobody else is buying. A lost unit shows, because
+/// later buyers find it missing.
 pub fn lonely_crashes(strategy: &'static Strategy) -> impl Iterator<Item = Case> {
     strategy.crash_points.iter().map(|point| {
         let options = vec![("crash_at", *point), ("restart_ms", "0")].leak();
@@ -110,7 +110,7 @@ fn shown(en: &str, zh: &str, harm: Harm) -> Said {
     said(format!("{en}{harm:?}"), format!("{zh}：{chinese}"))
 }
 
-/// What in this verdict contradicts the promise.
+/// The ways in which this verdict contradicts the promise.
 pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<Said> {
     let mut found = Vec::new();
     let scenario = &case.scenario;

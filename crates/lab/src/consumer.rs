@@ -6,8 +6,8 @@
 //! NAME     list of the answers to a node: the request's id, the answer
 //! ```
 //!
-//! Crashes. Of the consumer: its session ends, another node becomes the consumer and serves what is
-//! in hand first. Of the asking node: its requests are served, for nobody.
+//! If the consumer crashes, its session ends; another node becomes the consumer and first serves
+//! the request in hand. If the asking node crashes, its requests are served all the same.
 
 use crate::{
     bench::{Bench, new_order_id},
@@ -24,9 +24,9 @@ use tokio::{sync::oneshot, time::timeout};
 /// How long a buyer waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// It may come again after a crash.
+/// A request of a buyer; it may come again after a crash.
 pub struct Request {
-    /// Also of the order.
+    /// Its order has the same id.
     pub id: String,
     pub buyer: Buyer,
 }
@@ -89,7 +89,7 @@ impl TaskQueue {
 
     /// Waits until every request is served, also those whose buyers have hung up.
     pub async fn settle(&self) {
-        // It is the lab that asks: not counted.
+        // The lab's own requests are not counted.
         let redis = &self.bench.line.clone().counted_by(&Meter::default());
         // In this order: a request goes from the queue into the hand and never back.
         for list in [&self.queue, &self.in_hand] {
@@ -113,7 +113,7 @@ impl TaskQueue {
         }
     }
 
-    /// Until an error; not at all while another node is.
+    /// Serves requests until an error; returns at once while another node is the consumer.
     async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool, PurchaseError> {
         let mut sql = self.bench.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use

@@ -1,4 +1,4 @@
-//! What an arena is, and what somebody wants it to be.
+//! The definition of an arena, and the request for one.
 
 use crate::{options::Options, strategy::Strategy};
 use serde::{Deserialize, Serialize, Serializer};
@@ -26,7 +26,7 @@ pub struct Wanted {
     /// 1 if absent.
     #[schema(minimum = 1, maximum = 100)]
     pub per_user_limit: Option<i64>,
-    /// The same as `options.work_ms`.
+    /// Short for `options.work_ms`.
     #[schema(minimum = 0, maximum = 2_000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_ms: Option<i64>,

@@ -1,5 +1,5 @@
-//! How ABA is forced on `cas-stock`: somebody has bought before everybody else, and cancels after
-//! the first sale, so that the stock is again what the second buyer has read.
+//! Forces ABA on `cas-stock`: an early buyer cancels after the first sale, so that the stock is
+//! again the number that the second buyer has read.
 
 use crate::{
     bench::Bench,

@@ -19,10 +19,10 @@ use std::{
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
-/// How long the very first wait at each place may be in vain: what a sound strategy pays once, and
-/// what the second buyer of a broken one has on a loaded machine to come here.
+/// How long the first wait at each place may be in vain. A sound strategy pays it once; on a loaded
+/// machine it leaves the second buyer of a broken one time to arrive.
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The same for the next few; then nobody waits any more.
+/// How long the next few waits may be in vain; then nobody waits any more.
 const NEXT_WAITS_MS: [u64; 4] = [50, 20, 20, 20];
 
 /// After so many pairs at a point nobody waits there any more.
@@ -74,7 +74,7 @@ impl InterleavingPoints {
         let (met, wait) = {
             let mut points = self.points();
             let here = points.entry(place).or_default();
-            // One that has stopped waiting, or whose node has crashed, does not hear it.
+            // Fails if the other has stopped waiting, or its node has crashed.
             if let Some((other, first)) = here.waiting.take()
                 && other.send(()).is_ok()
             {
@@ -106,7 +106,7 @@ impl InterleavingPoints {
     }
 }
 
-// ---- who met ----------------------------------------------------------------------------------
+// ---- collisions -------------------------------------------------------------------------------
 
 /// How many pairs are remembered. The first ones are the clearest.
 const MOST_REMEMBERED: usize = 64;
@@ -170,7 +170,7 @@ impl Collisions {
         }
     }
 
-    /// These two stand here together.
+    /// Two purchases are here at the same moment.
     pub fn met(&self, place: &'static str, a: Purchase, b: Purchase) {
         let mut remembered = self.remembered();
         if remembered.len() < MOST_REMEMBERED {

@@ -5,32 +5,32 @@
 //! | file | what |
 //! |---|---|
 //! | [`service`], [`error`] | the lab of one process: [`Lab`]; why it refuses: [`LabError`] |
-//! | [`strategy`] | what a strategy says of itself: [`Strategy`] |
+//! | [`strategy`] | the properties of a strategy: [`Strategy`] |
 //! | [`strategies`] | all of them, one file each, and the registry |
 //! | [`texts`], [`marks`] | its words in both languages; the lines that are marked in its source |
-//! | [`purchase`], [`prelude`] | what the files of the strategies share |
-//! | [`seller`] | what a node of a strategy does |
-//! | [`bench`], [`shorthand`], [`under_lock`], [`sql`] | what a strategy works with |
-//! | [`interleaving`] | how an interleaving is forced; which two purchases met |
+//! | [`purchase`], [`prelude`] | code that strategies share |
+//! | [`seller`] | the work of one node of a strategy |
+//! | [`bench`], [`shorthand`], [`under_lock`], [`sql`] | a strategy's test bench |
+//! | [`interleaving`] | how an interleaving is forced; the purchases that collided |
 //! | [`losses`] | a Redis restarted without its data, a ZooKeeper session that lapses |
 //! | [`between`] | a crash or an interleaving point between two commands of a lock |
 //! | [`consumer`] | a queue in Redis and its one consumer |
 //! | [`early_bird`] | how ABA is forced |
-//! | [`message_consumer`] | who writes the orders of messages |
+//! | [`message_consumer`] | the consumer of `transactional-message` |
 //! | [`arena`] | one stock that one strategy sells, its nodes, their crashes |
 //! | [`storm`] | the server's own load |
-//! | [`judgement`], [`loopback`] | a visitor's own server before the judge; where it may be |
-//! | [`tally`], [`verdict`] | what is counted, and the judgement from Postgres' rows |
-//! | [`conformance`] | what every strategy has to go through, and what contradicts its promise |
+//! | [`judgement`], [`loopback`] | the judge on a visitor's own server; its addresses |
+//! | [`tally`], [`verdict`] | counts of each process, and the verdict from Postgres' rows |
+//! | [`conformance`] | the cases of every strategy, and contradictions to its promise |
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`catalogue`] | every strategy in words |
-//! | [`report`] | what some runs came to, as a page to be shown in class |
-//! | [`limits`] | what visitors may have at a time |
+//! | [`report`] | some runs as a page to be shown in class |
+//! | [`limits`] | how many arenas and storms visitors may have |
 //! | [`lock_comparison`] | all locks side by side, and what they cost here |
 //! | [`order_numbers`] | the lesson on ids, which the shop plays |
-//! | [`options`] | the knobs and what each teaches |
+//! | [`options`] | the knobs and their ranges |
 //! | [`servers`] | the servers that the lab works on |
-//! | [`real_shop`] | what the lab needs of the shop that it is part of |
+//! | [`real_shop`] | the lab's interface to the shop |
 //! | [`schema`] | its tables in Postgres |
 //!
 //! An arena cannot touch a real sale: its rows are in the schema `lab`, its keys below `lab:{id}:`,

@@ -12,7 +12,7 @@ use web::{
 pub const MOST_ARENAS: u64 = 64;
 /// The most arenas that one address may have, of those that this process serves.
 pub const MOST_ARENAS_OF_ADDRESS: usize = 16;
-/// The most storms at a time in this process. Purchases beside so many are hardly slower.
+/// The most storms at a time in this process: so many hardly slow down the shop.
 pub const MOST_STORMS: usize = 8;
 pub const MOST_STORMS_OF_ADDRESS: usize = 4;
 /// How old an arena gets.

@@ -1,5 +1,5 @@
-//! Losses that really happen: a Redis that comes back without its data, a ZooKeeper session that
-//! lapses. On servers and connections of one arena, so that no other arena notices.
+//! Real losses: a Redis that restarts without its data, a ZooKeeper session that lapses. On servers
+//! and connections of one arena, so that no other arena notices.
 
 use crate::{
     lessons::proxy::Proxy,
@@ -21,7 +21,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What an arena may lose, once.
+/// The servers and connections that an arena may lose, once.
 #[derive(Default)]
 pub struct Losses {
     lost: AtomicBool,

@@ -1,4 +1,4 @@
-//! The other end of `transactional-message`: who takes messages from the queue and writes orders.
+//! The consumer of `transactional-message`: takes messages from the queue and writes orders.
 
 use crate::{
     bench::{Bench, new_order_id},

@@ -1,4 +1,4 @@
-//! The knobs of an arena: what each may be, and what turning it teaches.
+//! The knobs of an arena, and their ranges.
 
 use super::strategy::{OptionKind, OptionSpec, Strategy};
 use serde::Serialize;
@@ -61,7 +61,7 @@ pub struct BadOption {
 pub struct Options(pub Map<String, Value>);
 
 impl Options {
-    /// What was asked of an arena.
+    /// The options of an arena, as asked for.
     pub fn read(strategy: &Strategy, asked: &Map<String, Value>) -> Result<Self, BadOption> {
         let known = strategy.options.iter().chain(GENERAL);
         Self::among(strategy.id, known, strategy.crash_points, asked)
@@ -110,7 +110,7 @@ impl Options {
         Duration::from_millis(u64::try_from(self.whole(name)).unwrap_or(0))
     }
 
-    /// The same, or this if there is no such option.
+    /// Milliseconds, or `otherwise` if there is no such option.
     pub fn millis_or(&self, name: &str, otherwise: Duration) -> Duration {
         if self.0.contains_key(name) { self.millis(name) } else { otherwise }
     }

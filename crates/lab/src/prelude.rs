@@ -1,4 +1,4 @@
-//! What the files of `strategies` have in common.
+//! Imports and constants for the files of `strategies`.
 
 pub use crate::{
     bench::{Bench, new_order_id},
@@ -23,7 +23,7 @@ pub const DOUBLE_CLICK: Scenario = Scenario::DOUBLE_CLICK;
 /// The first holder of a lock pauses until its lease is over.
 pub const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];
 
-/// What the locks that all nodes share have in common.
+/// The defaults of strategies under a lock that all nodes share.
 pub const LOCK_STRATEGY: Strategy = Strategy {
     family: Family::DistributedLock,
     promise: Promise::everywhere(Harms::POSSIBLE),

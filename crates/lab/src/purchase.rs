@@ -30,7 +30,7 @@ pub async fn read_check_write(
     bench.write_order(tx, buyer).await
 }
 
-/// The same in a transaction of its own.
+/// Reads, checks and writes in a transaction of its own.
 #[track_caller]
 pub fn naive_sale(bench: &Bench, buyer: &Buyer) -> impl Trying<Outcome> {
     bench.in_transaction(async move |tx| read_check_write(bench, tx, buyer).await)

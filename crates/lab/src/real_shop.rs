@@ -1,5 +1,4 @@
-//! What the lab needs of the shop that it is part of. The lab does not know the shop: the program
-//! hands it in.
+//! The lab's interface to the shop, which the program hands in.
 
 use crate::{
     order_numbers::IdsBody,
@@ -40,7 +39,7 @@ pub trait RealServer: Send + Sync + 'static {
     /// Ends it in order.
     fn close(&self) -> BoxFuture<'_, ()>;
 
-    /// What it has sent and waited for since this was last asked.
+    /// Its round trips since the last call.
     fn round_trips(&self) -> RoundTrips;
 }
 
@@ -76,7 +75,7 @@ pub fn schema_of(arena: &str) -> String {
     format!("lab_{arena}")
 }
 
-/// Removes what a shop of this arena has written.
+/// Removes the schema of this arena's shop.
 pub async fn drop_schema(postgres: &PgPool, arena: &str) -> Result<(), sqlx::Error> {
     let statement = format!("DROP SCHEMA IF EXISTS {} CASCADE", schema_of(arena));
     postgres.execute(AssertSqlSafe(statement)).await.map(|_| ())

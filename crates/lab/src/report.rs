@@ -1,5 +1,5 @@
-//! The report: what some runs came to, as one HTML page to be shown in class. It needs nothing
-//! else: no script, no font, no server. The page is `templates/report.html`.
+//! The report: some runs as one HTML page to be shown in class, without script, font or server. Its
+//! template is `templates/report.html`.
 
 use crate::{
     catalogue::StrategyBody,
@@ -20,7 +20,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'self'";
 
-/// One arena with what became of it.
+/// One arena and its verdict.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub verdict: Verdict,
@@ -30,7 +30,7 @@ pub struct Run {
     pub storm: Option<Storm>,
 }
 
-/// What the reader has to know besides.
+/// When and on what machine the runs were made.
 #[derive(Debug, Clone)]
 pub struct About {
     pub made_at: OffsetDateTime,
@@ -109,7 +109,7 @@ struct RunBody<'a> {
     #[serde(flatten)]
     verdict: &'a Verdict,
     label: String,
-    /// The class that colours what is said of it.
+    /// The class that colours it.
     tone: &'static str,
     outcome_in_words: String,
     promise: Option<[Likelihood; 3]>,

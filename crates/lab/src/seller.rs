@@ -1,4 +1,4 @@
-//! What a node of a strategy does.
+//! The work of one node of a strategy.
 
 use crate::{
     bench::Bench,
@@ -6,7 +6,7 @@ use crate::{
 };
 use futures_util::future::BoxFuture;
 
-/// What one node keeps in memory to sell one way.
+/// The memory of one node that sells by a strategy.
 pub trait Sell: Send + Sync + 'static {
     /// One purchase. The future may be dropped anywhere: that is how a node crashes.
     fn buy(&self, bench: &Bench, buyer: &Buyer) -> impl Trying<Outcome> + Send;

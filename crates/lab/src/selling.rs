@@ -1,9 +1,9 @@
-//! Who buys, and how a purchase ends.
+//! Buyers, and how a purchase ends.
 
 use locks::LockError;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-/// Who buys.
+/// Somebody who wants a unit.
 #[derive(Debug, Clone)]
 pub struct Buyer {
     pub name: String,

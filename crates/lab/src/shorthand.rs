@@ -1,5 +1,4 @@
-//! What a purchase does again and again, in one line each: a statement, a transaction, a retry, an
-//! order.
+//! The steps that purchases share, one line each: a statement, a transaction, a retry, an order.
 
 use crate::{
     bench::{Bench, new_order_id},
@@ -50,7 +49,7 @@ impl Bench {
         self.in_transaction_with("BEGIN", sell)
     }
 
-    /// The same, begun with this statement.
+    /// Sells in a transaction that begins with this statement.
     #[track_caller]
     pub fn in_transaction_with(
         &self,
@@ -208,7 +207,7 @@ impl Bench {
     }
 }
 
-/// What [`Bench::keep_doing`] does.
+/// The background steps of [`Bench::keep_doing`].
 #[derive(Default)]
 pub struct Steps {
     pub wakeup: Notify,

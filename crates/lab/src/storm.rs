@@ -37,7 +37,7 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// Why it may not be.
+    /// Refuses a storm beyond the limits.
     pub fn check(&self) -> Result<(), LabError> {
         within::<u32>("buyers", self.buyers.into(), MOST_BUYERS.into())?;
         within::<u32>("concurrency", self.concurrency.into(), MOST_AT_ONCE.into())?;
@@ -52,7 +52,7 @@ impl Storm {
         self.duplicate_share.unwrap_or(0.0)
     }
 
-    /// Who attempts, in order: a second click follows the first at once.
+    /// The buyers, in the order of their attempts: a second click follows the first at once.
     fn attempts(&self) -> Vec<u32> {
         let second_clicks =
             |buyers: u32| (f64::from(buyers) * self.duplicate_share() + 1e-9) as u32;

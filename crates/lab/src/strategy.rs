@@ -1,4 +1,4 @@
-//! The vocabulary of the lab: what a strategy says of itself.
+//! The properties that each strategy declares.
 
 use crate::{
     marks::{self, Excerpt, Source},
@@ -26,7 +26,7 @@ pub enum Likelihood {
 
 pub use Likelihood::{Expected, Never, Possible};
 
-/// What can go wrong with a sale.
+/// How a sale can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Harms {
     /// More orders than units.
@@ -54,7 +54,7 @@ impl Harms {
     }
 }
 
-/// What a strategy promises, on one node and on several.
+/// The promise of a strategy, on one node and on several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Promise {
     /// On one node.
@@ -66,7 +66,7 @@ pub struct Promise {
 impl Promise {
     pub const SOUND: Self = Self::everywhere(Harms::NONE);
 
-    /// The same on one node and on several.
+    /// One promise for one node and for several.
     pub const fn everywhere(harms: Harms) -> Self {
         Self { one_node: harms, across_nodes: harms }
     }
@@ -76,7 +76,7 @@ impl Promise {
     }
 }
 
-/// What a demonstration shows.
+/// The effect that a demonstration shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
     Oversells,
@@ -94,9 +94,9 @@ pub enum Harm {
     Holds,
 }
 
-// ---- what a strategy is -----------------------------------------------------------------------
+// ---- strategies -------------------------------------------------------------------------------
 
-/// What has to be there besides Postgres and one Redis.
+/// A server that is needed besides Postgres and one Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// This many more Redis servers, independent of each other.
@@ -121,7 +121,7 @@ pub struct OptionSpec {
 }
 
 impl OptionSpec {
-    /// What turning it teaches, in the words of this strategy or lesson or in those of all.
+    /// Its lesson, in the words of this strategy or lesson, else in those that all share.
     pub fn teaches(&self, id: &str, language: Language) -> &'static str {
         let own = texts::of(id, language).and_then(|text| text.item("Options", self.name));
         own.unwrap_or_else(|| texts::item("options", "Options", self.name, language))
@@ -261,7 +261,7 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// What a file need not say; number and code are the registry's.
+    /// The defaults of a strategy's file; the registry sets number and code.
     pub const PLAIN: Self = Self {
         number: 0,
         id: "",
@@ -341,7 +341,7 @@ impl Strategy {
     }
 }
 
-/// What stands behind the last import.
+/// The code after the last import.
 fn without_imports(code: &str) -> &str {
     let imports = code.rfind("\nuse ").unwrap_or(0);
     code[imports..].split_once(";\n").map_or(code, |(_, behind)| behind).trim()
@@ -357,7 +357,7 @@ fn translate(marks: &mut [Excerpt], id: &str, section: &str, language: Language)
     }
 }
 
-/// What strategies have in common.
+/// A family of strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Family {

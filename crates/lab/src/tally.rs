@@ -1,7 +1,7 @@
-//! What one process counts while it sells in an arena. A verdict adds the tallies of all processes.
+//! The counts of one process while it sells in an arena; a verdict adds those of all processes.
 //!
-//! Nothing here decides anything: how many were sold is counted from Postgres' rows (`verdict.rs`).
-//! The tally knows what buyers were told, how long they waited and what it cost.
+//! They decide nothing: sales are counted from Postgres' rows (`verdict.rs`). A tally has the
+//! buyers' answers, their waiting times and the round trips.
 
 use crate::selling::{Outcome, PurchaseError, hash_of};
 use serde::{Deserialize, Serialize};
@@ -157,7 +157,7 @@ struct Inner {
     unsaved: Unsaved,
 }
 
-/// What has not been written to Postgres yet.
+/// Counts that are not in Postgres yet.
 #[derive(Default)]
 pub struct Unsaved {
     /// Buyer and how often they tried.
@@ -202,8 +202,7 @@ impl Tally {
         Attempt { tally: self, began: Instant::now(), ended: false }
     }
 
-    /// `told`: who heard what. One who only ever heard of a failure is nobody that this strategy
-    /// could have sold to.
+    /// `told`: the buyer and the answer. A buyer who only met failures does not count as unserved.
     fn count(&self, waited: Duration, told: Option<(&str, &Outcome)>) {
         let mut inner = self.lock();
         let Inner { counts, sold_to, unsaved } = &mut *inner;
@@ -261,7 +260,7 @@ impl Tally {
         std::mem::take(&mut self.lock().unsaved)
     }
 
-    /// Puts back what could not be saved.
+    /// Puts back counts that could not be saved.
     pub fn return_unsaved(&self, unsaved: Unsaved) {
         let mut inner = self.lock();
         for (buyer, tries) in unsaved.buyers {

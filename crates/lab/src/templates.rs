@@ -87,7 +87,7 @@ struct Tick {
     at: f64,
 }
 
-/// What is less has no place on an axis.
+/// Smaller values are drawn at the start of an axis.
 const LEAST: f64 = 0.01;
 
 impl Axis {

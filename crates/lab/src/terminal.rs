@@ -28,7 +28,7 @@ macro_rules! complain {
 
 pub use {complain, say};
 
-/// Code keeps its indent; what is too long for a line is broken anywhere.
+/// Breaks a line of code at the column; its indent stays.
 pub fn pieces(line: &str, room: usize) -> Vec<String> {
     let letters: Vec<char> = line.chars().collect();
     if letters.is_empty() {
@@ -46,7 +46,7 @@ pub fn width_of(text: &str) -> usize {
     text.chars().map(columns).sum()
 }
 
-/// Breaks at spaces and between Chinese letters; what is too long for a line is broken anywhere.
+/// Breaks at spaces and between Chinese letters, and within a word that is longer than a line.
 pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut line, mut used) = (String::new(), 0);
@@ -79,8 +79,8 @@ pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Columns as wide as what is in them, these to the left, the others to the right. A row may end
-/// early, with a cell of any length.
+/// Columns as wide as their cells, those in `left` to the left, the others to the right. A row
+/// may end early, with a cell of any length.
 pub fn table<R: AsRef<[String]>>(rows: &[R], left: &[usize]) -> String {
     let columns = rows.first().map_or(0, |row| row.as_ref().len());
     let full = || rows.iter().map(AsRef::as_ref).filter(|row| row.len() == columns);

@@ -33,7 +33,7 @@ pub enum Language {
     Zh,
 }
 
-/// A short text that stands beside the code.
+/// A short text in both languages.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
     pub en: &'static str,
@@ -130,7 +130,7 @@ impl Text {
         self.sections.iter().map(|section| section.0)
     }
 
-    /// What stands behind "- `key`: " in a section.
+    /// The words after "- `key`: " in a section.
     pub fn item(&self, section: &str, key: &str) -> Option<&'static str> {
         self.items(section).find(|(known, _)| *known == key).map(|(_, words)| words)
     }

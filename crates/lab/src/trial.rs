@@ -11,7 +11,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What a trial asks for: a scenario whose numbers are not constants.
+/// An arena and a storm, to be run once.
 #[derive(Debug, Clone)]
 pub struct Trial {
     pub wanted: Wanted,

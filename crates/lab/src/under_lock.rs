@@ -7,7 +7,7 @@ use crate::{
 use locks::{Guard, Lock, Released};
 use std::{panic::Location, time::Duration};
 
-/// Longer than a purchase may take: nobody is told "contended" who was only impatient.
+/// Longer than a purchase may take: without `wait_ms` no buyer is told "contended".
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Bench {
@@ -33,8 +33,7 @@ impl Bench {
         }
     }
 
-    /// Gives a lock back, and notes what the holder would otherwise never learn. What was sold
-    /// under it is sold in any case.
+    /// Releases a lock, and notes if it was lost before. A sale under it stays a sale.
     async fn release(&self, guard: impl Guard) {
         match guard.release().await {
             Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),

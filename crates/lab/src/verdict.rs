@@ -1,5 +1,4 @@
-//! The judgement over an arena, from the rows in Postgres and never from what the strategy
-//! believes.
+//! The verdict over an arena, from the rows in Postgres and never from the strategy's own counts.
 
 use crate::{
     arena::Arena,
@@ -43,16 +42,16 @@ pub struct Verdict {
     pub failed: u64,
     pub throughput_per_s: f64,
     pub latency_ms: Percentiles,
-    /// Of those who were sold something.
+    /// Of buyers who were sold something.
     pub winners_ms: Percentiles,
-    /// Of everybody else.
+    /// Of all other buyers.
     pub losers_ms: Percentiles,
     pub round_trips: RoundTrips,
-    /// What the strategy noted while it sold, counted: deadlocks, crashes, locks that were lost.
+    /// How often the strategy noted something: deadlocks, crashes, lost locks.
     pub notes: BTreeMap<String, u64>,
     /// Whether everything was quiet when this was judged.
     pub quiet: bool,
-    /// What came of it, whatever was predicted.
+    /// The worst that happened, whether it was predicted or not.
     pub outcome: Outcome,
     /// Whether nothing happened that the strategy says never happens.
     pub kept_promise: bool,
@@ -76,7 +75,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// How it looks: what must never be is red, whether it was predicted or not.
+    /// The class that colours it: a wrong sale is red, whether it was predicted or not.
     pub fn tone(self) -> &'static str {
         match self {
             Self::Oversold | Self::SoldTwice | Self::Lost => "bad",
@@ -143,9 +142,8 @@ impl RoundTrips {
     }
 }
 
-/// What the rows say: orders; those beyond what their buyers may have; those that buyers were told
-/// of and that are missing; and what buyers who got an answer may still have and did not get. Buyer
-/// by buyer, so that what one has too many does not pay for what another is missing.
+/// Orders; orders beyond a buyer's limit; promised orders that are missing; units that answered
+/// buyers did not get. Counted buyer by buyer: one's surplus does not pay for another's lack.
 type Rows = (i64, i64, i64, i64);
 
 impl Verdict {

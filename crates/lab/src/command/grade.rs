@@ -12,12 +12,12 @@ use crate::{
 };
 use serde::Serialize;
 
-/// What holds and what breaks.
+/// The result of all cases.
 #[derive(Serialize)]
 pub struct Grade {
     strategy: &'static str,
     pub holds: bool,
-    /// What is declared as possible, and shown by no demonstration; what nobody has tried.
+    /// Harms that are declared as possible and that no demonstration shows; missing trials.
     not_shown: Vec<String>,
     cases: Vec<Graded>,
 }
@@ -25,7 +25,7 @@ pub struct Grade {
 #[derive(Serialize)]
 struct Graded {
     case: String,
-    /// What contradicts the promise.
+    /// Contradictions to the promise.
     breaks: Vec<String>,
     verdict: Verdict,
 }

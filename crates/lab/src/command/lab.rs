@@ -284,7 +284,7 @@ async fn storm<S, E: From<CommandError>>(
         refused(format!("cannot write {}: {error}", file.display()))
     };
     if let Some(file) = &args.report {
-        // Now, and not after all has been run.
+        // Before the runs: they take a while.
         let opened = fs::OpenOptions::new().append(true).create(true).open(file);
         opened.map_err(|error| cannot_write(file, error))?;
     }
@@ -322,7 +322,7 @@ async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<
     Ok(rows)
 }
 
-/// Why this cannot be run.
+/// Refuses options that no lane can run with.
 fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
     let mut asked = args.option.iter().map(|(name, _)| name).filter(|_| args.with_and_without_lock);
     let is_own = |asked: &&String| {

@@ -17,13 +17,13 @@ use std::{
     pin::Pin,
 };
 
-/// The name of a file of the pages, and what is in it.
+/// Name and content of a file of the pages.
 pub type PageFile = (Cow<'static, str>, Cow<'static, [u8]>);
 
 /// A lab of one command alone.
 pub struct OpenLab {
     pub lab: Lab,
-    /// What is to be closed after the lab.
+    /// Closes the stores, after the lab.
     pub stores: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The pages and all their files.
     pub pages: fn() -> Vec<PageFile>,

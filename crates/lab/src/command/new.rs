@@ -85,14 +85,14 @@ mod tests {
         let registered = fs::read_to_string(folder.with_extension("rs")).expect("the registry");
         assert!(registered.ends_with("strategies![\"own/\"; example, my_idea];\n"), "{registered}");
         assert!(registered.contains("mod example;\nmod my_idea;\n"), "{registered}");
-        // What is there stays as it is.
+        // An existing file stays as it is.
         assert!(create("my-idea", &root).is_err_and(|why| why.contains("exists")));
         assert!(create("row-lock", &root).is_err_and(|why| why.contains("already")));
         assert!(create("my-other-idea", Path::new("/")).is_err());
         fs::remove_dir_all(&root).expect("to tidy up");
     }
 
-    /// What stands in the checkout is what this writes: it compiles, and so will the next.
+    /// The registry in the checkout is as `new` writes it: it compiles, and so will the next.
     #[test]
     fn the_registry_is_written_as_it_stands() {
         let modules = REGISTRY.lines().filter_map(|line| line.strip_prefix("mod "));

@@ -21,7 +21,7 @@ use std::{
 };
 use tower::ServiceExt;
 
-/// Where in the folder, and what is in it.
+/// Path in the folder, and content.
 pub type File = (String, Vec<u8>);
 
 const LANGUAGES: [&str; 2] = ["en", "zh"];
@@ -30,7 +30,7 @@ const LONGEST_ANSWER: usize = 4 << 20;
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(3);
 
-/// As static/js/lab/races.js has it. What a lane of a demonstration has no need of is zero.
+/// A race of static/js/lab/races.js. A lane of a demonstration leaves numbers at zero.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Race {
@@ -45,7 +45,7 @@ pub struct Race {
 }
 
 impl Race {
-    /// What each lane runs.
+    /// The trial of each lane.
     pub fn lanes(&self) -> Result<Vec<Trial>, String> {
         let lanes = self.strategies.iter();
         lanes.map(|key| self.lane(key).ok_or(format!("races.js: no such lane: {key}"))).collect()
@@ -94,7 +94,7 @@ impl Recorder {
         Ok(files)
     }
 
-    /// What the page of this name hears of the lane, in each language.
+    /// The events of the lane for the page of this name, in each language.
     pub async fn lane(&self, page: &str, lane: &Trial) -> Result<Vec<File>, String> {
         let made = self.ask("POST", "arenas", json!(lane.wanted).to_string()).await?;
         let made: Value = serde_json::from_slice(&whole(made).await?).unwrap_or_default();

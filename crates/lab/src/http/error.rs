@@ -1,4 +1,4 @@
-//! What the lab refuses, as problems (see `web/problem.rs`).
+//! The lab's refusals, as problems (see `web/problem.rs`).
 
 use crate::error::LabError;
 use std::time::Duration;

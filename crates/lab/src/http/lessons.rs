@@ -56,11 +56,11 @@ pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Respo
     body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language))
 }
 
-/// What to change before the play.
+/// The options of a play.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlayRequest {
-    /// By name; see GET /api/v1/lab/lessons. What is left out is as by default.
+    /// By name; see GET /api/v1/lab/lessons. Options that are absent have their defaults.
     #[serde(default)]
     options: Map<String, Value>,
 }
@@ -130,7 +130,7 @@ pub async fn play(
     Ok(place.respond(follow(lesson, moments, playing, language)))
 }
 
-/// What a lesson lacks is said in the language that was asked for.
+/// Names a missing server in the language that was asked for.
 fn refused(error: PlayError, language: Language) -> Problem {
     match error {
         PlayError::Unavailable(why) => Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language)),
@@ -138,7 +138,7 @@ fn refused(error: PlayError, language: Language) -> Problem {
     }
 }
 
-/// The cast, the steps, and how it ended.
+/// The cast, the steps and the verdict as events.
 fn follow(
     lesson: &'static Lesson,
     mut moments: mpsc::UnboundedReceiver<Moment>,
@@ -162,7 +162,7 @@ fn follow(
     })
 }
 
-/// What is in an order number, and what can happen to it: measured and tried here and now.
+/// Order numbers: their parts, and how they survive failures, measured and tried now.
 #[utoipa::path(
     get, path = "/api/v1/lab/ids", tag = "lab", operation_id = "id_lesson",
     params(LanguageParams),

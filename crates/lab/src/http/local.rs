@@ -13,7 +13,7 @@ use axum::{
 use std::net::SocketAddr;
 use web::extract::host;
 
-/// What proxies add.
+/// Headers that proxies add.
 const OF_PROXIES: [&str; 6] =
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 

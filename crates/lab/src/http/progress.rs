@@ -35,7 +35,7 @@ impl Progress {
         Self::from(&arena.counts(), arena.storm.of(), stock, beyond)
     }
 
-    /// Who asks again adds to what was planned.
+    /// Buyers who ask again add to the planned attempts.
     pub fn of_judgement(judgement: &Judgement) -> Self {
         let live = judgement.live();
         let of = live.planned.max(live.counts.attempts);

@@ -1,4 +1,4 @@
-//! What there is: strategies, and all locks side by side.
+//! Strategies, and all locks side by side.
 
 use super::{
     error::Problem,
