@@ -15,8 +15,8 @@ impl<P: Protocol> Lock for P {
     type Guard = Held<P>;
 
     async fn acquire(&self, name: &str, wait: Duration) -> Answer<Acquired<Held<P>>> {
-        let own = P::Own::default();
-        let claim = Claim { name: name.into(), token: self.token().into(), own };
+        let claim =
+            Claim { name: name.into(), token: self.token().into(), own: Default::default() };
         let deadline = later(wait);
         let mut waiting = Waiting::default();
         let mut undo = Undo { protocol: self.clone(), claim, is_armed: false };
@@ -25,9 +25,10 @@ impl<P: Protocol> Lock for P {
         loop {
             let sent = Instant::now();
             undo.is_armed = true;
-            let outcome = match self.attempt(&undo.claim, deadline).await {
+            let answer = self.attempt(&undo.claim, deadline).await;
+            waiting.asked(answer.is_ok());
+            let outcome = match answer {
                 Ok(Attempt::Ours { fencing, earlier }) => {
-                    waiting.used();
                     let since = if earlier { doubt.unwrap_or(sent) } else { sent };
                     //= CURE the lease counts from before the request, less the clocks' drift
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
@@ -41,7 +42,6 @@ impl<P: Protocol> Lock for P {
                     Ok(Acquired::Contended { remaining: Some(Duration::ZERO) })
                 }
                 Ok(Attempt::Taken { remaining }) => {
-                    waiting.used();
                     // Earlier attempts are over, but a request without a reply may still take the
                     // lock, after this one was sent.
                     doubt = doubt.map(|_| sent);
@@ -54,7 +54,6 @@ impl<P: Protocol> Lock for P {
             };
             undo.is_armed = self.settle(&undo.claim, doubt.is_some()).await;
             doubt = undo.is_armed.then(|| doubt.unwrap_or(sent));
-            waiting.pass_on();
             let left = deadline.saturating_duration_since(Instant::now());
             match (&outcome, self.channel(name)) {
                 _ if left.is_zero() => return outcome,
@@ -117,7 +116,8 @@ impl<P: Protocol> Guard for Held<P> {
     async fn release(mut self) -> Answer<Released> {
         //= CURE the watchdog ends first: a failed unlock leaves nothing that renews
         if let Some(watchdog) = self.watchdog.take() {
-            watchdog.stop().await;
+            watchdog.abort();
+            let _ = watchdog.await; // no renewal follows
         }
         let mut asked = 0;
         loop {

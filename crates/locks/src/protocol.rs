@@ -1,6 +1,6 @@
 //! One kind of lock, as the driver drives it.
 
-use crate::{error::Answer, hold::Hold, lock::Released, watchdog::Watchdog, wire::Line};
+use crate::{error::Answer, hold::Hold, lock::Released, watchdog, wire::Line};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -62,14 +62,10 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     }
 
     /// What runs beside the holder: the renewal, if it is asked for.
-    fn keep(&self, claim: &Claim<Self::Own>, hold: &Hold) -> Option<Watchdog> {
+    fn keep(&self, claim: &Claim<Self::Own>, hold: &Hold) -> Option<watchdog::Watchdog> {
         let lease = self.lease().filter(|lease| lease.renewed)?;
-        let (protocol, claim) = (self.clone(), claim.clone());
-        let renew = move || {
-            let (protocol, claim) = (protocol.clone(), claim.clone());
-            async move { protocol.renew(&claim).await }
-        };
-        Some(Watchdog::renewing(renew, hold.clone(), lease.time))
+        let renewing = watchdog::renew(self.clone(), claim.clone(), hold.clone(), lease.time);
+        Some(watchdog::start(renewing))
     }
 }
 

@@ -195,7 +195,7 @@ impl Client {
         }
         let reply =
             in_time(answered, NO_REPLY).await?.map_err(|_| LessonError::TooSlow(NO_REPLY))?;
-        let step = self.stage.step(self.id, step).at(sent.file, sent.line);
+        let step = self.stage.step(self.id, step).at(sent.at.file(), sent.at.line());
         let to = self.stage.0.lesson.actor(&sent.node);
         step.to(to).with(&*sent.text, reply.to_string()).await?;
         Ok(reply)
