@@ -22,9 +22,10 @@ use std::{
 };
 use tokio::{
     sync::oneshot,
-    task::{AbortHandle, JoinError, JoinHandle},
+    task::{AbortHandle, JoinError},
     time::{sleep, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// A client: its connections, its clock, its gate. Another process, as far as any lock can tell.
 #[derive(Clone)]
@@ -84,7 +85,8 @@ impl Client {
         &self,
         what: impl Future<Output = T> + Send + 'static,
     ) -> Doing<T> {
-        Doing { client: self.clone(), of: Of::Work, task: tokio::spawn(what), outcome: |_| None }
+        let task = AbortOnDropHandle::new(tokio::spawn(what));
+        Doing { client: self.clone(), of: Of::Work, task, outcome: |_| None }
     }
 
     /// Starts to take a lock; believes to hold it once it is told so.
@@ -309,15 +311,9 @@ impl Next<'_> {
 pub struct Doing<T> {
     client: Client,
     of: Of,
-    task: JoinHandle<T>,
+    task: AbortOnDropHandle<T>,
     /// What came of it, as captions name it.
     outcome: fn(&T) -> Option<&'static str>,
-}
-
-impl<T> Drop for Doing<T> {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl<T> Doing<T> {
