@@ -6,7 +6,7 @@ use crate::{
     lock::{Acquired, Guard, Lock, Released},
     protocol::{Attempt, Claim, Ending, Protocol},
     waiting::{Waiting, jitter},
-    watchdog::Watchdog,
+    watchdog::{self, Watchdog},
 };
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -34,7 +34,8 @@ impl<P: Protocol> Lock for P {
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
                     if !hold.is_lost() {
                         undo.is_armed = P::ENDS_WITH_GUARD;
-                        let watchdog = self.keep(&undo.claim, &hold);
+                        let watchdog =
+                            self.keep(&undo.claim, &hold).or_else(|| undo.renewal(&hold));
                         return Ok(Acquired::Held(Held { undo, fencing, hold, watchdog }));
                     }
                     // The answer took longer than the lease: the lock may be gone.
@@ -73,6 +74,14 @@ pub(crate) struct Undo<P: Protocol> {
     pub claim: Claim<P::Own>,
     /// Whether the lock may be ours without our knowing.
     is_armed: bool,
+}
+
+impl<P: Protocol> Undo<P> {
+    fn renewal(&self, hold: &Hold) -> Option<Watchdog> {
+        let lease = self.protocol.lease().filter(|lease| lease.renewed)?;
+        let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
+        Some(watchdog::start(watchdog::renew(protocol, claim, hold.clone(), lease.time)))
+    }
 }
 
 impl<P: Protocol> Drop for Undo<P> {

@@ -1,12 +1,16 @@
 //! A place in the queue of a [`ZooKeeperLock`](super::ZooKeeperLock), within a session.
 
 use super::prelude::*;
-use super::zookeeper::{ROOT, ZooError, ZooKeeperLock, ZooSession};
+use super::wire::{ZooError, ZooSession};
 use std::sync::{
     OnceLock,
     atomic::{AtomicI64, AtomicU32, Ordering::Relaxed},
 };
 use tokio::time::{sleep, timeout_at};
+
+/// Above the folders of all locks.
+pub const ROOT: &str = "/locks";
+pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// What an acquisition knows of its node.
 #[derive(Default)]
@@ -120,7 +124,7 @@ impl<'a> Place<'a> {
                     return Err(ZooError::SessionOver(error.to_string()));
                 }
                 // Transient: in doubt, throttled, moved.
-                Err(_) => sleep(ZooKeeperLock::PAUSE).await,
+                Err(_) => sleep(PAUSE).await,
             }
         }
     }

@@ -20,14 +20,12 @@
 //! lost as soon as the connection is gone for longer than is safe.
 
 use super::prelude::*;
-use super::queue::{Own, Place};
+use super::queue::{Own, PAUSE, Place};
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::sleep;
 
+pub use super::queue::ROOT;
 pub use super::wire::{Zoo, ZooError, ZooSession, ZooWatch};
-
-/// Above the folders of all locks.
-pub const ROOT: &str = "/locks";
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -122,7 +120,7 @@ async fn until_gone(session: &ZooSession, path: &str) -> Why {
             Ok((Some(_), changed)) => changed.fires().await,
             Ok((None, _)) => return Why::NotOurs,
             Err(error) if error.is_final() => return Why::SessionGone,
-            Err(_) => sleep(ZooKeeperLock::PAUSE).await,
+            Err(_) => sleep(PAUSE).await,
         }
     }
 }
