@@ -26,7 +26,7 @@
 //! | [`catalogue`] | every strategy in words |
 //! | [`report`] | some runs as a page to be shown in class |
 //! | [`limits`] | how many arenas and storms visitors may have |
-//! | [`lock_comparison`] | all locks side by side, and what they cost here |
+//! | [`lock_comparison`], [`lock_costs`] | all locks side by side, and what they cost here |
 //! | [`order_numbers`] | the lesson on ids, which the shop plays |
 //! | [`options`] | the knobs and their ranges |
 //! | [`servers`] | the servers that the lab works on |
@@ -52,6 +52,7 @@ pub mod judgement;
 pub mod lessons;
 pub mod limits;
 pub mod lock_comparison;
+pub mod lock_costs;
 pub mod loopback;
 pub mod losses;
 pub mod marks;

@@ -1,8 +1,11 @@
 //! All locks side by side, as the page and the command show them: what each promises, with the test
-//! that backs it ([`locks::compare`]), and what it costs on the servers that this lab works on. The
-//! words stand in `texts/{en,zh}/locks.md`.
+//! that backs it, and what it costs on the servers that this lab works on. The words stand in
+//! `texts/{en,zh}/locks.md`.
+//!
+//! The four properties are those of 《分布式锁的三种实现》. What they leave out is fencing.
 
 use crate::{
+    lock_costs::{self, Connections, Cost},
     selling::PurchaseError,
     servers::Servers,
     service::Lab,
@@ -10,7 +13,6 @@ use crate::{
     texts,
 };
 use locks::{
-    compare::{self, Claim, Cost, claims},
     wire::{Line, Sql},
     zookeeper::Zoo,
 };
@@ -24,6 +26,27 @@ const MEASUREMENT: &str = "locks-compared";
 /// Independent nodes for the multi-lock and Redlock.
 const NODES: usize = 3;
 const SESSION: Duration = Duration::from_secs(4);
+
+/// That a lock has a property (`yes`, `no`, or `partly`: under a condition), and the test that
+/// would fail if it were wrong: `file::test` in a folder `locks` of the tests, or
+/// `lessons::lesson/act`, which `tests/it/lessons` plays.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    pub lock: &'static str,
+    pub property: &'static str,
+    pub holds: &'static str,
+    pub test: &'static str,
+}
+
+/// All claims: lock by lock, the properties of each in the same order.
+pub fn claims() -> impl Iterator<Item = Claim> {
+    let rows = include_str!("lock_claims.txt").lines().filter(|line| !line.starts_with('#'));
+    rows.filter_map(|row| {
+        let mut words = row.split_whitespace();
+        let mut next = || words.next();
+        Some(Claim { lock: next()?, property: next()?, holds: next()?, test: next()? })
+    })
+}
 
 /// Every lock, four properties, and what they cost here. Texts are in the language that was asked
 /// for.
@@ -96,14 +119,15 @@ impl LockBody {
         let claim = |Claim { property, holds, test, .. }| {
             (property, ClaimBody { holds, why: say(id, property, language), test })
         };
-        let trips = |cost: &Cost| TripsBody {
-            acquire: cost.acquire.total(),
-            release: cost.release.total(),
+        let trips = |Cost { acquire, release, .. }: &Cost| TripsBody {
+            acquire: acquire.total(),
+            release: release.total(),
         };
-        let times = |cost: &Cost| CostBody {
-            p50: micros(cost.p50),
-            p99: micros(cost.p99),
-            samples: cost.samples,
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let times = |&Cost { p50, p99, samples, .. }: &Cost| CostBody {
+            p50: micros(p50),
+            p99: micros(p99),
+            samples,
         };
         Self {
             id,
@@ -126,10 +150,6 @@ fn in_order(of: fn(Claim) -> &'static str) -> Vec<&'static str> {
         }
     }
     all
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Lab {
@@ -186,14 +206,13 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), PurchaseError> 
         Some(node) => node.another_connection(),
         None => Line::new(&servers.redis_url)?,
     };
-    let all = compare::Servers { redis, nodes, sql: Some(Sql::new(servers.postgres.clone())), zoo };
+    let on = Connections { redis, nodes, sql: Some(Sql::new(servers.postgres.clone())), zoo };
     let prefix = servers.prefix_of(MEASUREMENT);
-    let costs = compare::measure(&all, &prefix).await;
-    if let Some(zoo) = &all.zoo {
+    let measured = lock_costs::measure(&on, &prefix).await;
+    if let Some(zoo) = &on.zoo {
         zoo.close().await;
     }
     run(&servers.postgres, "DELETE FROM lab.locks WHERE starts_with(name, $1)", (prefix,)).await?;
     servers.sweep(MEASUREMENT).await?;
-    let complete = costs.len() == compare::measurable(&all);
-    Ok((costs, complete))
+    Ok(measured)
 }

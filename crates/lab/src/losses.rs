@@ -114,7 +114,7 @@ pub(crate) async fn until_back(
 async fn until_gone(cluster: &str, path: &str) -> Result<(), ZooError> {
     let session = Zoo::new(cluster, Duration::from_secs(10)).session(Instant::now()).await?;
     while let (Some(_), watch) = session.watch(path).await? {
-        watch.removed().await;
+        watch.fires().await;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub struct Lab {
     storms: Limits,
     pub judgements: Judgements,
     /// What the locks cost on these servers, once it has been measured.
-    pub(crate) lock_costs: tokio::sync::Mutex<Option<Vec<locks::compare::Cost>>>,
+    pub(crate) lock_costs: tokio::sync::Mutex<Option<Vec<crate::lock_costs::Cost>>>,
 }
 
 impl Lab {

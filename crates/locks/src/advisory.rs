@@ -11,14 +11,9 @@
 //!
 //! The guard lends its transaction to the work: commit and unlock are one step.
 
-use crate::{
-    driver::Held,
-    hold::{Hold, Why},
-    prelude::*,
-    watchdog::Watchdog,
-    wire::{Sql, SqlTransaction},
-};
-use std::{io::ErrorKind, sync::Weak};
+use super::{prelude::*, wire::SqlTransaction};
+use std::{borrow::Cow, io::ErrorKind};
+use stores::postgres::is_unreachable;
 use tokio::{
     sync::{MappedMutexGuard, Mutex, MutexGuard},
     time::{sleep, timeout},
@@ -28,10 +23,10 @@ use tokio::{
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
 
-const TRY: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))";
-const WAIT: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
-/// For this transaction only.
-const SET_LOCK_TIMEOUT: &str = "SELECT set_config('lock_timeout', $1, true)";
+/// From left to right. The timeout is not for the work's own row locks.
+const LOCK: &str = "
+    SELECT set_config('lock_timeout', $2, true), pg_advisory_xact_lock(hashtextextended($1, 0)),
+           set_config('lock_timeout', '0', true)";
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Less than the pool's statement timeout.
@@ -54,33 +49,6 @@ impl AdvisoryLock {
     pub fn new(sql: Sql) -> Self {
         Self { sql }
     }
-
-    /// Whether the transaction has the lock before the deadline: Postgres keeps the queue.
-    async fn waits(
-        transaction: &mut SqlTransaction,
-        name: &str,
-        deadline: Instant,
-    ) -> Result<bool, sqlx::Error> {
-        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
-        if left < Duration::from_millis(1) {
-            return Ok(false);
-        }
-        let wait = left.as_millis().to_string();
-        transaction.execute(SET_LOCK_TIMEOUT, |query| query.bind(wait)).await?;
-        match transaction.execute(WAIT, |query| query.bind(name)).await {
-            Err(sqlx::Error::Database(error))
-                if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
-            {
-                Ok(false)
-            }
-            outcome => {
-                outcome?;
-                // The timeout is not for the work's own row locks.
-                transaction.execute(SET_LOCK_TIMEOUT, |query| query.bind("0")).await?;
-                Ok(true)
-            }
-        }
-    }
 }
 
 impl Protocol for AdvisoryLock {
@@ -93,10 +61,14 @@ impl Protocol for AdvisoryLock {
 
     async fn attempt(&self, claim: &Claim<Own>, deadline: Instant) -> Answer<Attempt> {
         let mut transaction = self.sql.begin().await?;
-        let name = &*claim.name;
+        // Postgres keeps the queue. It waits for a millisecond at least: zero would be for ever.
+        let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
+        let values = (&*claim.name, millis(left).to_string());
         //= CURE it belongs to the transaction: no lease to outlast, and it dies with its holder
-        let free: Option<(bool,)> = transaction.optional(TRY, |query| query.bind(name)).await?;
-        let ours = free == Some((true,)) || Self::waits(&mut transaction, name, deadline).await?;
+        let ours = match transaction.run(LOCK, values).await {
+            Err(error) if state(&error).as_deref() == Some(LOCK_NOT_AVAILABLE) => false,
+            locked => locked.map(|_| true)?,
+        };
         if ours {
             *claim.own.lock().await = Some(transaction);
         } else {
@@ -107,7 +79,6 @@ impl Protocol for AdvisoryLock {
 
     /// After an error nobody knows whether the work was committed; the lock is free either way.
     async fn release(&self, claim: &Claim<Own>, ending: Ending<'_>) -> Answer<Released> {
-        // Under the mutex: waits for a running heartbeat, and prevents another one.
         let transaction = claim.own.lock().await.take().ok_or_else(gone)?;
         if ending.hold.is_lost() {
             // Postgres would answer COMMIT with a rollback, without an error.
@@ -119,52 +90,46 @@ impl Protocol for AdvisoryLock {
         Ok(Released::Freed)
     }
 
-    /// A heartbeat while nobody uses the connection. It ends with the transaction.
+    /// A heartbeat while nobody uses the connection.
     fn keep(&self, claim: &Claim<Own>, hold: &Hold) -> Option<Watchdog> {
-        if let Some(transaction) = claim.own.try_lock().ok()?.as_mut() {
-            let hold = hold.clone();
-            transaction.told_by(move |error| told(&hold, error));
-        }
-        tokio::spawn(heartbeat(Arc::downgrade(&claim.own), hold.clone()));
-        None
+        let told = hold.clone();
+        claim.own.try_lock().ok()?.as_mut()?.told_by(move |error| tell(&told, error));
+        Some(crate::watchdog::start(heartbeat(claim.own.clone(), hold.clone())))
     }
 }
 
-async fn heartbeat(transaction: Weak<Mutex<Option<SqlTransaction>>>, hold: Hold) {
+async fn heartbeat(own: Own, hold: Hold) {
     loop {
         sleep(HEARTBEAT).await;
-        let Some(transaction) = transaction.upgrade() else {
-            return;
-        };
         // In use: the work sees errors itself.
-        let Ok(mut transaction) = transaction.try_lock() else {
-            continue;
-        };
-        let Some(connection) = transaction.as_mut() else {
-            return;
-        };
+        let Ok(mut transaction) = own.try_lock() else { continue };
+        let Some(connection) = transaction.as_mut() else { return };
         let beat = sqlx::query("SELECT 1").execute(connection.unwatched());
         if !matches!(timeout(HEARTBEAT_TIMEOUT, beat).await, Ok(Ok(_))) {
-            hold.lose(Why::SessionGone);
             // Closes the connection: the lock must not wait for TCP to give up.
             *transaction = None;
-            return;
+            return hold.lose(Why::SessionGone);
         }
     }
 }
 
 /// A refused statement aborts the transaction, whose locks Postgres frees at once. (Behind a
 /// savepoint it would not; counting the lock as lost there is the safe answer.)
-fn told(hold: &Hold, error: &sqlx::Error) {
-    let session_gone = match error {
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            // Ended or crashed (57P…), idle for too long, a broken connection.
-            code.starts_with("57P") || code == "25P03" || code.starts_with("08")
-        }),
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => true,
-        _ => return,
-    };
-    hold.lose(if session_gone { Why::SessionGone } else { Why::NotOurs });
+fn tell(hold: &Hold, error: &sqlx::Error) {
+    match state(error) {
+        // Ended or crashed (57P…), idle for too long, a broken connection.
+        Some(code) if code.starts_with("57P") || code == "25P03" || code.starts_with("08") => {
+            hold.lose(Why::SessionGone);
+        }
+        Some(_) => hold.lose(Why::NotOurs),
+        None if is_unreachable(error) => hold.lose(Why::SessionGone),
+        None => {}
+    }
+}
+
+/// What Postgres answered, as an SQLSTATE.
+fn state(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    error.as_database_error()?.code()
 }
 
 fn gone() -> LockError {

@@ -6,7 +6,7 @@ use crate::{
     lock::{Acquired, Guard, Lock, Released},
     protocol::{Attempt, Claim, Ending, Protocol},
     waiting::{Waiting, jitter},
-    watchdog::Watchdog,
+    watchdog::{self, Watchdog},
 };
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -15,8 +15,8 @@ impl<P: Protocol> Lock for P {
     type Guard = Held<P>;
 
     async fn acquire(&self, name: &str, wait: Duration) -> Answer<Acquired<Held<P>>> {
-        let own = P::Own::default();
-        let claim = Claim { name: name.into(), token: self.token().into(), own };
+        let claim =
+            Claim { name: name.into(), token: self.token().into(), own: Default::default() };
         let deadline = later(wait);
         let mut waiting = Waiting::default();
         let mut undo = Undo { protocol: self.clone(), claim, is_armed: false };
@@ -25,15 +25,17 @@ impl<P: Protocol> Lock for P {
         loop {
             let sent = Instant::now();
             undo.is_armed = true;
-            let outcome = match self.attempt(&undo.claim, deadline).await {
+            let answer = self.attempt(&undo.claim, deadline).await;
+            waiting.asked(answer.is_ok());
+            let outcome = match answer {
                 Ok(Attempt::Ours { fencing, earlier }) => {
-                    waiting.used();
                     let since = if earlier { doubt.unwrap_or(sent) } else { sent };
                     //= CURE the lease counts from before the request, less the clocks' drift
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
                     if !hold.is_lost() {
                         undo.is_armed = P::ENDS_WITH_GUARD;
-                        let watchdog = self.keep(&undo.claim, &hold);
+                        let watchdog =
+                            self.keep(&undo.claim, &hold).or_else(|| undo.renewal(&hold));
                         return Ok(Acquired::Held(Held { undo, fencing, hold, watchdog }));
                     }
                     // The answer took longer than the lease: the lock may be gone.
@@ -41,7 +43,6 @@ impl<P: Protocol> Lock for P {
                     Ok(Acquired::Contended { remaining: Some(Duration::ZERO) })
                 }
                 Ok(Attempt::Taken { remaining }) => {
-                    waiting.used();
                     // Earlier attempts are over, but a request without a reply may still take the
                     // lock, after this one was sent.
                     doubt = doubt.map(|_| sent);
@@ -54,7 +55,6 @@ impl<P: Protocol> Lock for P {
             };
             undo.is_armed = self.settle(&undo.claim, doubt.is_some()).await;
             doubt = undo.is_armed.then(|| doubt.unwrap_or(sent));
-            waiting.pass_on();
             let left = deadline.saturating_duration_since(Instant::now());
             match (&outcome, self.channel(name)) {
                 _ if left.is_zero() => return outcome,
@@ -74,6 +74,14 @@ pub(crate) struct Undo<P: Protocol> {
     pub claim: Claim<P::Own>,
     /// Whether the lock may be ours without our knowing.
     is_armed: bool,
+}
+
+impl<P: Protocol> Undo<P> {
+    fn renewal(&self, hold: &Hold) -> Option<Watchdog> {
+        let lease = self.protocol.lease().filter(|lease| lease.renewed)?;
+        let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
+        Some(watchdog::start(watchdog::renew(protocol, claim, hold.clone(), lease.time)))
+    }
 }
 
 impl<P: Protocol> Drop for Undo<P> {
@@ -117,7 +125,8 @@ impl<P: Protocol> Guard for Held<P> {
     async fn release(mut self) -> Answer<Released> {
         //= CURE the watchdog ends first: a failed unlock leaves nothing that renews
         if let Some(watchdog) = self.watchdog.take() {
-            watchdog.stop().await;
+            watchdog.abort();
+            let _ = watchdog.await; // no renewal follows
         }
         let mut asked = 0;
         loop {

@@ -12,10 +12,7 @@
 //! holder and never be forgotten. A Redis that lost its data counts from one again, and the
 //! resource refuses all writers until the numbers have caught up, which is safe for the data.
 
-use crate::{
-    error::Answer,
-    wire::{Line, LuaScript, Sql, lua},
-};
+use super::prelude::*;
 
 static WRITE: LuaScript = lua!("fenced_write.lua");
 
@@ -62,14 +59,11 @@ impl PostgresResource {
         // A bigint holds no newer number.
         let number = i64::try_from(fencing).unwrap_or(i64::MAX);
         //= CURE the row refuses a number that is older than the one it has seen
-        let written =
-            self.0.execute(WRITE, |query| query.bind(name).bind(number).bind(value)).await?;
+        let written = self.0.run(WRITE, (name, number, value)).await?;
         if written > 0 {
             return Ok(Write::Applied);
         }
-        let newest: Option<(i64,)> = self.0.optional(NEWEST, |query| query.bind(name)).await?;
-        Ok(Write::Refused {
-            newest: newest.and_then(|(newest,)| u64::try_from(newest).ok()).unwrap_or(0),
-        })
+        let newest = self.0.row::<(i64,)>(NEWEST, (name,)).await?;
+        Ok(Write::Refused { newest: newest.map_or(0, |(newest,)| newest.unsigned_abs()) })
     }
 }

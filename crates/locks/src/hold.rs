@@ -55,25 +55,18 @@ impl Hold {
     /// A renewal requested at `sent` came through; false if it was too late.
     pub(crate) fn renewed(&self, sent: Instant, lease: Duration) -> bool {
         let until = sent + lease.saturating_sub(drift(lease));
-        let mut in_time = false;
         self.0.send_if_modified(|belief| {
-            in_time = belief.why().is_none();
-            // Never shortened: another holding of the owner may have a longer lease.
-            let longer = in_time && belief.until.is_some_and(|before| before < until);
-            if longer {
-                belief.until = Some(until);
+            let in_time = belief.why().is_none();
+            if in_time {
+                // Never shortened: another holding of the owner may have a longer lease.
+                belief.until = belief.until.map(|before| before.max(until));
             }
-            longer
-        });
-        in_time
+            in_time
+        })
     }
 
     pub(crate) fn lose(&self, why: Why) {
-        self.0.send_if_modified(|belief| {
-            let first = belief.over.is_none();
-            belief.over = belief.over.or(belief.why()).or(Some(why));
-            first
-        });
+        self.0.send_modify(|belief| belief.over = belief.why().or(Some(why)));
     }
 
     pub fn is_lost(&self) -> bool {

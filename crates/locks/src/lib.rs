@@ -30,7 +30,6 @@
 //! | `fencing` | | the resource's side: older numbers are refused |
 //! | `lock`, `error`, `protocol` | | a lock from outside, its failures, a lock from inside |
 //! | `driver`, `hold`, `watchdog`, `waiting` | | what all of them share |
-//! | `compare` | | what each survives, with its test, and what it costs |
 //!
 //! `wire` is their transport: counted, and watched if a lesson or a test asks for it. Nothing here
 //! knows of sales.
@@ -42,7 +41,6 @@
 //! stand above the lines that decide; [`SOURCES`] is what pages quote.
 
 pub mod advisory;
-pub mod compare;
 mod driver;
 mod error;
 pub mod fencing;
@@ -52,6 +50,7 @@ pub mod multi;
 mod nodes;
 mod prelude;
 mod protocol;
+mod queue;
 pub mod redlock;
 pub mod reentrant;
 pub mod set_px_no_owner;
@@ -65,22 +64,16 @@ mod watchdog;
 pub mod wire;
 pub mod zookeeper;
 
-pub use advisory::AdvisoryLock;
-pub use driver::Held;
+pub use self::{advisory::AdvisoryLock, driver::Held, table::TableLock, token::TokenLock};
+pub use self::{multi::MultiLock, redlock::Redlock, reentrant::ReentrantLock};
 pub use error::{Answer, LockError};
 pub use hold::{Hold, Lost, Why, drift};
 pub use lock::{Acquired, Guard, Lock, Released};
-pub use multi::MultiLock;
 pub use protocol::{Attempt, Claim, Ending, Lease, Protocol};
-pub use redlock::Redlock;
-pub use reentrant::ReentrantLock;
 pub use set_px_no_owner::SetPxNoOwner;
 pub use setnx_expire::SetnxExpire;
 pub use setnx_getset::SetnxGetset;
 pub use sources::{SOURCES, Source};
-pub use table::TableLock;
-pub use token::TokenLock;
-pub use watchdog::Watchdog;
 pub use zookeeper::ZooKeeperLock;
 /// For tests, which ask the server themselves.
 #[cfg(feature = "zookeeper")]

@@ -6,10 +6,8 @@
 //! Crashes. Of the holder: the leases end. Of one node: nobody gets the lock until it is back. So
 //! it survives the loss of *data* on all nodes but one, and the loss of no node.
 
-use super::{
-    nodes::{Nodes, Rule},
-    prelude::*,
-};
+use super::nodes::{Nodes, Rule};
+use super::prelude::*;
 
 /// See the head of this file.
 pub type MultiLock = Nodes<All>;

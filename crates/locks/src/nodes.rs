@@ -8,11 +8,8 @@
 //!
 //! Not given: a fencing token, since numbers of independent nodes cannot be compared.
 
-use super::{
-    prelude::*,
-    token::{release, renew, undo},
-    wire::ScriptCall,
-};
+use super::prelude::*;
+use super::token::{release, renew, undo};
 use futures_util::future::join_all;
 use std::marker::PhantomData;
 
@@ -81,14 +78,12 @@ impl<R: Rule> Nodes<R> {
     /// Asks all nodes at once, each as often as a release is asked for.
     async fn everywhere(&self, call: ScriptCall) -> Vec<Answer<bool>> {
         let asked = self.lines.iter().map(async |node| {
-            let mut attempt = 1;
-            loop {
-                let answer = node.ask(&call).await;
-                if answer.is_ok() || attempt == 3 {
-                    return answer;
+            for _ in 1..3 {
+                if let Ok(answer) = node.ask(&call).await {
+                    return Ok(answer);
                 }
-                attempt += 1;
             }
+            node.ask(&call).await
         });
         join_all(asked).await
     }
@@ -96,7 +91,6 @@ impl<R: Rule> Nodes<R> {
 
 impl<R: Rule> Protocol for Nodes<R> {
     type Own = ();
-    const PAUSE: Duration = Duration::from_millis(20);
     /// Each node is asked several times already.
     const RELEASES: u32 = 1;
 

@@ -1,8 +1,9 @@
 //! One kind of lock, as the driver drives it.
 
-use crate::{error::Answer, hold::Hold, lock::Released, watchdog::Watchdog, wire::Line};
+use crate::{error::Answer, hold::Hold, lock::Released, wire::Line};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 /// One kind of lock: how it is asked for, kept, and given back.
 pub trait Protocol: Clone + Send + Sync + 'static {
@@ -61,15 +62,9 @@ pub trait Protocol: Clone + Send + Sync + 'static {
         None
     }
 
-    /// What runs beside the holder: the renewal, if it is asked for.
-    fn keep(&self, claim: &Claim<Self::Own>, hold: &Hold) -> Option<Watchdog> {
-        let lease = self.lease().filter(|lease| lease.renewed)?;
-        let (protocol, claim) = (self.clone(), claim.clone());
-        let renew = move || {
-            let (protocol, claim) = (protocol.clone(), claim.clone());
-            async move { protocol.renew(&claim).await }
-        };
-        Some(Watchdog::renewing(renew, hold.clone(), lease.time))
+    /// What runs beside the holder, besides the renewal.
+    fn keep(&self, _: &Claim<Self::Own>, _: &Hold) -> Option<AbortOnDropHandle<()>> {
+        None
     }
 }
 

@@ -10,10 +10,8 @@
 //!
 //! Not given: a paused holder may overlap with the next one, as with one node.
 
-use super::{
-    nodes::{Nodes, Rule},
-    prelude::*,
-};
+use super::nodes::{Nodes, Rule};
+use super::prelude::*;
 use futures_util::future::join_all;
 
 /// See the head of this file. The driver counts the lease from before the first request, less the

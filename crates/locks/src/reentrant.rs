@@ -13,12 +13,8 @@
 //! [`TokenLock`](super::TokenLock). Of the subscription: all waiters try at once and subscribe
 //! again.
 
-use crate::{
-    driver::Held,
-    prelude::*,
-    token::{REMEMBERED, freed},
-    wire::{LuaScript, ScriptCall, lua},
-};
+use super::prelude::*;
+use super::token::{REMEMBERED, freed};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 static ACQUIRE: LuaScript = lua!("reentrant_acquire.lua");

@@ -32,5 +32,5 @@ sources! {
     "redlock": "redlock.rs", "nodes.rs";
     "advisory-lock": "advisory.rs";
     "db-lock-table": "table.rs";
-    "zookeeper-lock": "zookeeper.rs";
+    "zookeeper-lock": "zookeeper.rs", "queue.rs";
 }

@@ -12,7 +12,7 @@
 //!
 //! Cost: a write and an fsync for taking it and for releasing it, and polling while waiting.
 
-use super::{prelude::*, wire::Sql};
+use super::prelude::*;
 
 /// `clock_timestamp()`, because `now()` is the start of the transaction: too early after a wait for
 /// the row.
@@ -20,21 +20,23 @@ use super::{prelude::*, wire::Sql};
 /// It checks before it tries, in the same statement. Otherwise every attempt of a waiter locks the
 /// row, with a write and an fsync, and the release queues behind them: a hundred waiters slowed a
 /// sale to a dozen purchases a second. The conflict clause decides.
+///
+/// It also answers for how long another owner has it.
 const ACQUIRE: &str = "
-    INSERT INTO lab.locks AS lock (name, owner, version, expires_at)
-    SELECT $1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond'
-     WHERE NOT EXISTS (SELECT FROM lab.locks
-                        WHERE name = $1 AND owner <> $2 AND expires_at > clock_timestamp())
-    ON CONFLICT (name) DO UPDATE
-       SET owner = $2,
-           version = CASE lock.owner WHEN $2 THEN lock.version ELSE lock.version + 1 END,
-           expires_at = clock_timestamp() + $3 * interval '1 millisecond'
-     WHERE lock.owner IS NULL OR lock.owner = $2 OR lock.expires_at <= clock_timestamp()
-    RETURNING version";
-
-const REMAINING: &str = "
-    SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
-      FROM lab.locks WHERE name = $1 AND owner IS NOT NULL";
+    WITH taken AS (
+        INSERT INTO lab.locks AS lock (name, owner, version, expires_at)
+        SELECT $1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond'
+         WHERE NOT EXISTS (SELECT FROM lab.locks
+                            WHERE name = $1 AND owner <> $2 AND expires_at > clock_timestamp())
+        ON CONFLICT (name) DO UPDATE
+           SET owner = $2,
+               version = CASE lock.owner WHEN $2 THEN lock.version ELSE lock.version + 1 END,
+               expires_at = clock_timestamp() + $3 * interval '1 millisecond'
+         WHERE lock.owner IS NULL OR lock.owner = $2 OR lock.expires_at <= clock_timestamp()
+        RETURNING version)
+    SELECT (SELECT version FROM taken),
+           (SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+              FROM lab.locks WHERE name = $1 AND owner IS NOT NULL)";
 
 const RELEASE: &str = "
     UPDATE lab.locks SET owner = NULL
@@ -51,19 +53,10 @@ impl TableLock {
     pub fn new(sql: Sql, lease: Duration) -> Self {
         Self { sql, lease }
     }
-
-    /// The rest of the holder's lease.
-    async fn remaining(&self, name: &str) -> Option<Duration> {
-        let row: Result<Option<(i64,)>, _> =
-            self.sql.optional(REMAINING, |query| query.bind(name)).await;
-        let (left,) = row.ok()??;
-        u64::try_from(left).ok().map(Duration::from_millis)
-    }
 }
 
 impl Protocol for TableLock {
     type Own = ();
-    const PAUSE: Duration = Duration::from_millis(15);
 
     fn token(&self) -> String {
         self.sql.unique_token()
@@ -73,31 +66,26 @@ impl Protocol for TableLock {
         Some(Lease { time: self.lease, renewed: false })
     }
 
-    async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
+    async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
         let lease = i64::try_from(millis(self.lease)).unwrap_or(i64::MAX);
-        let (name, owner) = (&*claim.name, &*claim.token);
         //= CURE one statement decides, by the database's clock: free, expired, or our own attempt
-        let taking = self.sql.optional(ACQUIRE, |query| query.bind(name).bind(owner).bind(lease));
-        if let Some((version,)) = taking.await? {
-            let version: i64 = version;
-            return Ok(Attempt::Ours { fencing: u64::try_from(version).ok(), earlier: false });
-        }
-        // Asked only before giving up.
-        let is_last = Instant::now() >= deadline;
-        let remaining = if is_last { self.remaining(name).await } else { None };
-        Ok(Attempt::Taken { remaining })
+        let asked = self.sql.row(ACQUIRE, (&*claim.name, &*claim.token, lease));
+        let (version, left): (Option<i64>, Option<i64>) = asked.await?.unwrap_or_default();
+        let number = |number| u64::try_from(number).ok();
+        Ok(match version {
+            Some(version) => Attempt::Ours { fencing: number(version), earlier: false },
+            None => Attempt::Taken { remaining: left.and_then(number).map(Duration::from_millis) },
+        })
     }
 
     async fn release(&self, claim: &Claim, ending: Ending<'_>) -> Answer<Released> {
-        let (name, owner) = (&*claim.name, &*claim.token);
         //= CURE only the owner's row is freed, and only within its lease
-        let freed = self.sql.execute(RELEASE, |query| query.bind(name).bind(owner)).await?;
+        let freed = self.sql.run(RELEASE, (&*claim.name, &*claim.token)).await?;
         // Gone before its lease was over: our request with the lost reply did it.
         Ok(Released::freed(freed > 0 || (ending.again && !ending.hold.is_lost())))
     }
 
     async fn undo(&self, claim: &Claim) {
-        let (name, owner) = (&*claim.name, &*claim.token);
-        let _ = self.sql.execute(RELEASE, |query| query.bind(name).bind(owner)).await;
+        let _ = self.sql.run(RELEASE, (&*claim.name, &*claim.token)).await;
     }
 }

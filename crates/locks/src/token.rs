@@ -13,10 +13,7 @@
 //! Not given: a holder that pauses for longer than its lease may overlap with the next one. A
 //! watchdog (`renewed`) makes that rarer, fencing harmless.
 
-use crate::{
-    prelude::*,
-    wire::{LuaScript, ScriptCall, lua},
-};
+use super::prelude::*;
 
 static ACQUIRE: LuaScript = lua!("token_acquire.lua");
 static RELEASE: LuaScript = lua!("token_release.lua");

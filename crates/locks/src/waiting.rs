@@ -19,14 +19,9 @@ pub(crate) fn jitter(pause: Duration) -> Duration {
 pub(crate) struct Waiting(Option<Wakeups>);
 
 impl Waiting {
-    /// The lock was asked for: no other waiter needs this wake-up.
-    pub fn used(&mut self) {
-        self.0.iter_mut().for_each(Wakeups::used);
-    }
-
-    /// A waiter that was woken and got no answer passes the wake-up on.
-    pub fn pass_on(&mut self) {
-        self.0.iter_mut().for_each(Wakeups::pass_on);
+    /// The lock was asked for.
+    pub fn asked(&mut self, was_answered: bool) {
+        self.0.iter_mut().for_each(|wakeups| wakeups.asked(was_answered));
     }
 
     /// Waits until another attempt may succeed. The first time it only subscribes: the lock may

@@ -17,67 +17,45 @@
 //! time.
 
 use crate::{
-    error::Answer,
     hold::{Hold, Why},
+    protocol::{Claim, Protocol},
 };
 use std::time::Duration;
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 /// A task beside one holder. Dropping it ends it.
-#[derive(Debug)]
-pub struct Watchdog(JoinHandle<()>);
+pub type Watchdog = AbortOnDropHandle<()>;
 
-impl Watchdog {
-    pub(crate) fn start(task: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(task))
-    }
-
-    pub(crate) fn renewing<F>(
-        renew: impl Fn() -> F + Send + 'static,
-        hold: Hold,
-        lease: Duration,
-    ) -> Self
-    where
-        F: Future<Output = Answer<bool>> + Send,
-    {
-        Self::start(async move {
-            let mut pause = lease / 3;
-            loop {
-                //= CURE every third of the lease, for as long as the holder lives
-                sleep(pause).await;
-                let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
-                    //= CURE the holder is told: by its own clock the lease is over
-                    return hold.lose(Why::LeaseOver);
-                };
-                let sent = Instant::now();
-                pause = match timeout_at(end, renew()).await {
-                    Ok(Ok(true)) if hold.renewed(sent, lease) => lease / 3,
-                    Ok(Ok(false)) => return hold.lose(Why::NotOurs),
-                    //= CURE one failed renewal is tried again, until the lease is over
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, "a lease was not renewed; trying again");
-                        (lease / 20).max(Duration::from_millis(1))
-                    }
-                    // It is over by now.
-                    Ok(Ok(true)) | Err(_) => Duration::ZERO,
-                };
-            }
-        })
-    }
-
-    /// Returns when the task has ended: no renewal follows.
-    pub(crate) async fn stop(mut self) {
-        self.0.abort();
-        // An error is the abort itself.
-        let _ = (&mut self.0).await;
-    }
+pub(crate) fn start(task: impl Future<Output = ()> + Send + 'static) -> Watchdog {
+    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.0.abort();
+pub(crate) async fn renew<P: Protocol>(
+    protocol: P,
+    claim: Claim<P::Own>,
+    hold: Hold,
+    lease: Duration,
+) {
+    let mut pause = lease / 3;
+    loop {
+        //= CURE every third of the lease, for as long as the holder lives
+        sleep(pause).await;
+        let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
+            //= CURE the holder is told: by its own clock the lease is over
+            return hold.lose(Why::LeaseOver);
+        };
+        let sent = Instant::now();
+        pause = match timeout_at(end, protocol.renew(&claim)).await {
+            Ok(Ok(true)) if hold.renewed(sent, lease) => lease / 3,
+            Ok(Ok(false)) => return hold.lose(Why::NotOurs),
+            //= CURE one failed renewal is tried again, until the lease is over
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a lease was not renewed; trying again");
+                (lease / 20).max(Duration::from_millis(1))
+            }
+            // It is over by now.
+            Ok(Ok(true)) | Err(_) => Duration::ZERO,
+        };
     }
 }

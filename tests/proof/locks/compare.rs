@@ -1,9 +1,10 @@
 //! The comparison: every claim has a test that exists, and the costs are measured.
 
 use crate::support::locks::*;
+use lab::lock_comparison::{Claim, claims};
+use lab::lock_costs::{self, Connections};
 use lab::{lessons, marks, strategy::Language, texts};
 use locks::SOURCES;
-use locks::compare::{self, Claim, claims};
 use locks::wire::RoundTrips;
 use std::collections::HashSet;
 use std::path::Path;
@@ -72,13 +73,13 @@ fn every_mark_of_a_lock_has_its_words() {
 #[tokio::test]
 async fn the_cost_of_every_lock() {
     let server = zookeeper("the_cost_of_every_lock").await;
-    let servers = compare::Servers {
+    let servers = Connections {
         redis: line("measure").await,
         nodes: lines("measure", three().await).await,
         sql: Some(Sql::new(pool(2).await)),
         zoo: server.map(|server| Zoo::new(&server.cluster(), Duration::from_secs(10))),
     };
-    let costs = compare::measure(&servers, &name("measure")).await;
+    let (costs, _) = lock_costs::measure(&servers, &name("measure")).await;
     for cost in &costs {
         eprintln!("{:16} p50 {:?}, p99 {:?}", cost.id, cost.p50, cost.p99);
         assert!(cost.p50 <= cost.p99 && cost.samples > 0);

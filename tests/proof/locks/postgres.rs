@@ -10,7 +10,7 @@ const PID: &str = "SELECT pg_backend_pid()";
 async fn client(name: &str, connections: u32) -> Sql {
     let sql = Sql::new(pool(connections).await).of(name);
     // Connects, so that no lease of a test is spent on that.
-    sql.execute("SELECT 1", |query| query).await.expect("postgres");
+    sql.run("SELECT 1", ()).await.expect("postgres");
     sql
 }
 
@@ -21,17 +21,17 @@ async fn watched(client_name: &str) -> (Sql, Arc<Interceptor>) {
 
 macro_rules! value {
     ($on:expr, $query:expr) => {
-        value!($on, $query, |query| query)
+        value!($on, $query, ())
     };
-    ($on:expr, $query:expr, $bind:expr) => {{
-        let row: Result<Option<(_,)>, _> = $on.optional($query, $bind).await;
+    ($on:expr, $query:expr, $values:expr) => {{
+        let row: Result<Option<(_,)>, _> = $on.row($query, $values).await;
         row.expect("postgres").expect("a row").0
     }};
 }
 
 async fn end_session(pid: i32) {
     let admin = client("admin", 1).await;
-    let ended = admin.execute("SELECT pg_terminate_backend($1)", |query| query.bind(pid));
+    let ended = admin.run("SELECT pg_terminate_backend($1)", (pid,));
     ended.await.expect("postgres");
 }
 
@@ -47,7 +47,7 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     let guard = held(&a, &name).await;
     assert!(is_contended(&b, &name).await);
     let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-    let unlocked: bool = value!(client("c", 1).await, unlock, |query| query.bind(name.clone()));
+    let unlocked: bool = value!(client("c", 1).await, unlock, (name.clone(),));
     assert!(!unlocked, "nobody else's to unlock");
     assert!(is_contended(&b, &name).await);
     turned_away(acquiring(b.clone(), &name, SHORT)).await;
@@ -66,7 +66,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
     for (commit, expected) in [(false, 0_i64), (true, 1)] {
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
-        lent.execute(write, |query| query.bind(&name)).await.expect("postgres");
+        lent.run(write, (&name,)).await.expect("postgres");
         drop(lent);
         if commit {
             freed(guard).await;
@@ -75,7 +75,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
             // The pool rolls back when it gets to it; the next acquire would be turned away.
             wait_for!(!is_contended(&lock, &name).await);
         }
-        let written: i64 = value!(sql, count, |query| query.bind(&name));
+        let written: i64 = value!(sql, count, (&name,));
         assert_eq!(written, expected);
     }
 }
@@ -98,7 +98,7 @@ async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
 async fn an_acquire_that_is_given_up_leaves_nothing() {
     let [advisory, table] = ["advisory", "table"].map(name);
     let (sql, interceptor) = watched("a").await;
-    let answered = interceptor.hold_after("pg_try_advisory_xact_lock");
+    let answered = interceptor.hold_after("advisory_xact_lock");
     let asking = acquiring(AdvisoryLock::new(sql.clone()), &advisory, ONCE);
     answered.reached().await;
     asking.abort();
@@ -122,7 +122,7 @@ async fn advisory_a_statement_that_finds_its_session_ended_tells_the_holder() {
     assert!(is_contended(&lock, &name).await);
     assert!(!guard.lost().is_lost());
     end_session(pid).await;
-    lent.execute("SELECT 1", |query| query).await.expect_err("the session has ended");
+    lent.run("SELECT 1", ()).await.expect_err("the session has ended");
     // Lent out still: it was the statement that told.
     assert_eq!(soon("it is told", guard.lost()).await, Why::SessionGone);
     drop(lent);
@@ -137,7 +137,7 @@ async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holde
     for ending in ["release", "roll back"] {
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
-        let refused = lent.execute("SELECT 1 / 0", |query| query).await;
+        let refused = lent.run("SELECT 1 / 0", ()).await;
         assert!(matches!(refused, Err(sqlx::Error::Database(_))));
         // Postgres says so before it does so: a moment may pass.
         let next = held_soon(&lock, &name).await;
@@ -165,7 +165,7 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
         let locks: i64 = value!(lent, LOCKS);
         assert_eq!(locks, 1, "{ending}");
         if ending == "drop amid a statement" {
-            let mut statement = Box::pin(lent.execute("SELECT pg_sleep(0.3)", |query| query));
+            let mut statement = Box::pin(lent.run("SELECT pg_sleep(0.3)", ()));
             assert!(futures_util::poll!(&mut statement).is_pending());
         }
         drop(lent);

@@ -71,9 +71,9 @@ pub const LESSON: Lesson = Lesson {
     ],
     cast: &[ALICE, BOB, REDIS, SHOP],
     acts: &[
-        failure("both-write", &[mark(SHOPPING, "sql.execute(SELL")]),
+        failure("both-write", &[mark(SHOPPING, "sql.run(SELL")]),
         cure("watchdog", &[mark("crates/locks/src/watchdog.rs", "sleep(pause)")]),
-        flaw_of_the_cure("watchdog-sleeps-too", &[mark(SHOPPING, "sql.execute(SELL")]),
+        flaw_of_the_cure("watchdog-sleeps-too", &[mark(SHOPPING, "sql.run(SELL")]),
         cure("fencing", &[mark("crates/locks/src/fencing.rs", "let written")]),
     ],
 };

@@ -119,7 +119,7 @@ pub const LESSON: Lesson = Lesson {
     cast: &[ALICE, BOB, node("redis-1"), node("redis-2"), node("redis-3"), SHOP],
     acts: &[
         failure("failover", &[mark(file!(), "stage.happens(\"redis-1\"")]),
-        cure("fencing", &[mark(SHOPPING, "sql.optional(NUMBER")]),
+        cure("fencing", &[mark(SHOPPING, "sql.row(NUMBER")]),
         cure("multi-lock", &[mark("crates/locks/src/multi.rs", "nodes")]),
         cure("redlock", &[mark("crates/locks/src/redlock.rs", "join_all(")]),
     ],

@@ -126,9 +126,9 @@ pub const LESSON: Lesson = Lesson {
     ],
     cast: &[ALICE, BOB, Actor { id: "zookeeper", part: Part::ZooKeeper }, SHOP],
     acts: &[
-        failure("session-over", &[mark(SHOPPING, "sql.execute(SELL")]),
+        failure("session-over", &[mark(SHOPPING, "sql.run(SELL")]),
         cure("czxid", &[mark("crates/locks/src/fencing.rs", "let written")]),
         failure("orphan", &[ORPHAN]),
-        cure("guid", &[mark("crates/locks/src/zookeeper.rs", "session.children(")]),
+        cure("guid", &[mark("crates/locks/src/queue.rs", "session.children(")]),
     ],
 };

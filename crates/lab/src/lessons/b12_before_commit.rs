@@ -110,10 +110,10 @@ async fn sells(
     play: &str,
     buyer: &str,
 ) -> Result<bool, sqlx::Error> {
-    let row: Option<(i32,)> = transaction.optional(READ, |query| query.bind(play)).await?;
+    let row: Option<(i32,)> = transaction.row(READ, (play,)).await?;
     let stock = row.map_or(0, |(stock,)| stock);
     if stock > 0 {
-        transaction.execute(SELL, |query| query.bind(play).bind(stock - 1).bind(buyer)).await?;
+        transaction.run(SELL, (play, stock - 1, buyer)).await?;
     }
     Ok(stock > 0)
 }

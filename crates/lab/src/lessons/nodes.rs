@@ -9,7 +9,7 @@ use crate::{
     losses::until_back,
     servers::{OwnRedis, Servers},
 };
-use redis::AsyncConnectionConfig;
+use locks::wire::Line;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One server in one play.
@@ -42,17 +42,13 @@ impl Node {
     }
 
     /// A command of the director.
-    pub async fn order<T: redis::FromRedisValue>(
+    pub async fn order<T: redis::FromRedisValue + Send>(
         &self,
         command: &redis::Cmd,
     ) -> Result<T, LessonError> {
         // The library's own half a second is less than a busy machine may need.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(STEP_TIMEOUT))
-            .set_response_timeout(Some(STEP_TIMEOUT));
-        let client = redis::Client::open(self.url())?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(command.query_async(&mut connection).await?)
+        let line = Line::with_timeouts(&self.url(), STEP_TIMEOUT, STEP_TIMEOUT)?;
+        Ok(line.send(command).await?)
     }
 
     /// The line of its INFO that begins so.

@@ -11,14 +11,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 const TICK: Duration = Duration::from_millis(10);
 
 /// Runs as long as it is held.
 pub struct PauseDetector {
     missing: Arc<Missing>,
-    ticking: AbortHandle,
+    _ticking: AbortOnDropHandle<()>,
 }
 
 /// Every delay, and when it was over.
@@ -47,7 +47,7 @@ impl PauseDetector {
                 noted.note(before.elapsed());
             }
         });
-        Self { missing, ticking: ticking.abort_handle() }
+        Self { missing, _ticking: AbortOnDropHandle::new(ticking) }
     }
 
     /// The stage kept everybody waiting for so long.
@@ -59,11 +59,5 @@ impl PauseDetector {
     pub fn missing_since(&self, since: Instant) -> Duration {
         let delays = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
         delays.iter().filter(|(over, _)| *over >= since).map(|(_, delay)| *delay).sum()
-    }
-}
-
-impl Drop for PauseDetector {
-    fn drop(&mut self) {
-        self.ticking.abort();
     }
 }

@@ -8,14 +8,14 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::watch,
-    task::AbortHandle,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// Passes connections on until something is done to it. Dropping it ends it.
 pub struct Proxy {
     pub address: SocketAddr,
     wire: watch::Sender<Wire>,
-    accepting: AbortHandle,
+    _accepting: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +47,7 @@ impl Proxy {
                 tokio::spawn(pass(client, to.clone(), seen.clone()));
             }
         });
-        Ok(Self { address, wire, accepting: accepting.abort_handle() })
+        Ok(Self { address, wire, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
     /// From now on nothing gets through, in either direction, and no connection is closed.
@@ -67,12 +67,6 @@ impl Proxy {
             wire.fault = Fault::None;
             wire.cuts += 1;
         });
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

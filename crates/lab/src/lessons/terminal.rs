@@ -8,6 +8,7 @@ use super::{
 use crate::{strategy::Language, templates::render};
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// How to write: in colours only where somebody sees them.
 #[derive(Debug, Clone, Copy)]
@@ -17,43 +18,26 @@ pub struct Style {
 }
 
 /// What is written before a text of this colour, and after it.
-#[derive(Default, Serialize)]
-struct Colours {
-    bold: &'static str,
-    dim: &'static str,
-    red: &'static str,
-    green: &'static str,
-    blue: &'static str,
-    off: &'static str,
-}
-
-impl Colours {
-    fn of(style: Style) -> Self {
-        if !style.colours {
-            return Self::default();
-        }
-        Self {
-            bold: "\x1b[1m",
-            dim: "\x1b[2m",
-            red: "\x1b[1;31m",
-            green: "\x1b[1;32m",
-            blue: "\x1b[36m",
-            off: "\x1b[0m",
-        }
-    }
-}
+const COLOURS: [(&str, &str); 6] = [
+    ("bold", "\x1b[1m"),
+    ("dim", "\x1b[2m"),
+    ("red", "\x1b[1;31m"),
+    ("green", "\x1b[1;32m"),
+    ("blue", "\x1b[36m"),
+    ("off", "\x1b[0m"),
+];
 
 #[derive(Serialize)]
 struct Page<T> {
     #[serde(flatten)]
-    colours: Colours,
+    colours: BTreeMap<&'static str, &'static str>,
     #[serde(flatten)]
     shown: T,
 }
 
 fn page(name: &str, style: Style, shown: impl Serialize) -> String {
-    let page = Page { colours: Colours::of(style), shown };
-    render(name, style.language, &page)
+    let colours = COLOURS.map(|(name, code)| (name, if style.colours { code } else { "" }));
+    render(name, style.language, &Page { colours: colours.into(), shown })
 }
 
 /// All lessons, one after the other.

@@ -1,7 +1,7 @@
 -- Releases one holding; with the last one the lock is deleted, and a waiter is woken.
 --
 -- KEYS[1] the lock
--- KEYS[2] recent releases, for retries after a lost reply: a sorted set by time in ms
+-- KEYS[2] recent releases, for retries after a lost reply: a list, newest first
 -- ARGV[1] owner
 -- ARGV[2] request of the acquisition
 -- ARGV[3] the channel on which waiters listen
@@ -16,20 +16,17 @@ local given_back = 0
 if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
   given_back = redis.call('HDEL', KEYS[1], 'holding:' .. ARGV[2])
   left = redis.call('HLEN', KEYS[1]) - 2
-  if left == 0 then
-    redis.call('DEL', KEYS[1])
-    redis.call('PUBLISH', ARGV[3], 'free')
-  end
 end
 if given_back == 0 then
-  return { redis.call('ZSCORE', KEYS[2], ARGV[2]) and 1 or 0, left }
+  return { redis.call('LPOS', KEYS[2], ARGV[2]) and 1 or 0, left }
 end
-local remembered = tonumber(ARGV[4])
-if remembered > 0 then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - remembered)
-  redis.call('ZADD', KEYS[2], now, ARGV[2])
-  redis.call('PEXPIRE', KEYS[2], remembered)
+if left == 0 then
+  redis.call('DEL', KEYS[1])
+  redis.call('PUBLISH', ARGV[3], 'free')
+end
+if ARGV[4] ~= '0' then
+  redis.call('LPUSH', KEYS[2], ARGV[2])
+  redis.call('LTRIM', KEYS[2], 0, 999)
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
 return { 1, left }

@@ -1,7 +1,7 @@
 -- Releases a lock, if it is still the caller's: compared and deleted in one step.
 --
 -- KEYS[1] the lock
--- KEYS[2] recent releases, for retries after a lost reply: a sorted set by time in ms
+-- KEYS[2] recent releases, for retries after a lost reply: a list, newest first
 -- ARGV[1] token
 -- ARGV[2] for how many ms the release is remembered; 0: not at all
 --
@@ -9,15 +9,12 @@
 
 --= CURE compared and deleted in one step: nobody comes in between
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return redis.call('ZSCORE', KEYS[2], ARGV[1]) and 1 or 0
+  return redis.call('LPOS', KEYS[2], ARGV[1]) and 1 or 0
 end
 redis.call('DEL', KEYS[1])
-local remembered = tonumber(ARGV[2])
-if remembered > 0 then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - remembered)
-  redis.call('ZADD', KEYS[2], now, ARGV[1])
-  redis.call('PEXPIRE', KEYS[2], remembered)
+if ARGV[2] ~= '0' then
+  redis.call('LPUSH', KEYS[2], ARGV[1])
+  redis.call('LTRIM', KEYS[2], 0, 999)
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
 return 1

@@ -47,7 +47,7 @@ impl Meter {
     }
 
     /// Begins to count anew; answers what was counted so far.
-    pub(crate) fn take(&self) -> RoundTrips {
+    pub fn take(&self) -> RoundTrips {
         std::mem::take(&mut self.counts().trips)
     }
 

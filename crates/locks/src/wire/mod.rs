@@ -21,7 +21,7 @@ pub(crate) mod zoo;
 pub use self::redis::Line;
 pub use meter::{Meter, RoundTrips, Server};
 pub use script::{LuaScript, Request, ScriptCall};
-pub use sql::{Binding, Sql, SqlTransaction};
+pub use sql::{Sql, SqlTransaction};
 pub use tap::{Clock, Reply, Sent, Tapped, Verdict, Watcher, millis};
 pub use wakeups::Wakeups;
 pub use zoo::{Zoo, ZooError, ZooSession, ZooWatch};

@@ -16,7 +16,7 @@ use redis::{
 use std::{
     io,
     panic::Location,
-    sync::{Arc, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::{sync::Mutex, time::timeout};
@@ -31,9 +31,7 @@ pub struct Wire {
     client: redis::Client,
     connect_timeout: Duration,
     response_timeout: Duration,
-    connection: std::sync::Mutex<Option<MultiplexedConnection>>,
-    /// One task connects; the others wait for it.
-    connecting: Mutex<()>,
+    connection: Mutex<Option<MultiplexedConnection>>,
     channels: Channels,
 }
 
@@ -89,7 +87,7 @@ impl Line {
             let mut channels = wire.channels.lock().await;
             let known = channels.get(channel).and_then(Weak::upgrade);
             if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
-                return Ok(Wakeups::of(alive));
+                return Ok(Wakeups { channel: alive, woken: false });
             }
             let connecting = async {
                 let mut connection = wire.client.get_async_pubsub().await?;
@@ -104,7 +102,7 @@ impl Line {
             let new = Arc::new(listening(subscribed, self.tap.clone()));
             channels.retain(|_, channel| channel.strong_count() > 0);
             channels.insert(channel.to_owned(), Arc::downgrade(&new));
-            Ok(Wakeups::of(new))
+            Ok(Wakeups { channel: new, woken: false })
         }
     }
 
@@ -143,8 +141,7 @@ impl Wire {
             client,
             connect_timeout: connect,
             response_timeout: response,
-            connection: std::sync::Mutex::default(),
-            connecting: Mutex::default(),
+            connection: Mutex::default(),
             channels: Channels::default(),
         })
     }
@@ -166,29 +163,22 @@ impl Wire {
         let answer = command.query_async(&mut connection).await;
         if answer.as_ref().is_err_and(is_broken) {
             // The next request reconnects; requests on the old connection go on.
-            *self.current() = None;
+            *self.connection.lock().await = None;
         }
         answer
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
-        if let Some(connection) = self.current().clone() {
-            return Ok(connection);
-        }
-        let _one_at_a_time = self.connecting.lock().await;
-        if let Some(connection) = self.current().clone() {
-            return Ok(connection); // another task has just connected
+        // One task connects; the others wait for it.
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = &*current {
+            return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout));
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        *self.current() = Some(connection.clone());
-        Ok(connection)
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        Ok(current.insert(connecting.await?).clone())
     }
 }
 

@@ -12,10 +12,10 @@ pub trait Request: Sync {
         None
     }
 
-    /// As typed, with long words cut, and a script's name instead of its hash.
+    /// As typed, with a script's name instead of its hash.
     fn text(&self) -> String {
         let words = self.command().args_iter().map(|argument| match argument {
-            Arg::Simple(bytes) => shortened(&String::from_utf8_lossy(bytes)),
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
         });
         let mut words: Vec<String> = words.collect();
@@ -74,13 +74,5 @@ impl Request for ScriptCall {
 
     fn script(&self) -> Option<&'static LuaScript> {
         Some(self.script)
-    }
-}
-
-fn shortened(word: &str) -> String {
-    const LONGEST: usize = 80;
-    match word.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &word[..end]),
-        None => word.to_owned(),
     }
 }

@@ -2,16 +2,9 @@
 
 use super::tap::{Tap, Tapped};
 use futures_util::TryStreamExt;
-use sqlx::{
-    Column, Either, Executor, FromRow, PgConnection, PgPool, Postgres, Row,
-    postgres::{PgArguments, PgRow},
-    query::Query,
-};
+use sqlx::{Column, Either, Error, Executor, FromRow, PgConnection, PgPool, Row, postgres::PgRow};
 use std::panic::Location;
-use stores::postgres::Transaction;
-
-/// A query whose parameters are being bound: `|query| query.bind(name)`.
-pub type Binding = Query<'static, Postgres, PgArguments>;
+use stores::{postgres::Transaction, sql::Values};
 
 /// One client's pool.
 pub type Sql = Tapped<PgPool>;
@@ -23,7 +16,7 @@ impl Sql {
 
     /// A transaction, begun.
     #[track_caller]
-    pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, sqlx::Error>> + Send + '_ {
+    pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, Error>> + Send + '_ {
         let at = Location::caller();
         async move {
             let begun = Transaction::begin(&self.connection, "BEGIN");
@@ -41,17 +34,11 @@ pub struct SqlTransaction {
 }
 
 /// Told of every statement that fails.
-type Hears = Box<dyn Fn(&sqlx::Error) + Send + Sync>;
+type Hears = Box<dyn Fn(&Error) + Send + Sync>;
 
 impl SqlTransaction {
-    pub(crate) fn told_by(&mut self, hears: impl Fn(&sqlx::Error) + Send + Sync + 'static) {
+    pub(crate) fn told_by(&mut self, hears: impl Fn(&Error) + Send + Sync + 'static) {
         self.hears = Some(Box::new(hears));
-    }
-
-    fn hear(&self, error: &sqlx::Error) {
-        if let Some(hears) = &self.hears {
-            hears(error);
-        }
     }
 
     /// The connection itself: its requests are neither counted nor watched.
@@ -60,14 +47,14 @@ impl SqlTransaction {
     }
 
     #[track_caller]
-    pub fn commit(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+    pub fn commit(self) -> impl Future<Output = Result<(), Error>> + Send {
         let at = Location::caller();
         let ending = self.transaction.commit();
         async move { self.tap.pass(at, word("COMMIT"), |_| word("COMMIT")(), ending).await }
     }
 
     #[track_caller]
-    pub fn rollback(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+    pub fn rollback(self) -> impl Future<Output = Result<(), Error>> + Send {
         let at = Location::caller();
         let ending = self.transaction.rollback();
         async move { self.tap.pass(at, word("ROLLBACK"), |_| word("ROLLBACK")(), ending).await }
@@ -83,28 +70,28 @@ macro_rules! statements {
         impl $of {
             /// A single statement; answers how many rows it touched.
             #[track_caller]
-            pub fn execute<'a>(
+            pub fn run<'a>(
                 $self: $receiver,
                 sql: &'static str,
-                bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-            ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send + 'a {
+                values: impl Values + 'a,
+            ) -> impl Future<Output = Result<u64, Error>> + Send + 'a {
                 let at = Location::caller();
                 async move {
-                    let result = statement(&$self.tap, at, $connection, sql, bind).await;
+                    let result = statement(&$self.tap, at, $connection, sql, values).await;
                     Ok(result.inspect_err($told)?.0)
                 }
             }
 
             /// A single statement; answers its first row. `T` is a tuple, or derives `FromRow`.
             #[track_caller]
-            pub fn optional<'a, T: for<'r> FromRow<'r, PgRow> + Send>(
+            pub fn row<'a, T: for<'r> FromRow<'r, PgRow> + Send>(
                 $self: $receiver,
                 sql: &'static str,
-                bind: impl FnOnce(Binding) -> Binding + Send + 'a,
-            ) -> impl Future<Output = Result<Option<T>, sqlx::Error>> + Send + 'a {
+                values: impl Values + 'a,
+            ) -> impl Future<Output = Result<Option<T>, Error>> + Send + 'a {
                 let at = Location::caller();
                 async move {
-                    let result = statement(&$self.tap, at, $connection, sql, bind).await;
+                    let result = statement(&$self.tap, at, $connection, sql, values).await;
                     let row = result.inspect_err($told)?.1;
                     row.map(|row| T::from_row(&row)).transpose()
                 }
@@ -114,7 +101,9 @@ macro_rules! statements {
 }
 
 statements!(Sql, self: &'a Self, &mut *self.connection.acquire().await?, |_| ());
-statements!(SqlTransaction, self: &'a mut Self, &mut self.transaction, |error| self.hear(error));
+statements!(SqlTransaction, self: &'a mut Self, &mut self.transaction, |error| {
+    self.hears.iter().for_each(|hears| hears(error));
+});
 
 /// How many rows it touched, and the first that it answers.
 async fn statement(
@@ -122,9 +111,9 @@ async fn statement(
     at: &'static Location<'static>,
     connection: &mut PgConnection,
     sql: &'static str,
-    bind: impl FnOnce(Binding) -> Binding + Send,
-) -> Result<(u64, Option<PgRow>), sqlx::Error> {
-    let query = bind(sqlx::query(sql));
+    values: impl Values,
+) -> Result<(u64, Option<PgRow>), Error> {
+    let query = sqlx::query_with(sql, values.bind().map_err(Error::Encode)?);
     let request = async {
         let (mut touched, mut first) = (0, None);
         let mut results = connection.fetch_many(query);

@@ -24,8 +24,7 @@ pub struct Sent {
     /// As typed: `SET lock:phone 7f3a NX PX 200`. A script has its name instead of its hash.
     pub text: String,
     /// The calling line of source.
-    pub file: &'static str,
-    pub line: u32,
+    pub at: &'static Location<'static>,
 }
 
 /// The result of a request. Texts are as `redis-cli` shows them.
@@ -155,8 +154,7 @@ impl Tap {
             client: self.client.clone(),
             node: self.node.clone(),
             text: text(),
-            file: at.file(),
-            line: at.line(),
+            at,
         };
         let verdict = watcher.before(&sent).await;
         if matches!(verdict, Verdict::Fail) {
@@ -165,19 +163,19 @@ impl Tap {
         }
         self.meter.count(self.server, at);
         let result = request.await;
-        let shown = result.as_ref().map(show).map_err(E::to_string);
-        match (verdict, shown) {
-            (Verdict::LoseReply, Ok(shown) | Err(shown)) => {
-                watcher.after(&sent, &Reply::Lost(shown));
+        let reply = match &result {
+            Ok(answer) => Reply::Answer(show(answer)),
+            Err(error) => Reply::Error(error.to_string()),
+        };
+        match verdict {
+            Verdict::LoseReply => {
+                watcher.after(&sent, &Reply::Lost(reply.to_string()));
                 return Err(reset());
             }
-            (verdict, shown) => {
-                if let Verdict::GoThenWait(pause) = verdict {
-                    pause.await;
-                }
-                watcher.after(&sent, &shown.map_or_else(Reply::Error, Reply::Answer));
-            }
+            Verdict::GoThenWait(pause) => pause.await,
+            Verdict::Go | Verdict::Fail => {}
         }
+        watcher.after(&sent, &reply);
         result
     }
 }
@@ -191,11 +189,6 @@ impl Clock {
     /// Puts the clock this many milliseconds ahead of the real time (behind, if negative).
     pub fn set_offset_ms(&self, offset: i64) {
         self.0.store(offset, Relaxed);
-    }
-
-    /// Jumps, like a clock that is set.
-    pub fn jump_ms(&self, by: i64) {
-        self.0.fetch_add(by, Relaxed);
     }
 
     /// Milliseconds since 1970, as this client sees them.

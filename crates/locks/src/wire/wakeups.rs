@@ -18,11 +18,8 @@ use std::{
     collections::HashMap,
     sync::{Arc, Weak},
 };
-use tokio::{
-    sync::{Mutex, Notify},
-    task::AbortHandle,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Mutex, Notify};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// The channels of a line that somebody listens to.
 pub(super) type Channels = Mutex<HashMap<String, Weak<Channel>>>;
@@ -32,27 +29,17 @@ pub(super) struct Channel {
     permit: Arc<Notify>,
     /// The connection has gone.
     pub(super) ended: CancellationToken,
-    reader: AbortHandle,
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.reader.abort();
-    }
+    _reader: AbortOnDropHandle<()>,
 }
 
 /// One waiter's subscription to one channel.
 pub struct Wakeups {
-    channel: Arc<Channel>,
+    pub(super) channel: Arc<Channel>,
     /// By a message that is neither used nor passed on.
-    woken: bool,
+    pub(super) woken: bool,
 }
 
 impl Wakeups {
-    pub(super) fn of(channel: Arc<Channel>) -> Self {
-        Self { channel, woken: false }
-    }
-
     /// Waits for the next message; false if the connection has ended: subscribe again.
     pub async fn next(&mut self) -> bool {
         self.pass_on();
@@ -63,9 +50,11 @@ impl Wakeups {
         self.woken
     }
 
-    /// The lock was asked for: if it was not free, its release wakes again.
-    pub fn used(&mut self) {
-        self.woken = false;
+    /// The lock was asked for: if it was not free, its release wakes again. Without an answer
+    /// another waiter has to try.
+    pub fn asked(&mut self, was_answered: bool) {
+        self.woken &= !was_answered;
+        self.pass_on();
     }
 
     /// Wakes another waiter, if this one was woken for nothing.
@@ -97,5 +86,5 @@ pub(super) fn listening(connection: PubSub, tap: Tap) -> Channel {
             wake.notify_one();
         }
     });
-    Channel { permit, ended, reader: reader.abort_handle() }
+    Channel { permit, ended, _reader: AbortOnDropHandle::new(reader) }
 }

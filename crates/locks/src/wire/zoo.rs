@@ -10,7 +10,10 @@ use tokio::{
 };
 
 #[cfg(feature = "zookeeper")]
-use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, OneshotWatcher, SessionState};
+use zookeeper_client::{
+    Acls, Client, CreateMode, Error, OneshotWatcher,
+    SessionState::{ConnectedReadOnly, SyncConnected},
+};
 
 /// Without the client there is none, and so no watcher.
 #[cfg(not(feature = "zookeeper"))]
@@ -19,17 +22,17 @@ pub enum Client {}
 #[cfg(not(feature = "zookeeper"))]
 type OneshotWatcher = Client;
 
-/// The request, or, in a program that has no client, what stands for it.
+/// A request, or, in a program that has no client, nothing: there can be no session.
 #[cfg(feature = "zookeeper")]
-macro_rules! built {
-    ($request:expr, $without:expr) => {
+macro_rules! of {
+    ($client:expr, $request:expr) => {
         $request
     };
 }
 #[cfg(not(feature = "zookeeper"))]
-macro_rules! built {
-    ($request:expr, $without:expr) => {
-        $without
+macro_rules! of {
+    ($client:expr, $request:expr) => {
+        match $client {}
     };
 }
 
@@ -140,15 +143,14 @@ impl Zoo {
     }
 }
 
-#[cfg(not(feature = "zookeeper"))]
-fn absent<T>() -> Result<T, ZooError> {
-    let text =
-        "this program was built without ZooKeeper's client (cargo build --features zookeeper)";
-    Err(ZooError::Refused(text.to_owned()))
-}
-
 async fn connect(cluster: &str, timeout: Duration) -> Result<Client, ZooError> {
-    built!(Ok(Client::connector().with_session_timeout(timeout).connect(cluster).await?), absent())
+    #[cfg(feature = "zookeeper")]
+    return Ok(Client::connector().with_session_timeout(timeout).connect(cluster).await?);
+    #[cfg(not(feature = "zookeeper"))]
+    Err(ZooError::Refused(
+        "this program was built without ZooKeeper's client (cargo build --features zookeeper)"
+            .to_owned(),
+    ))
 }
 
 /// A session. Its requests are sent when they are first polled: a watcher may delay them.
@@ -158,9 +160,9 @@ pub type ZooSession = Tapped<Client>;
 pub struct ZooWatch(OneshotWatcher);
 
 impl ZooWatch {
-    /// Waits until it fires; answers whether the node was removed.
-    pub async fn removed(self) -> bool {
-        built!(self.0.changed().await.event_type == EventType::NodeDeleted, match self.0 {})
+    /// Waits until it fires.
+    pub async fn fires(self) {
+        of!(self.0, drop(self.0.changed().await))
     }
 }
 
@@ -171,15 +173,15 @@ impl ZooSession {
     }
 
     pub(crate) fn id(&self) -> i64 {
-        built!(self.connection.session_id().0, match self.connection {})
+        of!(self.connection, self.connection.session_id().0)
     }
 
     pub fn is_over(&self) -> bool {
-        built!(self.connection.state().is_terminated(), match self.connection {})
+        of!(self.connection, self.connection.state().is_terminated())
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        built!(is_connected(self.connection.state()), match self.connection {})
+        of!(self.connection, matches!(self.connection.state(), SyncConnected | ConnectedReadOnly))
     }
 
     /// Waits until nobody can be sure any more that the session lives.
@@ -188,40 +190,30 @@ impl ZooSession {
     /// notices silence after two fifths of the timeout, and its last answer may have been on its
     /// way as long; an eighth is safely left then. A connection that is back by then costs nothing.
     pub(crate) async fn is_in_danger(&self) {
-        built!(
-            {
-                let mut states = self.connection.state_watcher();
-                let mut state = self.connection.state();
-                while !state.is_terminated() {
-                    let grace = self.connection.session_timeout() / 8;
-                    let longest = if is_connected(state) { Duration::MAX } else { grace };
-                    match timeout(longest, states.changed()).await {
-                        Ok(new) => state = new,
-                        Err(_) => return,
-                    }
+        of!(self.connection, {
+            let mut states = self.connection.state_watcher();
+            let grace = self.connection.session_timeout() / 8;
+            while !self.is_over() {
+                let longest = if self.is_connected() { Duration::MAX } else { grace };
+                if timeout(longest, states.changed()).await.is_err() {
+                    return;
                 }
-            },
-            match self.connection {}
-        )
+            }
+        });
     }
 
     /// Makes the folders of a lock. Making them twice is harmless.
     pub async fn make_folders(&self, root: &str, folder: &str) -> Result<(), ZooError> {
-        built!(
-            {
-                for (path, mode) in
-                    [(root, CreateMode::Persistent), (folder, CreateMode::Container)]
-                {
-                    let options = mode.with_acls(Acls::anyone_all());
-                    match self.connection.create(path, b"", &options).await {
-                        Ok(_) | Err(Error::NodeExists) => {}
-                        Err(error) => return Err(error.into()),
-                    }
+        of!(self.connection, {
+            for (path, mode) in [(root, CreateMode::Persistent), (folder, CreateMode::Container)] {
+                let options = mode.with_acls(Acls::anyone_all());
+                match self.connection.create(path, b"", &options).await {
+                    Ok(_) | Err(Error::NodeExists) => {}
+                    Err(error) => return Err(error.into()),
                 }
-                Ok(())
-            },
-            absent()
-        )
+            }
+            Ok(())
+        })
     }
 }
 
@@ -236,7 +228,7 @@ macro_rules! requests {
                 $path: &'a str,
             ) -> impl Future<Output = Result<$answer, ZooError>> + Send + 'a {
                 let (at, $client) = (Location::caller(), &self.connection);
-                let request = async move { built!($request, absent()) };
+                let request = async move { of!(*$client, $request) };
                 self.tap.pass(at, move || format!($text), $show, request)
             })*
         }
@@ -261,25 +253,15 @@ requests! {
         = |client| Ok(client.sync(path).await?);
     /// The number of the transaction that made a node, if it is there.
     stat(path: "stat {path}", |czxid| shown(*czxid)) -> Option<u64>
-        = |client| Ok(czxid(client.check_stat(path).await?));
+        = |client| Ok(client.check_stat(path).await?.map(|stat| stat.czxid.unsigned_abs()));
     /// The same, and a watch on it.
     watch(path: "stat -w {path}", |(czxid, _)| shown(*czxid)) -> (Option<u64>, ZooWatch)
         = |client| {
             let (stat, watch) = client.check_and_watch_stat(path).await?;
-            Ok((czxid(stat), ZooWatch(watch)))
+            Ok((stat.map(|stat| stat.czxid.unsigned_abs()), ZooWatch(watch)))
         };
-}
-
-#[cfg(feature = "zookeeper")]
-fn czxid(stat: Option<zookeeper_client::Stat>) -> Option<u64> {
-    stat.map(|stat| stat.czxid.unsigned_abs())
 }
 
 fn shown(czxid: Option<u64>) -> String {
     czxid.map_or("no node".to_owned(), |czxid| format!("czxid {czxid:#x}"))
-}
-
-#[cfg(feature = "zookeeper")]
-fn is_connected(state: SessionState) -> bool {
-    matches!(state, SessionState::SyncConnected | SessionState::ConnectedReadOnly)
 }

@@ -22,9 +22,10 @@ use std::{
 };
 use tokio::{
     sync::oneshot,
-    task::{AbortHandle, JoinError, JoinHandle},
+    task::{AbortHandle, JoinError},
     time::{sleep, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// A client: its connections, its clock, its gate. Another process, as far as any lock can tell.
 #[derive(Clone)]
@@ -84,7 +85,8 @@ impl Client {
         &self,
         what: impl Future<Output = T> + Send + 'static,
     ) -> Doing<T> {
-        Doing { client: self.clone(), of: Of::Work, task: tokio::spawn(what), outcome: |_| None }
+        let task = AbortOnDropHandle::new(tokio::spawn(what));
+        Doing { client: self.clone(), of: Of::Work, task, outcome: |_| None }
     }
 
     /// Starts to take a lock; believes to hold it once it is told so.
@@ -195,7 +197,7 @@ impl Client {
         }
         let reply =
             in_time(answered, NO_REPLY).await?.map_err(|_| LessonError::TooSlow(NO_REPLY))?;
-        let step = self.stage.step(self.id, step).at(sent.file, sent.line);
+        let step = self.stage.step(self.id, step).at(sent.at.file(), sent.at.line());
         let to = self.stage.0.lesson.actor(&sent.node);
         step.to(to).with(&*sent.text, reply.to_string()).await?;
         Ok(reply)
@@ -309,15 +311,9 @@ impl Next<'_> {
 pub struct Doing<T> {
     client: Client,
     of: Of,
-    task: JoinHandle<T>,
+    task: AbortOnDropHandle<T>,
     /// What came of it, as captions name it.
     outcome: fn(&T) -> Option<&'static str>,
-}
-
-impl<T> Drop for Doing<T> {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl<T> Doing<T> {

@@ -15,7 +15,7 @@ impl Shop {
     pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32, LessonError> {
         let (sql, play) = (client.sql(), self.play.clone());
         let reading = client.does(async move {
-            let row: Option<(i32,)> = sql.optional(READ, |query| query.bind(&play)).await?;
+            let row: Option<(i32,)> = sql.row(READ, (&play,)).await?;
             Ok::<_, sqlx::Error>(row.map_or(0, |(stock,)| stock))
         });
         let reading = reading.with_outcome(|left| match left {
@@ -36,7 +36,7 @@ impl Shop {
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
         let selling = client.does(async move {
             //= FLAW Nothing here asks whether the lock is still the writer's.
-            sql.execute(SELL, |query| query.bind(&play).bind(seen - 1).bind(buyer)).await
+            sql.run(SELL, (&play, seen - 1, buyer)).await
         });
         selling.at("postgres").last(step).await??;
         Ok(())
@@ -47,7 +47,7 @@ impl Shop {
         let (sql, phone) = (client.sql(), self.phone());
         let taking = client.does(async move {
             //= CURE The row counts its holders itself: no failover of Redis can make it forget.
-            let row: Option<(i64,)> = sql.optional(NUMBER, |query| query.bind(&phone)).await?;
+            let row: Option<(i64,)> = sql.row(NUMBER, (&phone,)).await?;
             Ok::<_, sqlx::Error>(row.map_or(0, |(number,)| number.unsigned_abs()))
         });
         Ok(taking.at("postgres").last(step).await??)
