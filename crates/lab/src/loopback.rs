@@ -47,7 +47,7 @@ mod tests {
         let good = "127.0.0.1:9000 127.255.0.9:1024 localhost:9000/shop/v1 localhost [::1]:80 \
                     [::1]/ 127.0.0.1";
         for good in good.split_whitespace() {
-            assert_eq!(check_url(&format!("http://{good}"), &[]), Ok(()), "{good}");
+            assert!(check_url(&format!("http://{good}"), &[]).is_ok(), "{good}");
         }
         let bad = "192.168.0.1:9000 example.com localhost.example.com localhost1:9000 0.0.0.0:9000 \
                    a@127.0.0.1:9000 127.0.0.1:9000@example.com 127.0.0.1:9000?a 127.0.0.1:9000#a \
