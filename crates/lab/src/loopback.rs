@@ -18,8 +18,9 @@ pub fn authority(text: &str) -> Option<SocketAddr> {
     address.ip().is_loopback().then_some(address)
 }
 
-/// Why this URL may not be judged. `closed`: ports of this program and of its stores.
-pub fn check_url(url: &str, closed: &[u16]) -> Result<(), String> {
+/// The port of this URL, or why it may not be judged. `closed`: ports of this program's own, and of
+/// its stores.
+pub fn check_url(url: &str, closed: &[u16]) -> Result<u16, String> {
     let rest = url.strip_prefix("http://").unwrap_or_default();
     let (host, _path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":/.[]_-".contains(&byte);
@@ -35,7 +36,7 @@ pub fn check_url(url: &str, closed: &[u16]) -> Result<(), String> {
             "port {port} is one of the system's: {HTTP}, or {LEAST_PORT} and above"
         ));
     }
-    Ok(())
+    Ok(port)
 }
 
 #[cfg(test)]

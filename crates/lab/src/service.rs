@@ -182,9 +182,9 @@ impl Lab {
         own_port: u16,
     ) -> Result<Arc<Judgement>, LabError> {
         let closed = [self.servers.ports(), vec![own_port]].concat();
-        let config = wanted.config(&closed)?;
+        let (config, port) = wanted.config(&closed)?;
         let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
-        Ok(self.judgements.start(config, wanted.stock, share))
+        self.judgements.start(config, port, share)
     }
 
     fn known(&self, id: &str) -> Option<Arc<Arena>> {

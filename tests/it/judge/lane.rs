@@ -214,6 +214,27 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     assert_eq!(server.open(), 0);
 }
 
+/// Two storms at once would be taken for one, and accuse a right server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_is_judged_once_at_a_time() {
+    let app = with_lab().await;
+    let (server, mut asked) = Hanging::start();
+    let running = judge(&app, &server.url).await;
+    asked.recv().await.expect("a purchase");
+    let port = server.url.rsplit(':').next().expect("a port");
+    for url in [server.url.clone(), format!("http://localhost:{port}/shop")] {
+        let again = app.post(JUDGEMENTS, storm(&url)).await;
+        again.assert_problem_at(&url, 409, "judgement_running");
+        let named = again.text("judgement_id");
+        assert!(running.ends_with(named) && again.text("detail").contains(named), "{again:?}");
+    }
+    let other = Hanging::start().0;
+    judge(&app, &other.url).await;
+    // With the answer of a stop the last request has ended, and the server is free at once.
+    app.ask("DELETE", &running).await.assert(204);
+    judge(&app, &server.url).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_nobody_follows_is_stopped() {
     let shared = Servers::shared().await;
