@@ -244,7 +244,7 @@ async fn one_that_nobody_follows_is_stopped() {
     let (server, other) = (Hanging::start().0, Hanging::start().0);
     let judge = |server: &Hanging| {
         let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url)).expect("one");
-        lab.judge(None, &wanted, 0).expect("room")
+        lab.judge(None, &wanted, &[]).expect("room")
     };
     let followed = judge(&server);
     let _follower = followed.end.subscribe();

@@ -62,7 +62,7 @@ pub async fn start(
     visitor: Visitor,
     Json(wanted): Json<Wanted>,
 ) -> Result<Response, Problem> {
-    let judgement = lab.judge(visitor.limited(), &wanted, state.own_port)?;
+    let judgement = lab.judge(visitor.limited(), &wanted, &state.own_ports)?;
     body::json(StatusCode::ACCEPTED, &JudgementStarted { judgement_id: &judgement.id })
 }
 
