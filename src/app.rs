@@ -308,7 +308,9 @@ pub async fn serve(
     let (draining, connections) = (CancellationToken::new(), front.connections);
     let drain_notice = front.drain_notice;
     let own_port = listener.local_addr().map_or(0, |address| address.port());
-    let state = http_state(&running, front, draining.clone(), own_port);
+    let postgres = running.services.databases.postgres.connections();
+    let own_ports = [own_port, postgres.connect_options().get_port()];
+    let state = http_state(&running, front, draining.clone(), own_ports);
     let (announced, lab) = (state.draining.clone(), state.lab.lab.clone());
     let (router, until) = (http::router(state), draining.clone());
     let server = http::server::serve(listener, router, connections, until, REQUESTS_GRACE);
@@ -341,7 +343,7 @@ fn http_state(
     running: &Running,
     front: Front,
     draining: CancellationToken,
-    own_port: u16,
+    own_ports: [u16; 2],
 ) -> HttpState {
     let (tasks, services) = (running.tasks(), running.services.clone());
     let limits = front.rate_limit.then(|| Arc::new(Limits::new()));
@@ -379,7 +381,7 @@ fn http_state(
             lab,
             streams,
             trust_proxy: front.trust_proxy,
-            own_port,
+            own_ports: own_ports.into(),
             limits: front.rate_limit,
         },
     }

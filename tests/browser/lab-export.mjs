@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { extname, join, normalize } from 'node:path';
@@ -55,14 +55,16 @@ export function exported(stage) {
       await rm(folder, { recursive: true, force: true });
     });
 
-    it('is no more than a host takes, and is not written over', async () => {
+    it('is no more than a host takes, and is not written over what is not its own', async () => {
       const all = await readdir(site, { recursive: true, withFileTypes: true });
       const sizes = await Promise.all(all.filter((one) => one.isFile()).map(async (one) => (await readFile(join(one.parentPath, one.name))).length));
       const bytes = sizes.reduce((sum, size) => sum + size, 0);
       assert.ok(bytes > 1_000_000 && bytes < 5_000_000, `${bytes} bytes`);
+      await writeFile(join(site, 'mine.txt'), 'precious');
       const again = await promisify(execFile)(PROGRAM, ['lab', 'export', site], { cwd: folder }).catch((error) => error);
       assert.equal(again.code, 2);
       assert.match(again.stderr, /site is not empty/);
+      await rm(join(site, 'mine.txt'));
     });
 
     for (const [locale, lang, note, over] of [['en-US', 'en', /This is a recording of \d{4}-\d\d-\d\d, by flash-sale [\d.]+\./, 'Over.'], ['zh-CN', 'zh-Hans', /flash-sale [\d.]+ 于 \d{4}-\d\d-\d\d 录制的回放/, '结束了。']]) {

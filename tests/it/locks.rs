@@ -1,5 +1,7 @@
 //! Each known bug of the big libraries once; historical locks fail as their readers have seen.
 
+use crate::support::Servers;
+use crate::support::buggy_redis::{BuggyRedis, forget_scripts};
 use crate::support::locks::*;
 use locks::fencing::{PostgresResource, RedisResource, Write};
 use locks::wire::{Clock, Meter};
@@ -7,6 +9,15 @@ use redis::cmd;
 
 /// Long enough for a slow machine to renew in time, short enough to wait for.
 const SHORT: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
+    let socket = Servers::shared().await.redis.socket();
+    let redis = BuggyRedis::start(&socket, forget_scripts).await;
+    let (lock, name) = (TokenLock::new(slow_line(&redis.url), LEASE).fenced(), name("forgotten"));
+    freed(held(&lock, &name).await).await;
+    drop(held(&lock, &name).await);
+}
 
 // --- the watchdog
 

@@ -11,7 +11,7 @@ import { badges } from '../../static/js/lab/promise.js';
 import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { RUN } from '../../static/js/lab/recorded.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
-import { OWN, arenaBody, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
+import { OWN, arenaBody, bounded, comparison, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
 import { buyerNumber, GAP, LINES, MOMENTS, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
@@ -79,6 +79,10 @@ describe('what is raced', () => {
   it('speeds compare only alone and unforced', () => {
     const free = { ...defaults(), options: { interleave: 'off' } };
     assert.deepEqual([isFair(free, 1), isFair(free, 2), isFair(defaults(), 1)], [true, false, false]);
+    const naive = { key: 'naive', setup: free }, own = { key: OWN, setup: free }, forced = { key: 'naive', setup: defaults() }, shown = { ...forced, show: {} };
+    assert.deepEqual([[naive], [forced], [forced, shown]].map((lanes) => comparison(lanes, 1)), ['fair', 'forced', 'shown']);
+    assert.equal(comparison([naive, naive], 2), 'together');
+    for (const lanes of [[own], [naive, own], [own, forced], [own, shown]]) assert.deepEqual([comparison(lanes, 1), comparison(lanes, 2)], ['own', 'together'], 'another server is asked in another way');
   });
 
   it('no more run at once than there are connections', () => {

@@ -17,8 +17,9 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Why there is no verdict.
@@ -35,10 +36,22 @@ pub enum Error {
 }
 
 /// Storms the server and judges it. Dropping the future ends everything but a started server.
+/// Only requests are sent on the caller's threads: to compare what is stored takes time.
 pub async fn run(config: Config, progress: Progress) -> Result<(Report, History), Error> {
     let longest = config.longest();
-    let late = |_| Error::Server(format!("no verdict within {} s", longest.as_secs()));
-    timeout(longest, judged(config, progress)).await.map_err(late)?
+    let late = || Error::Server(format!("no verdict within {} s", longest.as_secs()));
+    let (_wanted, dropped) = oneshot::channel::<()>();
+    let runtime = Handle::current();
+    let work = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                judged = timeout(longest, judged(config, progress)) => judged.ok(),
+                _ = dropped => None,
+            }
+        })
+    };
+    let done = spawn_blocking(work).await.map_err(|error| Error::Server(error.to_string()))?;
+    done.unwrap_or_else(|| Err(late()))
 }
 
 async fn judged(config: Config, progress: Progress) -> Result<(Report, History), Error> {

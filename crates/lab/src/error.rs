@@ -21,6 +21,8 @@ pub enum LabError {
     StrategyUnavailable(strategy::Words),
     #[error("a storm is already running in this arena")]
     StormIsRunning,
+    #[error("judgement {0} of this server is still running")]
+    JudgementIsRunning(String),
     #[error("postgres: {0}")]
     Postgres(#[from] sqlx::Error),
     #[error("redis: {0}")]

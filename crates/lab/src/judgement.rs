@@ -53,25 +53,27 @@ pub struct Wanted {
 const LONGEST_URL: usize = 200;
 
 impl Wanted {
-    pub(crate) fn config(&self, closed: &[u16]) -> Result<Config, LabError> {
+    /// And the port of the server.
+    pub(crate) fn config(&self, closed: &[u16]) -> Result<(Config, u16), LabError> {
         let Self { url, stock, buyers, concurrency, duplicate_share } = self.clone();
         let invalid = |field, why| LabError::Invalid { field, why };
         if url.len() > LONGEST_URL {
             return Err(invalid("url", format!("must have at most {LONGEST_URL} characters")));
         }
-        loopback::check_url(&url, closed).map_err(|why| invalid("url", why))?;
+        let port = loopback::check_url(&url, closed).map_err(|why| invalid("url", why))?;
         if !(1..=MOST_STOCK).contains(&stock) {
             return Err(invalid("stock", format!("must be from 1 to {MOST_STOCK}")));
         }
         Storm { buyers, concurrency, duplicate_share }.check()?;
-        Ok(Config {
+        let config = Config {
             url,
             stock: stock.unsigned_abs() as usize,
             buyers: buyers as usize,
             concurrency: concurrency as usize,
             duplicates: duplicate_share.unwrap_or(0.0),
             ..Config::default()
-        })
+        };
+        Ok((config, port))
     }
 }
 
@@ -81,8 +83,12 @@ pub type End = Result<Report, String>;
 pub struct Judgement {
     pub id: String,
     pub stock: u64,
+    /// What listens on one port of this machine is one server, whatever it is called.
+    port: u16,
     /// Stopped, or forgotten.
     pub gone: CancellationToken,
+    /// The last of its requests has ended.
+    over: CancellationToken,
     live: Mutex<Live>,
     pub end: watch::Sender<Option<Arc<End>>>,
 }
@@ -133,11 +139,13 @@ impl Live {
 }
 
 impl Judgement {
-    fn new(stock: i64) -> Arc<Self> {
+    fn new(stock: u64, port: u16) -> Arc<Self> {
         Arc::new(Self {
             id: Uuid::new_v4().simple().to_string(),
-            stock: stock.unsigned_abs(),
+            stock,
+            port,
             gone: CancellationToken::new(),
+            over: CancellationToken::new(),
             live: Mutex::default(),
             end: watch::Sender::new(None),
         })
@@ -149,8 +157,12 @@ impl Judgement {
 
     /// `None`: stopped. All its requests end with this.
     async fn judged(self: &Arc<Self>, config: Config, unfollowed: Duration) -> Option<End> {
-        let watched = self.clone();
-        let progress = Arc::new(move |event: Event<'_>| watched.live().note(&event));
+        // Whatever sends requests holds this.
+        let (watched, held) = (self.clone(), self.over.clone().drop_guard());
+        let progress = Arc::new(move |event: Event<'_>| {
+            let _held = &held;
+            watched.live().note(&event);
+        });
         tokio::select! {
             judged = judge::run(config, progress) => {
                 Some(judged.map(|(report, _)| report).map_err(|error| error.to_string()))
@@ -194,41 +206,59 @@ impl Judgements {
         self.all().iter().find(|judgement| judgement.id == id).cloned()
     }
 
-    /// Stops and forgets it.
-    pub fn remove(&self, id: &str) -> Option<()> {
-        let mut all = self.all();
-        let index = all.iter().position(|judgement| judgement.id == id)?;
-        all.remove(index)?.gone.cancel();
+    /// Forgets it once the last of its requests has ended.
+    pub async fn stop(&self, id: &str) -> Option<()> {
+        let judgement = self.find(id)?;
+        judgement.gone.cancel();
+        judgement.over.cancelled().await;
+        self.forget(id);
         Some(())
     }
 
-    /// Judges a server, with this share of the storms.
-    pub fn start(&self, config: Config, stock: i64, share: Share) -> Arc<Judgement> {
-        let judgement = Judgement::new(stock);
-        self.add(judgement.clone());
+    fn forget(&self, id: &str) {
+        self.all().retain(|judgement| judgement.id != id);
+    }
+
+    /// Judges the server on this port, with this share of the storms.
+    pub fn start(
+        &self,
+        config: Config,
+        port: u16,
+        share: Share,
+    ) -> Result<Arc<Judgement>, LabError> {
+        let judgement = Judgement::new(config.stock as u64, port);
+        self.add(judgement.clone())?;
         let (all, started) = (self.clone(), judgement.clone());
         tokio::spawn(async move {
             let end = judgement.judged(config, all.unfollowed).await;
+            judgement.over.cancelled().await;
             drop(share);
             if let Some(end) = end {
                 judgement.end.send_replace(Some(Arc::new(end)));
                 let _ = tokio::time::timeout(KEPT, judgement.gone.cancelled()).await;
             }
-            all.remove(&judgement.id);
+            judgement.gone.cancel();
+            all.forget(&judgement.id);
         });
-        started
+        Ok(started)
     }
 
-    fn add(&self, judgement: Arc<Judgement>) {
+    fn add(&self, judgement: Arc<Judgement>) -> Result<(), LabError> {
         let mut all = self.all();
+        let is_running =
+            |one: &&Arc<Judgement>| one.port == judgement.port && !one.over.is_cancelled();
+        if let Some(running) = all.iter().find(is_running) {
+            return Err(LabError::JudgementIsRunning(running.id.clone()));
+        }
         all.push_back(judgement);
         while all.len() > MOST_KEPT {
             // Fewer storms than this are under way.
-            let Some(index) = all.iter().position(|one| one.end.borrow().is_some()) else { return };
+            let Some(index) = all.iter().position(|one| one.end.borrow().is_some()) else { break };
             if let Some(oldest) = all.remove(index) {
                 oldest.gone.cancel();
             }
         }
+        Ok(())
     }
 
     pub fn close(&self) {

@@ -1,6 +1,9 @@
 //! Addresses of this machine, as a Host header and an `http://` URL spell them.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, PoisonError},
+};
 
 const HTTP: u16 = 80;
 /// Below are services of the system: no learner's server is there, except at 80.
@@ -18,8 +21,34 @@ pub fn authority(text: &str) -> Option<SocketAddr> {
     address.ip().is_loopback().then_some(address)
 }
 
-/// Why this URL may not be judged. `closed`: ports of this program and of its stores.
-pub fn check_url(url: &str, closed: &[u16]) -> Result<(), String> {
+static OWN_PORTS: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+
+/// Where a part of this process, or a server that it has started, listens: until this is dropped,
+/// nothing is judged there.
+pub struct OwnPort(u16);
+
+impl OwnPort {
+    pub fn new(port: u16) -> Self {
+        OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+        Self(port)
+    }
+
+    fn is(port: u16) -> bool {
+        OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
+    }
+}
+
+impl Drop for OwnPort {
+    fn drop(&mut self) {
+        let mut all = OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = all.iter().position(|port| *port == self.0);
+        index.map(|index| all.swap_remove(index));
+    }
+}
+
+/// The port of this URL, or why it may not be judged. `closed`: ports of this program's own, and of
+/// its stores.
+pub fn check_url(url: &str, closed: &[u16]) -> Result<u16, String> {
     let rest = url.strip_prefix("http://").unwrap_or_default();
     let (host, _path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":/.[]_-".contains(&byte);
@@ -27,7 +56,7 @@ pub fn check_url(url: &str, closed: &[u16]) -> Result<(), String> {
         return Err("must be http:// and a loopback address: http://127.0.0.1:9000".to_owned());
     };
     let port = address.port();
-    if closed.contains(&port) {
+    if closed.contains(&port) || OwnPort::is(port) {
         return Err(format!("port {port} is this program's own, or that of its stores"));
     }
     if port < LEAST_PORT && port != HTTP {
@@ -35,7 +64,7 @@ pub fn check_url(url: &str, closed: &[u16]) -> Result<(), String> {
             "port {port} is one of the system's: {HTTP}, or {LEAST_PORT} and above"
         ));
     }
-    Ok(())
+    Ok(port)
 }
 
 #[cfg(test)]
@@ -47,7 +76,7 @@ mod tests {
         let good = "127.0.0.1:9000 127.255.0.9:1024 localhost:9000/shop/v1 localhost [::1]:80 \
                     [::1]/ 127.0.0.1";
         for good in good.split_whitespace() {
-            assert_eq!(check_url(&format!("http://{good}"), &[]), Ok(()), "{good}");
+            assert!(check_url(&format!("http://{good}"), &[]).is_ok(), "{good}");
         }
         let bad = "192.168.0.1:9000 example.com localhost.example.com localhost1:9000 0.0.0.0:9000 \
                    a@127.0.0.1:9000 127.0.0.1:9000@example.com 127.0.0.1:9000?a 127.0.0.1:9000#a \
@@ -61,5 +90,17 @@ mod tests {
             assert!(check_url(bad, &[]).is_err(), "{bad}");
         }
         assert!(check_url("http://localhost:9000/\r\nx", &[]).is_err());
+    }
+
+    #[test]
+    fn a_port_of_a_server_of_this_program_is_closed_as_long_as_the_server_is_there() {
+        let is_open = || check_url("http://localhost:9001", &[]).is_ok();
+        let own = [9_001, 9_001].map(OwnPort::new);
+        assert!(!is_open());
+        let [first, second] = own;
+        drop(first);
+        assert!(!is_open());
+        drop(second);
+        assert!(is_open());
     }
 }

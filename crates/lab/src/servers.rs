@@ -1,7 +1,7 @@
 //! The servers of the lab: its own connections to Postgres, so that a storm cannot take those of a
 //! sale, and to Redis; more Redis nodes and ZooKeeper, started when they are first needed.
 
-use crate::{interleaving, real_shop::RealShop};
+use crate::{interleaving, loopback::OwnPort, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 use futures_util::TryStreamExt;
 use redis::{AsyncCommands, ConnectionAddr, ScanOptions};
@@ -11,6 +11,7 @@ use sqlx::{
 };
 use std::{
     collections::HashMap,
+    ops::Deref,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -42,7 +43,7 @@ pub struct Servers {
     pub data_dir: Option<PathBuf>,
     /// More Redis nodes, by their number, while they are needed.
     nodes: Spares<RedisServer>,
-    zookeeper: Spares<ZooKeeperServer>,
+    zookeeper: Spares<OwnZooKeeper>,
     idle_limit: Duration,
     /// See [`interleaving::FIRST_WAIT`].
     pub first_wait: Duration,
@@ -96,6 +97,21 @@ impl<T: Send + Sync + 'static> Spares<T> {
 pub struct OwnRedis {
     pub server: RedisServer,
     _folder: Folder,
+    _port: Option<OwnPort>,
+}
+
+/// The ZooKeeper of the lab.
+pub struct OwnZooKeeper {
+    server: ZooKeeperServer,
+    _port: OwnPort,
+}
+
+impl Deref for OwnZooKeeper {
+    type Target = ZooKeeperServer;
+
+    fn deref(&self) -> &ZooKeeperServer {
+        &self.server
+    }
 }
 
 /// Removed after the server that uses it, or that did not start.
@@ -201,9 +217,11 @@ impl Servers {
     /// need be.
     pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis, PurchaseError> {
         let (folder, flags) = (Folder(self.folder(name)?), flags.to_vec());
+        let port = flags.iter().skip_while(|flag| *flag != "--port").nth(1);
+        let port = port.and_then(|port| port.parse().ok()).map(OwnPort::new);
         let start = async move || {
             let server = start_redis(&folder.0, &flags).await?;
-            Ok(OwnRedis { server, _folder: folder })
+            Ok(OwnRedis { server, _folder: folder, _port: port })
         };
         on_one_thread(start).await
     }
@@ -215,10 +233,12 @@ impl Servers {
     }
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
-    pub async fn zookeeper(&self) -> Result<Arc<ZooKeeperServer>, PurchaseError> {
+    pub async fn zookeeper(&self) -> Result<Arc<OwnZooKeeper>, PurchaseError> {
         let folder = self.folder("zookeeper")?;
-        let start =
-            async move || ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await;
+        let start = async move || {
+            let server = ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await?;
+            Ok(OwnZooKeeper { _port: OwnPort::new(server.address().port()), server })
+        };
         self.zookeeper.get(0, start).await
     }
 
@@ -229,8 +249,8 @@ impl Servers {
             server.stop().await;
         }
         let (_guard, idle) = self.zookeeper.idle(self.idle_limit).await;
-        for server in idle {
-            server.stop().await;
+        for own in idle {
+            own.server.stop().await;
         }
     }
 

@@ -173,18 +173,18 @@ impl Lab {
         storm.start(arena, Some(share))
     }
 
-    /// Has a visitor's server judged: `by` is their address, if addresses are limited; `own_port`
-    /// is where this program listens.
+    /// Has a visitor's server judged: `by` is their address, if addresses are limited; `own_ports`
+    /// are where this program listens, and a pooler of its.
     pub fn judge(
         &self,
         by: Option<Address>,
         wanted: &judgement::Wanted,
-        own_port: u16,
+        own_ports: &[u16],
     ) -> Result<Arc<Judgement>, LabError> {
-        let closed = [self.servers.ports(), vec![own_port]].concat();
-        let config = wanted.config(&closed)?;
+        let closed = [&*self.servers.ports(), own_ports].concat();
+        let (config, port) = wanted.config(&closed)?;
         let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
-        Ok(self.judgements.start(config, wanted.stock, share))
+        self.judgements.start(config, port, share)
     }
 
     fn known(&self, id: &str) -> Option<Arc<Arena>> {

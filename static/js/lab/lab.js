@@ -12,7 +12,7 @@ import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import RACES from './races.js';
 import { row, unpack, pack } from './results.js';
-import { FIELDS, MOST_LANES, OWN, bounded, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, laneParts, laneSetup, merged, optionsOf, serverOf, toQuery } from './setup.js';
+import { FIELDS, MOST_LANES, OWN, bounded, comparison, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, laneParts, laneSetup, merged, optionsOf, serverOf, toQuery } from './setup.js';
 import { inWords, t } from './race-words.js';
 
 const PRESETS = RACES.lab; // each runs when it is clicked
@@ -224,14 +224,6 @@ function begin(heat) {
     .finally(() => { running = null; underway = null; changed(); });
 }
 
-/** Under what the lanes run, and what that says about their speeds. */
-function howWords(lanes, size) {
-  if (lanes.some(({ show }) => show)) return t('lab.how.shown');
-  const [{ setup: asked }] = lanes;
-  if (isFair(asked, size)) return t('lab.how.fair', { n: number(asked.concurrency) });
-  return t(asked.options.interleave === 'off' ? 'lab.how.together' : 'lab.how.forced');
-}
-
 async function race(heat, signal) {
   const { lanes, together, run } = heat;
   const [{ laneView, outcomeWords }, { lane, scale }] = await Promise.all([import('./lanes.js'), import('./race.js')]);
@@ -241,7 +233,7 @@ async function race(heat, signal) {
   $('#race').hidden = false;
   const views = new Map(lanes.map((one) => [one.key, laneView(one, () => readIn(one.strategy.id))]));
   $('#lanes').replaceChildren(...[...views.values()].map(({ element }) => element));
-  text($('#race-how'), howWords(lanes, all[0].length));
+  text($('#race-how'), t(`lab.how.${comparison(lanes, all[0].length)}`, { n: number(lanes[0].setup.concurrency) }));
   $('#race').scrollIntoView({ block: 'nearest' });
   text($('#say'), t('lab.say.started', { n: lanes.length }));
   let waiting = 0;

@@ -25,7 +25,10 @@ export const stay = () => { judging.clear(); return arenas.splice(0); };
 const path = (id, what = '') => inWords(`${ARENAS}/${encodeURIComponent(id)}${what}`);
 const isOwn = ({ strategy }) => strategy.id === OWN;
 const home = (one) => (isOwn(one) ? `${JUDGEMENTS}/${encodeURIComponent(one.arena)}` : path(one.arena));
-const later = (ms) => new Promise((done) => { setTimeout(done, ms); });
+/** So much later, or when nobody waits any more. */
+const later = (ms, signal) => new Promise((done) => { setTimeout(done, ms); signal.addEventListener('abort', done, { once: true }); });
+/** Resolves once the last judgement that was started here has been refused, is followed or has stopped. */
+let former = Promise.resolve();
 
 async function remove(id) {
   if (!arenas.includes(id)) return;
@@ -34,9 +37,9 @@ async function remove(id) {
 }
 
 /** No more requests to a lane's store or server. */
-function halt(one) {
+async function halt(one) {
   if (!isOwn(one)) return remove(one.arena);
-  if (one.arena) call('DELETE', home(one)).catch(() => {}); // nobody follows it: it ends by itself
+  if (one.arena) await call('DELETE', home(one)).catch(() => {}); // nobody follows it: it ends by itself
 }
 
 /** Leaving: the browser sends these even though the page has gone. */
@@ -46,7 +49,7 @@ export function leave() {
   for (const ours of left) fetch(ours, { method: 'DELETE', keepalive: true }).catch(() => {});
 }
 
-async function create(body) {
+async function create(body, signal) {
   for (let attempt = 1; ; attempt++) {
     try {
       const arena = await call('POST', inWords(ARENAS), { body, timeoutMs: CREATING_MS });
@@ -56,7 +59,8 @@ async function create(body) {
       const full = problem.code === 'too_many_arenas' && arenas.length > 0;
       if (attempt >= MOST_RETRIES || !(full || problem.code === 'rate_limited')) throw problem;
       if (full) await remove(arenas[0]);
-      else await later(Math.min(problem.retryAfterMs || 1000, 10_000));
+      else await later(Math.min(problem.retryAfterMs || 1000, 10_000), signal);
+      if (signal.aborted) throw new Problem(0, 'stopped');
     }
   }
 }
@@ -77,7 +81,7 @@ export async function heat(lanes, shared, onLane, signal) {
     if (signal.aborted) break;
     if (isOwn(one)) continue;
     try {
-      one.arena ??= (await create(arenaBody(one.setup, one.strategy, shared))).arena_id;
+      one.arena ??= (await create(arenaBody(one.setup, one.strategy, shared), signal)).arena_id;
     } catch (problem) { refuse(one.key, problem); }
   }
   await Promise.all(lanes.filter((one) => one.arena || isOwn(one)).map((one) => storm(one, signal, (name, news) => set(one.key, after(states.get(one.key), name, news)))
@@ -100,7 +104,11 @@ function storm(one, signal, onEvent) {
         onRefused: (problem) => end(broken, problem),
       });
     };
-    const stop = () => { end(broken, new Problem(0, 'stopped')); halt(one); };
+    const stop = () => {
+      end(broken, new Problem(0, 'stopped'));
+      const halted = halt(one);
+      if (isOwn(one) && one.arena) former = halted;
+    };
     function end(how, what) {
       over = true;
       signal.removeEventListener('abort', stop);
@@ -111,13 +119,15 @@ function storm(one, signal, onEvent) {
     if (signal.aborted) return stop();
     signal.addEventListener('abort', stop);
     if (!isOwn(one)) listen();
-    begin(one, signal).then(() => { if (isOwn(one)) listen(); }).catch((problem) => end(broken, problem));
+    const begun = begin(one, signal).then(() => (isOwn(one) ? listen() : null)).catch((problem) => end(broken, problem));
+    if (isOwn(one)) former = begun;
   });
 }
 
 /** Starts the storm, once the others that go on leave room for it. A judgement is there when it begins. */
 async function begin(one, signal) {
-  while (isOwn(one) ? !one.arena : !one.begun) {
+  if (isOwn(one)) await former;
+  while (!signal.aborted && (isOwn(one) ? !one.arena : !one.begun)) {
     try {
       if (isOwn(one)) one.arena = (await call('POST', JUDGEMENTS, { body: judgementBody(one.setup) })).judgement_id;
       else {
@@ -125,9 +135,9 @@ async function begin(one, signal) {
         await call('POST', path(one.arena, '/storm'), { body: stormBody(one.setup) });
       }
     } catch (problem) {
-      if (problem.code !== 'too_many_storms' || signal.aborted) throw problem;
+      if (problem.code !== 'too_many_storms') throw problem;
       one.begun = false;
-      await later(Math.min(problem.retryAfterMs || 1000, 10_000));
+      await later(Math.min(problem.retryAfterMs || 1000, 10_000), signal);
     }
   }
 }

@@ -85,6 +85,15 @@ export function laneSetup(setup, key, strategy) {
 /** Whether its speed says something about the strategy: alone on the machine, and nobody forced into anybody. */
 export const isFair = (setup, lanes) => lanes === 1 && setup.options.interleave === 'off';
 
+/** Under what the lanes of a race run, of which `size` run at once: what that says about their speeds. */
+export function comparison(lanes, size) {
+  if (lanes.some(({ key }) => key === OWN)) return size > 1 ? 'together' : 'own';
+  if (lanes.some(({ show }) => show)) return 'shown';
+  const [{ setup }] = lanes;
+  if (isFair(setup, size)) return 'fair';
+  return setup.options.interleave === 'off' ? 'together' : 'forced';
+}
+
 /** A demonstration of a strategy as a setup: what it forces happens every time. */
 export function fromDemonstration(strategy, show) {
   const options = Object.fromEntries(Object.entries(show.options ?? {}).filter(([name]) => !(name in FIELDS)).map(([name, value]) => [name, String(value)]));

@@ -192,8 +192,10 @@ impl Drop for Hanging {
 async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     let app = with_lab().await;
     let (server, mut asked) = Hanging::start();
-    let all = join_all((0..MOST_STORMS).map(|_| judge(&app, &server.url))).await;
-    let one_more = app.post(JUDGEMENTS, storm(&server.url)).await;
+    let others: Vec<_> = (0..MOST_STORMS).map(|_| Hanging::start().0).collect();
+    let servers = [&server].into_iter().chain(&others[1..]);
+    let all = join_all(servers.map(|server| judge(&app, &server.url))).await;
+    let one_more = app.post(JUDGEMENTS, storm(&others[0].url)).await;
     one_more.assert_problem(429, "too_many_storms");
     assert!(!one_more.header("retry-after").is_empty());
     asked.recv().await.expect("a purchase");
@@ -206,10 +208,31 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     while let Some((name, _)) = stream.try_next().await.expect("an orderly end") {
         assert_eq!(name, "progress", "there is no verdict over what was stopped");
     }
-    wait_for!(server.open() == 0);
+    wait_for!(others.iter().chain([&server]).all(|server| server.open() == 0));
     let right = BuggySale::start(Manner::Right);
     wait_for!(app.post(JUDGEMENTS, storm(&right.url())).await.status == 202);
     assert_eq!(server.open(), 0);
+}
+
+/// Two storms at once would be taken for one, and accuse a right server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_is_judged_once_at_a_time() {
+    let app = with_lab().await;
+    let (server, mut asked) = Hanging::start();
+    let running = judge(&app, &server.url).await;
+    asked.recv().await.expect("a purchase");
+    let port = server.url.rsplit(':').next().expect("a port");
+    for url in [server.url.clone(), format!("http://localhost:{port}/shop")] {
+        let again = app.post(JUDGEMENTS, storm(&url)).await;
+        again.assert_problem_at(&url, 409, "judgement_running");
+        let named = again.text("judgement_id");
+        assert!(running.ends_with(named) && again.text("detail").contains(named), "{again:?}");
+    }
+    let other = Hanging::start().0;
+    judge(&app, &other.url).await;
+    // With the answer of a stop the last request has ended, and the server is free at once.
+    app.ask("DELETE", &running).await.assert(204);
+    judge(&app, &server.url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,11 +241,14 @@ async fn one_that_nobody_follows_is_stopped() {
     let database = shared.database().await;
     let mut lab = Lab::new(shared.of_a_lab(&database, "unfollowed:", None));
     lab.judgements.unfollowed = Duration::from_millis(200);
-    let (server, _asked) = Hanging::start();
-    let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url)).expect("one");
-    let followed = lab.judge(None, &wanted, 0).expect("room");
+    let (server, other) = (Hanging::start().0, Hanging::start().0);
+    let judge = |server: &Hanging| {
+        let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url)).expect("one");
+        lab.judge(None, &wanted, &[]).expect("room")
+    };
+    let followed = judge(&server);
     let _follower = followed.end.subscribe();
-    let unfollowed = lab.judge(None, &wanted, 0).expect("room");
+    let unfollowed = judge(&other);
     wait_for!(lab.judgements.find(&unfollowed.id).is_none());
     assert!(lab.judgements.find(&followed.id).is_some());
     lab.close().await;

@@ -5,10 +5,12 @@ mod command;
 mod history;
 mod lane;
 
-use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds};
+use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds, storm_on};
+use crate::support::locked;
 use judge::history::{Meaning, Phase, Request, Row};
 use judge::report::Verdict;
 use judge::verdict::Kind::{self, *};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Everything that is wrong is found, nothing else is, and it is proved by the buyers concerned.
@@ -122,6 +124,22 @@ async fn a_storm_that_hardly_took_place_proves_nothing() {
     let judged = BuggySale::start(Manner::Slow).judged(change).await;
     let said = judged.expect("a verdict").0.verdict_in_words();
     assert!(said.starts_with("undecided (") && said.contains("had been begun"), "{said}");
+}
+
+/// Whoever embeds the judge serves others on the same thread.
+#[tokio::test]
+async fn looking_and_judging_block_nobody_else() {
+    let (here, looked) = (std::thread::current().id(), Arc::new(Mutex::new(Vec::new())));
+    let seen = looked.clone();
+    let progress = move |event: judge::Event<'_>| {
+        if matches!(event, judge::Event::Settling(_)) {
+            locked(&seen).push(std::thread::current().id());
+        }
+    };
+    let sale = BuggySale::start(Right);
+    judge::run(storm_on(sale.url()), Arc::new(progress)).await.expect("a verdict");
+    let looked = locked(&looked);
+    assert!(!looked.is_empty() && !looked.contains(&here), "{looked:?} on {here:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

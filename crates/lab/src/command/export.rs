@@ -7,7 +7,12 @@ use super::{
 use crate::{Lab, Trial, lessons::LESSONS, terminal::complain};
 use futures_util::future::try_join_all;
 use indicatif::ProgressBar;
-use std::{collections::BTreeMap, fs, io, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use time::OffsetDateTime;
 
 /// What a teacher can put anywhere.
@@ -34,6 +39,9 @@ const SHARED: [&str; 8] = [
     "js/ui.js",
 ];
 const FOLDERS: [&str; 3] = ["css/", "js/lab/", "js/strings/"];
+/// Folders that only an export has side by side with its pages, and a file of it.
+const TOP: [&str; 2] = ["data", "static"];
+const MARK: &str = "static/js/lab/replay.js";
 
 /// Lines of the pages that lead to where there is nothing.
 const SERVER_ONLY: [&str; 4] =
@@ -46,15 +54,70 @@ const HEAD: &str = concat!(
     "  <script src=\"static/js/lab/replay.js\"></script>\n",
 );
 
-/// Whether the pages can be written there.
+/// Whether the pages can be written there: only an earlier export is replaced.
 pub fn check(folder: &Path) -> Result<(), String> {
     let cannot = |error: io::Error| format!("cannot write {}: {error}", folder.display());
-    fs::create_dir_all(folder).map_err(cannot)?;
-    if fs::read_dir(folder).map_err(cannot)?.next().is_some() {
-        return Err(format!("{} is not empty", folder.display()));
+    if !is_free(folder).map_err(cannot)? {
+        return Err(format!("{} is not empty, and no export", folder.display()));
     }
-    let trial = folder.join("data");
-    fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(cannot)
+    let Places { folder, part, old } = Places::of(folder);
+    let there = folder.exists();
+    fs::create_dir_all(&part).and_then(|()| fs::remove_dir_all(&part)).map_err(cannot)?;
+    if !there {
+        return Ok(());
+    }
+    // Of an export that was killed.
+    let _ = fs::remove_dir_all(&old);
+    // Where a disk is mounted, say, nothing can be put in its place.
+    fs::rename(&folder, &old).and_then(|()| fs::rename(&old, &folder)).map_err(cannot)
+}
+
+fn is_free(folder: &Path) -> io::Result<bool> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let is_known = |name: &str| {
+        let page = name.strip_suffix(".html").unwrap_or_default();
+        TOP.contains(&name)
+            || PAGES.iter().any(|(_, _, file)| *file == name)
+            || LESSONS.iter().any(|lesson| lesson.id == page)
+    };
+    let is_export = folder.join(MARK).is_file();
+    let is_ours = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_known);
+    Ok(entries.is_empty() || is_export && entries.iter().all(is_ours))
+}
+
+/// Where the pages are to be, where they are written first, and what was there before.
+struct Places {
+    folder: PathBuf,
+    part: PathBuf,
+    old: PathBuf,
+}
+
+impl Places {
+    fn of(folder: &Path) -> Self {
+        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let beside = |what: &str| folder.with_file_name(format!(".{name}.{what}"));
+        let (part, old) = (beside("export"), beside("before-export"));
+        Self { folder, part, old }
+    }
+
+    fn fill(&self, files: &[File]) -> io::Result<()> {
+        for (name, content) in files {
+            let path = self.part.join(name);
+            fs::create_dir_all(path.parent().unwrap_or(&self.part))?;
+            fs::write(&path, content)?;
+        }
+        if !self.folder.exists() {
+            return fs::rename(&self.part, &self.folder);
+        }
+        fs::rename(&self.folder, &self.old)?;
+        fs::rename(&self.part, &self.folder).inspect_err(|_| {
+            let _ = fs::rename(&self.old, &self.folder);
+        })
+    }
 }
 
 /// All pages in the folder, or none; says what has been written.
@@ -187,23 +250,20 @@ fn note() -> String {
     )
 }
 
-/// All files or none; how many bytes they are.
+/// All files, or what was there before; how many bytes they are.
 fn write(folder: &Path, files: &[File]) -> Result<usize, String> {
     let bytes = files.iter().map(|(_, content)| content.len()).sum();
     if bytes > MOST_BYTES {
         return Err(format!("the pages take {bytes} bytes, at most {MOST_BYTES}"));
     }
     check(folder)?;
-    for (name, content) in files {
-        let path = folder.join(name);
-        let written = fs::create_dir_all(path.parent().unwrap_or(folder))
-            .and_then(|()| fs::write(&path, content));
-        if let Err(error) = written {
-            // It was empty a moment ago.
-            let _ = fs::remove_dir_all(folder);
-            return Err(format!("cannot write {}: {error}", path.display()));
-        }
+    let places = Places::of(folder);
+    let filled = places.fill(files);
+    let _ = fs::remove_dir_all(&places.part);
+    if places.folder.exists() {
+        let _ = fs::remove_dir_all(&places.old);
     }
+    filled.map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
     Ok(bytes)
 }
 
@@ -227,6 +287,31 @@ mod tests {
         let lanes: Vec<_> = lanes.collect();
         let names: std::collections::HashSet<_> = lanes.iter().collect();
         assert!(lanes.len() > 10 && names.len() == lanes.len(), "{lanes:?}");
+    }
+
+    #[test]
+    fn an_export_replaces_an_earlier_one_and_nothing_else() {
+        let home = std::env::temp_dir().join(format!("flash-sale-export-{}", std::process::id()));
+        let site = home.join("site");
+        let names = |folder: &Path| {
+            let entries = fs::read_dir(folder).expect("a folder");
+            entries.map(|entry| entry.expect("an entry").file_name()).collect::<Vec<_>>()
+        };
+        let file = |name: &str, text: &str| (name.to_owned(), text.as_bytes().to_vec());
+        let index = || fs::read_to_string(site.join("index.html")).expect("a page");
+        let (mark, first) = (file(MARK, ""), file("index.html", "first"));
+        write(&site, &[mark.clone(), file("why.html", ""), first.clone()]).expect("written");
+        write(&site, &[mark.clone(), file("index.html", "second")]).expect("written again");
+        assert!(index() == "second" && !site.join("why.html").exists());
+        // Half way through, a file is in the place of a folder.
+        let half = [mark.clone(), first, file("data", ""), file("data/a", "")];
+        write(&site, &half).expect_err("not whole");
+        assert_eq!((index(), names(&home)), ("second".to_owned(), vec!["site".into()]));
+        fs::write(site.join("mine"), "precious").expect("a file");
+        let refused = write(&site, &[mark]).expect_err("somebody's own file");
+        assert!(refused.ends_with("is not empty, and no export"), "{refused}");
+        assert_eq!(names(&home), ["site"]);
+        fs::remove_dir_all(home).expect("removed");
     }
 
     #[test]

@@ -55,12 +55,12 @@ pub enum LabCommand<S: Args> {
     /// Write the theatre, the locks, the order numbers and a race of every preset as static pages
     ///
     /// Everything is played here and recorded, so that the pages need no server. They work from any
-    /// folder of any host. Exits 2, with nothing written, if the folder is not empty or something
-    /// could not be recorded.
+    /// folder of any host. Exits 2, with nothing written, if the folder has anything in it but an
+    /// earlier export, or something could not be recorded.
     #[command(after_help = "For example:\n  flash-sale lab export site\n  \
         python3 -m http.server --directory site 8000     # and open http://127.0.0.1:8000")]
     Export {
-        /// An empty folder, or one that is still to be made
+        /// A folder that is empty, has an earlier export, or is still to be made
         #[arg(value_name = "DIR")]
         folder: PathBuf,
         #[command(flatten)]

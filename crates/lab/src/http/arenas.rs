@@ -1,9 +1,9 @@
 //! Arenas: made, bought from, stormed, judged, removed.
 
 use super::{
-    error::{ARENA_NOT_FOUND, Problem},
+    error::Problem,
     events::told,
-    extract::{LanguageParams, Spoken, TheLab, Visitor, accepted},
+    extract::{HexId, LanguageParams, Spoken, TheLab, Visitor, accepted},
     progress::{PACE, Progress},
     state::LabState,
 };
@@ -11,7 +11,7 @@ use crate::{
     LabError, MOST_ARENAS,
     arena::Arena,
     definition::{Definition, Wanted},
-    is_arena_id, report as page_of,
+    report as page_of,
     selling::{Buyer, Outcome},
     storm::Storm,
     strategy::Language,
@@ -26,14 +26,13 @@ use axum::{
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use web::{
     body::{self, Json},
     events::event,
-    extract::{Id, Named, Params},
-    problem::Kind,
+    extract::{Id, Params},
     refusals,
 };
 
@@ -60,21 +59,6 @@ refusals!(LookRefusals:
 );
 refusals!(DeleteRefusals: CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 
-/// The id of an arena: 32 hexadecimal digits.
-pub struct ArenaId(String);
-
-impl FromStr for ArenaId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        is_arena_id(text).then(|| Self(text.to_owned())).ok_or(())
-    }
-}
-
-impl Named for ArenaId {
-    const MISSING: &'static Kind = &ARENA_NOT_FOUND;
-}
-
 /// Make an arena.
 #[utoipa::path(
     post, path = "/api/v1/lab/arenas", tag = "lab", operation_id = "create_arena",
@@ -98,7 +82,7 @@ pub async fn create(
 )]
 pub async fn delete(
     TheLab(lab): TheLab,
-    Id(ArenaId(id)): Id<ArenaId>,
+    Id(HexId(id, _)): Id<HexId<Arena>>,
 ) -> Result<Response, Problem> {
     lab.delete(&id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -149,7 +133,7 @@ pub struct AnswerBody {
 )]
 pub async fn purchase(
     TheLab(lab): TheLab,
-    Id(ArenaId(id)): Id<ArenaId>,
+    Id(HexId(id, _)): Id<HexId<Arena>>,
     Json(wanted): Json<Purchase>,
 ) -> Result<Response, Problem> {
     let length = wanted.user.chars().count();
@@ -194,7 +178,7 @@ pub struct StormStarted<'a> {
 pub async fn storm(
     TheLab(lab): TheLab,
     visitor: Visitor,
-    Id(ArenaId(id)): Id<ArenaId>,
+    Id(HexId(id, _)): Id<HexId<Arena>>,
     Json(storm): Json<Storm>,
 ) -> Result<Response, Problem> {
     storm.check()?;
@@ -218,7 +202,7 @@ pub async fn events(
     State(state): State<LabState>,
     TheLab(lab): TheLab,
     visitor: Visitor,
-    Id(ArenaId(id)): Id<ArenaId>,
+    Id(HexId(id, _)): Id<HexId<Arena>>,
     Spoken(language): Spoken,
 ) -> Result<Response, Problem> {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "arena");
@@ -268,7 +252,7 @@ fn follow(arena: Arc<Arena>, language: Language) -> impl Stream<Item = Event> + 
 )]
 pub async fn verdict(
     TheLab(lab): TheLab,
-    Id(ArenaId(id)): Id<ArenaId>,
+    Id(HexId(id, _)): Id<HexId<Arena>>,
     Spoken(language): Spoken,
 ) -> Result<Response, Problem> {
     body::json(StatusCode::OK, &lab.verdict(&id, language).await?)
@@ -304,18 +288,4 @@ pub async fn report(
     }
     let page = page_of::of_arenas(&lab, &ids, language).await?;
     Ok(([(CONTENT_SECURITY_POLICY, page_of::POLICY)], Html(page)).into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_of_hexadecimal_digits() {
-        assert!("0123456789abcdef0123456789abcdef".parse::<ArenaId>().is_ok());
-        for bad in ["", "1", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcde;"]
-        {
-            assert!(bad.parse::<ArenaId>().is_err(), "{bad}");
-        }
-    }
 }

@@ -23,6 +23,8 @@ kinds! {
          proxy in between; elsewhere run `flash-sale judge URL`.";
     JUDGEMENT_NOT_FOUND = NOT_FOUND "judgement_not_found", "No such judgement",
         "There is no judgement with this id (any more).";
+    JUDGEMENT_RUNNING = CONFLICT "judgement_running", "A judgement is running",
+        "One judgement at a time of each server.";
     LESSON_NOT_FOUND = NOT_FOUND "lesson_not_found", "No such lesson",
         "There is no lesson with this id.";
     TOO_MANY_ARENAS = CONFLICT "too_many_arenas", "Too many arenas",
@@ -47,6 +49,10 @@ impl From<LabError> for Problem {
             }
             LabError::TooManyStorms => Self::new(&TOO_MANY_STORMS).after(RETRY_STORM),
             LabError::StormIsRunning => Self::new(&STORM_RUNNING),
+            LabError::JudgementIsRunning(ref id) => {
+                let id = id.clone();
+                Self::with_detail(&JUDGEMENT_RUNNING, error.to_string()).with("judgement_id", id)
+            }
             LabError::StrategyUnavailable(why) => Self::with_detail(&STRATEGY_UNAVAILABLE, why.en),
             LabError::Invalid { .. } | LabError::BadOption(_) => Self::invalid(error.to_string()),
             LabError::Postgres(error) if stores::postgres::is_away(&error) => {

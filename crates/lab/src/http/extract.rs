@@ -1,20 +1,26 @@
 //! What a request to the lab says about itself: who asks, and in which language.
 
 use super::{
-    error::{NOT_FOUND, Problem},
+    error::{ARENA_NOT_FOUND, JUDGEMENT_NOT_FOUND, NOT_FOUND, Problem},
     state::LabState,
 };
-use crate::{service::Lab, strategy::Language};
+use crate::{
+    arena::Arena,
+    judgement::Judgement,
+    service::{Lab, is_arena_id},
+    strategy::Language,
+};
 use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, header::ACCEPT_LANGUAGE, request::Parts},
 };
 use serde::Deserialize;
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, marker::PhantomData, str::FromStr, sync::Arc};
 use utoipa::IntoParams;
 use web::{
     address::Address,
-    extract::{Params, refuse_cross_origin},
+    extract::{Named, Params, refuse_cross_origin},
+    problem::Kind,
 };
 
 /// The lab, if there is one. Named first in a handler: with `LAB=off` nothing else is looked at.
@@ -33,6 +39,25 @@ impl FromRequestParts<LabState> for TheLab {
         }
         Ok(Self(lab))
     }
+}
+
+/// The id of an arena or of a judgement.
+pub struct HexId<Of>(pub String, pub PhantomData<Of>);
+
+impl<Of> FromStr for HexId<Of> {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        is_arena_id(text).then(|| Self(text.to_owned(), PhantomData)).ok_or(())
+    }
+}
+
+impl Named for HexId<Arena> {
+    const MISSING: &'static Kind = &ARENA_NOT_FOUND;
+}
+
+impl Named for HexId<Judgement> {
+    const MISSING: &'static Kind = &JUDGEMENT_NOT_FOUND;
 }
 
 /// Who asks.
@@ -104,6 +129,15 @@ pub fn accepted(headers: &HeaderMap) -> Language {
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
+
+    #[test]
+    fn an_id_is_of_hexadecimal_digits() {
+        assert!("0123456789abcdef0123456789abcdef".parse::<HexId<Arena>>().is_ok());
+        for bad in ["", "1", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcde;"]
+        {
+            assert!(bad.parse::<HexId<Judgement>>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_language_is_the_one_that_is_liked_best() {

@@ -3,7 +3,7 @@
 use super::{
     error::{JUDGEMENT_NOT_FOUND, Problem},
     events::told,
-    extract::{TheLab, Visitor},
+    extract::{HexId, TheLab, Visitor},
     local::OnThisMachine,
     progress::{PACE, Progress},
     state::LabState,
@@ -11,7 +11,6 @@ use super::{
 use crate::{
     judgement::{End, Judgement, Wanted},
     report::POLICY,
-    service::is_arena_id,
 };
 use axum::{
     extract::State,
@@ -24,36 +23,22 @@ use judge::{
     verdict::{Finding, Kind as Wrong},
 };
 use serde::Serialize;
-use std::{str::FromStr, sync::Arc};
+use std::sync::Arc;
 use utoipa::ToSchema;
 use web::{
     body::{self, Json},
     events::event,
-    extract::{Id, Named},
-    problem::{Kind, internal},
+    extract::Id,
+    problem::internal,
     refusals,
 };
 
 refusals!(StartRefusals:
-    CROSS_ORIGIN, LOCAL_ONLY, NOT_FOUND, REQUEST_TIMEOUT, TOO_MANY_STORMS, TOO_LARGE,
-    UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED, UNAVAILABLE
+    CROSS_ORIGIN, LOCAL_ONLY, NOT_FOUND, REQUEST_TIMEOUT, JUDGEMENT_RUNNING, TOO_MANY_STORMS,
+    TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 refusals!(LookRefusals: NOT_FOUND, JUDGEMENT_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
 refusals!(StopRefusals: CROSS_ORIGIN, NOT_FOUND, JUDGEMENT_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
-
-pub struct JudgementId(String);
-
-impl FromStr for JudgementId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        is_arena_id(text).then(|| Self(text.to_owned())).ok_or(())
-    }
-}
-
-impl Named for JudgementId {
-    const MISSING: &'static Kind = &JUDGEMENT_NOT_FOUND;
-}
 
 #[derive(Serialize, ToSchema)]
 pub struct JudgementStarted<'a> {
@@ -77,7 +62,7 @@ pub async fn start(
     visitor: Visitor,
     Json(wanted): Json<Wanted>,
 ) -> Result<Response, Problem> {
-    let judgement = lab.judge(visitor.limited(), &wanted, state.own_port)?;
+    let judgement = lab.judge(visitor.limited(), &wanted, &state.own_ports)?;
     body::json(StatusCode::ACCEPTED, &JudgementStarted { judgement_id: &judgement.id })
 }
 
@@ -89,9 +74,9 @@ pub async fn start(
 )]
 pub async fn stop(
     TheLab(lab): TheLab,
-    Id(JudgementId(id)): Id<JudgementId>,
+    Id(HexId(id, _)): Id<HexId<Judgement>>,
 ) -> Result<Response, Problem> {
-    lab.judgements.remove(&id).ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
+    lab.judgements.stop(&id).await.ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -107,7 +92,7 @@ pub async fn events(
     State(state): State<LabState>,
     TheLab(lab): TheLab,
     visitor: Visitor,
-    Id(JudgementId(id)): Id<JudgementId>,
+    Id(HexId(id, _)): Id<HexId<Judgement>>,
 ) -> Result<Response, Problem> {
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "judgement");
     let place = state.streams.take_place(visitor.address, gauge)?;
@@ -194,7 +179,7 @@ impl<'a> Judged<'a> {
 )]
 pub async fn report(
     TheLab(lab): TheLab,
-    Id(JudgementId(id)): Id<JudgementId>,
+    Id(HexId(id, _)): Id<HexId<Judgement>>,
 ) -> Result<Response, Problem> {
     let judgement = lab.judgements.find(&id).ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     let end = judgement.end.borrow().clone();

@@ -14,8 +14,8 @@ pub struct LabState {
     pub streams: Streams,
     /// Which proxies in front say who is asking.
     pub trust_proxy: ProxyTrust,
-    /// Where this program listens: it is not stormed from here.
-    pub own_port: u16,
+    /// Where this program listens, and a pooler of its: those are not stormed from here.
+    pub own_ports: Arc<[u16]>,
     /// Whether one address may have only so much.
     pub limits: bool,
 }
@@ -33,7 +33,7 @@ impl Default for LabState {
             lab: None,
             streams: Streams::new(false, Default::default()),
             trust_proxy: ProxyTrust::Nobody,
-            own_port: 0,
+            own_ports: Arc::default(),
             limits: false,
         }
     }

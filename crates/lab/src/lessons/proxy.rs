@@ -1,5 +1,6 @@
 //! A wire that can fall silent, swallow replies, or be cut: between a client and a server.
 
+use crate::loopback::OwnPort;
 use std::{io, net::SocketAddr};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},
@@ -16,6 +17,7 @@ pub struct Proxy {
     pub address: SocketAddr,
     wire: watch::Sender<Wire>,
     _accepting: AbortOnDropHandle<()>,
+    _port: OwnPort,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +49,8 @@ impl Proxy {
                 tokio::spawn(pass(client, to.clone(), seen.clone()));
             }
         });
-        Ok(Self { address, wire, _accepting: AbortOnDropHandle::new(accepting) })
+        let (_accepting, _port) = (AbortOnDropHandle::new(accepting), OwnPort::new(address.port()));
+        Ok(Self { address, wire, _accepting, _port })
     }
 
     /// From now on nothing gets through, in either direction, and no connection is closed.

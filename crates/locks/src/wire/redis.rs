@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::LockError;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
+    Arg, AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
     aio::MultiplexedConnection, cmd,
 };
 use std::{
@@ -146,13 +146,20 @@ impl Wire {
         })
     }
 
-    /// A Redis that does not know a script is told it first.
+    /// A Redis that does not know a script is sent all of it, and knows it from then on.
     async fn answer(&self, request: &impl Request) -> Result<Value, RedisError> {
         let (answer, unknown) = (self.query(request.command()).await, ServerErrorKind::NoScript);
         match (&answer, request.script()) {
             (Err(error), Some(script)) if error.kind() == ErrorKind::Server(unknown) => {
-                self.query(cmd("SCRIPT").arg("LOAD").arg(script.source)).await?;
-                self.query(request.command()).await
+                let mut eval = cmd("EVAL");
+                eval.arg(script.source);
+                // Behind the command's name and the hash.
+                for argument in request.command().args_iter().skip(2) {
+                    if let Arg::Simple(bytes) = argument {
+                        eval.arg(bytes);
+                    }
+                }
+                self.query(&eval).await
             }
             _ => answer,
         }

@@ -100,6 +100,7 @@ export default {
   'lab.race_now': 'Now: {names}',
   'lab.race_over': 'Over.',
   'lab.how.fair': 'One after the other, nothing forced, {n} concurrent buyers: these speeds compare.',
+  'lab.how.own': 'Your server is asked over HTTP, a strategy inside this program: their speeds do not compare.',
   'lab.how.together': 'They share one machine, so no speeds are shown.',
   'lab.how.forced': 'Buyers are forced to meet at the dangerous step, so no speeds are shown.',
   'lab.how.shown': 'Each lane runs the situation that decides about it, forced: no speeds are shown.',

@@ -100,6 +100,7 @@ export default {
   'lab.race_now': '现在：{names}',
   'lab.race_over': '结束了。',
   'lab.how.fair': '逐个进行，没有强制交错，{n} 个并发买家：速度可以比较。',
+  'lab.how.own': '你的服务器通过 HTTP 访问，策略则在本程序内部运行：速度不能互相比较。',
   'lab.how.together': '它们共用一台机器，所以不显示速度。',
   'lab.how.forced': '买家被强制在最危险的一步相遇，所以不显示速度。',
   'lab.how.shown': '每个策略都强制演示决定它成败的那种情况，所以不显示速度。',

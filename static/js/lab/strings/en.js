@@ -84,6 +84,7 @@ export default {
   'error.storm_running': 'A storm is already going on there.',
   'error.strategy_unavailable': 'This cannot run here: {detail}',
   'error.local_only': 'A server is judged only for a browser on the machine where this lab runs. Elsewhere run: flash-sale judge URL',
+  'error.judgement_running': 'Your server is being judged already, perhaps from another page. Wait until that is over.',
   'error.judgement_not_found': 'This judgement is over and forgotten. Run it again.',
   'error.lesson_not_found': 'There is no such lesson.',
   'error.lesson_unavailable': 'This lesson cannot be played here: {detail}',

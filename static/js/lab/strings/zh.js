@@ -83,6 +83,7 @@ export default {
   'error.storm_running': '那里已经有一波人潮了。',
   'error.strategy_unavailable': '在这里不能运行：{detail}',
   'error.local_only': '只有在运行实验室的那台机器上打开浏览器，才能裁决服务器。在别处请运行：flash-sale judge URL',
+  'error.judgement_running': '你的服务器正在接受裁决（可能来自另一个页面）。请等它结束。',
   'error.judgement_not_found': '这次裁决已经结束并清除，请重新运行。',
   'error.lesson_not_found': '没有这一课。',
   'error.lesson_unavailable': '这一课在这里无法上演：{detail}',

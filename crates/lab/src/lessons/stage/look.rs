@@ -9,7 +9,7 @@ use super::{
     },
     LOCK, Stage,
 };
-use embedded::ZooKeeperServer;
+use crate::servers::OwnZooKeeper;
 use locks::{
     LockError,
     wire::{Line, LuaScript},
@@ -59,7 +59,7 @@ impl Stage {
     }
 
     /// ZooKeeper, and the stage hand's own session with it.
-    async fn zoo(&self) -> Result<&(Arc<ZooKeeperServer>, ZooSession), LessonError> {
+    async fn zoo(&self) -> Result<&(Arc<OwnZooKeeper>, ZooSession), LessonError> {
         let opening = || async {
             let server = self.0.servers.zookeeper().await.map_err(LessonError::no_server)?;
             let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);

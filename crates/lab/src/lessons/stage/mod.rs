@@ -41,7 +41,10 @@ use super::{
     timeline::{Ending, Event, Moment, Timeline},
     waiting::STEP_TIMEOUT,
 };
-use crate::{options::Options, servers::Servers};
+use crate::{
+    options::Options,
+    servers::{OwnZooKeeper, Servers},
+};
 use futures_util::future::join_all;
 use locks::{wire::Line, zookeeper::ZooSession};
 use record::{Record, Scene};
@@ -78,7 +81,7 @@ struct Inner {
     /// The stage hand's connections, by node.
     hands: tokio::sync::Mutex<HashMap<String, Line>>,
     /// ZooKeeper, as long as this play needs it, and the stage hand's session with it.
-    zoo: OnceCell<(Arc<embedded::ZooKeeperServer>, ZooSession)>,
+    zoo: OnceCell<(Arc<OwnZooKeeper>, ZooSession)>,
     nodes: Mutex<Vec<Arc<Node>>>,
     pub shop: Shop,
 }
