@@ -30,6 +30,7 @@ FIGURE = re.compile(r"\d+(?:,\d{3})*,\d(?!00)\d\d|\d+\.\d+")
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)|<https?://[^>]*>|https?://\S+")
 QUESTION = re.compile(r"^### (\d+)\. .+\n((?:(?!#).*\n?)*)", re.MULTILINE)
 TASK = re.compile(r"^## (\d+)\. .+\n((?:(?!## ).*\n?)*)", re.MULTILINE)
+SHOWN = re.compile(r"/(strategies|lessons|tests)/")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CHARACTER = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
 
@@ -71,6 +72,8 @@ def interview_faults(root):
             yield f"{INTERVIEW_ZH}: answer {number} has other links than in English"
         elif not english:
             yield f"{INTERVIEW}: answer {number} has no link"
+        elif not any(SHOWN.search(link) for link in english):
+            yield f"{INTERVIEW}: answer {number} links to no strategy, lesson or test"
     known = " ".join(path.read_text(encoding="utf-8") for path in counted_docs(root))
     text = LINK_TARGET.sub("", (root / INTERVIEW).read_text(encoding="utf-8"))
     for figure in sorted(set(FIGURE.findall(text)) - set(FIGURE.findall(known))):
@@ -134,7 +137,7 @@ def faults(root):
 
 
 def self_test():
-    questions = [f"### {number}. Why?\n\nSo. [a](a.md#{number})\n" for number in range(1, 31)]
+    questions = [f"### {number}. Why?\n\nSo. [a](../tests/a.rs#{number})\n" for number in range(1, 31)]
     interview, chinese = "\n".join(questions), "\n".join(questions).replace("So", "因为 Redis 快")
     folded = "<details>hint\n</details>\n<details>\n```rust\nsold\n```\n</details>\n"
     sheet = "".join(f"## {number}. Sell\n\n{folded}" for number in range(1, 9))
@@ -168,9 +171,12 @@ def self_test():
           f"{INTERVIEW_ZH}:3: 228 columns, at most 100"]),
         ({INTERVIEW_ZH: chinese.replace("#7", "#8")},
          [f"{INTERVIEW_ZH}: answer 7 has other links than in English"]),
-        ({INTERVIEW: interview.replace("[a](a.md#7)", ""),
-          INTERVIEW_ZH: chinese.replace("[a](a.md#7)", "")},
+        ({INTERVIEW: interview.replace("[a](../tests/a.rs#7)", ""),
+          INTERVIEW_ZH: chinese.replace("[a](../tests/a.rs#7)", "")},
          [f"{INTERVIEW}: answer 7 has no link"]),
+        ({INTERVIEW: interview.replace("../tests/a.rs#7", "a.md"),
+          INTERVIEW_ZH: chinese.replace("../tests/a.rs#7", "a.md")},
+         [f"{INTERVIEW}: answer 7 links to no strategy, lesson or test"]),
         ({INTERVIEW: interview.replace("So.", "1,234 0.5 1,230,045 7,000", 1),
           "docs/a.md": "21,234 0.55 1,230,045"},
          [f"{INTERVIEW}: {figure} stands in no other document" for figure in ("0.5", "1,234")]),

@@ -1,6 +1,6 @@
 //! SET NX PX, and a plain DEL: taken by one command, freed by any client's.
 //!
-//! Source: 《突击Redis重大事故现场,又是"分布式锁"惹的祸》, the lock before the incident.
+//! Source: 《突击Redis重大事故现场，又是“分布式锁”惹的祸》, the lock before the incident.
 //!
 //! ```text
 //! NAME  string "locked", expires with the lease
