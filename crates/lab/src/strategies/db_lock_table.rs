@@ -53,4 +53,4 @@ pub const STRATEGY: Strategy = Strategy {
 };
 
 const LOST: &str = "the lease was over before the commit";
-const OVERSLEPT: &[(&str, &str)] = &[("lease_ms", "50"), ("pause_ms", "200")];
+const OVERSLEPT: &[(&str, &str)] = &[("lease_ms", "1000"), ("pause_ms", "2000")];

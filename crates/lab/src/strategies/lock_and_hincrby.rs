@@ -69,4 +69,5 @@ pub const STRATEGY: Strategy = Strategy {
 
 const OFF: (&str, &str) = ("lock", "off");
 const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0"), OFF];
-const OUTLIVED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500"), ("wait_ms", "3000")];
+const OUTLIVED: &[(&str, &str)] =
+    &[("lease_ms", "1000"), ("pause_ms", "2000"), ("wait_ms", "20000")];
