@@ -20,6 +20,7 @@ use crate::{
     tally::{Counts, Tally, Unsaved},
 };
 use futures_util::FutureExt;
+use locks::wire::RoundTrips;
 use sqlx::PgPool;
 use std::{
     panic::AssertUnwindSafe,
@@ -270,14 +271,10 @@ impl Arena {
 
     /// The counts of this process.
     pub fn counts(&self) -> Counts {
-        let mut counts = self.tally.counts();
-        let sent = self.shared.meter.round_trips();
-        counts.redis = sent.redis;
-        counts.postgres = sent.postgres;
-        counts.zookeeper = sent.zookeeper;
+        let RoundTrips { redis, postgres, zookeeper } = self.shared.meter.round_trips();
         let notes = self.shared.notes.iter();
-        counts.notes = notes.map(|note| ((*note.key()).to_owned(), *note.value())).collect();
-        counts
+        let notes = notes.map(|note| ((*note.key()).to_owned(), *note.value())).collect();
+        Counts { redis, postgres, zookeeper, notes, ..self.tally.counts() }
     }
 
     /// Writes this process' tally; `asked` if it answers a question for a verdict.

@@ -3,7 +3,7 @@
 //! ```text
 //! queue    list of requests: the asking node's name, the request's id, the buyer
 //! in hand  list of the one that is being served; it stays until its order is committed
-//! NAME     list of the answers to a node: the request's id, the answer
+//! NAME     list of the answers to a node: the request's id, the outcome as JSON
 //! ```
 //!
 //! If the consumer crashes, its session ends; another node becomes the consumer and first serves
@@ -46,7 +46,7 @@ pub struct TaskQueue {
     in_hand: String,
     /// The name of this node, new with each start.
     name: String,
-    waiting: DashMap<String, oneshot::Sender<String>>,
+    waiting: DashMap<String, oneshot::Sender<Outcome>>,
     /// The consumer's session: it is kept as long as the node lives, so no arena may share it.
     session: OwnPool,
     bench: Bench,
@@ -79,12 +79,7 @@ impl TaskQueue {
         };
         self.waiting.remove(&id);
         pushed?;
-        match answer.as_deref() {
-            Some("sold") => Ok(Outcome::Sold { order_id: id }),
-            Some("sold out") => Ok(Outcome::SoldOut),
-            Some("duplicate") => Ok(Outcome::Duplicate),
-            _ => Err(PurchaseError::from("no answer from the consumer")),
-        }
+        answer.ok_or_else(|| PurchaseError::from("no answer from the consumer"))
     }
 
     /// Waits until every request is served, also those whose buyers have hung up.
@@ -107,8 +102,9 @@ impl TaskQueue {
             let heard: Option<(String, String)> = redis.send(&next).await?;
             if let Some((id, answer)) = heard.as_ref().and_then(|(_, text)| text.split_once(' '))
                 && let Some((_, waiting)) = self.waiting.remove(id)
+                && let Ok(outcome) = serde_json::from_str(answer)
             {
-                let _ = waiting.send(answer.to_owned()); // the buyer may have hung up
+                let _ = waiting.send(outcome); // the buyer may have hung up
             }
         }
     }
@@ -142,12 +138,8 @@ impl TaskQueue {
             // An error ends this session.
             let outcome = C::serve(&self.bench, sql, &asked).await?;
             sql.run("COMMIT", ()).await?;
-            let answer = match outcome {
-                Outcome::Sold { .. } => "sold",
-                Outcome::Duplicate => "duplicate",
-                Outcome::SoldOut | Outcome::Contended => "sold out",
-            };
-            self.push(&self.bench.key(node), format!("{id} {answer}")).await?;
+            let answer = format!("{id} {}", serde_json::json!(outcome));
+            self.push(&self.bench.key(node), answer).await?;
         }
         self.bench.redis::<i64>("LREM", (&self.in_hand, 1, request)).await?;
         Ok(())

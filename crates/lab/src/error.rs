@@ -27,6 +27,8 @@ pub enum LabError {
     Postgres(#[from] sqlx::Error),
     #[error("redis: {0}")]
     Redis(#[from] redis::RedisError),
+    #[error("a text: {0}")]
+    Text(#[from] minijinja::Error),
 }
 
 /// From 1 to the most.

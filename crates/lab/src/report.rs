@@ -75,11 +75,11 @@ pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<
         })
     });
     let runs = futures_util::future::try_join_all(runs).await?;
-    Ok(render(&runs, &About::here(), language))
+    Ok(render(&runs, &About::here(), language)?)
 }
 
 /// The page.
-pub fn render(runs: &[Run], about: &About, language: Language) -> String {
+pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String, minijinja::Error> {
     let storm = runs.first().and_then(|run| run.storm);
     let rates = runs.iter().map(|run| run.verdict.throughput_per_s);
     let latencies = runs.iter().flat_map(|run| [run.verdict.winners_ms, run.verdict.losers_ms]);
@@ -132,7 +132,7 @@ impl<'a> RunBody<'a> {
                 (nodes, 0 | 1) => format!("{} × {nodes}", verdict.strategy),
                 (nodes, processes) => format!("{} × {nodes} × {processes}", verdict.strategy),
             },
-            tone: verdict.outcome.tone(),
+            tone: verdict.outcome.shown().0,
             outcome_in_words: verdict.in_words(language),
             promise: promise.map(|each| each.map(|(_, likelihood)| likelihood)),
             turned: turned
@@ -195,6 +195,10 @@ mod tests {
         Run { verdict, options: Map::new(), storm: None }
     }
 
+    fn rendered(runs: &[Run], about: &About, language: Language) -> String {
+        render(runs, about, language).expect("a page")
+    }
+
     fn about() -> About {
         About { made_at: OffsetDateTime::UNIX_EPOCH, machine: "a machine".to_owned() }
     }
@@ -230,18 +234,18 @@ mod tests {
     #[test]
     fn a_report_of_nothing_one_and_all_is_well_formed() {
         for language in [Language::En, Language::Zh] {
-            let empty = render(&[], &about(), language);
+            let empty = rendered(&[], &about(), language);
             check(&empty);
             assert!(!empty.contains("<figure"));
 
-            let one = render(&[run("naive", 145)], &about(), language);
+            let one = rendered(&[run("naive", 145)], &about(), language);
             check(&one);
             assert_eq!(one.matches("<figure>").count(), 4);
             assert_eq!(one.matches("<article ").count(), 1);
 
             let both = |strategy: &Strategy| [run(strategy.id, 100), run(strategy.id, 3_000)];
             let all: Vec<Run> = STRATEGIES.iter().flat_map(both).collect();
-            let all_page = render(&all, &about(), language);
+            let all_page = rendered(&all, &about(), language);
             check(&all_page);
             assert_eq!(all_page.matches("<article ").count(), STRATEGIES.len());
         }
@@ -255,7 +259,7 @@ mod tests {
         bad.verdict.notes.insert(evil.to_owned(), 1);
         bad.verdict.explanation = evil.to_owned();
         let about = About { machine: evil.to_owned(), ..about() };
-        let page = render(&[bad], &about, Language::En);
+        let page = rendered(&[bad], &about, Language::En);
         check(&page);
         assert!(!page.contains("<img"));
         assert!(page.matches("&lt;img src=x onerror=alert(1)&gt;&quot;&#x27;&amp;").count() >= 5);
@@ -270,7 +274,7 @@ mod tests {
             *latency = Percentiles::default();
         }
         idle.verdict.round_trips = Default::default();
-        check(&render(&[idle], &about(), Language::Zh));
+        check(&rendered(&[idle], &about(), Language::Zh));
     }
 
     #[test]
@@ -278,7 +282,7 @@ mod tests {
         let mut wrong = run("naive", 145);
         wrong.verdict.duplicates = 2;
         wrong.verdict.lost = 1;
-        let page = render(&[wrong], &about(), Language::En);
+        let page = rendered(&[wrong], &about(), Language::En);
         for count in [45, 2, 1] {
             assert!(page.contains(&format!("<td class=\"wrong\">{count}</td>")), "{count}");
         }
@@ -291,7 +295,7 @@ mod tests {
     #[test]
     fn bars_are_to_scale() {
         let runs = [run("naive", 645), run("process-mutex", 284), run("redlock", 100)];
-        let page = render(&runs, &about(), Language::En);
+        let page = rendered(&runs, &about(), Language::En);
         let widths = page.split("url(#stripes)").skip(1).map(|bar| {
             let (_, width) = bar.split_once("width=\"").expect("a width");
             width.split('"').next().and_then(|width| width.parse().ok()).expect("a number")

@@ -1,6 +1,7 @@
 //! Buyers, and how a purchase ends.
 
 use locks::LockError;
+use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// Somebody who wants a unit.
@@ -15,7 +16,7 @@ pub fn hash_of(name: &str) -> u64 {
 }
 
 /// How a purchase ends. Being refused is an answer, not an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Sold {
         order_id: String,

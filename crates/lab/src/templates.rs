@@ -20,8 +20,8 @@ templates! {
     "sections.txt" "strategies.txt" "strategy.txt" "verdict.txt"
 }
 
-static IN_ENGLISH: LazyLock<Environment> = LazyLock::new(|| environment(Language::En));
-static IN_CHINESE: LazyLock<Environment> = LazyLock::new(|| environment(Language::Zh));
+static ENVIRONMENTS: LazyLock<[Environment; 2]> =
+    LazyLock::new(|| [Language::En, Language::Zh].map(environment));
 
 fn environment(language: Language) -> Environment<'static> {
     let mut environment = Environment::new();
@@ -57,19 +57,13 @@ fn environment(language: Language) -> Environment<'static> {
     environment
 }
 
-/// The template of this name.
-pub fn render(name: &str, language: Language, context: &impl Serialize) -> String {
-    let environment = match language {
-        Language::En => &IN_ENGLISH,
-        Language::Zh => &IN_CHINESE,
-    };
-    environment
-        .get_template(name)
-        .and_then(|template| template.render(Serde(context)))
-        .unwrap_or_else(|error| {
-            tracing::error!(%error, name, "a text could not be written");
-            name.to_owned()
-        })
+/// The text of the template of this name.
+pub fn render(
+    name: &str,
+    language: Language,
+    context: &impl Serialize,
+) -> Result<String, minijinja::Error> {
+    ENVIRONMENTS[language as usize].get_template(name)?.render(Serde(context))
 }
 
 /// An axis on which every step is ten times the one before; from and to whole powers of ten.
@@ -149,14 +143,16 @@ mod tests {
         assert_eq!(number(1_234_567.0, 0), "1,234,567");
         assert_eq!(number(-1_234.56, 1), "−1,234.6");
         let ms = |value: f64| {
-            IN_ENGLISH.render_str("{{ value|ms }}", Serde(json!({"value": value}))).expect("a text")
+            ENVIRONMENTS[0]
+                .render_str("{{ value|ms }}", Serde(json!({"value": value})))
+                .expect("a text")
         };
         assert_eq!([0.42, 12.34, 1_234.5].map(ms), ["0.42", "12.3", "1,234"]);
     }
 
     #[test]
     fn every_template_is_right() {
-        for environment in [&IN_ENGLISH, &IN_CHINESE] {
+        for environment in &*ENVIRONMENTS {
             assert_eq!(environment.templates().count(), SOURCES.len());
         }
     }

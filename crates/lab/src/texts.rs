@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
 use utoipa::ToSchema;
 
-/// A language that a reader can ask for.
+/// A language that a reader can ask for; tables of both are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -58,8 +58,7 @@ impl Words {
 #[folder = "texts"]
 struct Files;
 
-static ENGLISH: LazyLock<HashMap<String, Text>> = LazyLock::new(|| texts_in("en/"));
-static CHINESE: LazyLock<HashMap<String, Text>> = LazyLock::new(|| texts_in("zh/"));
+static TEXTS: LazyLock<[HashMap<String, Text>; 2]> = LazyLock::new(|| ["en/", "zh/"].map(texts_in));
 
 fn texts_in(folder: &str) -> HashMap<String, Text> {
     let texts = Files::iter().filter_map(|path| {
@@ -72,15 +71,12 @@ fn texts_in(folder: &str) -> HashMap<String, Text> {
 
 /// The text of a strategy or a lesson.
 pub fn of(id: &str, language: Language) -> Option<&'static Text> {
-    match language {
-        Language::En => ENGLISH.get(id),
-        Language::Zh => CHINESE.get(id),
-    }
+    TEXTS[language as usize].get(id)
 }
 
 /// The ids of all texts.
 pub fn ids() -> impl Iterator<Item = &'static str> {
-    ENGLISH.keys().map(String::as_str)
+    TEXTS[0].keys().map(String::as_str)
 }
 
 /// An item of a text, or its key if there is none.

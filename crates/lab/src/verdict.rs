@@ -75,24 +75,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The class that colours it: a wrong sale is red, whether it was predicted or not.
-    pub fn tone(self) -> &'static str {
+    /// The class that colours it (a wrong sale is red, whether it was predicted or not), its words.
+    pub fn shown(self) -> (&'static str, Words) {
         match self {
-            Self::Oversold | Self::SoldTwice | Self::Lost => "bad",
-            Self::Undersold => "warn",
-            Self::Failed => "mute",
-            Self::Exact => "good",
-        }
-    }
-
-    fn words(self) -> Words {
-        match self {
-            Self::Oversold => Words::new("oversold", "超卖"),
-            Self::SoldTwice => Words::new("sold twice", "重复卖"),
-            Self::Lost => Words::new("lost orders", "丢单"),
-            Self::Undersold => Words::new("undersold", "少卖"),
-            Self::Failed => Words::new("every attempt failed", "全部出错"),
-            Self::Exact => Words::new("held", "守住了"),
+            Self::Oversold => ("bad", Words::new("oversold", "超卖")),
+            Self::SoldTwice => ("bad", Words::new("sold twice", "重复卖")),
+            Self::Lost => ("bad", Words::new("lost orders", "丢单")),
+            Self::Undersold => ("warn", Words::new("undersold", "少卖")),
+            Self::Failed => ("mute", Words::new("every attempt failed", "全部出错")),
+            Self::Exact => ("good", Words::new("held", "守住了")),
         }
     }
 }
@@ -168,7 +159,7 @@ impl Verdict {
 
     /// The outcome, and whether it was predicted.
     pub fn in_words(&self, language: Language) -> String {
-        let outcome = self.outcome.words().say(language);
+        let outcome = self.outcome.shown().1.say(language);
         let predicted = match (self.kept_promise, self.shows(Harm::Holds)) {
             (true, true) => Words::new("", ""),
             (true, false) => Words::new(", as predicted", "，符合预期"),
@@ -200,7 +191,7 @@ pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, La
         }
     }
     let rows = read_rows(arena).await?;
-    Ok(write_verdict(arena, &counts, rows, processes, quiet && others_are_in, language))
+    write_verdict(arena, &counts, rows, processes, quiet && others_are_in, language)
 }
 
 /// Whether every process that serves the arena has handed in its tally.
@@ -271,7 +262,7 @@ fn write_verdict(
     processes: u32,
     quiet: bool,
     language: Language,
-) -> Verdict {
+) -> Result<Verdict, LabError> {
     let definition = arena.definition();
     let stock = i64::from(definition.stock);
     let undersold = (stock - sold).clamp(0, unmet.max(0));
@@ -319,6 +310,6 @@ fn write_verdict(
         Outcome::SoldTwice => collisions.first(true),
         _ => None,
     };
-    verdict.explanation = templates::render("verdict.txt", language, &verdict);
-    verdict
+    verdict.explanation = templates::render("verdict.txt", language, &verdict)?;
+    Ok(verdict)
 }

@@ -38,6 +38,7 @@ async fn the_recorded_play_is_as_the_lesson_goes_today() {
         let body = kept.body(language);
         assert!(body.recorded && body.verdict.broken && body.verdict.held, "{:?}", body.verdict);
     }
-    let shown = terminal::play(&kept, Style { language: Language::En, colours: false });
+    let style = Style { language: Language::En, colours: false };
+    let shown = terminal::play(&kept, style).expect("a text");
     assert!(shown.contains("This is a recording. There is no ZooKeeper."), "{shown}");
 }

@@ -18,7 +18,6 @@ use crate::{
     strategy::{Language, Strategy},
     terminal::{complain, print},
     trial::Trial,
-    verdict::Verdict,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -38,7 +37,7 @@ pub enum LabCommand<S: Args> {
         #[command(flatten)]
         output: Output,
     },
-    /// What is in an order number, and what can happen to it: measured and tried here and now
+    /// Order numbers: their parts, and how they survive failures, measured and tried now
     Ids {
         #[command(flatten)]
         output: Output,
@@ -143,17 +142,17 @@ pub async fn run<S: Args, E: From<CommandError>>(
     open: impl AsyncFnOnce(&S) -> Result<OpenLab, E>,
 ) -> Result<ExitCode, E> {
     match command {
-        LabCommand::List { strategy, output } => print(&list(strategy, &output)),
+        LabCommand::List { strategy, output } => print(&list(strategy, &output)?),
         LabCommand::Ids { output, store } => {
             let ids = async |lab: &Lab| lab.theatre.ids(output.lang).await;
             let ids = open(&store).await?.with(ids).await.map_err(refused)?;
-            print(&output.shown(&ids, "sections.txt"));
+            print(&output.shown(&ids, "sections.txt")?);
         }
         LabCommand::Locks { output, store } => {
             let locks = async |lab: &Lab| lab.locks(output.lang).await;
             let locks = open(&store).await?.with(locks).await;
             let why = |error| refused(format!("the locks could not be measured: {error}"));
-            print(&output.shown(&locks.map_err(why)?, "locks.txt"));
+            print(&output.shown(&locks.map_err(why)?, "locks.txt")?);
         }
         LabCommand::Export { folder, store } => {
             export::check(&folder).map_err(refused)?;
@@ -164,7 +163,7 @@ pub async fn run<S: Args, E: From<CommandError>>(
         LabCommand::Grade { strategy, output, store } => {
             let graded = async |lab: &Lab| graded(strategy, lab, output.lang).await;
             let graded = open(&store).await?.with(graded).await?;
-            print(&output.shown(&graded, "grade.txt"));
+            print(&output.shown(&graded, "grade.txt")?);
             return Ok(ExitCode::from(u8::from(!graded.holds)));
         }
         LabCommand::Run { run, store } => return storm(*run, &*store, open).await,
@@ -192,13 +191,13 @@ async fn graded(
 
 // ---- lab list ---------------------------------------------------------------------------------
 
-fn list(only: Option<&'static Strategy>, output: &Output) -> String {
+fn list(only: Option<&'static Strategy>, output: &Output) -> Result<String, CommandError> {
     let language = output.lang;
     let chosen = only.map_or(STRATEGIES, std::slice::from_ref).iter();
     let all: Vec<_> =
         chosen.clone().map(|strategy| StrategyBody::of(strategy, None, language)).collect();
     if output.json {
-        return in_json(&all);
+        return Ok(in_json(&all));
     }
     let promised = chosen.map(|Strategy { promise, .. }| {
         [promise.one_node, promise.across_nodes].map(|harms| in_words(&harms, language))
@@ -235,7 +234,7 @@ impl RunArgs {
     }
 
     fn lane(&self, strategy: &'static Strategy, own: &[(&str, &str)]) -> Lane {
-        // What is the same in all lanes is not worth a word.
+        // All lanes have this option: their labels leave it out.
         let said = own.iter().filter(|(name, _)| *name != "interleave");
         let said = said.map(|(name, value)| format!(" {name}={value}")).collect::<String>();
         let own = own.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
@@ -269,8 +268,8 @@ const WHAT_THE_LOCK_BUYS: &[&[(&str, &str)]] = &[
     &[("lock", "on"), ("wait_ms", "0"), ("interleave", "off")],
 ];
 
-/// What came of one lane; `Err` says why it was not run.
-type Row = (Lane, Result<Verdict, String>);
+/// One lane and its run; `Err` says why it was not run.
+type Row = (Lane, Result<report::Run, String>);
 
 async fn storm<S, E: From<CommandError>>(
     args: RunArgs,
@@ -290,13 +289,14 @@ async fn storm<S, E: From<CommandError>>(
     }
     let ran = async |lab: &Lab| run_all(lanes, lab, language).await;
     let rows = open(store).await?.with(ran).await.map_err(refused)?;
-    print(&shown(&args, &rows));
+    print(&shown(&args, &rows)?);
     if let Some(file) = &args.report {
-        let page = report::render(&runs(&rows), &report::About::here(), language);
+        let runs: Vec<_> = rows.iter().filter_map(|(_, run)| run.clone().ok()).collect();
+        let page = report::render(&runs, &report::About::here(), language).map_err(refused)?;
         fs::write(file, page).map_err(|error| cannot_write(file, error))?;
         complain!("{} is written", file.display());
     }
-    let is_broken = |(_, row): &Row| row.as_ref().is_ok_and(|verdict| !verdict.kept_promise);
+    let is_broken = |(_, run): &Row| run.as_ref().is_ok_and(|run| !run.verdict.kept_promise);
     Ok(ExitCode::from(u8::from(rows.iter().any(is_broken))))
 }
 
@@ -310,7 +310,11 @@ async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<
             progress.set_message(format!("{} {done}/{}", lane.label, arena.storm.of()));
         };
         let outcome = match lane.trial.run(lab, language, watch).await {
-            Ok(verdict) => Ok(verdict),
+            Ok(verdict) => Ok(report::Run {
+                verdict,
+                options: lane.options()?.0,
+                storm: Some(lane.trial.storm),
+            }),
             Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
             Err(error @ LabError::BadOption(_)) => Err(error.to_string()),
             Err(error) => return Err(error),
@@ -332,7 +336,7 @@ fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
         return Err(format!("--with-and-without-lock sets {name} itself"));
     }
     args.storm.check().map_err(|error| error.to_string())?;
-    // What one strategy does not have, others may; what none of the chosen has is a mistake.
+    // One strategy may lack an option; if all of the chosen lack it, it is a mistake.
     let refusals: Vec<_> = lanes.iter().filter_map(|lane| lane.options().err()).collect();
     match (&refusals[..], lanes) {
         ([refusal], [_]) => Err(refusal.to_string()),
@@ -343,22 +347,10 @@ fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
     }
 }
 
-/// What was run, for the report.
-fn runs(rows: &[Row]) -> Vec<report::Run> {
-    let run = |(lane, outcome): &Row| {
-        Some(report::Run {
-            verdict: outcome.clone().ok()?,
-            options: lane.options().ok()?.0,
-            storm: Some(lane.trial.storm),
-        })
-    };
-    rows.iter().filter_map(run).collect()
-}
-
-fn shown(args: &RunArgs, rows: &[Row]) -> String {
+fn shown(args: &RunArgs, rows: &[Row]) -> Result<String, CommandError> {
     let body = |(lane, outcome): &Row| match outcome {
-        Ok(verdict) => {
-            let mut row = json!(verdict);
+        Ok(run) => {
+            let mut row = json!(run.verdict);
             row["run"] = Value::from(lane.label.clone());
             row
         }
@@ -366,11 +358,11 @@ fn shown(args: &RunArgs, rows: &[Row]) -> String {
     };
     let bodies: Vec<Value> = rows.iter().map(body).collect();
     if args.output.json {
-        return in_json(&bodies);
+        return Ok(in_json(&bodies));
     }
     let (language, nodes) = (args.output.lang, u32::try_from(args.nodes).unwrap_or(1));
     let lane = |(Lane { strategy, label, .. }, outcome): &Row| {
-        let verdict = outcome.as_ref().ok().map(|verdict| verdict.in_words(language));
+        let verdict = outcome.as_ref().ok().map(|run| run.verdict.in_words(language));
         let promise = in_words(strategy.promise.on(nodes), language);
         json!({"label": label, "promise": promise, "verdict": verdict})
     };

@@ -55,7 +55,7 @@ pub async fn run<S: Args, E: From<CommandError>>(
         LessonCommand::List { output } => {
             let lessons = lessons::list(None, output.lang);
             let words = || drawing::list(&lessons, style(output.lang));
-            print(&if output.json { in_json(&lessons) } else { words() });
+            print(&if output.json { in_json(&lessons) } else { words().map_err(refused)? });
         }
         LessonCommand::Play { lesson, option, output, store } => {
             let options = option.into_iter().map(|(name, value)| (name, Value::from(value)));
@@ -64,8 +64,9 @@ pub async fn run<S: Args, E: From<CommandError>>(
             lesson.read_options(&options).map_err(refused)?;
             let play = async |lab: &Lab| lab.theatre.play(lesson.id, &options, None).await;
             let timeline = open(&store).await?.with(play).await.map_err(refused)?;
-            let words = || drawing::play(&timeline, style(output.lang));
-            print(&if output.json { in_json(&timeline.body(output.lang)) } else { words() });
+            let (json, language) = (output.json, output.lang);
+            let words = || drawing::play(&timeline, style(language)).map_err(refused);
+            print(&if json { in_json(&timeline.body(language)) } else { words()? });
         }
     }
     Ok(ExitCode::SUCCESS)

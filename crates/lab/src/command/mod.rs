@@ -61,12 +61,12 @@ pub struct Output {
 
 impl Output {
     /// In JSON, or laid out by this template.
-    fn shown(&self, body: &impl serde::Serialize, template: &str) -> String {
+    fn shown(&self, body: &impl serde::Serialize, template: &str) -> Result<String, CommandError> {
         if self.json {
-            return in_json(body);
+            return Ok(in_json(body));
         }
-        let words = templates::render(template, self.lang, body);
-        format!("{}\n", words.trim_end())
+        let words = templates::render(template, self.lang, body).map_err(refused)?;
+        Ok(format!("{}\n", words.trim_end()))
     }
 }
 

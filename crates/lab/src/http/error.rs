@@ -61,6 +61,7 @@ impl From<LabError> for Problem {
             LabError::Redis(error) if stores::redis::is_away(&error) => away("redis", &error),
             LabError::Postgres(error) => internal("postgres", &error),
             LabError::Redis(error) => internal("redis", &error),
+            LabError::Text(error) => internal("a text", &error),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     timeline::Timeline,
 };
 use crate::{strategy::Language, templates::render};
+use minijinja::Error;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -35,18 +36,18 @@ struct Page<T> {
     shown: T,
 }
 
-fn page(name: &str, style: Style, shown: impl Serialize) -> String {
+fn page(name: &str, style: Style, shown: impl Serialize) -> Result<String, Error> {
     let colours = COLOURS.map(|(name, code)| (name, if style.colours { code } else { "" }));
     render(name, style.language, &Page { colours: colours.into(), shown })
 }
 
 /// All lessons, one after the other.
-pub fn list(lessons: &LessonsBody, style: Style) -> String {
+pub fn list(lessons: &LessonsBody, style: Style) -> Result<String, Error> {
     page("lessons.txt", style, lessons)
 }
 
 /// A whole play.
-pub fn play(timeline: &Timeline, style: Style) -> String {
+pub fn play(timeline: &Timeline, style: Style) -> Result<String, Error> {
     let (lesson, language) = (timeline.lesson, style.language);
     let letter = |actor: &Actor| {
         let digit = actor.id.chars().last().filter(char::is_ascii_digit);
