@@ -124,9 +124,8 @@ def faults(root):
         count = words(paths)
         if count > most:
             yield f"{name}: {count:,} words, at most {most:,} are allowed"
-    others = [root / "CONTRIBUTING.md", root / "loadtest" / "README.md",
-              *sorted((root / "examples").glob("*.md"))]
-    for path in [readme, *docs, *(path for path in others if path.exists())]:
+    others = [root.glob(place) for place in ("*.md", "loadtest/*.md", "examples/*.md")]
+    for path in [*docs, *sorted(path for paths in others for path in paths)]:
         for number, columns in long_lines(path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(root)}:{number}: {columns} columns, at most {COLUMNS}"
     links = re.findall(r"\]\(([^)#\s]+)", index.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that the relative links of the documents point to files that exist, and their anchors to headings.
 
-    check_links.py              checks README.md, CONTRIBUTING.md, docs/*.md, loadtest/README.md and examples/*.md;
+    check_links.py              checks *.md, docs/*.md, loadtest/README.md and examples/*.md;
                                 exit 1 and one line for each dead link
     check_links.py --self-test  plants dead links in a temporary tree and sees each of them caught
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.parse
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/*.md", "loadtest/README.md", "examples/*.md")
+DOCUMENTS = ("*.md", "docs/*.md", "loadtest/README.md", "examples/*.md")
 FENCE = re.compile(r"^ {0,3}(```+|~~~+).*?(?:^ {0,3}\1[`~]*\s*$|\Z)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 LINK = re.compile(r"\]\(\s*<?([^()\s<>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
