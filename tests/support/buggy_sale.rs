@@ -35,7 +35,7 @@ pub enum Manner {
     ListsSlowly,
     /// Is killed, and a proxy answers 502 meanwhile.
     BehindAProxy,
-    /// Is killed, and runs again before anybody notices.
+    /// Is killed, and runs again as soon as the judge has noticed.
     Supervised,
     // From here on wrong.
     Oversells,
@@ -80,6 +80,8 @@ struct Sale {
     lives: usize,
     /// A proxy has nobody behind it.
     is_away: bool,
+    /// The judge knows of the kill.
+    is_noticed: bool,
     /// Requests that hang.
     hanging: usize,
     /// Readings of the stock, since something is stored.
@@ -334,17 +336,23 @@ impl BuggySale {
             Manner::BehindAProxy => locked(&self.shop.sale).is_away = true,
             _ => self.stop(),
         }
-        if self.shop.manner == Manner::Supervised {
-            self.start_again();
-        }
     }
 
     fn stop(&self) {
         if let Some(runtime) = locked(&self.runtime).take() {
             runtime.shutdown_background();
         }
-        // Who was not let in yet is turned away, too.
+    }
+
+    /// Whoever comes while nobody serves finds nobody; a supervisor starts it again.
+    fn turn_away(&self) {
+        if locked(&self.runtime).is_some() {
+            return;
+        }
         while self.listener.accept().is_ok() {}
+        if self.shop.manner == Manner::Supervised && locked(&self.shop.sale).is_noticed {
+            self.start_again();
+        }
     }
 
     fn start_again(&self) {
@@ -392,6 +400,7 @@ impl BuggySale {
                     std::fs::remove_file(file).expect("its own file");
                 }
             }
+            self.turn_away();
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -415,7 +424,13 @@ impl BuggySale {
             config.adapter = Some(Adapter::parse(&no_key).expect("an adapter"));
         }
         change(&mut config);
-        self.beside(judge::run(config, Arc::new(|_| ()))).await
+        let shop = self.shop.clone();
+        let progress = move |event: judge::Event<'_>| {
+            if matches!(event, judge::Event::Killed) {
+                locked(&shop.sale).is_noticed = true;
+            }
+        };
+        self.beside(judge::run(config, Arc::new(progress))).await
     }
 
     /// Does what the commands want meanwhile.
