@@ -165,8 +165,8 @@ impl Adapter {
 }
 
 impl Call {
-    pub fn get(path: &str) -> Self {
-        let (method, path) = (get(), path.to_owned());
+    pub fn options(path: &str) -> Self {
+        let (method, path) = ("OPTIONS".to_owned(), path.to_owned());
         Self { method, path, headers: BTreeMap::new(), body: None, capture: BTreeMap::new() }
     }
 

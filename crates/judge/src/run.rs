@@ -179,6 +179,8 @@ fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
     asks
 }
 
+const NO_PROOF: &str = "only a new connection that is refused or breaks shows that it is gone";
+
 /// Kills the server in the middle of the storm, and starts it again.
 async fn break_it(
     server: &Server,
@@ -189,11 +191,18 @@ async fn break_it(
 ) -> Result<(), Error> {
     let Some(command) = &config.kill else { return Ok(()) };
     let _ = is_half.wait_for(|is_half| *is_half).await;
-    let mut probe = Probe::of(server).await.map_err(Error::Server)?;
+    let probe = Probe::of(server).map_err(Error::Server)?;
+    let no_proof = |why: &str| Error::Command(format!("the server {why} --kill: {NO_PROOF}"));
+    if probe.answers(config.timeout).await == Some(false) {
+        return Err(no_proof("turns new connections away before"));
+    }
+    // Watched while it is killed: a supervisor may start it again in a moment.
+    let (watching, mut watch) = (probe.clone(), JoinSet::new());
+    watch.spawn(async move { watching.gone().await });
     faults::kill(command).await.map_err(Error::Command)?;
     is_up.send_replace(config.start.is_none());
-    let gone = timeout(faults::GONE, probe.gone()).await;
-    gone.map_err(|_| Error::Command("the server still answers after --kill".to_owned()))?;
+    let gone = timeout(faults::GONE, watch.join_next()).await;
+    gone.map_err(|_| no_proof("still answers after"))?;
     progress(Event::Killed);
     let Some(command) = &config.start else { return Ok(()) };
     let mut started = faults::start(command).map_err(Error::Command)?;

@@ -1,15 +1,13 @@
 //! The server under judgement, outside of the storm.
 
 use crate::adapter::{Adapter, Call};
-use crate::client::{Client, Outgoing};
+use crate::client::{Client, Outgoing, Target};
 use crate::faults;
 use crate::history::Stored;
 use crate::stored::{self, Sql, answered, misfit};
 use crate::template::{Scope, Variables};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 /// For all that is stored.
@@ -19,6 +17,8 @@ const STARTING: Duration = Duration::from_secs(5);
 /// For a sign that the server is there.
 const LOOKING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
+/// No server starts again as fast as this.
+const GAP: Duration = Duration::from_millis(5);
 
 pub struct Server {
     pub client: Client,
@@ -73,49 +73,36 @@ impl Server {
 }
 
 /// Shows whether the server is there, by a call that changes nothing.
+#[derive(Clone)]
 pub struct Probe {
-    client: Client,
+    target: Target,
     request: Outgoing,
-    held: Option<TcpStream>,
 }
 
 impl Probe {
-    /// With a connection that stays open as long as the server lives.
-    pub async fn of(server: &Server) -> Result<Self, String> {
-        let (target, adapter) = (server.client.target(), &server.adapter);
+    pub fn of(server: &Server) -> Result<Self, String> {
+        let (target, adapter) = (server.client.target().clone(), &server.adapter);
         let listing = adapter.orders.as_ref().map(|orders| &orders.request);
         let call = listing.or(adapter.remaining.as_ref().map(|remaining| &remaining.request));
-        let call = call.cloned().unwrap_or_else(|| Call::get("/"));
+        // A GET of some path might be a purchase.
+        let call = call.cloned().unwrap_or_else(|| Call::options("/"));
         let request = target.request(&call, Scope(&[&server.variables]))?;
-        let client = Client::new(target, faults::LIMIT);
-        let held = timeout(LOOKING, target.connect()).await.ok().and_then(Result::ok);
-        Ok(Self { client, request, held })
+        Ok(Self { target, request })
     }
 
     /// Any answer will do: what the server says while it recovers is for the storm to judge. Only
-    /// a proxy with nobody behind it is no server. `None`: it says nothing in time.
-    pub async fn answers(&mut self, patience: Duration) -> Option<bool> {
-        let reply = timeout(patience, self.client.read_all(self.request.clone())).await.ok()?;
+    /// a proxy with nobody behind it is no server. `None`: it says nothing in time. On a new
+    /// connection: a server may close an open one whenever it likes.
+    pub async fn answers(&self, patience: Duration) -> Option<bool> {
+        let mut client = Client::new(&self.target, faults::LIMIT);
+        let reply = timeout(patience, client.read_all(self.request.clone())).await.ok()?;
         Some(reply.is_ok_and(|reply| !matches!(reply.status, 502 | 504)))
     }
 
-    /// Until the server that was there is gone: the connection breaks, or there is none.
-    pub async fn gone(&mut self) {
-        let held = self.held.take();
-        let breaks = async {
-            match held {
-                Some(mut held) => while held.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {},
-                None => std::future::pending().await,
-            }
-        };
-        let is_refused = async {
-            while self.answers(LOOKING).await != Some(false) {
-                sleep(PAUSE).await;
-            }
-        };
-        tokio::select! {
-            () = breaks => {}
-            () = is_refused => {}
+    /// Until the server that was there is gone: a new connection is refused or breaks.
+    pub async fn gone(&self) {
+        while self.answers(LOOKING).await != Some(false) {
+            sleep(GAP).await;
         }
     }
 }
