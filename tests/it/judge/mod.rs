@@ -2,6 +2,7 @@
 
 mod adapters;
 mod command;
+mod faults;
 mod history;
 mod lane;
 

@@ -1,0 +1,108 @@
+//! Kills: what counts as one, and what the judge may ask meanwhile.
+
+use crate::support::buggy_sale::storm_on;
+use crate::support::{locked, prelude::*};
+use judge::{Config, adapter::Adapter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+/// `GET /orders` lists; every other GET is a purchase.
+const GETS: &str = r#"{
+    "order": {
+        "request": { "path": "/?buyer={user}" },
+        "answers": [{ "status": 200, "means": "sold", "order_id": "/id" }]
+    },
+    "orders": {
+        "request": { "path": "/orders" }, "rows": "", "order_id": "/order_id", "user": "/user"
+    }
+}"#;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A server that closes connections as it likes.
+struct Impatient {
+    /// Method and path of all requests.
+    asked: Mutex<Vec<String>>,
+    open: AtomicUsize,
+    /// Connections at a time; more are closed at once.
+    most: usize,
+    /// How long one may be idle after an answer.
+    idle: Duration,
+}
+
+impl Impatient {
+    async fn start(most: usize, idle: Duration) -> (Arc<Self>, String) {
+        let (asked, open) = (Mutex::default(), AtomicUsize::new(0));
+        let shop = Arc::new(Self { asked, open, most, idle });
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let server = shop.clone();
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                if server.open.load(Relaxed) < server.most {
+                    server.open.fetch_add(1, Relaxed);
+                    tokio::spawn(server.clone().serve(connection));
+                }
+            }
+        });
+        (shop, url)
+    }
+
+    async fn serve(self: Arc<Self>, mut connection: TcpStream) {
+        let (mut text, mut bytes, mut patience) = (String::new(), [0; 1_024], LONG);
+        while let Ok(Ok(read @ 1..)) = timeout(patience, connection.read(&mut bytes)).await {
+            text += &String::from_utf8_lossy(&bytes[..read]);
+            if !text.ends_with("\r\n\r\n") {
+                continue;
+            }
+            let asked: Vec<&str> = text.split(' ').take(2).collect();
+            let body = if asked[1] == "/orders" { "[]" } else { r#"{"id":"1"}"# };
+            locked(&self.asked).push(asked.join(" "));
+            text.clear();
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+            if connection.write_all(answer.as_bytes()).await.is_err() {
+                break;
+            }
+            patience = self.idle;
+        }
+        self.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The error of a run with a kill that does nothing.
+async fn not_killed(url: String, adapter: Value, orders_sql: Option<String>) -> String {
+    let adapter = Adapter::parse(&adapter.to_string()).expect("an adapter");
+    let (adapter, kill) = (Some(adapter), Some("true".to_owned()));
+    let config = Config { adapter, kill, orders_sql, retries: 0, ..storm_on(url) };
+    judge::run(config, Arc::new(|_| ())).await.expect_err("nothing was killed").to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_closes_connections_is_not_killed() {
+    let gets: Value = serde_json::from_str(GETS).expect("JSON");
+    let (_shop, closes_idle_ones) = Impatient::start(100, Duration::from_millis(50)).await;
+    let said = not_killed(closes_idle_ones, gets.clone(), None).await;
+    assert!(said.contains("still answers after --kill"), "{said}");
+    // The one that there is room for reads what is stored.
+    let (_shop, has_no_room) = Impatient::start(1, LONG).await;
+    let said = not_killed(has_no_room, gets, None).await;
+    assert!(said.contains("turns new connections away before --kill"), "{said}");
+}
+
+/// Where nothing is listed, no path is known that a GET of which would buy nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whether_a_server_is_there_is_not_asked_by_a_purchase() {
+    let servers = Servers::shared().await;
+    let database = servers.database().await;
+    let url = &settings_of(servers, &database, "gets:")[0].1;
+    let mut gets: Value = serde_json::from_str(GETS).expect("JSON");
+    gets.as_object_mut().expect("members").remove("orders");
+    let (shop, address) = Impatient::start(100, LONG).await;
+    not_killed(address, gets, Some(format!("{url} SELECT '1', '1' WHERE false"))).await;
+    let (bought, probed): (Vec<_>, Vec<_>) =
+        locked(&shop.asked).drain(..).partition(|asked| asked.starts_with("GET"));
+    assert!(!probed.is_empty() && probed.iter().all(|asked| asked == "OPTIONS /"), "{probed:?}");
+    assert!(bought.iter().all(|asked| asked.starts_with("GET /?buyer=u")), "{bought:?}");
+    database.drop().await;
+}
