@@ -38,6 +38,8 @@ test: ## test what a change is likely to break, about seven minutes the first ti
 	python3 scripts/check_links.py
 	python3 scripts/check_docs.py --self-test
 	python3 scripts/check_docs.py
+	python3 scripts/check_translations.py --self-test
+	python3 scripts/check_translations.py
 	python3 scripts/check_sizes.py --self-test
 	python3 scripts/check_sizes.py
 	python3 scripts/lab_table.py
@@ -92,6 +94,7 @@ lint: ## what CI would complain about, without the tests
 	python3 scripts/walk.py
 	python3 scripts/check_links.py
 	python3 scripts/check_docs.py
+	python3 scripts/check_translations.py
 	python3 scripts/check_sizes.py
 
 ci: ## all that CI runs, from a clean checkout

@@ -28,7 +28,7 @@ def blank(match):
 
 
 def anchors(document):
-    """The anchors that GitHub gives to the headings of a document."""
+    """The anchors that GitHub gives to the headings of a document, in order."""
     found = {}
     for heading in HEADING.findall(FENCE.sub(blank, document.read_text(encoding="utf-8"))):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -37,7 +37,7 @@ def anchors(document):
         found[name] = count + 1
         if count:
             found[f"{name}-{count}"] = 1
-    return set(found)
+    return list(found)
 
 
 def dead_links(root):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The table of docs/lab.md, from the records in docs/lab/.
+"""The table of docs/lab.md and docs/lab.zh-CN.md, from the records in docs/lab/.
 
-    lab_table.py            checks that docs/lab.md has the table that the records make; exit 1 if not
+    lab_table.py            checks that both have the table that the records make; exit 1 if not
     lab_table.py --write    writes it
 
 The records are what `flash-sale lab run --all --json …` printed, for one node and for three, with
@@ -77,16 +77,17 @@ def main(arguments):
     if arguments not in ([], ["--write"]):
         sys.exit(__doc__)
     check_records()
-    page = ROOT / "docs" / "lab.md"
-    text = page.read_text(encoding="utf-8")
     right = "".join(f"{line}\n" for line in table())
-    written, count = TABLE.subn(lambda _: right, text)
-    if count != 1:
-        sys.exit(f"docs/lab.md has {count} tables, not one")
-    if arguments:
-        page.write_text(written, encoding="utf-8")
-    elif written != text:
-        sys.exit("docs/lab.md has not the table of its records: scripts/lab_table.py --write")
+    for name in ("lab.md", "lab.zh-CN.md"):
+        page = ROOT / "docs" / name
+        text = page.read_text(encoding="utf-8")
+        written, count = TABLE.subn(lambda _: right, text)
+        if count != 1:
+            sys.exit(f"docs/{name} has {count} tables, not one")
+        if arguments:
+            page.write_text(written, encoding="utf-8")
+        elif written != text:
+            sys.exit(f"docs/{name} has not the table of its records: scripts/lab_table.py --write")
     print(f"lab_table: {len(right.splitlines()) - 1} strategies, as recorded")
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The path of a purchase in README.md: its files, in order, with their code lines.
+"""The path of a purchase in README.md and README.zh-CN.md: its files, in order, with their code lines.
 
     walk.py              checks that every file and function is there, that the counts are right,
                          that the path is short (at most 12 files and 2,000 code lines), and that
                          nothing is left out: every file that the path imports is on it, or in the
                          table of files beside it, with the reason
-    walk.py --write      writes the counts
+    walk.py --write      writes the counts into both
     walk.py --self-test  leaves things out in memory, and sees that noticed
 
 Imports count below FOLDERS; a call of `functions::NAME` counts as its wrapper and its Lua. Code
@@ -24,7 +24,7 @@ FOLDERS = ("src/admission/", "src/catalog/", "src/http/", "src/orders/", "src/re
 LIBRARY, WRAPPERS = "src/redis/library/", "src/redis/functions/"
 MOST_FILES, MOST_LINES = 12, 2_000
 STEP = re.compile(r"^\| \d+ \| \[(?P<file>[^\]]+)\]\((?P=file)\) \| `(?P<name>\w+)` \| (?P<lines>\d+) \|", re.M)
-TOTAL = re.compile(r"^\| \| \*\*(?P<files>\d+) files\*\* \| \| \*\*(?P<lines>[\d,]+)\*\* \|", re.M)
+TOTAL = re.compile(r"^\| \| \*\*(?P<files>\d+) (?P<unit>[^*]+)\*\* \| \| \*\*(?P<lines>[\d,]+)\*\* \|", re.M)
 BESIDE = re.compile(r"^\| beside the path \| .*\n\|.*\n((?:\|.*\n)+)", re.M)
 LINK = re.compile(r"\]\((src/[^)]+)\)")
 
@@ -72,8 +72,8 @@ def left_out(text):
 
 
 def check(text):
-    """The faults, and the text with the right counts."""
-    wrong, lines, steps = list(left_out(text)), 0, list(STEP.finditer(text))
+    """The faults, the text with the right counts, and a summary."""
+    wrong, lines, steps = [], 0, list(STEP.finditer(text))
     for step in steps:
         source = (ROOT / step["file"]).read_text(encoding="utf-8")
         count = code_lines(source)
@@ -81,13 +81,13 @@ def check(text):
         if not defines(step["name"]).search(source):
             wrong.append(f"{step['file']} has no {step['name']}")
         if int(step["lines"]) != count:
-            wrong.append(f"{step['file']} has {count} lines, README says {step['lines']}: scripts/walk.py --write")
+            wrong.append(f"{step['file']} has {count} lines, the table says {step['lines']}: scripts/walk.py --write")
             row = step[0].removesuffix(f"| {step['lines']} |") + f"| {count} |"
             text = text.replace(step[0], row)
     total = TOTAL.search(text)
     if not total or (int(total["files"]), total["lines"]) != (len(steps), f"{lines:,}"):
         wrong.append(f"the sum is {len(steps)} files, {lines:,} lines: scripts/walk.py --write")
-        text = TOTAL.sub(f"| | **{len(steps)} files** | | **{lines:,}** |", text)
+        text = TOTAL.sub(rf"| | **{len(steps)} \g<unit>** | | **{lines:,}** |", text)
     if len(steps) > MOST_FILES or lines > MOST_LINES or not steps:
         wrong.append(f"a purchase goes through {len(steps)} files and {lines:,} lines; {MOST_FILES} and {MOST_LINES:,} are meant")
     return wrong, text, f"walk: {len(steps)} files, {lines:,} lines; {len(needs([s['file'] for s in steps]))} beside the path"
@@ -100,21 +100,23 @@ def self_test(text):
         ("[extract.rs](src/http/extract.rs)", "[extract.rs](src/http/pages.rs)", "src/http/pages.rs is not imported"),
         ("`join_queue`", "`leave_queue`", "src/admission/queue.rs has no leave_queue"),
     ]:
-        found = check(text.replace(old, new))[0]
+        changed = text.replace(old, new)
+        found = [*left_out(changed), *check(changed)[0]]
         if old not in text or not any(line.startswith(fault) for line in found):
             sys.exit(f"walk: self-test failed: {old} → {new!r}: {found}")
     print("walk: self-test passed")
 
 
 def main(arguments):
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
     if arguments == ["--self-test"]:
-        return self_test(text)
-    wrong, text, summary = check(text)
-    if arguments == ["--write"]:
-        readme.write_text(text, encoding="utf-8")
-        wrong, _, summary = check(text)
+        return self_test((ROOT / "README.md").read_text(encoding="utf-8"))
+    wrong = list(left_out((ROOT / "README.md").read_text(encoding="utf-8")))
+    for name in ("README.md", "README.zh-CN.md"):
+        faults, text, summary = check((ROOT / name).read_text(encoding="utf-8"))
+        if arguments == ["--write"]:
+            (ROOT / name).write_text(text, encoding="utf-8")
+            faults, _, summary = check(text)
+        wrong += [f"{name}: {fault}" for fault in faults]
     print("\n".join(wrong) or summary)
     return 1 if wrong else 0
 
