@@ -7,10 +7,10 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test proof chaos bench instructions screenshots fmt lint ci clean-data
+.PHONY: help setup run test proof chaos bench instructions screenshots fmt lint ci release-check clean-data
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what the program needs (asks nothing; does nothing when all is there)
 	@scripts/setup.sh run
@@ -99,6 +99,12 @@ lint: ## what CI would complain about, without the tests
 
 ci: ## all that CI runs, from a clean checkout
 	@bash .ci/run
+
+release-check: ## all of a release that needs no GitHub: workflows, versions; the program built, tried and packed
+	@scripts/setup.sh ci
+	scripts/check_manifests.sh
+	scripts/release.sh check
+	scripts/release.sh build
 
 clean-data: ## forget every sale and order of the embedded servers (stop them first)
 	@pid=$$(head -n 1 "$(DATA_DIR)/pg/postmaster.pid" 2>/dev/null || true); \

