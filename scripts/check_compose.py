@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks docker-compose.yml, the Dockerfile and what they point at, as far as that goes without Docker.
+"""Checks docker-compose.yml, the Dockerfile, deploy/k8s and what they point at, as far as that goes without Docker.
 
     .tools/venv/bin/python scripts/check_compose.py PATH/TO/flash-sale
 
@@ -11,6 +11,8 @@ Run it with the Python that `scripts/setup.sh ci` prepares. It checks that
 - every file and folder that is mounted, built from or copied exists, and .dockerignore lets it through;
 - the program knows every setting and every command that the compose file, the Dockerfile and .env.example name, and
   neither .env.example nor the compose file leaves one of its settings out (but those of embedded servers);
+- deploy/k8s names every manifest, gives the program settings and commands that it knows, selects pods that exist, and
+  has no secrets in it;
 - every metric on the dashboard and in its queries is one that the program's source names;
 - what the proxy, Prometheus and the cluster's first step are to reach is a service, or an alias of one.
 """
@@ -198,6 +200,33 @@ def check_env_example(program):
         must(False, f".env.example: the setting {name} is missing")
 
 
+def check_kubernetes(program):
+    """What a schema cannot see; scripts/check_manifests.sh checks the schemas."""
+    folder, yaml = ROOT / "deploy/k8s", YAML(typ="safe")
+    kustomization = yaml.load(folder / "kustomization.yaml")
+    files = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    must(files == set(kustomization["resources"]), f"deploy/k8s: resources are not {sorted(files)}")
+    for literal in kustomization["configMapGenerator"][0]["literals"]:
+        name = literal.split("=")[0]
+        must(name == "METRICS_ADDR" or name in program.settings, f"deploy/k8s: the program has no setting {name}")
+    manifests = [manifest for file in sorted(files) for manifest in yaml.load_all(folder / file)]
+    pods = {m["metadata"]["name"]: m["spec"]["template"] for m in manifests if m["kind"] == "Deployment"}
+    labels = [pod["metadata"]["labels"] for pod in pods.values()]
+    for manifest in manifests:
+        where, spec = f"deploy/k8s, {manifest['kind']} {manifest['metadata']['name']}", manifest["spec"]
+        must(manifest["kind"] != "Secret", f"{where}: secrets do not belong here")
+        selector = spec.get("selector", {})
+        must(selector.get("matchLabels", selector) in [*labels, {}], f"{where}: selects no pod")
+        target = spec.get("scaleTargetRef", {}).get("name")
+        must(target in [*pods, None], f"{where}: there is no {target} to scale")
+    for name, pod in pods.items():
+        for container in pod["spec"]["containers"]:
+            program.check_command(f"deploy/k8s, {name}", container["args"])
+            ports = {port["name"] for port in container["ports"]}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                must(container[probe]["httpGet"]["port"] in ports, f"deploy/k8s, {name}: {probe} has no such port")
+
+
 def check_dashboards():
     source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.rs"))
     for file in sorted((ROOT / "deploy").rglob("*.json")):
@@ -258,6 +287,7 @@ def main():
     check_compose(program)
     check_dockerfile(program)
     check_env_example(program)
+    check_kubernetes(program)
     check_dashboards()
     check_addresses()
     for line in problems:
@@ -265,7 +295,7 @@ def main():
     if problems:
         print(f"{len(problems)} problem(s)")
         return 1
-    print("docker-compose.yml, Dockerfile, .env.example and dashboards agree with the schema, the files and the program")
+    print("docker-compose.yml, Dockerfile, deploy/k8s, .env.example and dashboards agree with the schema, the files and the program")
     return 0
 
 

