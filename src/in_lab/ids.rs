@@ -22,6 +22,8 @@ use time::OffsetDateTime;
 const MEASURED: usize = 400;
 /// Numbers that an admission queue takes at once, about.
 const BATCH: usize = 50;
+/// The time limit of one command: on a busy machine, one of a thousand may be slow.
+const RESPONSE: Duration = Duration::from_secs(10);
 /// The age of the floor when the clock steps back: more than the step.
 const RUNNING_FOR: time::Duration = time::Duration::hours(2);
 
@@ -118,7 +120,8 @@ pub async fn lesson(
     language: Language,
 ) -> Result<IdsBody, PurchaseError> {
     let bench = |prefix: &str| -> Result<Bench, PurchaseError> {
-        Ok(Bench { redis: Arc::new(Redis::new(redis_url, prefix)?), postgres: postgres.clone() })
+        let redis = Redis::with_timeout(redis_url, prefix, RESPONSE)?;
+        Ok(Bench { redis: Arc::new(redis), postgres: postgres.clone() })
     };
     let (bench, turned) = (bench(prefix)?, bench(&format!("{prefix}turned:"))?);
     let sections = sections(&bench, &turned, language).await;

@@ -64,13 +64,10 @@ pub(super) enum Servers {
     },
 }
 
-fn limits(size: usize) -> PoolConfig {
-    let mut limits = PoolConfig::new(size);
-    limits.timeouts = Timeouts {
-        wait: Some(2 * RESPONSE_TIMEOUT),
-        create: Some(CONNECT_TIMEOUT),
-        recycle: Some(RESPONSE_TIMEOUT),
-    };
+fn limits(response: Duration) -> PoolConfig {
+    let mut limits = PoolConfig::new(POOLED);
+    limits.timeouts =
+        Timeouts { wait: Some(2 * response), create: Some(response), recycle: Some(response) };
     limits
 }
 
@@ -95,9 +92,9 @@ fn invalid(why: &'static str) -> RedisError {
 
 /// Builds a pool with this manager.
 macro_rules! pool {
-    ($module:ident, $manager:expr) => {
+    ($module:ident, $manager:expr, $response:expr) => {
         $module::Pool::builder($manager)
-            .config(limits(POOLED))
+            .config(limits($response))
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| RedisError::from(std::io::Error::other(error)))?
@@ -140,7 +137,8 @@ fn pool_error(error: PoolError) -> RedisError {
 
 impl Servers {
     /// Connects to nothing yet. Errors do not repeat the address, which may hold a password.
-    pub fn new(url: &str) -> Result<Self, RedisError> {
+    /// `response` is how long one command to a single server may take.
+    pub fn new(url: &str, response: Duration) -> Result<Self, RedisError> {
         if let Some(rest) = url.strip_prefix("redis-sentinel://") {
             return Self::sentinel("redis://", rest);
         }
@@ -165,11 +163,11 @@ impl Servers {
             });
         }
         let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(RESPONSE_TIMEOUT))
-            .set_connection_timeout(Some(CONNECT_TIMEOUT));
+            .set_response_timeout(Some(response))
+            .set_connection_timeout(Some(response));
         Ok(Self::One {
             client: Box::new(Client::open(url)?),
-            pool: pool!(deadpool_redis, Manager::new_with_config(url, config)?),
+            pool: pool!(deadpool_redis, Manager::new_with_config(url, config)?, response),
         })
     }
 
@@ -203,7 +201,10 @@ impl Servers {
         let client = SentinelClient::build(sentinels.clone(), name.clone(), Some(node), kind)?;
         let manager =
             sentinel::Manager::new(sentinels, name, Some(pooled), SentinelServerType::Master)?;
-        Ok(Self::Sentinel { client: Box::new(Mutex::new(client)), pool: pool!(sentinel, manager) })
+        Ok(Self::Sentinel {
+            client: Box::new(Mutex::new(client)),
+            pool: pool!(sentinel, manager, RESPONSE_TIMEOUT),
+        })
     }
 
     /// A connection for ordinary work.

@@ -20,6 +20,7 @@ use library::LIBRARY;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Mutex;
 
 pub use connection::{Connection, PoolSize, RESPONSE_TIMEOUT};
@@ -38,9 +39,14 @@ pub struct Redis {
 impl Redis {
     /// Prepares the pool; connects to nothing yet.
     pub fn new(url: &str, prefix: &str) -> Result<Self, RedisError> {
+        Self::with_timeout(url, prefix, RESPONSE_TIMEOUT)
+    }
+
+    /// [`Redis::new`] for work that may wait this long for one answer, where no shopper waits.
+    pub fn with_timeout(url: &str, prefix: &str, response: Duration) -> Result<Self, RedisError> {
         Ok(Self {
             url: url.to_owned(),
-            servers: Servers::new(url)?,
+            servers: Servers::new(url, response)?,
             shared: ArcSwapOption::empty(),
             connecting: Mutex::new(()),
             keys: Keys::new(prefix),

@@ -79,6 +79,8 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
         let cancelled = owner.cancel(&id).await.must_be(200);
         assert_order(&cancelled.body);
         assert_eq!(cancelled.text("status"), "cancelled");
+        // A release that Redis answers late comes by the outbox.
+        wait_for!(app.sale_now(&sale).await["state"] == "open");
         let bought = next.must_buy(&sale).await;
         assert_eq!(owner.cancel(&id).await.body, cancelled.body);
         assert_refused(&owner.pay(&id).await, "not_payable", "cancelled");

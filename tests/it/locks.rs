@@ -106,7 +106,7 @@ async fn a_holder_that_hears_nothing_when_its_renewals_fail() {
 async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
     let line = line("a").await;
     let name = name("taken");
-    let guard = held(&ReentrantLock::new(line.clone(), SHORT).renewed(), &name).await;
+    let guard = held(&ReentrantLock::new(line.clone(), 6 * SHORT).renewed(), &name).await;
     let _: u32 = line.send(cmd("DEL").arg(&name)).await.expect("DEL");
     assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
     not_held(guard).await;
