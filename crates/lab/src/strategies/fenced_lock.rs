@@ -73,6 +73,7 @@ pub const STRATEGY: Strategy = Strategy {
 };
 
 /// Only the paused holder outlives this lease, on a busy machine too.
-const OUTLIVED: &[(&str, &str)] = &[("lease_ms", "1500"), ("pause_ms", "2500")];
-const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1")];
+const OUTLIVED: &[(&str, &str)] =
+    &[("lease_ms", "1500"), ("pause_ms", "2500"), ("wait_ms", "20000")];
+const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("wait_ms", "20000")];
 const REFUSED: &str = "an older fencing token was refused";
