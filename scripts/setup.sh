@@ -6,6 +6,7 @@
 #   scripts/setup.sh proof  the same and what `make proof` needs: nginx, Caddy, PgBouncer, promtool, ZooKeeper, libfaketime;
 #                           Node and a JDK for examples/; for the pages Chromium and a Chinese font
 #   scripts/setup.sh ci     the same and the tools of .ci/run, inside .tools/ of this checkout
+#   scripts/setup.sh deny   only cargo-deny, in .tools/, and what compiles it
 #
 # It says what it does, asks nothing, and prints nothing when nothing is missing. Servers are wanted
 # as programs only: the embedded mode starts its own, so no system service is started or enabled
@@ -25,9 +26,9 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 mode=${1:-run}
 case $mode in
-  run | test) proof=no ;;
+  run | test | deny) proof=no ;;
   proof | ci) proof=yes ;;
-  *) die "usage: scripts/setup.sh [run|test|proof|ci]" ;;
+  *) die "usage: scripts/setup.sh [run|test|proof|ci|deny]" ;;
 esac
 
 # --- what is missing ------------------------------------------------------------------------------
@@ -76,9 +77,11 @@ needs() { missing="$missing $1"; }
 
 c_compiler_works || needs cc
 have make || needs make
-redis_found || needs redis
-postgres_found || needs postgres
-if [ "$mode" != run ]; then have python3 || needs python3; fi
+if [ "$mode" != deny ]; then
+  redis_found || needs redis
+  postgres_found || needs postgres
+fi
+if [ "$mode" != run ] && [ "$mode" != deny ]; then have python3 || needs python3; fi
 # The chaos run sets the clocks of the program; only Linux has the library in its packages.
 faketime_found() {
   local library
@@ -267,8 +270,8 @@ if [ -n "$missing" ]; then
   fi
   # Trust nothing: what was asked for must be there now.
   c_compiler_works || die "installed, but cc still cannot compile a C program"
-  redis_found || die "installed, but redis-server is not found where the program looks"
-  postgres_found || die "installed, but postgres and initdb are not found where the program looks"
+  [ "$mode" = deny ] || redis_found || die "installed, but redis-server is not found where the program looks"
+  [ "$mode" = deny ] || postgres_found || die "installed, but postgres and initdb are not found where the program looks"
   [ $proof = no ] || pgbouncer_found || die "installed, but pgbouncer is not found where the tests look"
 fi
 
@@ -351,9 +354,21 @@ if ! have cargo; then
   die "Rust is missing. Get it at https://rustup.rs (a minute), open a new shell, and run this again"
 fi
 
-if [ "$mode" != ci ]; then exit 0; fi
-
 # --- the tools of CI, inside the checkout ---------------------------------------------------------
+
+# cargo_tool NAME VERSION: without optimisation and debug information, since compiling costs more
+# than running here.
+cargo_tool() {
+  if [ "$(".tools/bin/$1" --version 2>/dev/null | awk '{print $NF}')" = "$2" ]; then return 0; fi
+  say "compiling $1 $2 into .tools/bin"
+  CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=.tools/target \
+    cargo install -q --locked --debug --force --root .tools --version "$2" "$1"
+  rm -rf .tools/target
+}
+case $mode in
+  deny) cargo_tool cargo-deny $CARGO_DENY_VERSION; exit 0 ;;
+  run | test | proof) exit 0 ;;
+esac
 
 if [ ! -x .tools/venv/bin/python ]; then
   say "creating .tools/venv"
@@ -379,14 +394,5 @@ if [ "$(.tools/venv/bin/k6 version 2>/dev/null | awk '{print $2}')" != "v$K6_VER
   rm -f "$pin"
 fi
 
-# cargo_tool NAME VERSION: without optimisation and debug information, since compiling costs more
-# than running here.
-cargo_tool() {
-  if [ "$(".tools/bin/$1" --version 2>/dev/null | awk '{print $NF}')" = "$2" ]; then return 0; fi
-  say "compiling $1 $2 into .tools/bin"
-  CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=.tools/target \
-    cargo install -q --locked --debug --force --root .tools --version "$2" "$1"
-  rm -rf .tools/target
-}
 cargo_tool cargo-machete $CARGO_MACHETE_VERSION
 cargo_tool cargo-deny $CARGO_DENY_VERSION
