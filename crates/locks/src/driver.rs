@@ -10,6 +10,7 @@ use crate::{
 };
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
+use tracing::trace;
 
 impl<P: Protocol> Lock for P {
     type Guard = Held<P>;
@@ -38,7 +39,7 @@ impl<P: Protocol> Lock for P {
                             self.keep(&undo.claim, &hold).or_else(|| undo.renewal(&hold));
                         return Ok(Acquired::Held(Held { undo, fencing, hold, watchdog }));
                     }
-                    // The answer took longer than the lease: the lock may be gone.
+                    trace!(name, "the answer took longer than the lease: it may be gone");
                     doubt.get_or_insert(since);
                     Ok(Acquired::Contended { remaining: Some(Duration::ZERO) })
                 }
@@ -126,7 +127,8 @@ impl<P: Protocol> Guard for Held<P> {
         //= CURE the watchdog ends first: a failed unlock leaves nothing that renews
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.abort();
-            let _ = watchdog.await; // no renewal follows
+            let _ = watchdog.await;
+            trace!(name = &*self.undo.claim.name, "no renewal follows");
         }
         let mut asked = 0;
         loop {

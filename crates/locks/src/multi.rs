@@ -17,6 +17,7 @@ pub struct All;
 
 impl Rule for All {
     fn needed(nodes: usize) -> usize {
+        trace!(nodes, "all have to agree");
         //= CURE all of them: one node that has forgotten lets nobody in
         nodes
     }
@@ -24,6 +25,7 @@ impl Rule for All {
     async fn take(nodes: &Nodes<Self>, claim: &Claim) -> Vec<Answer<bool>> {
         let mut answers = Vec::new();
         for node in nodes.lines.iter() {
+            trace!(?node, "the next");
             //= CURE in the same order for everybody: no two clients hold one half each
             answers.push(nodes.take(node, claim).await);
             if !matches!(answers.last(), Some(Ok(true))) {

@@ -120,6 +120,7 @@ impl<R: Rule> Protocol for Nodes<R> {
 
     /// A silent node keeps the lock until its lease is over.
     async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+        trace!(name = &*claim.name, "given back");
         //= CURE on every node, compared and deleted there; one that fails does not stop the others
         let answers = self.everywhere(release(&claim.name, &claim.token)).await;
         Ok(Released::freed(self.decide(answers)?))
@@ -131,6 +132,7 @@ impl<R: Rule> Protocol for Nodes<R> {
 
     /// Gives back what some nodes have granted, at once.
     async fn settle(&self, claim: &Claim, _doubt: bool) -> bool {
+        trace!(name = &*claim.name, "not enough");
         //= CURE on all nodes, those too that refused or did not answer
         let answers = self.everywhere(undo(&claim.name, &claim.token)).await;
         answers.iter().any(Result::is_err)

@@ -12,3 +12,4 @@ pub use crate::{
 pub use redis::cmd;
 pub use std::{sync::Arc, time::Duration};
 pub use tokio::time::Instant;
+pub use tracing::trace;

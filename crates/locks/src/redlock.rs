@@ -23,11 +23,14 @@ pub struct Majority;
 
 impl Rule for Majority {
     fn needed(nodes: usize) -> usize {
+        trace!(nodes, "a majority has to agree");
         //= FLAW a node that forgets within a lease can be part of a second majority
+        //= CURE one node that is away, or has forgotten, is not enough for anybody
         nodes / 2 + 1
     }
 
     async fn take(nodes: &Nodes<Self>, claim: &Claim) -> Vec<Answer<bool>> {
+        trace!("all at once");
         //= CURE all at once: the lease on the first node must not run out while others are asked
         join_all(nodes.lines.iter().map(|node| nodes.take(node, claim))).await
     }

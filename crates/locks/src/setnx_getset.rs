@@ -51,6 +51,7 @@ impl Protocol for SetnxGetset {
         }
         //= FLAW the loser has overwritten the winner's stamp: the key no longer says when it ends
         let old: Option<i64> = self.line.ask(cmd("GETSET").arg(name).arg(stamp)).await?;
+        trace!(?old, ?seen, "replaced");
         //= CURE the lock goes to whoever replaced the stamp that had ended
         Ok(Attempt::ours(old.is_none() || old == seen))
     }

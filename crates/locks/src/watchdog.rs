@@ -23,6 +23,7 @@ use crate::{
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, trace};
 
 /// A task beside one holder. Dropping it ends it.
 pub type Watchdog = AbortOnDropHandle<()>;
@@ -43,15 +44,17 @@ pub(crate) async fn renew<P: Protocol>(
         sleep(pause).await;
         let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
             //= CURE the holder is told: by its own clock the lease is over
-            return hold.lose(Why::LeaseOver);
+            hold.lose(Why::LeaseOver);
+            return trace!(name = &*claim.name, "the lease is over");
         };
+        trace!(name = &*claim.name, "renewing");
         let sent = Instant::now();
         pause = match timeout_at(end, protocol.renew(&claim)).await {
             Ok(Ok(true)) if hold.renewed(sent, lease) => lease / 3,
             Ok(Ok(false)) => return hold.lose(Why::NotOurs),
             //= CURE one failed renewal is tried again, until the lease is over
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a lease was not renewed; trying again");
+                debug!(%error, "a lease was not renewed; trying again");
                 (lease / 20).max(Duration::from_millis(1))
             }
             // It is over by now.

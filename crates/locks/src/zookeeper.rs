@@ -67,6 +67,7 @@ impl Protocol for ZooKeeperLock {
             return Err(ZooError::InDoubt("the connection is gone".to_owned()).into());
         }
         let _first = claim.own.turn.set((session, path));
+        trace!(czxid, "first in the queue");
         //= CURE the czxid of the holder's node grows from holder to holder: a fencing token
         Ok(Attempt::Ours { fencing: Some(czxid), earlier: false })
     }

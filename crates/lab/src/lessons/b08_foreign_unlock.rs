@@ -38,7 +38,7 @@ async fn owner_check(stage: &Stage) -> Result<(), LessonError> {
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     let unlocking = alice.releases(hers);
     alice.stands().await?;
-    stage.happens("alice", "pause").await?;
+    stage.plays("alice", "pause").await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
     let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
     let released = unlocking.rest("unlock").await??;

@@ -23,7 +23,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Les
     let hers = alice.must_hold(alice.acquires(&her_lock, ZERO).rest("acquire").await?)?;
     let seen = stage.shop().read(&alice, "read-stock").await?;
     proxy.falls_silent();
-    stage.happens("alice", "pause").await?;
+    stage.plays("alice", "pause").await?;
     tokio::time::sleep(stage.pause()).await;
     if stage.pause() > session {
         stage.until_queue_has(0).await?;

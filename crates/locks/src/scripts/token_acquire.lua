@@ -10,6 +10,7 @@
 
 local holder = redis.call('GET', KEYS[1])
 if not holder then
+  --= FLAW said by one server alone: a replica that takes over may never have heard of it
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   return { 1, redis.call('INCR', KEYS[2]) }
 end

@@ -17,6 +17,7 @@ use locks::{
 };
 use std::{
     future::Future,
+    panic::Location,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -198,6 +199,7 @@ impl Client {
         let reply =
             in_time(answered, NO_REPLY).await?.map_err(|_| LessonError::TooSlow(NO_REPLY))?;
         let step = self.stage.step(self.id, step).at(sent.at.file(), sent.at.line());
+        let step = step.staged(decision != Decision::Go);
         let to = self.stage.0.lesson.actor(&sent.node);
         step.to(to).with(&*sent.text, reply.to_string()).await?;
         Ok(reply)
@@ -241,9 +243,9 @@ impl Client {
         node: &'a str,
         step: &'static str,
     ) -> impl Future<Output = Result<(), LessonError>> + Send + 'a {
-        let happens = self.stage.happens(self.id, step);
+        let plays = self.stage.plays(self.id, step);
         async move {
-            happens.await?;
+            plays.await?;
             sleep(self.stage.pause()).await;
             if self.stage.pause() > self.stage.lease() {
                 self.stage.until_gone(node, LOCK).await?;
@@ -252,15 +254,16 @@ impl Client {
         }
     }
 
-    /// Dies, in the middle of something or with a lock: nothing of it runs any more, and what it
-    /// wanted to send is never sent.
+    /// Dies, at the line that it was about to send or with a lock: nothing of it runs any more, and
+    /// what it wanted to send is never sent.
     #[track_caller]
     pub fn crashes<T>(&self, with: T, step: &'static str) -> Step<'_> {
         self.gate.dead.store(true, Relaxed);
         self.stops_believing();
-        lock(&self.gate.waiting).clear();
+        let stood = lock(&self.gate.waiting).drain(..).next().map(|waiting| waiting.sent.at);
         drop(with);
-        self.stage.happens(self.id, step)
+        let at = stood.unwrap_or(Location::caller());
+        self.stage.plays(self.id, step).at(at.file(), at.line())
     }
 
     /// Leaves the stage: what it still has to tidy up passes unseen.

@@ -149,6 +149,7 @@ impl Stage {
         let number = acts.iter().position(|act| act.id == id);
         let number =
             number.ok_or_else(|| LessonError::NotAsWritten(format!("there is no act {id}")))?;
+        tracing::trace!(act = id, lesson = self.0.lesson.id, "an act begins");
         self.sweep().await?;
         self.shop().open().await?;
         let rows = self.shop().look().await?;

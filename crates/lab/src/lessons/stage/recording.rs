@@ -40,6 +40,10 @@ impl<'a> Step<'a> {
         Self { to: to.into(), ..self }
     }
 
+    pub(super) fn staged(self, is_staged: bool) -> Self {
+        Self { is_staged, ..self }
+    }
+
     pub(super) fn at(self, file: &'static str, line: u32) -> Self {
         Self { line: Some((file, line)), ..self }
     }
@@ -70,7 +74,7 @@ impl Stage {
     /// The stage plays it: no server and no client did it by itself.
     #[track_caller]
     pub fn plays(&self, actor: &'static str, id: &'static str) -> Step<'_> {
-        Step { is_staged: true, ..self.happens(actor, id) }
+        self.happens(actor, id).staged(true)
     }
 
     async fn write(&self, step: Step<'_>) -> Result<(), LessonError> {
