@@ -1,6 +1,6 @@
 //! Plays of the lessons, and what every timeline must have.
 
-use super::test_lab::TestLab;
+use super::{test_lab::TestLab, trace::*};
 use crate::support::prelude::*;
 use embedded::ZooKeeperServer;
 use lab::lessons::lesson::{Kind, Lesson};
@@ -101,7 +101,6 @@ pub async fn play_each(times: usize, prefix: &'static str) {
         let failing = lesson.acts.iter().filter(|act| act.kind != Kind::Cure);
         let failing: Vec<_> = failing.map(|act| act.id).collect();
         assert_broken(&timeline, &failing);
-        marks_were_executed(&timeline);
         (lesson.id, timeline.repeats)
     });
     let played: Vec<(&str, u32)> = played.buffer_unordered(AT_ONCE).collect().await;
@@ -111,30 +110,34 @@ pub async fn play_each(times: usize, prefix: &'static str) {
     theatre.close().await;
 }
 
-/// Their lines decide between requests that other files send.
-const SEND_NOTHING: [&str; 4] = ["driver.rs", "watchdog.rs", "multi.rs", "redlock.rs"];
-
-/// Some event of the act comes from the excerpt. A script was run by name.
-fn marks_were_executed(timeline: &Timeline) {
-    for (number, act) in timeline.lesson.acts.iter().enumerate() {
-        for mark in act.excerpts(timeline.lesson, Language::En) {
-            let name = mark.file.rsplit('/').next().unwrap_or_default();
-            if SEND_NOTHING.contains(&name) {
-                continue;
-            }
-            let script = Some(name).filter(|name| name.ends_with(".lua"));
-            let ran = timeline.act(number).any(|(_, event)| match script {
-                Some(script) => event.command.as_deref().is_some_and(|sent| sent.contains(script)),
-                None => event.line.is_some_and(|(file, line)| {
-                    let shown = mark.marked_line.saturating_sub(2)..mark.lines().end;
-                    file == mark.file && shown.contains(&(line as usize))
-                }),
-            });
-            let (id, line) = (timeline.lesson.id, mark.marked_line);
-            assert!(ran, "{id}/{}: {}:{line} did not run", act.id, mark.file);
+/// Marks of an act whose line it did not run.
+pub fn marks_not_run(timeline: &Timeline, trace: &Trace) -> Vec<String> {
+    let acts = timeline.lesson.acts.iter().enumerate();
+    let not_run = acts.flat_map(|(number, act)| {
+        let mut lines: Lines = trace.lines(act.id);
+        for (_, event) in timeline.act(number) {
+            lines.extend(event.line);
+            let words = event.command.iter().flat_map(|command| command.split_whitespace());
+            lines.extend(words.filter(|word| word.ends_with(".lua")).map(|script| (script, 0)));
         }
-    }
+        let marks = act.excerpts(timeline.lesson, Language::En).into_iter();
+        let marks = marks.filter(|mark| !ran_in(mark, &lines)).collect::<Vec<_>>().into_iter();
+        marks.map(|mark| format!("{}: {}:{}", act.id, mark.file, mark.marked_line))
+    });
+    not_run.collect()
 }
+
+/// Of clients; a server that crashes is killed.
+const STAGED: [&str; 8] = [
+    "pause",
+    "slow",
+    "crash",
+    "clocks-go-on",
+    "time-passes",
+    "runs-fast",
+    "stays-away",
+    "clock-jumps",
+];
 
 pub fn is_well_formed(timeline: &Timeline) {
     let lesson = timeline.lesson;
@@ -154,6 +157,11 @@ pub fn is_well_formed(timeline: &Timeline) {
         assert!(event.say.zh.chars().any(is_chinese), "{at}");
         let command = event.command.as_deref();
         assert_ne!(command.map(str::trim), Some(""), "{at}");
+        // What the stage does in the place of a client, the network or a clock is not passed off.
+        let reply = event.reply.as_deref().unwrap_or_default();
+        let is_played = reply.starts_with("(not sent") || reply.starts_with("(reply lost");
+        let is_played = is_played || STAGED.contains(&event.step) && event.actor != "redis-1";
+        assert_eq!(event.is_staged, is_played, "{at}");
         // A request points to the line that sent it, an incident to the line of the lesson.
         if let Some((file, line)) = event.line {
             assert_eq!(command.is_some(), event.reply.is_some(), "{at}");

@@ -51,6 +51,7 @@ pub mod redis_servers;
 pub mod standby;
 pub mod stores;
 pub mod test_lab;
+pub mod trace;
 
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
 use prelude::*;

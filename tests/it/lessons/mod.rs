@@ -5,13 +5,35 @@ mod planted;
 mod recorded;
 mod texts;
 
-use crate::support::{lessons::*, prelude::*, test_lab::TestLab};
-use lab::lessons::timeline::Event;
+use crate::support::{lessons::*, prelude::*, test_lab::TestLab, trace::Trace};
+use lab::lessons::{LESSONS, lesson::Lesson, timeline::Event};
 use lab::strategy::Language;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lesson_played_three_times_ends_three_times_the_same_way() {
     play_each(3, "three:").await;
+}
+
+/// On one thread, one play after the other: what is traced meanwhile is of this play.
+#[tokio::test]
+async fn the_line_of_every_mark_runs_in_its_act() {
+    let theatre = TestTheatre::open("marks:").await;
+    let (trace, _guard) = Trace::here();
+    let not_run = async |lesson: &Lesson, options| {
+        trace.clear();
+        marks_not_run(&theatre.play(lesson, options).await, &trace)
+    };
+    for lesson in LESSONS {
+        if can_be_played(lesson).await {
+            assert_eq!(not_run(lesson, quick(lesson)).await, [""; 0], "{}", lesson.id);
+        }
+    }
+    // Without the cause a line is not reached, and that is seen.
+    let calm = json!({"network": "holds", "lease_ms": 1_800});
+    let missing = not_run(lesson("b06"), calm).await.join(" ");
+    assert!(missing.contains("tries-again: crates/locks/src/watchdog.rs:"), "{missing}");
+    drop(_guard);
+    theatre.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,10 @@
 //! The words of the lessons: nothing is missing, nothing is left over. And the marks.
 
-use lab::lessons::{LESSONS, code::SOURCES, lesson::Kind};
+use lab::lessons::{
+    LESSONS,
+    code::SOURCES,
+    lesson::{Act, Kind},
+};
 use lab::{marks, strategy::Language, texts};
 use std::collections::BTreeSet;
 
@@ -56,6 +60,12 @@ fn every_act_has_its_words_and_its_marked_line() {
             assert_eq!(marked.len(), act.marks.len(), "{id}: {:?}", act.marks);
             let is_short = |one: &marks::Excerpt| one.lines().count() <= marks::MOST_LINES;
             assert!(marked.iter().all(is_short), "{id}: {marked:?}");
+            // A cure shows cures only, and everything else flaws; of the other kind none is found.
+            let (is_cure, kind) = (act.kind == Kind::Cure, marked[0].kind);
+            assert_eq!(is_cure, kind == marks::Kind::Cure, "{id}/{}", act.id);
+            let kind = if is_cure { Kind::Failure } else { Kind::Cure };
+            let other = Act { kind, ..*act }.excerpts(lesson, Language::En);
+            assert!(other.iter().all(|one| one.kind != marked[0].kind), "{other:?}");
         }
         let kinds: Vec<Kind> = lesson.acts.iter().map(|act| act.kind).collect();
         assert_eq!(kinds.first(), Some(&Kind::Failure), "{id}");
