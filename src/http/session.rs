@@ -185,6 +185,7 @@ mod tests {
     async fn a_session_opens_with_and_without_a_body() {
         let router = router(testing::state());
         let json = [("content-type", "application/json")];
+        let mut users = std::collections::HashSet::new();
         for (headers, body, name) in [
             (&[][..], "", None),
             (&json[..], "{}", None),
@@ -193,6 +194,9 @@ mod tests {
             let (response, session) =
                 send(&router, request(Method::POST, "/api/v1/session", headers, body)).await;
             assert_eq!(response.status(), StatusCode::CREATED);
+            assert_eq!(session.as_object().map(serde_json::Map::len), Some(4));
+            let user = session["user_id"].as_str().expect("a user").parse::<uuid::Uuid>();
+            assert!(users.insert(user.expect("a UUID")), "a user of their own");
             let told = session["name"].as_str().expect("a name");
             assert!(name.map_or(told.starts_with("guest-"), |name| name == told), "{told}");
             let cookie = response.headers()["set-cookie"]

@@ -22,8 +22,6 @@ pub const REPEAT_IDS: Mutation =
     ("local top = redis.call('INCRBY', keys[2], args[2])", "local top = tonumber(args[2])");
 pub const SELL_FROM_ANY_PROCESS: Mutation = ("if state[2] ~= token() then", "if not state[2] then");
 pub const DRAW_BY_ARRIVAL: Mutation = ("early = joined\n", "early = 0\n");
-pub const COUNT_TURNS_TEN_TIMES: Mutation =
-    ("turns[last + 2] + begin", "turns[last + 2] + 10 * begin");
 pub const LET_EVERYBODY_IN: Mutation = (
     "local room_left = math.ceil(remaining * tonumber(args[8]) / 100) - open",
     "local room_left = joined",

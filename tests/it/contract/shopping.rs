@@ -1,18 +1,7 @@
-//! Sessions, the catalogue, buying, and who sees an order. The transitions of an order: `life.rs`.
+//! The catalogue, buying, and who sees an order. The transitions of an order: `life.rs`.
 
 use super::events::{next_order, of_order, open};
 use super::*;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_session_is_another_user_for_a_while() {
-    let app = TestApp::start().await;
-    let open = async || app.ask("POST", "/api/v1/session").json(json!({})).await.must_be(201);
-    let (one, other) = (open().await, open().await);
-    assert_members(&one.body, "user_id name token expires_at");
-    one.text("user_id").parse::<uuid::Uuid>().expect("a uuid");
-    assert_ne!(one.text("user_id"), other.text("user_id"));
-    assert!(time_of(&one.body["expires_at"]) > OffsetDateTime::now_utc());
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sales_are_listed_open_ones_first_and_then_by_opening_time() {

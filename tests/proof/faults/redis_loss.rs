@@ -57,23 +57,3 @@ async fn the_metrics_show_that_admission_is_closed_while_redis_is_away() {
     shows(1).await;
     program.terminate().await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_order_that_is_only_in_the_log_is_never_denied() {
-    let servers = Servers::own().await;
-    let app = TestApp::start_on(&servers, Options::without_writer()).await;
-    let (sale, winners) = sold(&app, 10, 3).await;
-    let reads = winners.iter().map(async |(shopper, id)| {
-        wait_for!("the order is a row", {
-            let reply = shopper.order(id).await;
-            if reply.status == StatusCode::OK {
-                return (reply.text("status") == "pending_payment").then_some(());
-            }
-            assert_shed(&reply);
-            None
-        });
-    });
-    tokio::join!(join_all(reads), rebuilt_by(&app, &sale, async { servers.redis.kill() }));
-    app.assert_kept(&sale, &winners).await;
-    app.assert_sound(&sale).await;
-}

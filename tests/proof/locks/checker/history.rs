@@ -1,9 +1,9 @@
-//! The checker: holdings that overlap, stale writes, holders that were not told.
+//! The checker: holdings that overlap, numbers out of order, holders that were not told.
 
 use locks::Why;
 use std::{collections::HashSet, time::Duration};
 
-/// One client believed to hold the lock, and wrote. Times: nanoseconds of one monotonic clock.
+/// One client believed to hold the lock. Times: nanoseconds of one monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Holding {
     pub client: usize,
@@ -12,7 +12,6 @@ pub struct Holding {
     pub sure: Option<u64>,
     pub end: End,
     pub fencing: Option<u64>,
-    pub writes: Vec<Written>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,20 +24,11 @@ pub enum End {
     Told(Why),
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct Written {
-    pub fencing: u64,
-    pub begun: u64,
-    pub ended: u64,
-    pub applied: bool,
-}
-
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Violations {
     pub two_holders: usize,
     /// Pairs of holdings of which the later has a lower number, or that of another client.
     pub numbers_out_of_order: usize,
-    pub stale_writes: usize,
     pub not_told: usize,
 }
 
@@ -63,11 +53,6 @@ pub fn check(history: &[Holding]) -> Violations {
             }
         }
     }
-    let applied: Vec<Written> = writes(history).filter(|write| write.applied).collect();
-    for earlier in &applied {
-        let later = applied.iter().filter(|later| earlier.ended < later.begun);
-        found.stale_writes += later.filter(|later| later.fencing < earlier.fencing).count();
-    }
     found
 }
 
@@ -77,14 +62,6 @@ pub fn two_holders(history: &[Holding]) -> bool {
 
 pub fn times_told(history: &[Holding]) -> usize {
     history.iter().filter(|holding: &&Holding| matches!(holding.end, End::Told(_))).count()
-}
-
-pub fn refused(history: &[Holding]) -> usize {
-    writes(history).filter(|write| !write.applied).count()
-}
-
-fn writes(history: &[Holding]) -> impl Iterator<Item = Written> {
-    history.iter().flat_map(|holding| &holding.writes).copied()
 }
 
 pub fn several_holders(history: &[Holding]) -> bool {
@@ -109,7 +86,6 @@ fn holding(row: &str) -> Holding {
         sure: None,
         end: End::Blind,
         fencing: Some(next()),
-        writes: Vec::new(),
     }
 }
 
@@ -129,29 +105,6 @@ fn the_checker_finds_what_is_planted_and_nothing_else() {
         let history: Vec<Holding> = holdings.split(',').map(holding).collect();
         let expected = Violations { two_holders, numbers_out_of_order, ..Violations::default() };
         assert_eq!(check(&history), expected, "{case}");
-    }
-}
-
-#[test]
-fn the_checker_finds_a_stale_write() {
-    // Client 1 sleeps beyond its lease, 2 writes, 1 writes: applied, or refused.
-    for applied in [true, false] {
-        let mut history = ["1 0 50 1", "2 10 20 2"].map(holding);
-        for (index, begun, applied) in [(0, 40, applied), (1, 15, true)] {
-            history[index].writes.push(Written {
-                fencing: index as u64 + 1,
-                begun,
-                ended: begun + 1,
-                applied,
-            });
-        }
-        let expected = Violations {
-            two_holders: 1,
-            stale_writes: usize::from(applied),
-            ..Violations::default()
-        };
-        assert_eq!(check(&history), expected);
-        assert_eq!(refused(&history), usize::from(!applied));
     }
 }
 

@@ -1,7 +1,6 @@
 //! Clients take turns and record what they believed. They wait for events, not for times.
 
 use super::{history::*, *};
-use locks::fencing::{RedisResource, Write};
 use std::cell::RefCell;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,19 +19,16 @@ pub enum Trust {
 pub enum Work {
     For(Duration),
     UntilAnother,
-    UntilAnotherIsDone,
     /// Until the next fault is over, and for so long afterwards.
     PastAFault(Duration),
 }
 
 type Script = dyn Fn(usize, &mut Random) -> Work;
-type Moment = fn(&Turn) -> Option<Instant>;
 type Enough = dyn Fn(&[Holding]) -> bool;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     begun: Option<Instant>,
-    done: Option<Instant>,
     is_on: bool,
 }
 
@@ -41,7 +37,6 @@ pub struct Workload {
     trust: Trust,
     enough: Box<Enough>,
     work: Box<Script>,
-    resource: Option<RedisResource>,
     start: Instant,
     history: RefCell<Vec<Holding>>,
     turns: watch::Sender<[Turn; CLIENTS]>,
@@ -56,7 +51,6 @@ impl Workload {
             trust,
             enough: Box::new(enough),
             work: Box::new(|_, random| Work::For(random.millis(1..8))),
-            resource: None,
             start: Instant::now(),
             history: RefCell::default(),
             turns: watch::Sender::default(),
@@ -67,11 +61,6 @@ impl Workload {
 
     pub fn working(mut self, work: impl Fn(usize, &mut Random) -> Work + 'static) -> Self {
         self.work = Box::new(work);
-        self
-    }
-
-    pub fn writing(mut self, line: Line) -> Self {
-        self.resource = Some(RedisResource::new(line));
         self
     }
 
@@ -131,10 +120,10 @@ impl Workload {
         self.fault.send_replace(Some(Instant::now()));
     }
 
-    async fn another(&self, client: usize, after: Instant, which: Moment) -> Instant {
+    async fn another(&self, client: usize, after: Instant) -> Instant {
         let another = |turns: &[Turn; CLIENTS]| {
             let others = turns.iter().enumerate().filter(|(other, _)| *other != client);
-            let begun = others.filter_map(|(_, turn)| which(turn));
+            let begun = others.filter_map(|(_, turn)| turn.begun);
             begun.filter(|begun| *begun > after).min()
         };
         let mut turns = self.turns.subscribe();
@@ -150,8 +139,7 @@ impl Workload {
                     sleep_until(begun + time).await;
                     begun + time
                 }
-                Work::UntilAnother => self.another(client, begun, |turn| turn.begun).await,
-                Work::UntilAnotherIsDone => self.another(client, begun, |turn| turn.done).await,
+                Work::UntilAnother => self.another(client, begun).await,
                 Work::PastAFault(time) => {
                     let mut fault = self.fault.subscribe();
                     let over = fault.wait_for(|over| over.is_some_and(|over| over > begun));
@@ -187,23 +175,7 @@ impl Workload {
         self.turns.send_modify(|turns| {
             (turns[client].begun, turns[client].is_on) = (Some(begun), true);
         });
-        let mut writes = Vec::new();
-        let working = async {
-            let due = self.work(client, work, begun).await;
-            // At the end of the work: a client that overslept writes late.
-            if let (Some(resource), Some(fencing)) = (&self.resource, guard.fencing()) {
-                let write_begun = self.at(Instant::now());
-                let key = format!("{}:resource", self.name);
-                let written = resource.write(&key, fencing, "value").await;
-                writes.push(Written {
-                    fencing,
-                    begun: write_begun,
-                    ended: self.at(Instant::now()),
-                    applied: written.expect("the resource answers") == Write::Applied,
-                });
-            }
-            due.unwrap_or(begun)
-        };
+        let working = async { self.work(client, work, begun).await.unwrap_or(begun) };
         let end = match self.trust {
             Trust::Blind => {
                 working.await;
@@ -216,9 +188,7 @@ impl Workload {
             },
         };
         let (from, ended) = (self.at(begun), self.at(Instant::now()));
-        self.turns.send_modify(|turns| {
-            (turns[client].done, turns[client].is_on) = (Some(begun), false);
-        });
+        self.turns.send_modify(|turns| turns[client].is_on = false);
         let sure = guard.lost().sure_until().map(|sure| self.at(sure));
         Holding {
             client,
@@ -231,7 +201,6 @@ impl Workload {
             sure,
             end,
             fencing: guard.fencing(),
-            writes,
         }
     }
 }
