@@ -1,49 +1,48 @@
 //! Nobody gains by coming early, often, or in many tabs; later ones are served as they came.
 
 use super::*;
+use flash_sale::access::waiting_room::draw::Draw;
 
-const PEOPLE: usize = 2_000;
+const PEOPLE: usize = 300;
 
-/// The place of each, in the order of arrival. The sale is not open, so nobody's turn comes.
-async fn opening(app: &TestApp, other: &TestApp, sale: &str) -> Vec<u64> {
+/// The seed of a draw, and whether it gives each their place: `draw::tests` show that it is fair.
+async fn opening(app: &TestApp, other: &TestApp) -> (Vec<u8>, bool) {
+    let sale = sale(app, 10, Duration::HOUR, json!({})).await;
     let mut people: Vec<Shopper> = Vec::new();
     for number in 0..PEOPLE {
         let shopper = [app, other][number % 2].shopper();
-        join(&shopper, sale).await.assert_has(json!({"state": "early", "position": null}));
+        join(&shopper, &sale).await.assert_has(json!({"state": "early", "position": null}));
         people.push(shopper);
     }
-    draw_now(app, sale).await;
+    let room = key(app, &sale);
+    let seed: Option<Vec<u8>> = app.in_redis(redis::cmd("HGET").arg(&[&room, "seed"])).await;
+    assert_eq!(seed, None, "nobody can know it yet");
+    draw_now(app, &sale).await;
     let mut places = Vec::new();
     for shopper in &people {
-        let place = until(shopper, sale, "waiting").await;
+        let place = until(shopper, &sale, "waiting").await;
         places.push(place["position"].as_u64().expect("a position") - 1);
     }
-    let all: BTreeSet<u64> = places.iter().copied().collect();
-    assert!(all.into_iter().eq(0..PEOPLE as u64), "everybody has a place of their own");
-    places
-}
-
-async fn openings(app: TestApp, count: usize) -> Option<String> {
-    let other = app.another(Options::default()).await;
-    let mut sales = Vec::new();
-    for _ in 0..count {
-        sales.push(sale(&app, 10, Duration::HOUR, json!({})).await);
-    }
-    let drawn = sales.iter().map(|sale| opening(&app, &other, sale));
-    judge::unfairness(&futures_util::future::join_all(drawn).await)
+    let seed: Vec<u8> = app.in_redis(redis::cmd("HGET").arg(&[&room, "seed"])).await;
+    let draw = Draw::new(seed[..].try_into().expect("32 bytes"), PEOPLE as u64);
+    let is_drawn = (0..PEOPLE as u64).map(|arrival| draw.place(arrival)).eq(places);
+    (seed, is_drawn)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn arrival_within_the_draw_gives_no_advantage() {
-    assert_eq!(openings(TestApp::start().await, 4).await, None);
+    let (app, other) = TestApp::pair().await;
+    let (one, another) = tokio::join!(opening(&app, &other), opening(&app, &other));
+    assert!(one.1 && another.1);
+    assert_ne!(one.0, another.0, "each sale has a seed of its own");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draw_by_arrival_is_noticed() {
     let (_servers, app) = TestApp::on_own_servers().await;
     plant(&mut app.redis().await, DRAW_BY_ARRIVAL).await;
-    let found = openings(app, 1).await;
-    assert!(found.is_some_and(|found| found.contains("correlate")));
+    let other = app.another(Options::default()).await;
+    assert!(!opening(&app, &other).await.1);
 }
 
 /// Fifty tabs at two instances, before and after the draw, are one place; looking gives none.

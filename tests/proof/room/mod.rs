@@ -3,7 +3,6 @@
 mod admissions;
 mod fairness;
 mod faults;
-mod judge;
 mod scripts;
 mod turns;
 
