@@ -14,7 +14,6 @@ const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 pub async fn run(seed: u64) -> Vec<Measure> {
     let all = [
-        ("app restart", restart_of_the_app(seed).boxed_local()),
         ("redis restart", restart_of_redis(seed).boxed_local()),
         ("postgres outage", outage_of_postgres(seed).boxed_local()),
         ("rebuild", rebuild_of_a_catalogue(seed).boxed_local()),
@@ -56,19 +55,6 @@ async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
     let mut world = create_world(&cluster, seed, &habits, Duration::from_secs(3_600)).await?;
     world.timeout = Duration::from_secs(10);
     Ok((cluster, Arc::new(world)))
-}
-
-async fn restart_of_the_app(seed: u64) -> Result<Vec<Measure>> {
-    let (mut cluster, world) = deploy(seed, 10_000).await?;
-    let mut seconds = Vec::new();
-    for _ in 0..REPEATS {
-        until_bought(&world, Instant::now()).await?;
-        cluster.instances[0].kill();
-        let since = Instant::now();
-        cluster.instances[0].start(&[])?;
-        seconds.push(until_bought(&world, since).await?);
-    }
-    Ok(vec![time("kill -9 of the app to its next purchase", &seconds, Some(2.0))])
 }
 
 async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result {

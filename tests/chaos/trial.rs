@@ -112,7 +112,6 @@ pub async fn conduct(
     evidence.late_effects = fault.late_effects();
     evidence.redis_lost_data = fault.loses_redis_data();
     evidence.may_lose_accepted = fault.may_lose_accepted();
-    evidence.may_panic = fault == Fault::FailPoints;
     phase("judging");
     let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
     let (violations, evidence) = judging.await?;

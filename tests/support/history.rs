@@ -51,6 +51,11 @@ impl Answer {
     pub fn is_accepted(self) -> bool {
         matches!(self, Self::Accepted | Self::Replayed)
     }
+
+    pub fn is_refused(self) -> bool {
+        use Answer::{AlreadyOrdered, Ended, NotOpen, Paused, SoldOut};
+        matches!(self, AlreadyOrdered | SoldOut | NotOpen | Paused | Ended)
+    }
 }
 
 pub const NO_KEY: u32 = 0;

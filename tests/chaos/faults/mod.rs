@@ -95,7 +95,7 @@ faults! {
     StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
         processes::stale;
     Clock "clock" "instances a day ahead and a day behind, stepping back and forth" clock::strike;
-    FailPoints "fail-points" "exit, error, pause and panic at every named point of the program"
+    FailPoints "fail-points" "exit at every named point of the program"
         points::strike;
     Overload "overload" "waves of thousands of connections, more than the queues take"
         crowds::overload;
@@ -144,7 +144,7 @@ pub struct Stage<'a> {
     plan: Plan,
     until: Instant,
     pub strikes: Strikes,
-    /// What was proven to happen: fail points that fired, with their action; days; pauses.
+    /// What was proven to happen: fail points that fired; days; pauses.
     pub reached: BTreeSet<String>,
 }
 

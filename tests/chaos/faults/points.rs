@@ -1,4 +1,4 @@
-//! Fail points: the program ends, fails, pauses or panics at each place on an order's way.
+//! Fail points: the program ends at each place on an order's way (else: proof/faults).
 
 use super::*;
 use crate::support::driver::{admin, shopper::Operator};
@@ -12,9 +12,6 @@ static HERE: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| POINTS.iter().copied().filter(|point| !ELSEWHERE.contains(point)).collect());
 
 const REACHED_WITHIN: Duration = Duration::from_secs(8);
-
-/// Turns with the actions that a process survives, at all points at once.
-const SURVIVED: [&str; 3] = ["error*2", "pause:300*2", "panic*1"];
 
 pub const EXIT: &str = "exit";
 
@@ -34,25 +31,10 @@ pub async fn prepare(stage: &mut Stage<'_>) -> Result {
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
-    let action = match SURVIVED.get(turn) {
-        Some(action) => {
-            let all: Vec<String> = HERE.iter().map(|point| format!("{point}={action}")).collect();
-            restart(stage, number, &all.join(";"))?;
-            stage.wait(600..700).await;
-            for way in [Way::CreateSale, Way::TakeStock, Way::Refused, Way::Late] {
-                provoke(stage, number, way).await?;
-            }
-            stage.wait(300..500).await;
-            redis::kill(stage).await?;
-            stage.wait(1_500..2_000).await;
-            action
-        }
-        None => {
-            exit_at(stage, number, point_of(stage, turn - SURVIVED.len())).await?;
-            EXIT
-        }
-    };
-    note_reached(stage, number, action);
+    exit_at(stage, number, point_of(stage, turn)).await?;
+    let lines = lines_of(&stage.cluster.instances[number]);
+    let points = lines.iter().filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
+    stage.reached.extend(points.map(str::to_owned));
     restart(stage, number, "")?;
     stage.healed(Some(u8::try_from(number)?))
 }
@@ -79,24 +61,22 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
 }
 
 fn point_of(stage: &Stage<'_>, turn: usize) -> &'static str {
-    let missed = missed(stage, EXIT);
+    let missed = missed(stage);
     match turn.checked_sub(HERE.len()) {
         Some(again) if !missed.is_empty() => missed[again % missed.len()],
         _ => HERE[turn % HERE.len()],
     }
 }
 
-fn missed(stage: &Stage<'_>, action: &str) -> Vec<&'static str> {
-    let is_missed = |point: &&'static str| !stage.reached.contains(&format!("{point} {action}"));
-    HERE.iter().copied().filter(is_missed).collect()
+fn missed(stage: &Stage<'_>) -> Vec<&'static str> {
+    HERE.iter().copied().filter(|point| !stage.reached.contains(*point)).collect()
 }
 
-/// Until each point has had its turn with `exit`, and those that were missed another.
+/// Until each point has had its turn, and those that were missed another.
 pub fn is_due(stage: &Stage<'_>) -> bool {
-    let all = SURVIVED.len() + HERE.len();
     let turns = usize::try_from(stage.strikes.count).unwrap_or(usize::MAX);
-    let more = if missed(stage, EXIT).is_empty() { 0 } else { MORE_TURNS };
-    stage.plan.length > COMPLETE_FROM && turns < all + more
+    let more = if missed(stage).is_empty() { 0 } else { MORE_TURNS };
+    stage.plan.length > COMPLETE_FROM && turns < HERE.len() + more
 }
 
 /// What makes a process come by a point where the load alone rarely or never leads it.
@@ -209,22 +189,10 @@ pub fn fired(instance: &Instance, point: &str) -> usize {
     lines_of(instance).iter().filter(|line| line.contains(&format!("point=\"{point}\""))).count()
 }
 
-fn note_reached(stage: &mut Stage<'_>, number: usize, action: &str) {
-    let action = action.split([':', '*']).next().unwrap_or(action);
-    let lines = lines_of(&stage.cluster.instances[number]);
-    let fired =
-        lines.iter().filter(|line| line.to_lowercase().contains(&format!("action={action}")));
-    let points = fired.filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
-    stage.reached.extend(points.map(|point| format!("{point} {action}")));
-}
-
 pub fn verify(stage: &mut Stage<'_>) {
-    for action in ["error", "pause", "panic", EXIT] {
-        let (all, missed) = (HERE.len(), missed(stage, action));
-        let fired = all - missed.len();
-        stage.note(format!("{action}: {fired} of {all} points fired; not reached: {missed:?}"));
-    }
-    let missed = missed(stage, EXIT);
+    let (all, missed) = (HERE.len(), missed(stage));
+    let fired = all - missed.len();
+    stage.note(format!("{EXIT}: {fired} of {all} points fired; not reached: {missed:?}"));
     if stage.reached.is_empty() {
         stage.miss("no fail point fired");
     } else if stage.plan.length > COMPLETE_FROM && !missed.is_empty() {

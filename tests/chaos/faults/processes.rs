@@ -75,7 +75,8 @@ pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let pids = stage.cluster.instances[number].pids();
-    let began = halt(&pids);
+    let began = Instant::now();
+    signal(&pids, Signal::SIGSTOP);
     stage.wait(LONG).await;
     for late in left_waiting(stage).await? {
         let what = format!("while instance {number} stood still at {point}, {late}");
@@ -120,14 +121,10 @@ async fn left_waiting(stage: &Stage<'_>) -> Result<Vec<String>> {
 }
 
 pub async fn stand_still(stage: &mut Stage<'_>, pids: &[u32], millis: Range<u64>) {
-    let began = halt(pids);
+    let began = Instant::now();
+    signal(pids, Signal::SIGSTOP);
     stage.wait(millis).await;
     go_on(stage, pids, began);
-}
-
-fn halt(pids: &[u32]) -> Instant {
-    signal(pids, Signal::SIGSTOP);
-    Instant::now()
 }
 
 fn go_on(stage: &mut Stage<'_>, pids: &[u32], began: Instant) {

@@ -142,8 +142,6 @@ pub struct Evidence {
     pub redis_lost_data: bool,
     /// The documented loss: with Redis went the processes that could have repaired it.
     pub may_lose_accepted: bool,
-    /// Panics were injected into handlers, which answer 500 then.
-    pub may_panic: bool,
 }
 
 struct Case<'a> {
