@@ -75,11 +75,6 @@ fn below<'a>(spans: &'a [Span], parent: &Span, name: &str) -> &'a Span {
     }
 }
 
-fn links_to(span: &Span, other: &Span) -> bool {
-    let is_it = |link: &Link| link.trace_id == other.trace_id && link.span_id == other.span_id;
-    span.links.iter().any(is_it)
-}
-
 fn is_inside(span: &Span, other: &Span) {
     let times = [
         other.start_time_unix_nano,
@@ -161,8 +156,11 @@ async fn a_batch_is_linked_with_every_request_in_it() {
         let is_its = |span: &&Span| hex(&span.parent_span_id) == caller(number);
         let request = spans.iter().find(is_its).expect("every purchase has a span");
         below(&spans, request, "admission");
-        let has_it =
-            |batch: &&&Span| batch.parent_span_id == request.span_id || links_to(batch, request);
+        let of_it = (&request.trace_id, &request.span_id);
+        let is_it = |link: &Link| (&link.trace_id, &link.span_id) == of_it;
+        let has_it = |batch: &&&Span| {
+            batch.parent_span_id == request.span_id || batch.links.iter().any(is_it)
+        };
         assert_eq!(batches.iter().filter(has_it).count(), 1);
     }
     let linked: usize = batches.iter().map(|batch| batch.links.len()).sum();

@@ -26,14 +26,12 @@ pub struct Options {
     pub rate_limit: bool,
     pub shared_limits: Option<WhenAway>,
     pub trust_proxy: bool,
-    pub drain_notice: Duration,
     pub hides_admin: bool,
     pub backlog_limit: Option<i64>,
     pub batch_limit: Option<u16>,
     pub connections: Option<ConnectionLimits>,
     pub fail_points: String,
     pub lab: bool,
-    pub lab_dir: Option<PathBuf>,
 }
 
 impl Options {
@@ -81,7 +79,9 @@ impl TestApp {
 
     /// The first of a deployment. What servers of its own hold goes with them.
     async fn first(servers: &Servers, database: Database, options: Options) -> Self {
-        let mut app = Self::launch(database, servers.redis.url(), new_prefix(), options).await;
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let prefix = format!("t{}:", NUMBER.fetch_add(1, Relaxed));
+        let mut app = Self::launch(database, servers.redis.url(), prefix, options).await;
         app.leftovers = servers.is_shared.then(Arc::default);
         app
     }
@@ -129,11 +129,11 @@ impl TestApp {
             } else {
                 ProxyTrust::Nobody
             },
-            drain_notice: options.drain_notice,
+            drain_notice: Duration::ZERO,
             shared_limits: options.shared_limits,
             connections,
             lab: match options.lab {
-                true => Some(stores.lab(options.lab_dir).await.expect("a lab")),
+                true => Some(stores.lab(None).await.expect("a lab")),
                 false => None,
             },
         };
@@ -377,11 +377,6 @@ impl Drop for TestApp {
 
 pub fn while_dropping<T>(ending: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(ending))
-}
-
-fn new_prefix() -> String {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    format!("t{}:", NUMBER.fetch_add(1, Relaxed))
 }
 
 pub fn services_without_tasks(

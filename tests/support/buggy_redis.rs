@@ -1,9 +1,7 @@
 //! A Redis with a bug, planted from outside: a proxy in front of it changes what clients ask.
 
 use std::path::{Path, PathBuf};
-use tokio::io::{
-    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, copy,
-};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 
@@ -77,44 +75,21 @@ async fn pass(client: TcpStream, socket: PathBuf, bug: Bug) {
     let (from_client, mut to_client) = client.into_split();
     let (mut from_server, to_server) = server.into_split();
     tokio::select! {
-        _ = requests(BufReader::new(from_client), to_server, bug) => {}
+        _ = requests(from_client, to_server, bug) => {}
         _ = copy(&mut from_server, &mut to_client) => {}
     }
 }
 
 async fn requests(
-    mut from: BufReader<impl AsyncRead + Unpin>,
+    mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     bug: Bug,
-) -> std::io::Result<()> {
+) -> redis::RedisResult<()> {
+    let mut decoder = combine::stream::Decoder::new();
     loop {
-        let words = number(&mut from, "*").await?;
-        let mut command = Command::with_capacity(words);
-        for _ in 0..words {
-            // And the line's end.
-            let mut word = vec![0; number(&mut from, "$").await? + 2];
-            from.read_exact(&mut word).await?;
-            word.truncate(word.len() - 2);
-            command.push(word);
-        }
-        let command = bug(command);
-        let mut sent = format!("*{}\r\n", command.len()).into_bytes();
-        for word in command {
-            sent.extend(format!("${}\r\n", word.len()).into_bytes());
-            sent.extend(word);
-            sent.extend(b"\r\n");
-        }
+        let request = redis::parse_redis_value_async(&mut decoder, &mut from).await?;
+        let command = bug(redis::from_redis_value(request)?);
+        let sent = redis::Cmd::new().arg(command).get_packed_command();
         to.write_all(&sent).await?;
     }
-}
-
-/// A line like `*3`.
-async fn number(
-    from: &mut BufReader<impl AsyncRead + Unpin>,
-    kind: &str,
-) -> std::io::Result<usize> {
-    let mut line = String::new();
-    from.read_line(&mut line).await?;
-    let number = line.trim_end().strip_prefix(kind).and_then(|number| number.parse().ok());
-    number.ok_or(std::io::ErrorKind::InvalidData.into())
 }

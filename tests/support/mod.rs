@@ -73,11 +73,7 @@ impl Servers {
         Self::start(temporary_folder(), true).await
     }
 
-    pub async fn own_in(dir: PathBuf) -> Self {
-        Self::start(dir, true).await
-    }
-
-    async fn start(dir: PathBuf, durable: bool) -> Self {
+    pub async fn start(dir: PathBuf, durable: bool) -> Self {
         copy_cluster(&dir).await;
         let tuning = PostgresTuning { max_connections: 400, durable };
         let (postgres, redis) = tokio::join!(

@@ -132,10 +132,6 @@ impl Shopper {
         self.ask("POST", path).await
     }
 
-    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
-        self.ask("POST", path).headers(headers).await
-    }
-
     pub async fn buy(&self, sale: &str) -> Reply {
         self.buy_with(sale, &[]).await
     }

@@ -176,6 +176,14 @@ impl Program {
         sale.text("id").to_owned()
     }
 
+    pub async fn quiet_audit(&self, sale: &str) -> Value {
+        let path = format!("/api/v1/admin/sales/{sale}/audit");
+        wait_for!("the sale is quiescent", {
+            let audit = self.ask("GET", &path).bearer(ADMIN_TOKEN).send().await.ok()?.body;
+            (audit["quiescent"] == true).then_some(audit)
+        })
+    }
+
     pub fn entrance(&self, secret: &str) -> Entrance {
         Entrance::of(&self.base, secret)
     }

@@ -150,9 +150,7 @@ impl RedisProcess {
         let _: i64 = self.command(&["CLIENT", "KILL", "TYPE", "master"]).await;
         self.until_linked("down").await;
     }
-}
 
-impl RedisProcess {
     fn data(&self) -> PathBuf {
         self.dir.join("appendonlydir")
     }

@@ -1,7 +1,7 @@
 //! A primary is killed under load; its replica has everything, or lacks the last orders.
 
 use super::*;
-use crate::faults::{arm, until_rebuilt};
+use crate::faults::until_rebuilt;
 use crate::support::plant::{SELL_FROM_ANY_PROCESS, plant};
 use crate::support::redis_servers::Watched;
 
@@ -73,16 +73,12 @@ async fn a_primary_under_sentinels_is_killed_and_followed() {
     let before = watched.primary().await;
     let crowd = Crowd::start(apps, &sales, 6);
     crowd.until_accepted(&[0, 1], 30).await;
-    for app in apps {
-        // Nobody rebuilds until somebody was told to come again.
-        arm(app, "rebuild.elected=error*always");
-    }
+    // Nobody rebuilds until somebody was told to come again.
+    deployment.arm("rebuild.elected=error*always");
     let shed_before = crowd.shed(1);
     watched.servers[before].kill();
     wait_for!(crowd.shed(1) > shed_before);
-    for app in apps {
-        app.services.fail_points.clear();
-    }
+    deployment.disarm();
     wait_for!(epoch_of(&apps[0], &sales[1]).await > 1 && watched.primary().await != before);
     crowd.until_accepted(&[1], 50).await;
     let (away, shed) = (crowd.longest_pause(1), crowd.shed(1));
@@ -103,10 +99,8 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
     let sale = sale.id.to_string();
     // Without the task that reads which processes are approved.
     let (buggy, _orders) = honest.services_without_tasks();
-    for app in &deployment.apps {
-        // Nobody rebuilds until we have looked at what is sold before.
-        arm(app, "rebuild.elected=error*always");
-    }
+    // Nobody rebuilds until we have looked at what is sold before.
+    deployment.arm("rebuild.elected=error*always");
     let replica = cluster.replica_of(0);
     wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
     replica.be_cut_off().await;
@@ -125,9 +119,7 @@ async fn a_process_that_does_not_check_who_it_is_sells_twice_and_is_found_out() 
         }
     });
     assert_ne!(second, order, "a second order of somebody who has one");
-    for app in &deployment.apps {
-        app.services.fail_points.clear();
-    }
+    deployment.disarm();
     // Postgres has the last word: one order each, the other is rejected.
     regular.until(&second, "rejected").await;
     until_rebuilt(honest, &sale, 1).await;
@@ -144,9 +136,7 @@ async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     let replica = cluster.replica_of(0);
     wait_for!(replica.own_word::<i64>(&["EXISTS", &key]).await == 1);
     replica.be_cut_off().await;
-    for app in &deployment.apps {
-        arm(app, "recovery.read=error*always"); // it would find the order in the log
-    }
+    deployment.arm("recovery.read=error*always"); // it would find the order in the log
     arm(app, "admission.admitted=error*always");
     let buyer = app.shopper();
     buyer.buy(&sale).await.assert_problem(503, "unavailable");
@@ -163,9 +153,7 @@ async fn an_order_that_only_a_retry_was_told_of_is_lost_with_its_primary() {
     });
     bought.assert(StatusCode::ACCEPTED);
     assert_ne!(bought.text("order_id"), told.text("order_id"));
-    for app in &deployment.apps {
-        app.services.fail_points.clear();
-    }
+    deployment.disarm();
     buyer.until(bought.text("order_id"), "pending_payment").await;
     app.assert_sound(&sale).await;
 }

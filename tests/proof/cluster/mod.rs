@@ -9,7 +9,7 @@ mod redirects;
 #[cfg(target_os = "linux")]
 mod split;
 
-use crate::faults::epoch;
+use crate::faults::{arm, epoch};
 use crate::support::driver::Sale;
 use crate::support::prelude::*;
 use crate::support::redis_servers::{KeyHolder, RedisCluster};
@@ -57,6 +57,14 @@ impl<S: KeyHolder> Deployment<S> {
         let first = TestApp::launch(database, url, String::new(), options.clone()).await;
         let second = first.another(options).await;
         Self { redis, apps: [first, second], _servers: servers }
+    }
+
+    fn arm(&self, points: &str) {
+        self.apps.iter().for_each(|app| arm(app, points));
+    }
+
+    fn disarm(&self) {
+        self.apps.iter().for_each(|app| app.services.fail_points.clear());
     }
 }
 

@@ -1,7 +1,6 @@
 //! A primary and an instance are cut off from all others; both sides sell, and one truth is left.
 
 use super::*;
-use crate::faults::arm;
 use crate::support::network::{Network, Side};
 use crate::support::redis_servers::SILENCE_MS;
 
@@ -35,8 +34,15 @@ const LAST_UNITS: i64 = 400;
 const AMPLE: usize = 1;
 const ELSEWHERE: usize = 2;
 
-/// Cuts them off while people buy; how many orders of that side were rejected in the end.
-async fn split(reaches: Reaches) -> usize {
+cases! { split:
+    /// Orders of the side that was cut off are rows before the other side counts, and count there.
+    both_sides_sell_and_postgres_knows_it => Reaches::Postgres,
+    /// The other side cannot know what was accepted, sells the last units too; some are rejected.
+    both_sides_sell_the_last_units_and_nobody_gets_one_twice => Reaches::Nothing,
+}
+
+/// Cuts them off while people buy.
+async fn split(reaches: Reaches) {
     let (network, to_postgres, deployment) = divisible().await;
     let sales = deployment.sales([(0, LAST_UNITS), (0, 50_000), (1, 50_000)]).await;
     let other = &deployment.apps[OTHER];
@@ -80,17 +86,5 @@ async fn split(reaches: Reaches) -> usize {
     );
     judged.assert_kept(&format!("split, reaching {reaches:?}"));
     assert!(elsewhere > 20, "sales of other nodes stood still");
-    rejected
-}
-
-/// Orders of the side that was cut off are rows before the other side counts, and count there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_sides_sell_and_postgres_knows_it() {
-    split(Reaches::Postgres).await;
-}
-
-/// The other side cannot know what was accepted, sells the last units too, and some are rejected.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_sides_sell_the_last_units_and_nobody_gets_one_twice() {
-    assert!(split(Reaches::Nothing).await > 0, "both sides sold the same units");
+    assert!(reaches == Reaches::Postgres || rejected > 0, "both sides sold the same units");
 }

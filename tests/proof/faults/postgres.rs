@@ -184,11 +184,6 @@ impl SmallDisk {
         let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
         mounted.status.success().then_some(disk).ok_or(said)
     }
-
-    fn fill(&self) {
-        let mut file = fs::File::create(self.path.join("big")).expect("a file");
-        io::copy(&mut io::repeat(b'x'), &mut file).expect_err("there is no room left");
-    }
 }
 
 impl Drop for SmallDisk {
@@ -206,14 +201,16 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     };
     // A Redis that cannot write its log ends itself: it has another disk.
     let redis = Servers::shared().await.redis.url();
-    let servers = Servers::own_in(disk.path.join("servers")).await;
+    let servers = Servers::start(disk.path.join("servers"), true).await;
     let app = TestApp::with_redis(&servers, redis, Options::default()).await;
     let (sale, rush) = rush_on(&[&app]).await;
-    disk.fill();
+    let big = disk.path.join("big");
+    let all = io::copy(&mut io::repeat(b'x'), &mut fs::File::create(&big).expect("a file"));
+    all.expect_err("there is no room left");
     // Until Postgres cannot write any more: then what is accepted waits in the log.
     wait_for!(state(&app, &sale, "pending").await > 200);
     rush.until_accepted(ENOUGH).await;
-    fs::remove_file(disk.path.join("big")).expect("the file");
+    fs::remove_file(big).expect("the file");
     // It may have ended itself for lack of room; then its supervisor has started it again.
     servers.postgres.wait_ready().await.expect("it comes back");
     rush.until_accepted(ENOUGH).await;

@@ -7,7 +7,7 @@ mod streams;
 
 use crate::support::prelude::*;
 use crate::support::{app::while_dropping, events::Events};
-use nix::unistd::Pid;
+use crate::support::{launch::end_with_this_process, processes::pid_of};
 use reqwest::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +78,7 @@ impl Proxy {
         let instances: Vec<_> =
             (0..deployment.ports.len()).map(|one| deployment.address(one)).collect();
         let mut command = kind.command(&folder, port, &instances);
+        end_with_this_process(&mut command, Signal::SIGKILL);
         command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(fs::File::create(&log).expect("a file")).spawn();
         let child = child.expect("it runs (scripts/setup.sh proof installs it)");
@@ -101,17 +102,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Not SIGKILL: nginx' master has to end its workers.
-        let pid = i32::try_from(self.child.id()).expect("a pid");
-        nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGTERM).ok();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.child.kill().ok();
+        // nginx' workers are of its group.
+        nix::sys::signal::killpg(pid_of(self.child.id()), Signal::SIGKILL).ok();
         self.child.wait().ok();
     }
 }
@@ -165,13 +157,8 @@ impl Deployment {
     }
 
     async fn assert_sound(&self, sale: &str) {
-        let path = format!("/api/v1/admin/sales/{sale}/audit");
-        let audit: Value = wait_for!("the sale is quiescent", {
-            let asked = self.running().ask("GET", &path).bearer(ADMIN_TOKEN);
-            let audit: Value = asked.0.send().await.ok()?.json().await.ok()?;
-            (audit["quiescent"] == true).then_some(audit)
-        });
-        assert!(audit["ok"] == true && audit["conserved"] == true, "{audit:#}");
+        let audit = self.running().quiet_audit(sale).await;
+        assert_has(&audit, json!({"ok": true, "conserved": true}));
     }
 }
 

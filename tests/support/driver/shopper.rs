@@ -212,7 +212,13 @@ impl Operator {
                 if sale.habits.is_paused_often {
                     self.ask(number, Kind::Pause).await;
                     self.wait(20..150).await;
-                    self.until_resumed(number).await;
+                    // One that stays paused would end the run of its buyers.
+                    for _ in 0..600 {
+                        if self.ask(number, Kind::Resume).await == Answer::Done {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
                 }
                 if sale.habits.stock_changes && self.0.random.chance(0.3) {
                     let add = self.0.random.below(12) as i16 - 4;
@@ -227,16 +233,6 @@ impl Operator {
 
     async fn wait(&mut self, millis: Range<u64>) {
         tokio::time::sleep(self.0.random.millis(millis)).await;
-    }
-
-    /// A sale that stays paused would end the run of its buyers, so this one insists.
-    async fn until_resumed(&mut self, sale: u8) {
-        for _ in 0..600 {
-            if self.ask(sale, Kind::Resume).await == Answer::Done {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     }
 
     async fn ask(&mut self, sale: u8, kind: Kind) -> Answer {
