@@ -12,7 +12,8 @@
 
 import http from 'k6/http';
 import { sleep } from 'k6';
-import { at, bodyOf, found, isSkipped, meaningOf, requestOf, textOf } from './lib/adapter.js';
+import { found, requestOf } from './lib/adapter.js';
+import { at, bodyOf, isSkipped, meaningOf, textOf } from './lib/answers.js';
 import { BASE_URL, OUT_DIR, SHORT, mistakes, wholeNumber } from './lib/settings.js';
 
 const STOCK = wholeNumber('STOCK', SHORT ? 20 : 100);

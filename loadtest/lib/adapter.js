@@ -1,7 +1,7 @@
-// A server by its adapter (docs/judge.md): requests with their variables filled in, and what the
-// answers mean.
+// A server by its adapter (docs/judge.md): requests with their variables filled in.
 
 import http from 'k6/http';
+import { at, bodyOf } from './answers.js';
 
 const NAME = /\{([A-Za-z0-9_:]+)\}/g;
 
@@ -25,13 +25,6 @@ function json(template, variables) {
   return Object.fromEntries(Object.entries(template).map(([name, item]) => [name, json(item, variables)]));
 }
 
-/** What stands at this JSON pointer, or undefined. */
-export function at(pointer, document) {
-  const steps = pointer.split('/').slice(1);
-  const unescaped = (step) => step.replaceAll('~1', '/').replaceAll('~0', '~');
-  return steps.reduce((inner, step) => (inner === null || inner === undefined ? inner : inner[unescaped(step)]), document);
-}
-
 /** The request of a call, as http.batch takes it. */
 export function requestOf(base, call, variables, path = call.path) {
   const headers = Object.fromEntries(
@@ -50,16 +43,6 @@ export function requestOf(base, call, variables, path = call.path) {
   };
 }
 
-/** An id or a name as text; `member` of the adapter says where it stands. */
-export function textOf(value, member) {
-  if (!['string', 'number', 'boolean'].includes(typeof value)) {
-    throw new Error(`adapter: ${member}: no text, number or truth value, but ${JSON.stringify(value)}`);
-  }
-  // JSON.parse has rounded it, and two of them may have become one.
-  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new Error(`k6 cannot read the whole number ${value}`);
-  return String(value);
-}
-
 /** What stands at a JSON pointer, or in `header:` of this name; cookies as they are sent back. */
 export function found(place, response) {
   if (!place.startsWith('header:')) return at(place, bodyOf(response));
@@ -69,39 +52,3 @@ export function found(place, response) {
   const own = Object.entries(response.headers).find(([header]) => header.toLowerCase() === name);
   return own && own[1];
 }
-
-/** The body of an answer; what is not JSON is one text. */
-export function bodyOf(response) {
-  try {
-    return JSON.parse(response.body);
-  } catch (_) {
-    return response.body;
-  }
-}
-
-const list = (one) => (Array.isArray(one) ? one : [one]);
-const isOneOf = (wanted, found) => list(wanted).some((one) => one === found);
-
-/** `{means, order_id}` of an answer to an order. */
-export function meaningOf(order, response) {
-  if (response.status === 0) return { means: 'lost', error: response.error };
-  const body = bodyOf(response);
-  const fits = (answer) => {
-    if (!isOneOf(answer.status, response.status)) return false;
-    const found = answer.at === undefined ? undefined : at(answer.at, body);
-    if (answer.at !== undefined && found === undefined) return false;
-    return answer.is === undefined || isOneOf(answer.is, found);
-  };
-  const unexpected = (why) => ({ means: 'unexpected', error: `${why}${JSON.stringify(body)}`.slice(0, 200) });
-  const index = order.answers.findIndex(fits);
-  if (index < 0) return unexpected('');
-  const { means, order_id: place } = order.answers[index];
-  if (!place) return { means };
-  const member = `order.answers[${index}].order_id`;
-  const id = at(place, body);
-  if (id === undefined || id === null || typeof id === 'object') return unexpected(`${member}: nothing at "${place}" in `);
-  const text = textOf(id, member);
-  return text.length <= 200 ? { means, order_id: text } : unexpected(`${member}: no id at "${place}" in `);
-}
-
-export const isSkipped = (skip, row) => skip !== undefined && isOneOf(skip.is, at(skip.at, row));

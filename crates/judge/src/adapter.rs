@@ -3,7 +3,7 @@
 
 use crate::history::Meaning;
 use crate::template::{Part, Variables, parts, scalar, short};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,9 @@ pub struct Answer {
     /// A null is a value to compare with, too.
     #[serde(default, deserialize_with = "given")]
     pub is: Option<OneOrMore<Value>>,
+    #[serde(deserialize_with = "answer")]
     pub means: Meaning,
+    /// Only a sale must have one.
     pub order_id: Option<String>,
 }
 
@@ -92,7 +94,7 @@ pub struct Remaining {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "neither a value of this type nor a list of such values")]
 pub enum OneOrMore<T> {
     /// First, because a list is one JSON value, too.
     More(Vec<T>),
@@ -114,6 +116,12 @@ impl<T: PartialEq> OneOrMore<T> {
 
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
+}
+
+/// The other meanings are those of no answer.
+fn answer<'de, D: Deserializer<'de>>(from: D) -> Result<Meaning, D::Error> {
+    let means = Meaning::deserialize(from).ok().filter(|means| means.is_an_answer());
+    means.ok_or_else(|| D::Error::custom("must be sold, sold_out, already_ordered or come_again"))
 }
 
 fn one() -> usize {
@@ -181,30 +189,57 @@ impl Call {
 impl Order {
     /// The meaning of this answer, the id of the order, and the answer's misfit.
     pub fn meaning(&self, status: u16, body: &Value) -> (Meaning, Option<String>, Option<String>) {
-        let fits = |answer: &Answer| {
-            let value = answer.at.as_ref().and_then(|at| body.pointer(at));
-            let is_there = answer.at.is_none() || value.is_some();
-            let is_right = answer.is.as_ref().is_none_or(|is| value.is_some_and(|v| is.has(v)));
-            answer.status.has(&status) && is_there && is_right
-        };
-        let Some((index, answer)) = self.answers.iter().enumerate().find(|(_, one)| fits(one))
-        else {
-            return (Meaning::Unexpected, None, Some(short(&body.to_string())));
-        };
-        let Some(at) = &answer.order_id else { return (answer.means, None, None) };
+        let mut nearest = None;
+        let known = self.answers.iter().enumerate();
+        for (index, answer) in known.filter(|(_, answer)| answer.status.has(&status)) {
+            let member = |why: &str| format!("{MISFIT}[{index}].{why}");
+            let why = match answer.misfit(body).map_or_else(|| answer.order_id(body), Err) {
+                Ok(order_id) => return (answer.means, order_id, None),
+                Err(why) if why.starts_with(NO_ID) => return unexpected(&member(&why), body),
+                Err(why) => member(&why),
+            };
+            nearest.get_or_insert(why);
+        }
+        let nearest = nearest.unwrap_or_else(|| format!("{MISFIT}: none has the status {status}"));
+        unexpected(&nearest, body)
+    }
+}
+
+fn unexpected(why: &str, body: &Value) -> (Meaning, Option<String>, Option<String>) {
+    (Meaning::Unexpected, None, Some(short(&format!("{why} in {body}"))))
+}
+
+impl Answer {
+    /// Why it is another answer.
+    fn misfit(&self, body: &Value) -> Option<String> {
+        let at = self.at.as_ref()?;
+        let Some(value) = body.pointer(at) else { return Some(format!("at: nothing at {at:?}")) };
+        let is = self.is.as_ref()?;
+        (!is.has(value)).then(|| format!("is: {value} at {at:?}"))
+    }
+
+    fn order_id(&self, body: &Value) -> Result<Option<String>, String> {
+        let Some(at) = &self.order_id else { return Ok(None) };
         match body.pointer(at).and_then(scalar) {
-            Some(id) if id.chars().count() <= LONGEST_ID => (answer.means, Some(id), None),
-            id => {
-                let what = if id.is_some() { "no id" } else { "nothing" };
-                let why = format!("{MISFIT}[{index}].order_id: {what} at {at:?} in {body}");
-                (Meaning::Unexpected, None, Some(short(&why)))
-            }
+            Some(id) if id.chars().count() <= LONGEST_ID => Ok(Some(id)),
+            _ if self.means != Meaning::Sold => Ok(None),
+            Some(_) => Err(format!("{NO_ID} no id at {at:?}")),
+            None => Err(format!("{NO_ID} nothing at {at:?}")),
         }
     }
 }
 
+/// The adapter misreads this answer: an id is not where it should be, or something else than the
+/// id, and most answers with this status mean nothing.
+pub fn is_misread(error: &str, is_known: bool) -> bool {
+    let member = error.strip_prefix(MISFIT).and_then(|rest| rest.split_once("]."));
+    member
+        .is_some_and(|(index, why)| index.starts_with('[') && (why.starts_with(NO_ID) || !is_known))
+}
+
 /// An error that begins so is the adapter's.
-pub const MISFIT: &str = "order.answers";
+const MISFIT: &str = "order.answers";
+const NO_ID: &str = "order_id:";
 
 /// A longer text is no order id.
 const LONGEST_ID: usize = 200;
@@ -322,12 +357,6 @@ impl Checked {
             let is_status = |status: &u16| (100..600).contains(status);
             if !answer.status.as_slice().iter().all(is_status) {
                 return Err(bad(of("status"), "must be from 100 to 599"));
-            }
-            if !answer.means.is_an_answer() {
-                return Err(bad(
-                    of("means"),
-                    "must be sold, sold_out, already_ordered or come_again",
-                ));
             }
             if answer.is.is_some() && answer.at.is_none() {
                 return Err(bad(of("is"), "needs `at`, the place of what is compared"));

@@ -7,7 +7,7 @@ use crate::history::{History, Meaning, Phase, Request, Run, Stored};
 use crate::report::Doubts;
 use crate::server::Server;
 use crate::storm::{Ask, Buyer, Storm, Wave};
-use crate::verdict;
+use crate::verdict::{self, Code};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,7 +143,7 @@ impl Closing<'_> {
 
     /// The stored orders at rest: right, and still so after a moment; or wrong and unchanged for
     /// all of `--settle`, as a server may be late.
-    async fn settle(&mut self, deadline: Instant) -> Result<Stored, String> {
+    async fn settle(&mut self, deadline: Instant) -> Result<Stored, (Code, String)> {
         let (mut last, mut same): (Option<Stored>, usize) = (None, 0);
         let (mut changed, mut read) = (Instant::now(), Instant::now());
         let (settle, (quiet, readings)) = (self.config.settle(), self.quiet());
@@ -153,7 +153,7 @@ impl Closing<'_> {
             let is_late = Instant::now() > deadline;
             match found {
                 Err(why) if is_late || read.elapsed() >= settle.max(LONG_QUIET.0) => {
-                    return Err(format!("what is stored cannot be read: {why}"));
+                    return Err((Code::NotRead, format!("what is stored cannot be read: {why}")));
                 }
                 Err(_) => {}
                 Ok(history) => {
@@ -174,7 +174,8 @@ impl Closing<'_> {
                         last = Some(stored);
                     }
                     if is_late {
-                        return Err("stored orders were still changing at the end".to_owned());
+                        let why = "stored orders were still changing at the end".to_owned();
+                        return Err((Code::NotAtRest, why));
                     }
                 }
             }

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 #[derive(Args)]
+#[command(override_usage = "flash-sale judge <URL> [OPTIONS]\n       \
+                            flash-sale judge --history <FILE> [--report <FILE.html>] [--json]")]
 pub struct JudgeArgs {
     /// The server, like http://127.0.0.1:9000
     #[arg(required_unless_present = "history")]
@@ -152,6 +154,7 @@ fn shown() -> Progress {
         false => bar.println(words),
     };
     Arc::new(move |event| match event {
+        Event::Absent => bar.set_message("nobody answers yet"),
         Event::Prepared(done, all) => {
             bar.set_length(all as u64);
             bar.set_position(done as u64);

@@ -7,6 +7,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event<'a> {
+    /// Nobody answers at its address yet.
+    Absent,
     /// So many of all buyers have been prepared.
     Prepared(usize, usize),
     /// The storm begins, with so many requests if nobody has to ask again.

@@ -20,7 +20,9 @@ mod trickle; // a slow client
 
 pub mod report; // the verdict in words, as JSON and as a page
 
+mod misfit; // where the adapter misreads the server
 pub mod verdict; // history in, findings out
+mod view; // a history by buyer and by order
 
 pub mod history; // every request, every stored order
 

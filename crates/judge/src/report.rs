@@ -1,11 +1,12 @@
 //! The findings, in words, as JSON and as one page.
 
-use crate::adapter::MISFIT;
+use crate::adapter::is_misread;
 use crate::history::{Counts, History, Meaning, Phase, Request, Row, name_of};
-use crate::verdict::{self, Finding};
+use crate::verdict::{self, Code, Finding};
 use minijinja::Environment;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +20,7 @@ pub enum Verdict {
 /// Reasons against a verdict of *held*.
 #[derive(Debug, Default)]
 pub struct Doubts {
-    pub reasons: Vec<String>,
+    pub reasons: Vec<(Code, String)>,
     /// Remarks that leave the verdict as it is.
     pub notes: Vec<String>,
 }
@@ -47,6 +48,7 @@ pub struct Report {
     pub latency_ms: Latency,
     pub findings: Vec<Finding>,
     pub doubts: Vec<String>,
+    pub doubt_codes: Vec<Code>,
     pub notes: Vec<String>,
 }
 
@@ -56,12 +58,21 @@ impl Doubts {
         if !history.requests.iter().any(|request| request.means.is_an_answer()) {
             let first = history.requests.first().map(answer_of);
             let first = first.unwrap_or_else(|| "nothing was asked".to_owned());
-            self.reasons
-                .push(format!("no answer means anything to the adapter; the first: {first}"));
+            let why = format!("no answer means anything to the adapter; the first: {first}");
+            self.reasons.push((Code::Adapter, why));
             return;
         }
         let odd = |request: &&Request| request.means == Meaning::Unexpected;
         let mut odd: Vec<&Request> = history.requests.iter().filter(odd).collect();
+        let mut balance = HashMap::<Option<u16>, i64>::new();
+        for request in &history.requests {
+            let more = if request.means.is_an_answer() { 1 } else { -1 };
+            *balance.entry(request.status).or_default() += more;
+        }
+        let is_misread = |request: &Request| {
+            let is_known = balance.get(&request.status).is_some_and(|balance| *balance >= 0);
+            request.error.as_ref().is_some_and(|error| is_misread(error, is_known))
+        };
         // First those that the adapter has misread.
         odd.sort_by_key(|request| !is_misread(request));
         let said = odd.first().map(|first| {
@@ -69,24 +80,29 @@ impl Doubts {
             format!("{count} answers mean nothing to the adapter; the first: {}", answer_of(first))
         });
         let is_misread = odd.first().is_some_and(|first| is_misread(first));
-        let list = if is_misread { &mut self.reasons } else { &mut self.notes };
-        list.extend(said);
+        match is_misread {
+            true => self.reasons.extend(said.map(|said| (Code::Adapter, said))),
+            false => self.notes.extend(said),
+        }
         let stored = history.stored.as_ref().map_or(0, |stored| stored.orders.len());
         if stored > 0 && !history.requests.iter().any(|request| request.means == Meaning::Sold) {
-            self.reasons.push(format!("{stored} orders are stored, and no answer means sold"));
+            let why = format!("{stored} orders are stored, and no answer means sold");
+            self.reasons.push((Code::Adapter, why));
         }
         self.reasons.extend(verdict::misfit(history));
+        self.notes.extend(verdict::oddities(history));
         let (left, unserved) = (verdict::left(history), verdict::unserved(history));
         let is_last = |request: &&Request| request.phase == Phase::LastCall;
         let mut heard = Counts::default();
         history.requests.iter().filter(is_last).for_each(|request| heard.add(request.means));
         let is_refused = heard.of(Meaning::SoldOut) + heard.of(Meaning::AlreadyOrdered) > 0;
         if history.stored.is_some() && left > 0 && !unserved.is_empty() && !is_refused {
-            self.reasons.push(format!(
+            let why = format!(
                 "{left} units are left and {} buyers have none; the last to ask heard: {}",
                 unserved.len(),
                 in_words(&heard)
-            ));
+            );
+            self.reasons.push((Code::PutOff, why));
         }
         if unserved.is_empty() {
             self.notes.push("nobody was refused: more buyers than units show more".to_owned());
@@ -94,16 +110,13 @@ impl Doubts {
     }
 }
 
-fn is_misread(request: &Request) -> bool {
-    request.error.as_ref().is_some_and(|error| error.starts_with(MISFIT))
-}
-
 impl Report {
     /// The verdict on a history that is complete.
     pub fn on(history: &History) -> Self {
         let mut doubts = Doubts::default();
         if history.stored.is_none() {
-            doubts.reasons.push("the history does not say what is stored".to_owned());
+            let why = "the history does not say what is stored".to_owned();
+            doubts.reasons.push((Code::NotRead, why));
         }
         doubts.look_at(history);
         Self::of(history, doubts)
@@ -117,10 +130,10 @@ impl Report {
             (true, true) => Verdict::Held,
             (true, false) => Verdict::Undecided,
         };
+        let (doubt_codes, reasons) = doubts.reasons.into_iter().unzip();
         let mut answers = Counts::default();
         requests.iter().for_each(|request| answers.add(request.means));
-        let users: std::collections::HashSet<&str> =
-            requests.iter().map(|request| request.user.as_str()).collect();
+        let users: HashSet<&str> = requests.iter().map(|request| request.user.as_str()).collect();
         let storm = || requests.iter().filter(|request| request.phase == Phase::Storm);
         let first = storm().map(|request| request.start_us).min().unwrap_or(0);
         let last = storm().map(|request| request.end_us).max().unwrap_or(first);
@@ -138,7 +151,8 @@ impl Report {
             rate_per_s: if seconds > 0.0 { storm().count() as f64 / seconds } else { 0.0 },
             latency_ms: latency(requests),
             findings,
-            doubts: doubts.reasons,
+            doubts: reasons,
+            doubt_codes,
             notes: doubts.notes,
         }
     }
@@ -160,6 +174,8 @@ impl Report {
             let remaining = self.remaining.map(|units| format!(", {units} units remaining"));
             lines.push(format!("stored    {stored} orders{}", remaining.unwrap_or_default()));
         }
+        // Findings mean little where the adapter misreads the server.
+        lines.extend(self.doubts.iter().map(|doubt| format!("doubt     {doubt}")));
         for finding in &self.findings {
             lines.push(String::new());
             lines.push(format!("{}: {}", name_of(finding.kind), finding.what));
@@ -172,7 +188,6 @@ impl Report {
         }
         lines.push(String::new());
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
-        lines.extend(self.doubts.iter().map(|doubt| format!("doubt: {doubt}")));
         lines.push(format!("verdict: {}", self.verdict_in_words()));
         lines.iter().map(|line| plain(line) + "\n").collect()
     }

@@ -12,7 +12,7 @@ use crate::server::{Probe, Server, capture};
 use crate::stored::Sql;
 use crate::storm::{Ask, Buyer, Storm, Wave};
 use crate::template::{Variables, scalar};
-use crate::verdict;
+use crate::verdict::{self, Code};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn judged(config: Config, progress: Progress) -> Result<(Report, History),
     let sql = sql.transpose().map_err(Error::Sql)?;
     let (client, adapter) = (Client::new(&target, config.timeout), Arc::new(adapter));
     let mut server = Server { client, adapter, sql, variables };
-    server.set_up().await.map_err(Error::Server)?;
+    server.set_up(&progress).await.map_err(Error::Server)?;
     server.starts_empty(config.stock).await.map_err(Error::Server)?;
     let prepared = timeout(PREPARING, prepare(&target, &server, &config, &progress)).await;
     let late = |_| Err(format!("the buyers were not prepared within {} s", PREPARING.as_secs()));
@@ -97,7 +97,10 @@ async fn judged(config: Config, progress: Progress) -> Result<(Report, History),
         let why = format!("after {limit} s only {asked} of {planned} requests had been begun");
         // Those who were not asked could have bought them.
         let is_sold_out = verdict::left(&history) == 0;
-        if is_sold_out { &mut doubts.notes } else { &mut doubts.reasons }.push(why);
+        match is_sold_out {
+            true => doubts.notes.push(why),
+            false => doubts.reasons.push((Code::NotAsked, why)),
+        }
     }
     Ok((Report::of(&history, doubts), history))
 }

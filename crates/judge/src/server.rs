@@ -2,6 +2,7 @@
 
 use crate::adapter::{Adapter, Call};
 use crate::client::{Client, Outgoing, Target};
+use crate::event::{Event, Progress};
 use crate::faults;
 use crate::history::Stored;
 use crate::stored::{self, Sql, answered, misfit};
@@ -29,10 +30,11 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn set_up(&mut self) -> Result<(), String> {
+    pub async fn set_up(&mut self, progress: &Progress) -> Result<(), String> {
         // It may have been started a moment ago.
         let deadline = Instant::now() + STARTING;
         while !self.client.connect().await && Instant::now() < deadline {
+            progress(Event::Absent);
             sleep(PAUSE).await;
         }
         for (index, call) in self.adapter.clone().setup.iter().enumerate() {
@@ -53,14 +55,16 @@ impl Server {
     /// Older orders would be taken for orders of this storm.
     pub async fn starts_empty(&mut self, stock: usize) -> Result<(), String> {
         let deadline = Instant::now() + STARTING;
+        let calls = self.adapter.setup.iter().map(|call| format!("{} {}", call.method, call.path));
+        let setup = format!("setup: after {:?}", calls.collect::<Vec<_>>());
         loop {
             let why = match self.stored().await {
                 Err(why) => why,
                 Ok(stored) if !stored.orders.is_empty() => {
-                    format!("after the setup {} orders are stored", stored.orders.len())
+                    format!("{setup} {} orders are stored, not none", stored.orders.len())
                 }
                 Ok(Stored { remaining: Some(units), .. }) if units != stock as i64 => {
-                    format!("after the setup {units} units remain, not {stock}")
+                    format!("{setup} {units} units remain, not {stock}: did it do anything?")
                 }
                 Ok(_) => return Ok(()),
             };

@@ -2,6 +2,8 @@
 //! server could have answered so; docs/judge.md has the proof that each kind needs.
 
 use crate::history::{History, Meaning, Phase, Request, Row, Stored};
+use crate::misfit;
+use crate::view::{Misfit, View};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -19,26 +21,24 @@ pub enum Kind {
     WrongRemaining,
 }
 
-/// The adapter reads something else than the server means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Misfit {
-    /// Most buyers were told another id than that of their stored order.
-    Ids,
-    /// The stored orders are those that were acknowledged, under names of nobody who asked.
-    Users,
-    /// The stored orders have neither a name nor an id that is known.
-    Rows,
-}
-
-impl Misfit {
-    /// Whether a finding of this kind can be proved all the same.
-    fn allows(self, kind: Kind) -> bool {
-        match (self, kind) {
-            (_, Kind::Oversold | Kind::KeyAnsweredDifferently) => true,
-            (Self::Ids, kind) => kind != Kind::OrderIdTwice,
-            (misfit, kind) => misfit == Self::Users && kind == Kind::WrongRemaining,
-        }
-    }
+/// Why nothing could be decided, for a page that says it in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A run that could not go on.
+    Run,
+    /// It misreads the server.
+    Adapter,
+    /// It put nothing on sale.
+    Setup,
+    /// Those who asked last were put off.
+    PutOff,
+    /// The time limit was over before everybody had asked.
+    NotAsked,
+    /// What is stored is not known.
+    NotRead,
+    /// What is stored was still changing.
+    NotAtRest,
 }
 
 /// Something a correct server does not do, with the requests and rows that prove it.
@@ -59,9 +59,29 @@ const MOST_SHOWN: usize = 20;
 
 type Check<'a> = fn(&View<'a>) -> Proof<'a>;
 
+/// Whether a finding of this kind can be proved all the same.
+fn allows(misfit: Misfit, kind: Kind) -> bool {
+    use Kind::*;
+    match misfit {
+        Misfit::Setup | Misfit::Sales => false,
+        Misfit::Refusals => !matches!(kind, KeyAnsweredDifferently | Undersold | FalseSoldOut),
+        Misfit::Ids => kind != OrderIdTwice,
+        Misfit::Users => matches!(kind, Oversold | KeyAnsweredDifferently | WrongRemaining),
+        Misfit::Rows => matches!(kind, Oversold | KeyAnsweredDifferently),
+    }
+}
+
+fn viewed(history: &History) -> View<'_> {
+    let view = View::with(history, None);
+    match misfit::find(&view) {
+        None => view,
+        misfit => View::with(history, misfit),
+    }
+}
+
 /// Everything that is wrong.
 pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
-    let view = View::of(history);
+    let view = viewed(history);
     let checks: [(Kind, Check<'a>); 9] = [
         (Kind::Oversold, oversold),
         (Kind::SoldTwice, sold_twice),
@@ -77,23 +97,32 @@ pub fn findings<'a>(history: &'a History) -> Vec<Finding> {
         let proof = check(&view);
         (proof.count > 0).then(|| view.finding(*kind, proof))
     };
-    let allows = |kind| view.misfit.as_ref().is_none_or(|(misfit, _)| misfit.allows(kind));
+    let allows = |kind| view.misfit.as_ref().is_none_or(|(misfit, _)| allows(*misfit, kind));
     checks.iter().filter(|(kind, _)| allows(*kind)).filter_map(finding).collect()
 }
 
-/// Why the stored orders cannot be compared with the answers.
-pub fn misfit(history: &History) -> Option<String> {
-    View::of(history).misfit.map(|(_, why)| why)
+/// Why the answers cannot be compared with each other and with what is stored.
+pub fn misfit(history: &History) -> Option<(Code, String)> {
+    let found = viewed(history).misfit;
+    found.map(|(misfit, why)| match misfit {
+        Misfit::Setup => (Code::Setup, why),
+        _ => (Code::Adapter, why),
+    })
+}
+
+/// What is odd about the meanings of the answers, though it may be right.
+pub fn oddities(history: &History) -> Vec<String> {
+    misfit::oddities(&viewed(history))
 }
 
 /// Units that nobody has, as far as is known: neither stored nor acknowledged.
 pub fn left(history: &History) -> usize {
-    View::of(history).left()
+    viewed(history).left()
 }
 
 /// Buyers without an order, neither stored nor acknowledged, in the order of their requests.
 pub fn unserved(history: &History) -> Vec<&str> {
-    let view = View::of(history);
+    let view = viewed(history);
     let mut seen = HashSet::new();
     let users = history.requests.iter().map(|request| request.user.as_str());
     users.filter(|user| seen.insert(*user) && view.has_nothing(user)).collect()
@@ -108,137 +137,7 @@ struct Proof<'a> {
     rows: Vec<&'a Row>,
 }
 
-/// A history by user and by order id.
-struct View<'a> {
-    history: &'a History,
-    /// By their start.
-    requests: BTreeMap<&'a str, Vec<&'a Request>>,
-    rows: BTreeMap<&'a str, Vec<&'a Row>>,
-    /// The request that was told of an order, by buyer and id; `None`: an order without id.
-    acknowledged: BTreeMap<(&'a str, Option<&'a str>), &'a Request>,
-    /// With its words.
-    misfit: Option<(Misfit, String)>,
-    /// The ids of answers and those of stored orders are the same ones.
-    has_ids: bool,
-}
-
 impl<'a> View<'a> {
-    fn of(history: &'a History) -> Self {
-        let view = Self::with(history, None);
-        match view.find_misfit() {
-            None => view,
-            misfit => Self::with(history, misfit),
-        }
-    }
-
-    fn with(history: &'a History, misfit: Option<(Misfit, String)>) -> Self {
-        let has_ids = matches!(misfit, None | Some((Misfit::Users, _)));
-        let (mut by_user, mut rows): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) =
-            Default::default();
-        let mut acknowledged = BTreeMap::new();
-        let mut requests: Vec<&Request> = history.requests.iter().collect();
-        requests.sort_by_key(|request| (request.start_us, request.end_us));
-        for request in requests {
-            by_user.entry(&*request.user).or_default().push(request);
-            if request.means == Meaning::Sold {
-                let id = (&*request.user, request.order_id.as_deref().filter(|_| has_ids));
-                acknowledged.entry(id).or_insert(request);
-            }
-        }
-        // One answer may give the id of an order, and another of the same order none.
-        let named = acknowledged.keys().filter(|(_, id)| id.is_some()).map(|(user, _)| *user);
-        let named: HashSet<&str> = named.collect();
-        acknowledged.retain(|(user, id), _| id.is_some() || !named.contains(user));
-        for row in history.stored.iter().flat_map(|stored| &stored.orders) {
-            rows.entry(&*row.user).or_default().push(row);
-        }
-        Self { history, requests: by_user, rows, acknowledged, misfit, has_ids }
-    }
-
-    fn find_misfit(&self) -> Option<(Misfit, String)> {
-        let Row { order_id, user } = self.stored().first()?;
-        if self.rows.keys().any(|user| self.requests.contains_key(user)) {
-            return self.other_ids();
-        }
-        let rows: BTreeMap<&str, &Row> =
-            self.stored().iter().map(|row| (&*row.order_id, row)).collect();
-        let known = |(asked, id): &(&'a str, Option<&str>)| Some((*asked, *rows.get((*id)?)?));
-        Some(match self.acknowledged.keys().find_map(known) {
-            Some((asked, Row { order_id, user })) => {
-                let told = format!("{asked} was told {order_id}, stored under {user}");
-                (Misfit::Users, format!("orders.user names nobody who asked: {told}"))
-            }
-            None => {
-                let why = "orders.user and orders.order_id: no stored order is that of a buyer, or \
-                           was acknowledged";
-                (Misfit::Rows, format!("{why}; the first: {order_id} of {user}"))
-            }
-        })
-    }
-
-    /// A broken server may store a few orders under other ids; an adapter that reads another
-    /// number than the id finds hardly any.
-    fn other_ids(&self) -> Option<(Misfit, String)> {
-        let mut told = BTreeMap::<&str, Vec<&str>>::new();
-        for (user, id) in self.acknowledged.keys() {
-            told.entry(user).or_default().extend(*id);
-        }
-        told.retain(|user, ids| !ids.is_empty() && !self.rows_of(user).is_empty());
-        let is_other = |(user, ids): &(&&str, &Vec<&str>)| {
-            !self.rows_of(user).iter().any(|row| ids.contains(&&*row.order_id))
-        };
-        let (user, ids) = told.iter().find(is_other)?;
-        let others = told.iter().filter(is_other).count();
-        let (id, stored) = (ids.first()?, &self.rows_of(user).first()?.order_id);
-        let others_in_words = format!("{others} of {} buyers have other ids than", told.len());
-        let why = format!(
-            "order.answers[…].order_id and orders.order_id: {others_in_words} their stored \
-             orders; {user} was told {id}, stored as {stored}"
-        );
-        (others * 2 > told.len()).then_some((Misfit::Ids, why))
-    }
-
-    /// The id that this answer gave, if the adapter reads the right one.
-    fn id_of(&self, request: &'a Request) -> Option<&'a str> {
-        request.order_id.as_deref().filter(|_| self.has_ids)
-    }
-
-    fn stored(&self) -> &'a [Row] {
-        match (&self.history.stored, &self.misfit) {
-            (None, _) | (_, Some((Misfit::Rows, _))) => &[],
-            (Some(stored), _) => &stored.orders,
-        }
-    }
-
-    /// Orders that are stored or were acknowledged, whichever are more.
-    fn sold(&self) -> usize {
-        self.stored().len().max(self.acknowledged.len())
-    }
-
-    fn left(&self) -> usize {
-        self.history.run.stock.saturating_sub(self.sold())
-    }
-
-    fn rows_of(&self, user: &str) -> &[&'a Row] {
-        self.rows.get(user).map_or(&[], Vec::as_slice)
-    }
-
-    fn requests_of(&self, user: &str) -> &[&'a Request] {
-        self.requests.get(user).map_or(&[], Vec::as_slice)
-    }
-
-    /// All requests of these, who asked first before the others.
-    fn all_of<'u>(&self, users: impl Iterator<Item = &'u str>) -> Vec<&'a Request> {
-        let mut users: Vec<_> = users.map(|user| self.requests_of(user)).collect();
-        users.sort_by_key(|requests| requests.first().map(|first| first.start_us));
-        users.concat()
-    }
-
-    fn has_nothing(&self, user: &str) -> bool {
-        let was_told = |request: &&Request| request.means == Meaning::Sold;
-        self.rows_of(user).is_empty() && !self.requests_of(user).iter().any(was_told)
-    }
-
     fn finding(&self, kind: Kind, proof: Proof<'a>) -> Finding {
         let Proof { count, what, requests, mut rows } = proof;
         let mut requests = first_of(requests);

@@ -118,8 +118,8 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
     for (harm, likelihood) in promised.each() {
         let happened = verdict.shows(harm);
         if likelihood == Likelihood::Never && happened {
-            let zh = shown("", "声明从不发生，却出现", harm).zh;
-            found.push(said(format!("{harm:?} although it never does"), zh));
+            let zh = shown("", "没有声明，却出现", harm).zh;
+            found.push(said(format!("{harm:?}, which it does not declare"), zh));
         }
         if likelihood == Likelihood::Expected && case.ordinary && !happened {
             found.push(shown("not seen: ", "没有出现", harm));

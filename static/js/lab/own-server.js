@@ -9,10 +9,12 @@ const MOST = 8; // requests that are shown; the report has more
 
 const said = ({ kind, count }) => t(`lab.finding.${kind}`, { n: number(count) });
 
-/** The verdict in a sentence. */
-export function explained({ verdict, findings, doubts }) {
-  if (verdict === 'undecided') return t('lab.server.undecided', { why: doubts.join('; ') });
-  return verdict === 'held' ? t('lab.server.held') : findings.map(said).join(' ');
+/** The verdict in a sentence; doubts come first, as findings may mean little then. */
+export function explained({ verdict, findings, doubts, doubt_codes: codes }) {
+  const why = doubts.map((doubt, i) => t(`lab.doubt.${codes[i]}`, { why: doubt })).join(t('lab.doubt.and'));
+  if (verdict === 'undecided') return t('lab.server.undecided', { why });
+  if (verdict === 'held') return t('lab.server.held');
+  return [...why ? [t('lab.server.doubted', { why })] : [], ...findings.map(said)].join(' ');
 }
 
 const ms = (us) => number(us / 1000, { maximumFractionDigits: 2 });

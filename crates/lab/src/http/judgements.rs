@@ -20,7 +20,7 @@ use axum::{
 use futures_util::Stream;
 use judge::{
     report::Verdict,
-    verdict::{Finding, Kind as Wrong},
+    verdict::{Code, Finding, Kind as Wrong},
 };
 use serde::Serialize;
 use std::sync::Arc;
@@ -131,8 +131,9 @@ struct Judged<'a> {
     /// How many of the findings are none of those that have a member of their own.
     broken: usize,
     findings: &'a [Finding],
-    /// Why it is undecided.
+    /// Why it is undecided, and what kind of reason each is.
     doubts: &'a [String],
+    doubt_codes: &'a [Code],
 }
 
 impl<'a> Judged<'a> {
@@ -142,6 +143,7 @@ impl<'a> Judged<'a> {
             Ok(report) => (report.verdict, &*report.findings, &*report.doubts),
             Err(why) => (Verdict::Undecided, &[][..], std::slice::from_ref(why)),
         };
+        let doubt_codes = end.as_ref().map_or(&[Code::Run][..], |report| &report.doubt_codes);
         let count = |kind: Wrong| {
             let of_kind = findings.iter().filter(|finding| finding.kind == kind);
             of_kind.map(|finding| finding.count).sum::<usize>()
@@ -165,6 +167,7 @@ impl<'a> Judged<'a> {
             broken: findings.iter().filter(has_no_member).count(),
             findings,
             doubts,
+            doubt_codes,
         }
     }
 }
