@@ -55,8 +55,6 @@ pub enum Manner {
     AcceptsAndForgets,
     /// Says 503, and carries it out later beyond the stock.
     CarriesOutLater,
-    /// Starts again with nothing.
-    KeepsNothing,
     /// Starts again without its last orders, which it had acknowledged.
     LosesTheLast,
     /// Starts again with its orders and without its keys.
@@ -313,9 +311,12 @@ pub struct BuggySale {
 
 impl BuggySale {
     pub fn start(manner: Manner) -> Arc<Self> {
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a port"), manner)
+    }
+
+    pub fn on(listener: TcpListener, manner: Manner) -> Arc<Self> {
         let shop = Arc::new(Shop { manner, sale: Mutex::default() });
         let folder = Folder::create(&std::env::temp_dir(), "fs-judge-").expect("a folder");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("nonblocking");
         let runtime = Mutex::new(Some(serve(shop.routes(), &listener)));
         Arc::new(Self { shop, listener, folder, runtime })
@@ -357,19 +358,14 @@ impl BuggySale {
 
     fn start_again(&self) {
         let mut sale = locked(&self.shop.sale);
-        let (stock, lives) = (sale.stock, sale.lives + 1);
-        match self.shop.manner {
-            Manner::KeepsNothing => *sale = Sale { stock, lives, ..Sale::default() },
-            Manner::LosesTheLast => {
-                let first = sale.orders.len().saturating_sub(3);
-                for (_, user) in sale.orders.split_off(first) {
-                    sale.marked.insert(user.clone());
-                    sale.wronged.insert(user);
-                }
+        if self.shop.manner == Manner::LosesTheLast {
+            let first = sale.orders.len().saturating_sub(3);
+            for (_, user) in sale.orders.split_off(first) {
+                sale.marked.insert(user.clone());
+                sale.wronged.insert(user);
             }
-            _ => {}
         }
-        (sale.lives, sale.is_away) = (lives, false);
+        (sale.lives, sale.is_away) = (sale.lives + 1, false);
         drop(sale);
         self.stop();
         *locked(&self.runtime) = Some(serve(self.shop.routes(), &self.listener));
@@ -381,7 +377,7 @@ impl BuggySale {
 
     fn is_killed(&self) -> bool {
         use Manner::*;
-        let killed = [ListsSlowly, BehindAProxy, Supervised, KeepsNothing, LosesTheLast];
+        let killed = [ListsSlowly, BehindAProxy, Supervised, LosesTheLast];
         let wrong_then = [LosesItsKeys, MiscountsWhenStarted];
         self.hangs() || killed.contains(&self.shop.manner) || wrong_then.contains(&self.shop.manner)
     }

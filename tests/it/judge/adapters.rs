@@ -20,8 +20,9 @@ fn a_bad_adapter_is_told_which_member_is_wrong() {
     };
     bad("\"order\":", "\"ordr\":", "ordr", "unknown field");
     bad("\"rows\"", "\"lines\"", "orders.lines", "unknown field `lines`");
-    bad("\"sold_out\" }", "\"gone\" }", "order.answers[1].means", "unknown variant `gone`");
+    bad("\"sold_out\" }", "\"gone\" }", "order.answers[1].means", "must be sold");
     bad("\"come_again\"", "\"lost\"", "order.answers[3].means", "must be sold");
+    bad("201, 202]", "\"202\"]", "order.answers[0].status", "nor a list of such values");
     bad("201, 202", "2010", "order.answers[0].status", "from 100 to 599");
     bad("\"/order_id\"", "\"order_id\"", "order.answers[0].order_id", "no JSON pointer");
     bad("\"at\": \"/code\", ", "", "order.answers[1].is", "needs `at`");
@@ -195,6 +196,8 @@ async fn an_adapter_that_reads_wrongly_accuses_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adapter_that_does_not_fit_is_told_where() {
     let (id, row_id) = ("/order/answers/0/order_id", "/orders/order_id");
+    let [means, at] = ["means", "at"]
+        .map(|member| move |index: usize| format!("/order/answers/{index}/{member}"));
     let body = json!({"stock": "{stock}"});
     let sale =
         json!({"method": "POST", "path": "/reset", "body": body, "capture": {"sale": "/id"}});
@@ -217,6 +220,18 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
         (
             json!({"/setup/0": sale}),
             "adapter: setup[0].capture.sale: POST /reset: nothing at \"/id\"",
+        ),
+        (json!({"/setup": []}), "setup: after [] 0 units remain, not 50: did it do anything?"),
+        (json!({"/setup": [], "/remaining": null}), "setup: not one of 50 units was sold"),
+        (
+            json!({means(1): "already_ordered", means(2): "sold_out"}),
+            "who heard already_ordered have no order, and nobody who heard sold_out is without",
+        ),
+        (json!({means(0): "sold_out", means(1): "sold"}), "who heard sold have nothing stored"),
+        (json!({at(1): "/kode", at(2): "/kode"}), "order.answers[1].at: nothing at \"/kode\" in {"),
+        (
+            json!({"/order/answers/1/is": "gone"}),
+            "order.answers[1].is: \"sold_out\" at \"/code\" in {",
         ),
     ];
     // In boxes, because there are many.
@@ -254,6 +269,24 @@ fn a_value_that_must_be_null_is_not_any_value() {
     let order = Adapter::parse(&null).expect("an adapter").order;
     let means = |error: Value| order.meaning(201, &json!({"error": error, "order_id": "o1"})).0;
     assert_eq!([json!(null), json!("no")].map(means), [Meaning::Sold, Meaning::Unexpected]);
+}
+
+/// As tests/pages/answers.test.mjs reads the same file with the rule of loadtest/judge.js.
+#[test]
+fn an_answer_means_the_same_here_and_in_k6() {
+    let file: Value =
+        serde_json::from_str(include_str!("../../support/answers.json")).expect("JSON");
+    let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
+    adapter["order"]["answers"] = file["answers"].clone();
+    let order = Adapter::parse(&adapter.to_string()).expect("an adapter").order;
+    for case in file["cases"].as_array().expect("cases") {
+        let status = case["status"].as_u64().expect("a status") as u16;
+        let (means, order_id, error) = order.meaning(status, &case["body"]);
+        let found = json!({"means": means, "order_id": order_id, "error": error});
+        let expected =
+            ["means", "order_id", "error"].map(|name| (name.to_owned(), case[name].clone()));
+        assert_eq!(found, Value::Object(expected.into_iter().collect()), "{case}");
+    }
 }
 
 #[test]

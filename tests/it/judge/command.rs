@@ -72,6 +72,9 @@ async fn what_cannot_be_judged_exits_with_2_and_says_why() {
     ] {
         home.run(&format!("judge {words}")).await.assert_refused(&[why]);
     }
+    let help = home.run("judge --help").await;
+    let usage = "Usage: flash-sale judge <URL> [OPTIONS]\n       flash-sale judge --history <FILE>";
+    assert!(help.stdout.contains(usage), "{help:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,10 @@
-//! Kills: what counts as one, and what the judge may ask meanwhile.
+//! Servers that are not there: what counts as a kill, and who is waited for.
 
-use crate::support::buggy_sale::storm_on;
+use crate::support::buggy_sale::{BuggySale, Manner, storm_on};
 use crate::support::{locked, prelude::*};
 use judge::{Config, adapter::Adapter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// `GET /orders` lists; every other GET is a purchase.
@@ -88,6 +88,25 @@ async fn a_server_that_closes_connections_is_not_killed() {
     let (_shop, has_no_room) = Impatient::start(1, LONG).await;
     let said = not_killed(has_no_room, gets, None).await;
     assert!(said.contains("turns new connections away before --kill"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_late_is_waited_for() {
+    let port = TcpSocket::new_v4().expect("a socket");
+    port.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let config = storm_on(format!("http://{}", port.local_addr().expect("an address")));
+    let (heard, mut absent) = tokio::sync::mpsc::unbounded_channel();
+    let progress = move |event: judge::Event<'_>| {
+        if matches!(event, judge::Event::Absent) {
+            heard.send(()).expect("somebody waits");
+        }
+    };
+    let judged = tokio::spawn(judge::run(config, Arc::new(progress)));
+    absent.recv().await.expect("nobody is there");
+    let listener = port.listen(64).expect("a listener").into_std().expect("a listener");
+    let _sale = BuggySale::on(listener, Manner::Right);
+    let (report, _) = judged.await.expect("it ends").expect("a verdict");
+    assert_eq!(report.verdict_in_words(), "held");
 }
 
 /// Where nothing is listed, no path is known that a GET of which would buy nothing.

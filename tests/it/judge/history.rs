@@ -3,6 +3,7 @@
 use crate::support::buggy_sale::{BuggySale, Manner, kinds};
 use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
+use judge::verdict::Code;
 use judge::verdict::Kind::{self, *};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -117,14 +118,38 @@ fn what_cannot_be_judged_is_said() {
     undecided(&other_id, "order.answers[…].order_id and orders.order_id");
     let not_understood = history(1, "a k 0..9 unexpected -; b k 1..2 sold_out -", "o1:a", Some(0));
     undecided(&not_understood, "1 orders are stored, and no answer means sold");
+    let nothing = history(2, "a k 0..9 sold_out -", "", None);
+    undecided(&nothing, "setup: not one of 2 units was sold");
     let unread = History { stored: None, ..history(1, "a k 0..9 sold o1", "", None) };
     undecided(&unread, "does not say what is stored");
+    // What the adapter misreads stands above what it may have caused.
+    let both = history(1, "a k 0..9 sold o1; b k 1..2 sold o2", "o1:x o2:y", None);
+    let report = Report::on(&both);
+    assert_eq!(
+        (kinds(&report), report.doubt_codes.as_slice()),
+        (vec![Oversold], &[Code::Adapter][..])
+    );
+    let table = report.table();
+    assert!(table.find("doubt     orders.user") < table.find("oversold: "), "{table}");
+}
+
+#[test]
+fn what_is_odd_is_noted() {
+    let noted = |requests: &str, rows: &str, words: &str| {
+        let report = Report::on(&history(1, requests, rows, None));
+        assert_eq!(report.verdict, Verdict::Held, "{report:#?}");
+        assert!(report.notes.iter().any(|note| note.contains(words)), "{report:#?}");
+    };
+    noted("a k 0..9 sold -; b k 1..2 sold_out -", "o1:a", "1 sales came without an id");
+    noted("a k 0..9 sold o1; a l 1..2 sold_out -", "o1:a", "heard sold_out have an order");
+    noted("a k 0..9 sold o1; b k 1..2 come_again -", "o1:a", "nobody heard sold_out");
 }
 
 #[test]
 fn the_refusal_that_proves_it_is_shown_however_often_its_buyer_was_put_off() {
     let put_off: String = (0..30).map(|at| format!("b k {at}..{at} come_again -; ")).collect();
-    let report = Report::on(&history(1, &format!("{put_off}!b k 40..41 sold_out -"), "", None));
+    let requests = format!("a k 0..1 sold o1; {put_off}!b k 40..41 sold_out -");
+    let report = Report::on(&history(2, &requests, "o1:a", None));
     let undersold = &report.findings[0];
     assert_eq!((undersold.kind, undersold.requests.len()), (Undersold, 20));
     assert!(undersold.requests.iter().any(|request| request.phase == Phase::LastCall));

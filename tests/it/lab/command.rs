@@ -46,7 +46,7 @@ async fn it_grades_a_strategy_of_ones_own() {
     let home = Home::new();
     let broken = home.run("lab grade example").await;
     assert_eq!(broken.code, Some(1), "{broken:?}");
-    assert!(broken.stdout.contains("BREAKS: Oversells although it never does"), "{broken:?}");
+    assert!(broken.stdout.contains("BREAKS: Oversells, which it does not declare"), "{broken:?}");
     assert!(broken.stdout.contains("example is broken: "), "{broken:?}");
     let sound = done(&home, "grade solution-3 --lang zh").await;
     assert!(sound.contains("守住了它的承诺") && !sound.contains("破了"), "{sound}");
