@@ -9,7 +9,7 @@ use crate::{
     bench::{Bench, Shared},
     definition::Definition,
     error::LabError,
-    interleaving::PURCHASE,
+    interleaving::{PURCHASE, READ},
     limits::Share,
     options::Options,
     seller::Seller,
@@ -23,6 +23,7 @@ use futures_util::FutureExt;
 use locks::wire::RoundTrips;
 use sqlx::PgPool;
 use std::{
+    cell::Cell,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -177,7 +178,8 @@ impl Arena {
             let collisions = &self.shared.points.collisions;
             let purchase = collisions.begin(&buyer.name, node);
             let up = self.node_up(node).await?;
-            let buying = PURCHASE.scope(purchase.clone(), up.seller.buy(&up.bench, buyer));
+            let buying = READ.scope(Cell::default(), up.seller.buy(&up.bench, buyer));
+            let buying = PURCHASE.scope(purchase.clone(), buying);
             // A crash drops the purchase at any line. A panic fails only this purchase.
             let bought = tokio::select! {
                 biased;

@@ -9,6 +9,7 @@
 use crate::tally::millis;
 use serde::Serialize;
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
@@ -70,7 +71,8 @@ impl InterleavingPoints {
         if !self.forced {
             return;
         }
-        let purchase = PURCHASE.try_with(Purchase::clone).ok();
+        let read = READ.try_with(Cell::get).ok().flatten();
+        let purchase = PURCHASE.try_with(|purchase| Purchase { read, ..purchase.clone() }).ok();
         let (met, wait) = {
             let mut points = self.points();
             let here = points.entry(place).or_default();
@@ -114,6 +116,8 @@ const MOST_REMEMBERED: usize = 64;
 tokio::task_local! {
     /// The purchase that this task makes.
     pub static PURCHASE: Purchase;
+    /// The last number that it has read from a row.
+    pub static READ: Cell<Option<i32>>;
 }
 
 /// Two purchases that stood at one place at the same moment. Both were sold a unit.
@@ -135,6 +139,9 @@ pub struct Purchase {
     number: u64,
     buyer: String,
     node: u32,
+    /// The number that it had read when they met: the stock, where one is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read: Option<i32>,
     began_ms: f64,
     /// When the buyer was told.
     sold_ms: f64,
@@ -164,6 +171,7 @@ impl Collisions {
             number: self.purchases.fetch_add(1, Relaxed),
             buyer: buyer.to_owned(),
             node,
+            read: None,
             began_ms: self.now_ms(),
             sold_ms: 0.0,
             order_id: String::new(),
@@ -188,14 +196,16 @@ impl Collisions {
         }
     }
 
-    /// The first pair of which both came to an order: of one buyer, or of two. Nobody had
-    /// written anything before the very first: both had read the same.
+    /// The first pair of which both came to an order, of one buyer or of two; sooner one that had
+    /// read the same.
     pub fn first(&self, of_one_buyer: bool) -> Option<Collision> {
         let has_sold = |side: &Purchase| !side.order_id.is_empty();
         let is_wanted = |Collision { a, b, .. }: &&Collision| {
             has_sold(a) && has_sold(b) && (a.buyer == b.buyer) == of_one_buyer
         };
-        self.remembered().iter().find(is_wanted).cloned()
+        let remembered = self.remembered();
+        let found = remembered.iter().filter(is_wanted);
+        found.min_by_key(|both| both.a.read != both.b.read).cloned()
     }
 }
 
