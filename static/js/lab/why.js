@@ -36,7 +36,8 @@ function show(focus = false) {
 /** Two real buyers of this race on the five lines that they ran. */
 function stopped(moment) {
   const names = met ? met.buyers.map((name) => t('why.buyer', { n: buyerNumber(name) })) : [t('why.buyer', { n: 'A' }), t('why.buyer', { n: 'B' })];
-  const values = { stock: STOCK, less: STOCK - 1 };
+  const read = met?.a.read; // a recorded run may not know
+  const values = read == null || read !== met.b.read ? { stock: 'n', less: 'n - 1' } : { stock: number(read), less: number(read - 1) };
   text($('#h-stopped'), met ? t('why.two', { a: names[0], b: names[1], ms: number(Math.round(met.at_ms)) }) : t('why.two_unknown'));
   $('#code').replaceChildren(...LINES.map((line, index) => h('li', { class: moment === GAP && (index === 1 || index === 2) ? 'glows' : '' },
     h('span', { class: 'cursor a' }, MOMENTS[moment][0] === index ? names[0] : ''), h('code', {}, t(`why.code.${line}`, values)),
@@ -127,6 +128,17 @@ async function source() {
   if (!dialog.open) dialog.showModal();
 }
 
+/** Behind the third door is the wall of this sale; phones come to the sale itself. */
+async function join(path) {
+  $('#wall').href = `${path}/live`;
+  const { picture, qr } = await import('../qr.js');
+  const address = location.origin + path, rows = qr(address);
+  if (!rows) return;
+  const mine = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname); // no phone gets there
+  $('#join').replaceChildren(h('img', { src: picture(rows), alt: '' }), h('span', {}, t(mine ? 'why.join.mine' : 'why.join'), h('small', {}, address)));
+  $('#join').hidden = false;
+}
+
 function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input')) return;
   if (event.key.toLowerCase() === 's') return source();
@@ -144,4 +156,4 @@ $('#source').addEventListener('click', source);
 addEventListener('keydown', key);
 addEventListener('pagehide', leave);
 show();
-call('GET', '/api/v1/sales').then(({ sales }) => { if (sales[0]) $('#wall').href = `/sales/${encodeURIComponent(sales[0].id)}/live`; }).catch(() => {}); // without one, the catalogue
+call('GET', '/api/v1/sales').then(({ sales }) => sales[0] && join(`/sales/${encodeURIComponent(sales[0].id)}`)).catch(() => {}); // without one, the catalogue

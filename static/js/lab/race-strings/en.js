@@ -108,7 +108,7 @@ export default {
   'lab.race_title': 'The race',
   'lab.race_now': 'Now: {names}',
   'lab.race_over': 'Over.',
-  'lab.how.fair': 'One after the other, nothing forced, {n} concurrent buyers: these speeds compare.',
+  'lab.how.fair': 'One after the other, nothing forced, {n} concurrent buyers: these speeds compare. Their order is that of make bench; the figures are not, since a race is short, goes without HTTP, and counts refusals.',
   'lab.how.own': 'Your server is asked over HTTP, a strategy inside this program: their speeds do not compare.',
   'lab.how.together': 'They share one machine, so no speeds are shown.',
   'lab.how.forced': 'Buyers are forced to meet at the dangerous step, so no speeds are shown.',

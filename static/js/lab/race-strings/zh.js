@@ -108,7 +108,7 @@ export default {
   'lab.race_title': '比赛',
   'lab.race_now': '现在：{names}',
   'lab.race_over': '结束了。',
-  'lab.how.fair': '逐个进行，没有强制交错，{n} 个并发买家：速度可以比较。',
+  'lab.how.fair': '逐个进行，没有强制交错，{n} 个并发买家：速度可以比较。快慢次序与 make bench 一致，数字则不同：比赛时间短，不走 HTTP，被拒绝的也算。',
   'lab.how.own': '你的服务器通过 HTTP 访问，策略则在本程序内部运行：速度不能互相比较。',
   'lab.how.together': '它们共用一台机器，所以不显示速度。',
   'lab.how.forced': '买家被强制在最危险的一步相遇，所以不显示速度。',

@@ -42,6 +42,8 @@ export default {
   'why.door.lock_why': 'The lease runs out.',
   'why.door.real': 'See the real system',
   'why.door.real_why': 'The live wall, with every phone that joins.',
+  'why.join': 'Join with a phone:',
+  'why.join.mine': 'Phones can join once this page is opened by the server’s own address:',
   'why.keys': '← → step, S shows the real source.',
   'why.source': 'Show the source',
   'why.lines': 'The lines that decide',

@@ -42,6 +42,8 @@ export default {
   'why.door.lock_why': '租期到了。',
   'why.door.real': '看真正的系统',
   'why.door.real_why': '实时大屏，每部加入的手机都在上面。',
+  'why.join': '用手机扫码参加：',
+  'why.join.mine': '用服务器自己的地址打开本页，手机才能扫码参加：',
   'why.keys': '← → 逐步，按 S 看真正的源码。',
   'why.source': '看源码',
   'why.lines': '起决定作用的几行',
