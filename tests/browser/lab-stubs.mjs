@@ -66,7 +66,7 @@ function verdict(strategy, stock, buyers, nodes, say) {
   return {
     strategy, stock, attempts: buyers, sold, oversold: Math.max(0, sold - stock), undersold: 0, duplicates: 0, lost: 0, contended: strategy === 'token-lock' ? 41 : 0, failed: 0,
     throughput_per_s: { naive: 812.4, 'process-mutex': 331, 'conditional-update': 1240.7 }[strategy] ?? 402.2, latency_ms: latency(bad ? 9.2 : 14.1), winners_ms: latency(22), losers_ms: latency(4.4),
-    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true, collision: bad ? { place: 'the stock is read', buyers: ['buyer-12', 'buyer-47'], at_ms: 3.4, a: { buyer: 'buyer-12', node: 0, began_ms: 1.2, sold_ms: 8.5, order_id: '4711' }, b: { buyer: 'buyer-47', node: 0, began_ms: 2, sold_ms: 9.1, order_id: '4712' } } : null,
+    round_trips: { redis: strategy === 'token-lock' ? 2 : 0, postgres: bad ? 4 : 3, zookeeper: 0 }, notes: bad ? { 'stock below zero': 37 } : {}, quiet: true, kept_promise: true, collision: bad ? { place: 'the stock is read', buyers: ['buyer-12', 'buyer-47'], at_ms: 3.4, a: { buyer: 'buyer-12', node: 0, read: 7, began_ms: 1.2, sold_ms: 8.5, order_id: '4711' }, b: { buyer: 'buyer-47', node: 0, read: 7, began_ms: 2, sold_ms: 9.1, order_id: '4712' } } : null,
     explanation: bad ? say(`It sold ${sold - stock} units that do not exist: buyers read the same stock before either had written.`, `多卖了 ${sold - stock} 件：买家在写回之前读到了同一个库存。`)
       : say('It sold exactly what there was, and nobody twice.', '不多不少，没有人买到两次。'),
   };

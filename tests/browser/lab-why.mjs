@@ -19,6 +19,7 @@ export function why(stage) {
       await page.getByRole('button', { name: 'Why?' }).click();
       assert.equal(await page.textContent('#h-stopped'), 'Buyer 12 and Buyer 47, 3 ms into this race');
       assert.equal(await page.locator('#code li').count(), 5);
+      assert.match(await page.textContent('#code'), /read stock → 7.*write 6/, 'what these two read');
       await page.locator('#scrub').fill('2');
       await page.getByText('Both looked before either wrote.').first().waitFor();
       assert.deepEqual(await page.locator('#code li').nth(1).locator('span').allTextContents(), ['Buyer 12', 'Buyer 47']);
@@ -38,6 +39,8 @@ export function why(stage) {
       assert.equal(await page.textContent('#left .count strong'), '10');
       await page.keyboard.press('ArrowRight');
       assert.equal(await page.locator('#doors a:visible').count(), 3);
+      assert.match(await page.textContent('#join'), /:\/\/.*\/sales\//, 'where phones come to');
+      assert.ok(await page.locator('#join img').evaluate((code) => code.naturalWidth > 0));
       await page.locator('#doors a').first().click(); // and the first one races at once
       await page.waitForSelector('#table tr');
       await page.leave();
@@ -129,6 +132,8 @@ export function why(stage) {
       assert.ok(await page.isHidden('#recorded'), 'a real race');
       assert.ok(Number(await page.textContent('#left .count strong')) > 10);
       assert.equal(await page.textContent('#right .count strong'), '10');
+      for (let n = 0; n < 3; n++) await page.keyboard.press('ArrowRight');
+      assert.match(await page.textContent('#code'), /read stock → \d+.*write \d+/, 'what two of its buyers read');
       await page.leave();
     });
   });

@@ -32,8 +32,12 @@ async fn it_runs_strategies() {
         let row = table.lines().find(|line| line.starts_with(id));
         assert!(row.is_some_and(|row| row.contains(verdict)), "{table}");
     }
-    let page = std::fs::read_to_string(&report);
-    assert!(page.is_ok_and(|page| page.contains("naive")));
+    let page = std::fs::read_to_string(&report).expect("a report");
+    // The bar that is wrong leads to the line that did it, and no other bar to any.
+    for part in ["href=\"#why-naive\"", "id=\"why-naive\"", "class=\"flaw\"", "naive.rs:"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("href=\"#why-conditional-update\""));
 
     let six = "lab run --stock 5 --buyers 6 --concurrency 6 --json";
     let without_retries = "--strategy version-column --option retries=0";

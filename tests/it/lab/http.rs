@@ -159,6 +159,8 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let [a, b] = ["a", "b"].map(|side| collision[side]["order_id"].as_str());
     assert!(a.is_some() && b.is_some() && a != b, "{collision:#}");
     assert_eq!(collision["place"], "the stock is read");
+    let [a, b] = ["a", "b"].map(|side| collision[side]["read"].as_i64());
+    assert!(a.is_some() && b.is_some(), "{collision:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
