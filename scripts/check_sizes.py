@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
-"""Holds Rust and Lua to their sizes: functions of 70 lines, files of 500, lines of 100 columns.
+"""Holds Rust and Lua to their sizes: functions of 70 lines, files of 500, lines of 100 columns; the
+lab's strategies to 80 lines of code, 60 in the median, its lessons to 150.
 
     check_sizes.py              checks this checkout; exit 1 and one line for each fault
     check_sizes.py --self-test  plants each fault in a temporary tree and sees it caught
 
 Comments of pages, scripts, YAML and settings have 100 columns too; indented examples may be longer.
-Everything counts: comments, tests, blank lines. A function reaches from the line with its name to
+Everything counts: comments, tests, blank lines; of strategies and lessons only code. A function reaches from the line with its name to
 the brace (Lua: `end`) in the same column, as rustfmt lays it out. EXCEPTIONS names what may be
 larger, and why; one that is not needed any more is a fault, too.
 """
 
 import pathlib
 import re
+import statistics
 import sys
 import tempfile
 
 FUNCTION_LINES, FILE_LINES, COLUMNS = 70, 500, 100
+# Files, the most lines of code in one of them, and in the median.
+SHORT = (("crates/lab/src/strategies/*.rs", 80, 60), ("crates/lab/src/lessons/b[01]*.rs", 150, 150))
 FOLDERS = ("benches", "crates", "src", "tests")
 
 # A folder with its slash, a file, or "file function": the reason.
@@ -65,6 +69,22 @@ def oversized(root):
                 yield f"{name} {function}", f"{name}:{first}", fault
 
 
+def lines_of_code(path):
+    lines = path.read_text(encoding="utf-8").split("#[cfg(test)]")[0].splitlines()
+    return sum(bool(line.strip()) and not line.strip().startswith("//") for line in lines)
+
+
+def long_lab_files(root):
+    for pattern, most, median in SHORT:
+        sizes = {path.relative_to(root).as_posix(): lines_of_code(path)
+                 for path in sorted(root.glob(pattern)) if path.name != "mod.rs"}
+        for name, size in sizes.items():
+            if size > most:
+                yield f"{name}: {size} lines of code, at most {most}"
+        if sizes and statistics.median(sizes.values()) > median:
+            yield f"{pattern}: {statistics.median(sizes.values())} lines of code in the median"
+
+
 def long_comments(root):
     for path in sorted({path for pattern in COMMENTED for path in root.glob(pattern)}):
         name = path.relative_to(root).as_posix()
@@ -75,6 +95,7 @@ def long_comments(root):
 
 def faults(root, exceptions):
     yield from long_comments(root)
+    yield from long_lab_files(root)
     needed = set()
     for what, where, fault in oversized(root):
         path = what.split(" ")[0]
@@ -106,6 +127,12 @@ def self_test():
         ({"static/js/a.js": f"// {'x' * 98}\n//   {'x' * 98}\n{'x' * 101}"}, {},
          ["static/js/a.js:1: 101 columns, at most 100"]),
         ({".env.example": f"# {'x' * 99}"}, {}, [".env.example:1: 101 columns, at most 100"]),
+        ({"crates/lab/src/strategies/a.rs": "x;\n" * 81 + "// y\n"}, {},
+         ["crates/lab/src/strategies/a.rs: 81 lines of code, at most 80",
+          "crates/lab/src/strategies/*.rs: 81 lines of code in the median"]),
+        ({"crates/lab/src/lessons/b01_a.rs": "x;\n" * 151}, {},
+         ["crates/lab/src/lessons/b01_a.rs: 151 lines of code, at most 150",
+          "crates/lab/src/lessons/b[01]*.rs: 151 lines of code in the median"]),
         ({"src/a.rs": function(71)}, {"src/a.rs long": "why"}, []),
         ({"crates/a/src/a.rs": function(501)}, {"crates/a/": "why"}, []),
         ({"crates/ab/a.rs": function(71)}, {"crates/a/": "why"},
