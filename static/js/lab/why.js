@@ -12,7 +12,7 @@ import { inWords, language, t } from './why-words.js';
 
 const BROKEN = 'naive', CURED = 'conditional-update';
 const people = crowd($('#crowd')), left = shop($('#left'), STOCK, people), right = shop($('#right'), STOCK, people);
-let at = { scene: 'start', moment: 0 }, racing = false, met = null, broke = 0; // what the broken one sold
+let at = { scene: 'start', moment: 0 }, racing = false, met = null, broke = 0, sale = null; // what the broken one sold; what the third door is about
 const marking = import('./marked.js'); // with the page: S may be pressed where there is no server any more
 marking.catch(() => {});
 
@@ -26,6 +26,7 @@ function show(focus = false) {
   $('#shops').hidden = $('#crowd').hidden = ['stopped', 'fixed'].includes(scene);
   $('#right').hidden = ['again', 'doors'].includes(scene);
   $('#doors').hidden = scene !== 'doors';
+  if (scene === 'doors' && sale) join().catch(() => {}); // without a server, no code
   text($('#h-left'), t(['again', 'doors'].includes(scene) ? 'why.fixed_title' : 'why.left'));
   text($('#go'), t(racing ? 'why.racing' : scene === 'stopped' && moment < MOMENTS.length - 1 ? 'why.step' : GO[scene]));
   $('#go').setAttribute('aria-disabled', String(racing));
@@ -129,10 +130,9 @@ async function source() {
 }
 
 /** Behind the third door is the wall of this sale; phones come to the sale itself. */
-async function join(path) {
-  $('#wall').href = `${path}/live`;
+async function join() {
   const { picture, qr } = await import('../qr.js');
-  const address = location.origin + path, rows = qr(address);
+  const address = location.origin + sale, rows = qr(address);
   if (!rows) return;
   const mine = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname); // no phone gets there
   $('#join').replaceChildren(h('img', { src: picture(rows), alt: '' }), h('span', {}, t(mine ? 'why.join.mine' : 'why.join'), h('small', {}, address)));
@@ -156,4 +156,8 @@ $('#source').addEventListener('click', source);
 addEventListener('keydown', key);
 addEventListener('pagehide', leave);
 show();
-call('GET', '/api/v1/sales').then(({ sales }) => sales[0] && join(`/sales/${encodeURIComponent(sales[0].id)}`)).catch(() => {}); // without one, the catalogue
+call('GET', '/api/v1/sales').then(({ sales }) => {
+  if (!sales[0]) return; // the catalogue
+  sale = `/sales/${encodeURIComponent(sales[0].id)}`;
+  $('#wall').href = `${sale}/live`;
+}).catch(() => {});
