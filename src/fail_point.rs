@@ -94,14 +94,12 @@ mod imp {
 #[cfg(feature = "fault-injection")]
 mod imp {
     use super::{Injected, POINTS, Unknown};
-    use std::{
-        collections::HashMap,
-        sync::{
-            Arc, Mutex, PoisonError,
-            atomic::{AtomicBool, Ordering::Relaxed},
-        },
-        time::Duration,
+    use std::collections::HashMap;
+    use std::sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
     };
+    use std::time::Duration;
 
     /// The points of one set of services. Clones share them.
     #[derive(Debug, Clone, Default)]

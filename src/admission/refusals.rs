@@ -52,10 +52,8 @@ pub fn from_cache(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        domain::{Sale, SaleId},
-        redis::functions::Snapshot,
-    };
+    use crate::domain::{Sale, SaleId};
+    use crate::redis::functions::Snapshot;
     use time::macros::datetime;
 
     fn sale() -> Sale {

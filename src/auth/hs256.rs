@@ -1,10 +1,8 @@
 //! HMAC-SHA-256 for `jsonwebtoken`, by ring, which TLS needs anyway.
 
-use jsonwebtoken::{
-    Algorithm, AlgorithmFamily, DecodingKey, EncodingKey,
-    crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils},
-    errors::{ErrorKind, Result},
-};
+use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{ErrorKind, Result};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey};
 use ring::hmac;
 use signature::{Error, Signer, Verifier};
 

@@ -223,10 +223,8 @@ async fn traced(answer: impl Future<Output = Response>, span: Span) -> Response 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{
-        router,
-        testing::{self, is, refusal, request, send, token},
-    };
+    use crate::http::router;
+    use crate::http::testing::{self, is, refusal, request, send, token};
     use axum::{body::Body, routing::get};
     use proptest::prelude::*;
     use tower::ServiceExt;

@@ -151,10 +151,8 @@ fn forget<K: Hash + Eq + Clone, M: RateLimitingMiddleware<QuantaInstant>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{
-        HttpState, router,
-        testing::{self, request, send},
-    };
+    use crate::http::testing::{self, request, send};
+    use crate::http::{HttpState, router};
     use axum::http::{HeaderValue, Method, StatusCode};
 
     fn address(text: &str) -> Address {

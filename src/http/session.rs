@@ -155,10 +155,8 @@ fn session_cookie(token: &str, over_tls: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{
-        router,
-        testing::{self, is, refusal, request, send},
-    };
+    use crate::http::router;
+    use crate::http::testing::{self, is, refusal, request, send};
     use axum::http::Method;
 
     #[test]

@@ -111,7 +111,7 @@ impl Bench {
         gone: CancellationToken,
     ) -> Result<Self, redis::RedisError> {
         // A connection of its own, as a server of its own would have.
-        let line = Line::with_timeouts(&shared.servers.redis_url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
+        let line = Line::with_timeout(&shared.servers.redis_url, REDIS_TIMEOUT)?
             .of(&format!("node-{node}"))
             .counted_by(&shared.meter);
         Ok(Self { shared, node, line, gone })
@@ -183,7 +183,7 @@ impl Bench {
                 self.shared.keep(server);
                 url
             };
-            let line = Line::with_timeouts(&url, REDIS_TIMEOUT, REDIS_TIMEOUT)?
+            let line = Line::with_timeout(&url, REDIS_TIMEOUT)?
                 .of(&format!("node-{}", self.node))
                 .to(&format!("redis-{}", number + 1))
                 .counted_by(&self.shared.meter);

@@ -14,10 +14,8 @@
 use super::{prelude::*, wire::SqlTransaction};
 use std::{borrow::Cow, io::ErrorKind};
 use stores::postgres::is_unreachable;
-use tokio::{
-    sync::{MappedMutexGuard, Mutex, MutexGuard},
-    time::{sleep, timeout},
-};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::time::{sleep, timeout};
 
 /// The interval and the timeout of the heartbeat on an idle connection.
 const HEARTBEAT: Duration = Duration::from_millis(500);

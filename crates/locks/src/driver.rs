@@ -1,13 +1,11 @@
 //! The driver of all locks: it owns waiting, doubt, undoing, the lease and the release's retries.
 
-use crate::{
-    error::Answer,
-    hold::{Hold, Lost, Why, later},
-    lock::{Acquired, Guard, Lock, Released},
-    protocol::{Attempt, Claim, Ending, Protocol},
-    waiting::{Waiting, jitter},
-    watchdog::{self, Watchdog},
-};
+use crate::error::Answer;
+use crate::hold::{Hold, Lost, Why, later};
+use crate::lock::{Acquired, Guard, Lock, Released};
+use crate::protocol::{Attempt, Claim, Ending, Protocol};
+use crate::waiting::{Waiting, jitter};
+use crate::watchdog::{self, Watchdog};
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::trace;

@@ -1,16 +1,9 @@
 //! How sure a holder can be, and for how long.
 
 use futures_util::future::BoxFuture;
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Why a holder lost its certainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +71,7 @@ impl Hold {
     }
 
     pub(crate) fn lost(&self) -> Lost {
-        let belief = self.0.subscribe();
-        Lost { waiting: Box::pin(until_lost(belief.clone())), belief }
+        Lost(self.0.subscribe())
     }
 }
 
@@ -88,29 +80,27 @@ impl Hold {
 ///
 /// Certainty is by this process' clock: a paused process learns of it late, and only
 /// [`fencing`](crate::fencing) helps then.
-pub struct Lost {
-    belief: watch::Receiver<Belief>,
-    waiting: BoxFuture<'static, Why>,
-}
+pub struct Lost(watch::Receiver<Belief>);
 
 impl Lost {
     /// Until when the holder is sure without further news; compare it with the clock before each
     /// step. `None`: there is no such time.
     pub fn sure_until(&self) -> Option<Instant> {
-        self.belief.borrow().until
+        self.0.borrow().until
     }
 
     /// Whether the holder can no longer be sure now.
     pub fn is_lost(&self) -> bool {
-        self.belief.borrow().why().is_some()
+        self.0.borrow().why().is_some()
     }
 }
 
-impl Future for Lost {
+impl IntoFuture for Lost {
     type Output = Why;
+    type IntoFuture = BoxFuture<'static, Why>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Why> {
-        self.waiting.as_mut().poll(context)
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(until_lost(self.0))
     }
 }
 

@@ -2,10 +2,8 @@
 
 use super::prelude::*;
 use super::wire::{ZooError, ZooSession};
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicI64, AtomicU32, Ordering::Relaxed},
-};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 use tokio::time::{sleep, timeout_at};
 
 /// Above the folders of all locks.

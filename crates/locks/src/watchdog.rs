@@ -16,10 +16,8 @@
 //! A watchdog also keeps the lock of a holder that hangs: use none if the lock must end at a fixed
 //! time.
 
-use crate::{
-    hold::{Hold, Why},
-    protocol::{Claim, Protocol},
-};
+use crate::hold::{Hold, Why};
+use crate::protocol::{Claim, Protocol};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;

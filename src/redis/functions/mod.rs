@@ -22,13 +22,11 @@ pub use sale::{
 #[cfg(test)]
 mod tests {
     use super::{admit::decode_verdicts, record::Held, *};
+    use crate::domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId};
     use crate::redis::stub::{StubConnection, any_reply, any_value};
-    use crate::{
-        domain::{IdempotencyKey, OrderId, Sale, SaleId, UserId},
-        redis::{
-            keys::{IdLane, Keys},
-            library::LIBRARY,
-        },
+    use crate::redis::{
+        keys::{IdLane, Keys},
+        library::LIBRARY,
     };
     use futures_util::FutureExt;
     use proptest::prelude::*;

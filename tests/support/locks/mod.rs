@@ -41,7 +41,7 @@ pub async fn watched(of: &str) -> (Line, Arc<Interceptor>, String) {
 
 /// Its timeouts are long: a late answer on a busy machine is no failure of a lock.
 pub fn slow_line(url: &str) -> Line {
-    Line::with_timeouts(url, SOON, SOON).expect("a url")
+    Line::with_timeout(url, SOON).expect("a url")
 }
 
 pub fn unreachable_line() -> Line {
@@ -107,7 +107,7 @@ pub async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
     server.as_ref()
 }
 
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
 }
 

@@ -47,7 +47,7 @@ impl Node {
         command: &redis::Cmd,
     ) -> Result<T, LessonError> {
         // The library's own half a second is less than a busy machine may need.
-        let line = Line::with_timeouts(&self.url(), STEP_TIMEOUT, STEP_TIMEOUT)?;
+        let line = Line::with_timeout(&self.url(), STEP_TIMEOUT)?;
         Ok(line.send(command).await?)
     }
 

@@ -1,10 +1,8 @@
 //! Counting requests.
 
-use std::{
-    collections::HashSet,
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashSet;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts round trips. Clones count together.
 ///

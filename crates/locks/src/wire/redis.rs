@@ -3,22 +3,18 @@
 //! A multiplexed connection, made on first use, and again after any I/O error or timeout: nobody
 //! knows what a silent connection will still deliver.
 
-use super::{
-    script::Request,
-    tap::Tapped,
-    wakeups::{Channels, Wakeups, listening},
-};
+use super::script::Request;
+use super::tap::Tapped;
+use super::wakeups::{Channels, Wakeups, listening};
 use crate::error::LockError;
 use redis::{
     Arg, AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
     aio::MultiplexedConnection, cmd,
 };
-use std::{
-    io,
-    panic::Location,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::io;
+use std::panic::Location;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::{sync::Mutex, time::timeout};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -29,8 +25,7 @@ pub type Line = Tapped<Arc<Wire>>;
 /// The connection itself.
 pub struct Wire {
     client: redis::Client,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    limit: Duration,
     connection: Mutex<Option<MultiplexedConnection>>,
     channels: Channels,
 }
@@ -38,23 +33,18 @@ pub struct Wire {
 impl Line {
     /// Connects to nothing yet.
     pub fn new(url: &str) -> Result<Self, RedisError> {
-        Self::with_timeouts(url, TIMEOUT, TIMEOUT)
+        Self::with_timeout(url, TIMEOUT)
     }
 
-    /// A request waits at most `connect` for a connection and `response` for its reply.
-    pub fn with_timeouts(
-        url: &str,
-        connect: Duration,
-        response: Duration,
-    ) -> Result<Self, RedisError> {
-        let wire = Wire::new(redis::Client::open(url)?, connect, response);
+    /// A request waits at most so long for a connection, and then for its reply.
+    pub fn with_timeout(url: &str, limit: Duration) -> Result<Self, RedisError> {
+        let wire = Wire::new(redis::Client::open(url)?, limit);
         Ok(Self::around(wire, |trips| &mut trips.redis, "redis"))
     }
 
     /// The same with its own connection, like another process.
     pub fn another_connection(&self) -> Self {
-        let Wire { client, connect_timeout, response_timeout, .. } = &*self.connection;
-        let connection = Wire::new(client.clone(), *connect_timeout, *response_timeout);
+        let connection = Wire::new(self.connection.client.clone(), self.connection.limit);
         Self { connection, tap: self.tap.clone() }
     }
 
@@ -95,8 +85,7 @@ impl Line {
                 Ok::<_, RedisError>(connection)
             };
             let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-            let limit = wire.connect_timeout;
-            let request = async { timeout(limit, connecting).await.map_err(timed_out)? };
+            let request = async { timeout(wire.limit, connecting).await.map_err(timed_out)? };
             let text = || format!("SUBSCRIBE {channel}");
             let subscribed = self.tap.pass(at, text, |_| "subscribed".to_owned(), request).await?;
             let new = Arc::new(listening(subscribed, self.tap.clone()));
@@ -136,11 +125,10 @@ fn is_broken(error: &RedisError) -> bool {
 }
 
 impl Wire {
-    fn new(client: redis::Client, connect: Duration, response: Duration) -> Arc<Self> {
+    fn new(client: redis::Client, limit: Duration) -> Arc<Self> {
         Arc::new(Self {
             client,
-            connect_timeout: connect,
-            response_timeout: response,
+            limit,
             connection: Mutex::default(),
             channels: Channels::default(),
         })
@@ -182,8 +170,8 @@ impl Wire {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.response_timeout));
+            .set_connection_timeout(Some(self.limit))
+            .set_response_timeout(Some(self.limit));
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
         Ok(current.insert(connecting.await?).clone())
     }

@@ -2,15 +2,13 @@
 
 use super::meter::{Meter, Server};
 use futures_util::future::BoxFuture;
-use std::{
-    fmt, io,
-    panic::Location,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+use std::panic::Location;
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
 
 /// A request, as it is about to be sent.
 #[derive(Debug, Clone)]

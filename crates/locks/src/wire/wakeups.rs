@@ -14,10 +14,8 @@
 use super::tap::Tap;
 use futures_util::StreamExt;
 use redis::aio::PubSub;
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, Notify};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 

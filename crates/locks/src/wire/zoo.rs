@@ -4,16 +4,12 @@
 
 use super::tap::Tapped;
 use std::{io, panic::Location, sync::Arc, time::Duration};
-use tokio::{
-    sync::Mutex,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use zookeeper_client::SessionState::{ConnectedReadOnly, SyncConnected};
 #[cfg(feature = "zookeeper")]
-use zookeeper_client::{
-    Acls, Client, CreateMode, Error, OneshotWatcher,
-    SessionState::{ConnectedReadOnly, SyncConnected},
-};
+use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher};
 
 /// Without the client there is none, and so no watcher.
 #[cfg(not(feature = "zookeeper"))]

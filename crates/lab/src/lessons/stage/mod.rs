@@ -259,7 +259,7 @@ impl Stage {
     fn connect(&self, node: &str) -> Result<Line, LessonError> {
         let private = self.nodes().iter().find(|one| one.id == node).cloned();
         let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
-        Ok(Line::with_timeouts(&url, STEP_TIMEOUT, STEP_TIMEOUT)?.to(node))
+        Ok(Line::with_timeout(&url, STEP_TIMEOUT)?.to(node))
     }
 
     /// Removes the keys of this play.
