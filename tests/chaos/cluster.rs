@@ -2,10 +2,8 @@
 
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
-use crate::support::app::TOKEN_SECRET;
-use crate::support::launch::Folder;
-use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, Stores, connect};
+use crate::support::{app::TOKEN_SECRET, launch::Folder, prelude::*};
 use crate::support::{redis_servers::RedisProcess, standby::options_of};
 use embedded::{PostgresServer, PostgresTuning};
 use std::{env, sync::Once};

@@ -1,9 +1,7 @@
 //! One process of the program, killed, stopped and started again, always on the same port.
 
-use crate::support::prelude::*;
-use crate::support::{launch, processes, stores::Result};
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use crate::support::{launch, prelude::*, processes, stores::Result};
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

@@ -13,7 +13,7 @@ mod support;
 
 use clap::Parser;
 use faults::Fault;
-use report::{HEADINGS, Report, TrialReport, Verdict, machine, say};
+use report::{HEADINGS, TrialReport, Verdict, say};
 use std::{env, process::ExitCode, sync::OnceLock};
 use support::{prelude::*, stores::Result};
 use trial::Plan;
@@ -61,13 +61,9 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 24)]
     clients: u16,
 
-    /// Writes report.txt and report.json there, and the logs of what failed
+    /// Writes report.txt there, and the logs of what failed
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-
-    /// Tells each step of a trial
-    #[arg(long)]
-    verbose: bool,
 
     // What `cargo test` hands to every test binary. Names of tests choose whether this one runs.
     #[arg(hide = true)]
@@ -92,14 +88,6 @@ fn list_of_faults() -> String {
 
 static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
 
-static TALKATIVE: OnceLock<Instant> = OnceLock::new();
-
-pub fn progress(trial: &str, what: &str) {
-    if let Some(began) = TALKATIVE.get() {
-        eprintln!("{:>8.1} s  {trial}: {what}", began.elapsed().as_secs_f64());
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filters = &arguments.filters;
@@ -113,8 +101,7 @@ fn main() -> ExitCode {
         Err(error) => Err(error.into()),
     };
     match ran {
-        Ok(report) if report.passed => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
+        Ok(passed) => ExitCode::from(u8::from(!passed)),
         Err(error) => {
             eprintln!("chaos: {error}");
             ExitCode::FAILURE
@@ -156,19 +143,15 @@ fn faults_of(arguments: &Arguments) -> Result<Vec<Fault>> {
     named.collect()
 }
 
-async fn run(arguments: Arguments) -> Result<Report> {
+async fn run(arguments: Arguments) -> Result<bool> {
     support::launch::remove_leftovers(&env::temp_dir(), cluster::PREFIX);
     if let Some(folder) = &arguments.report {
         KEEP_LOGS_IN.get_or_init(|| folder.clone());
     }
-    if arguments.verbose {
-        TALKATIVE.get_or_init(Instant::now);
-    }
     let now = OffsetDateTime::now_utc().unix_timestamp().unsigned_abs();
     let seed = arguments.seed.unwrap_or(now % 1_000_000);
     let words: Vec<String> = env::args().skip(1).collect();
-    let machine = machine();
-    say(&format!("seed {seed}, {machine}\narguments: {}\n", words.join(" ")));
+    say(&format!("seed {seed}, {}\narguments: {}\n", report::machine(), words.join(" ")));
     let faults = faults_of(&arguments)?;
     let is_short = arguments.only.is_empty() && !arguments.all;
     let plan = Plan {
@@ -191,25 +174,18 @@ async fn run(arguments: Arguments) -> Result<Report> {
     if arguments.planted {
         say("planted bugs, which the checkers must notice:");
         planted = planted::run(seed, &arguments.only).await;
-        planted.iter().for_each(|report| say(&report.line()));
+        planted.iter().for_each(|(_, line)| say(line));
     }
     if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
         measures = measures::run(seed).await;
     }
-    let report = Report {
-        seed,
-        machine,
-        passed: trials.iter().all(|trial| trial.verdict == Verdict::Passed)
-            && planted.iter().all(|report| report.passed)
-            && measures.iter().all(|measure| measure.held),
-        trials,
-        planted,
-        measures,
-    };
-    say(&report.verdict());
+    let passed = trials.iter().all(|trial| trial.verdict == Verdict::Passed)
+        && planted.iter().all(|(is_right, _)| *is_right)
+        && measures.iter().all(|measure| measure.held);
+    say(&report::summary(&trials, passed));
     if let Some(folder) = &arguments.report {
-        report.write(folder)?;
+        report::write(folder)?;
         eprintln!("chaos: the report is in {}", folder.display());
     }
-    Ok(report)
+    Ok(passed)
 }

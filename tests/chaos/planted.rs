@@ -1,8 +1,6 @@
 //! Proving the checkers: each must cry at its planted bug, and none at the same load without.
 
-use crate::support::plant::*;
-use crate::support::prelude::*;
-use crate::support::{checkers::Checker, stores::Result};
+use crate::support::{checkers::Checker, plant::*, prelude::*, stores::Result};
 use crate::trial::{self, Plan};
 use crate::{cluster::Cluster, faults::Fault};
 use Checker::*;
@@ -44,41 +42,30 @@ fn constraint_against(bug: &str) -> Option<&'static str> {
     }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct PlantedReport {
-    pub bug: &'static str,
-    pub must_notice: Option<Checker>,
-    pub noticed_by: Vec<Checker>,
-    pub passed: bool,
-    pub evidence: String,
-}
+type Found = (bool, Vec<Checker>, String);
 
-impl PlantedReport {
-    pub fn line(&self) -> String {
-        let Self { bug, must_notice, noticed_by, passed, evidence } = self;
-        let verdict = match (passed, must_notice) {
-            (true, None) => "clean".to_owned(),
-            (true, Some(checker)) => format!("caught by {checker:?}"),
-            (false, None) => format!("NOT CLEAN: {evidence}"),
-            (false, Some(checker)) => {
-                format!("NOT CAUGHT by {checker:?}, but by {noticed_by:?}: {evidence}")
-            }
-        };
-        format!("{bug:<32}{verdict}")
-    }
+fn line((bug, must_notice, _): Planted, (passed, noticed_by, evidence): &Found) -> String {
+    let verdict = match (passed, must_notice) {
+        (true, None) => "clean".to_owned(),
+        (true, Some(checker)) => format!("caught by {checker:?}"),
+        (false, None) => format!("NOT CLEAN: {evidence}"),
+        (false, Some(checker)) => {
+            format!("NOT CAUGHT by {checker:?}, but by {noticed_by:?}: {evidence}")
+        }
+    };
+    format!("{bug:<32}{verdict}")
 }
 
 const AT_ONCE: usize = 6;
 
-pub async fn run(seed: u64, only: &[String]) -> Vec<PlantedReport> {
+/// Of each bug, whether all was as it must be, and a line about it.
+pub async fn run(seed: u64, only: &[String]) -> Vec<(bool, String)> {
     let is_chosen = |bug: &str| only.is_empty() || only.iter().any(|one| one == bug);
     let chosen = PLANTED.into_iter().filter(|(bug, ..)| is_chosen(bug));
     let trials = chosen.map(async |planted| {
-        let (bug, must_notice, _) = planted;
         let found = try_out(seed, planted).await;
         let found = found.unwrap_or_else(|error| (false, Vec::new(), error.to_string()));
-        let (passed, noticed_by, evidence) = found;
-        PlantedReport { bug, must_notice, noticed_by, passed, evidence }
+        (found.0, line(planted, &found))
     });
     stream::iter(trials).buffered(AT_ONCE).collect().await
 }
@@ -99,7 +86,7 @@ async fn deploy((bug, _, how): Planted) -> Result<Cluster> {
     Ok(cluster)
 }
 
-async fn try_out(seed: u64, planted: Planted) -> Result<(bool, Vec<Checker>, String)> {
+async fn try_out(seed: u64, planted: Planted) -> Result<Found> {
     let mut cluster = deploy(planted).await?;
     let (_, checker, how) = planted;
     let fault = Fault::Calm;

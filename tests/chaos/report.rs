@@ -1,14 +1,11 @@
-//! What a run says: a line for each fault, and the whole as JSON.
+//! What a run says: a line for each fault, and what was wrong with it.
 
 use crate::faults::{Fault, Strikes, points::EXIT};
-use crate::planted::PlantedReport;
 use crate::support::checkers::{Evidence, Violation};
-use crate::support::history::Answer;
-use crate::support::prelude::*;
 use crate::support::stores::{Error, Result};
+use crate::support::{history::Answer, prelude::*};
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
     Violated,
@@ -16,7 +13,7 @@ pub enum Verdict {
     Void,
 }
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct TrialReport {
     pub fault: String,
     pub verdict: Verdict,
@@ -24,8 +21,6 @@ pub struct TrialReport {
     pub accepted: usize,
     pub unknown: usize,
     pub shed: usize,
-    pub snapshots: usize,
-    pub orders: usize,
     pub strikes: u64,
     pub kills: u64,
     pub recoveries_ms: Vec<f64>,
@@ -33,7 +28,6 @@ pub struct TrialReport {
     pub violations: Vec<String>,
     pub void: Option<String>,
     pub notes: Vec<String>,
-    #[serde(skip)]
     pub took: Duration,
 }
 
@@ -47,8 +41,6 @@ impl TrialReport {
             unknown: history.count(|one| matches!(one.answer, Answer::Unknown | Answer::HungUp)),
             shed: history
                 .count(|one| matches!(one.answer, Answer::Unavailable | Answer::RateLimited)),
-            snapshots: evidence.snapshots.len(),
-            orders: evidence.rows.len(),
             strikes: strikes.count,
             kills: strikes.kills,
             violations: found.iter().map(Violation::to_string).collect(),
@@ -85,7 +77,8 @@ impl TrialReport {
 
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
-        remarks.extend(self.notes.iter().filter(|note| note.starts_with(EXIT)).cloned());
+        let is_told = |note: &&String| self.verdict != Verdict::Passed || note.starts_with(EXIT);
+        remarks.extend(self.notes.iter().filter(is_told).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks
     }
@@ -116,7 +109,7 @@ pub fn machine() -> String {
     format!("commit {commit}{changes}, {profile} build, {cores} cores, {kernel}\n{redis}")
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Measure {
     pub what: String,
     pub measured: String,
@@ -132,33 +125,12 @@ impl Measure {
     }
 }
 
-#[derive(Debug, Serialize)]
-pub struct Report {
-    pub seed: u64,
-    pub machine: String,
-    pub trials: Vec<TrialReport>,
-    pub planted: Vec<PlantedReport>,
-    pub measures: Vec<Measure>,
-    pub passed: bool,
-}
-
-impl Report {
-    pub fn verdict(&self) -> String {
-        let operations: usize = self.trials.iter().map(|trial| trial.operations).sum();
-        let kills: u64 = self.trials.iter().map(|trial| trial.kills).sum();
-        let violations: usize = self.trials.iter().map(|trial| trial.violations.len()).sum();
-        let verdict = if self.passed { "passed" } else { "FAILED" };
-        format!(
-            "{operations} operations checked, {kills} kills, {violations} violations: {verdict}"
-        )
-    }
-
-    pub fn write(&self, folder: &Path) -> Result {
-        let created = fs::create_dir_all(folder);
-        created.map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
-        fs::write(folder.join("report.txt"), locked(&SAID).as_bytes())?;
-        Ok(fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)?)?)
-    }
+pub fn summary(trials: &[TrialReport], passed: bool) -> String {
+    let operations: usize = trials.iter().map(|trial| trial.operations).sum();
+    let kills: u64 = trials.iter().map(|trial| trial.kills).sum();
+    let violations: usize = trials.iter().map(|trial| trial.violations.len()).sum();
+    let verdict = if passed { "passed" } else { "FAILED" };
+    format!("{operations} operations checked, {kills} kills, {violations} violations: {verdict}")
 }
 
 static SAID: Mutex<String> = Mutex::new(String::new());
@@ -166,4 +138,10 @@ static SAID: Mutex<String> = Mutex::new(String::new());
 pub fn say(line: &str) {
     eprintln!("{line}");
     *locked(&SAID) += &format!("{line}\n");
+}
+
+pub fn write(folder: &Path) -> Result {
+    let created = fs::create_dir_all(folder);
+    created.map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    Ok(fs::write(folder.join("report.txt"), locked(&SAID).as_bytes())?)
 }

@@ -52,7 +52,6 @@ pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let began = Instant::now();
     let seed = Random::of(plan.seed, fault.name(), 0).next();
     let mut cluster = Cluster::start(fault.roles(), fault.settings()).await?;
-    crate::progress(fault.name(), "deployed");
     let mut report = match conduct(fault, plan, seed, &mut cluster).await {
         Ok((report, _)) => report,
         Err(error) => {
@@ -78,8 +77,6 @@ pub async fn conduct(
     seed: u64,
     cluster: &mut Cluster,
 ) -> Result<(TrialReport, Vec<Violation>)> {
-    let phase = |what: &str| crate::progress(fault.name(), what);
-    phase("starting the load");
     let mut world = create_world(cluster, seed, &sales_of(plan), plan.length).await?;
     world.swaps_tokens = plan.swaps_tokens;
     let world = Arc::new(world);
@@ -89,16 +86,13 @@ pub async fn conduct(
         load.spawn(Shopper::new(&world, number, None).run(None));
     }
     load.spawn(Operator::new(&world).run());
-    phase("striking");
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
     let mut stage = Stage::new(cluster, world.clone(), plan);
     stage.run(fault).await?;
     let strikes = stage.finish().await?;
     let healed_at = Instant::now();
-    phase("healed");
     let serves_within = SERVES_WITHIN * plan.patience;
     let silent = silent_ones(cluster, &world, serves_within).await?;
-    phase("stopping the load; waiting for rest, and selling the last units");
     world.stop.store(true, Relaxed);
     load.join_all().await;
     let stopped_after = healed_at.elapsed();
@@ -112,7 +106,6 @@ pub async fn conduct(
     evidence.late_effects = fault.late_effects();
     evidence.redis_lost_data = fault.loses_redis_data();
     evidence.may_lose_accepted = fault.may_lose_accepted();
-    phase("judging");
     let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
     let (violations, evidence) = judging.await?;
     let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);

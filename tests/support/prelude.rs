@@ -24,7 +24,6 @@ pub use nix::sys::signal::Signal;
 pub use redis::AsyncCommands;
 pub use redis::{aio::MultiplexedConnection, streams::StreamRangeReply};
 pub use reqwest::{Method, StatusCode};
-pub use serde::Serialize;
 pub use serde_json::{Value, json};
 pub use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, postgres::PgConnectOptions};
 pub use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -11,7 +11,7 @@ use std::fmt;
 
 macro_rules! checkers {
     ($($(#[$promise:meta])* $checker:ident $look:path;)*) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Checker { $($(#[$promise])* $checker),* }
 
         impl Checker {
