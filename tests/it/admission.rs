@@ -1,9 +1,8 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
 use crate::support::prelude::*;
-use flash_sale::catalog::changes::NewSale;
-use flash_sale::domain::IdempotencyKey;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
+use flash_sale::{catalog::changes::NewSale, domain::IdempotencyKey};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 

@@ -3,8 +3,7 @@
 use crate::support::prelude::*;
 use flash_sale::audit::scrubber::Scrubber;
 use flash_sale::orders::queries::{self, Page};
-use sqlx::PgPool;
-use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, pool::PoolConnection};
 
 struct Prepared {
     connection: usize,

@@ -1,10 +1,8 @@
 //! What can happen next: a step of a process, or a fault.
 
-use crate::{
-    properties::{always, sometimes},
-    protocol::{Index, Protocol},
-    state::*,
-};
+use crate::properties::{always, sometimes};
+use crate::protocol::{Index, Protocol};
+use crate::state::*;
 use stateright::{Model, Property};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

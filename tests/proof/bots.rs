@@ -1,7 +1,6 @@
 //! Defence against bots, from outside: passes, proof of work, shared limits, and their headers.
 
-use crate::faults::functions_run;
-use crate::support::prelude::*;
+use crate::{faults::functions_run, support::prelude::*};
 use flash_sale::access::bots::{limits::WhenAway, work};
 
 fn of_sale(sale: &str, rest: &str) -> String {

@@ -1,8 +1,7 @@
 //! Limits for visitors of the lab: each address has its share, and nothing stays behind.
 
-use crate::support::prelude::*;
-use crate::support::program::get;
 use crate::support::test_lab::{ARENAS, TestLab};
+use crate::support::{prelude::*, program::get};
 use lab::{Wanted, selling::Buyer, servers};
 use tokio_util::sync::CancellationToken;
 

@@ -4,8 +4,7 @@ use crate::faults::{assert_nothing_lost, flush, rebuilt_by, rush_with_regulars};
 use crate::support::pgbouncer::{PgBouncer, SESSIONS};
 use crate::support::prelude::*;
 use flash_sale::postgres;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{Postgres, Row};
+use sqlx::{Postgres, Row, postgres::PgPoolOptions};
 
 const SESSIONS_OF_OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()";

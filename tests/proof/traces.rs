@@ -1,7 +1,6 @@
 //! The traces of real processes, as a collector gets them: this test is the collector.
 
-use crate::front::Deployment;
-use crate::support::prelude::*;
+use crate::{front::Deployment, support::prelude::*};
 use axum::{Router, body::Bytes, extract::State, routing::post};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,

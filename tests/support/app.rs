@@ -9,8 +9,7 @@ use flash_sale::telemetry::instruments::Metrics;
 use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
 use flash_sale::{databases::Databases, fail_point::FailPoints, http::ConnectionLimits};
 use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
-use std::convert::Infallible;
-use std::future::Future;
+use std::{convert::Infallible, future::Future};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 

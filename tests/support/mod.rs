@@ -55,9 +55,7 @@ pub mod trace;
 
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning, RedisServer, RedisSettings};
 use prelude::*;
-use sqlx::postgres::PgConnectOptions;
-use std::process::{ChildStdin, Command, Stdio};
-use std::{io::Write, net::SocketAddr};
+use std::{io::Write, process::ChildStdin};
 use tokio::sync::OnceCell;
 
 pub struct Servers {

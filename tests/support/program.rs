@@ -3,8 +3,7 @@
 use super::launch;
 pub use super::launch::remove_data;
 use crate::support::prelude::*;
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use nix::{sys::signal::kill, unistd::Pid};
 use std::io::{BufRead, BufReader};
 use tokio::sync::mpsc;
 

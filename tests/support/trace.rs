@@ -2,8 +2,7 @@
 
 use super::prelude::*;
 use lab::marks::Excerpt;
-use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Subscriber, field};
+use tracing::{Event, Subscriber, field, subscriber::DefaultGuard};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// File and line; a script has its name and no line.

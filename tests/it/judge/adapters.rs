@@ -1,7 +1,7 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
 use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, serve, storm_on};
-use crate::support::{locked, prelude::*};
+use crate::support::prelude::*;
 use axum::extract::{Path, Query, State};
 use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post, put};

@@ -1,11 +1,9 @@
 //! Servers that are not there: what counts as a kill, and who is waited for.
 
 use crate::support::buggy_sale::{BuggySale, Manner, storm_on};
-use crate::support::{locked, prelude::*};
+use crate::support::prelude::*;
 use judge::{Config, adapter::Adapter};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::timeout;
+use tokio::{net::TcpSocket, time::timeout};
 
 /// `GET /orders` lists; every other GET is a purchase.
 const GETS: &str = r#"{

@@ -5,8 +5,7 @@ use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
 use judge::verdict::Code;
 use judge::verdict::Kind::{self, *};
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
 fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> History {

@@ -1,13 +1,11 @@
 //! Every strategy keeps its promise under forced interleaving, and shows its harms (docs/lab.md).
 
 use crate::support::{prelude::*, test_lab::TestLab, trace::*};
-use futures_util::{StreamExt, stream};
 use lab::conformance::{self, Case, cases, missing_demonstrations, untried};
 use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
 use lab::strategy::{Harm, Harms, Language, Likelihood, Need, Promise};
 use lab::{Lab, STRATEGIES, Strategy, Trial, arena::Arena, command::grade::grade};
-use lab::{lessons::LESSONS, servers::Servers};
-use lab::{marks::Excerpt, verdict::Verdict};
+use lab::{lessons::LESSONS, marks::Excerpt, servers::Servers, verdict::Verdict};
 
 const AT_ONCE: usize = 3;
 

@@ -5,8 +5,7 @@ use super::verdicts::buyer;
 use crate::support::prelude::*;
 use crate::support::test_lab::{ARENAS, TestLab};
 use lab::losses::Losses;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{copy, split};
 
 #[tokio::test]
 async fn a_redis_that_does_not_start_leaves_no_folder() {

@@ -1,10 +1,7 @@
 //! The words of the lessons: nothing is missing, nothing is left over. And the marks.
 
-use lab::lessons::{
-    LESSONS,
-    code::SOURCES,
-    lesson::{Act, Kind},
-};
+use lab::lessons::lesson::{Act, Kind};
+use lab::{lessons::LESSONS, lessons::code::SOURCES};
 use lab::{marks, strategy::Language, texts};
 use std::collections::BTreeSet;
 

@@ -4,8 +4,7 @@ mod broken;
 mod many;
 mod slow;
 
-use crate::support::launch;
-use crate::support::prelude::*;
+use crate::support::{launch, prelude::*};
 use flash_sale::http::{ConnectionLimits, server};
 use tokio::net::TcpSocket;
 

@@ -4,9 +4,8 @@ use crate::support::checkers::{self, Evidence, Snapshot, Violation};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Error, Habits, ORDINARY, Sale, World, shopper::Shopper};
 use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
-use crate::support::prelude::*;
-use crate::support::redis_servers::KeyHolder;
 use crate::support::stores::{Stores, conclude, take_snapshots};
+use crate::support::{prelude::*, redis_servers::KeyHolder};
 
 /// Longer than any test takes: no unit may come back because its buyer could not pay in time.
 const PAYMENT_SECS: u32 = 3_600;

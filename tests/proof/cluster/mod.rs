@@ -10,9 +10,8 @@ mod redirects;
 mod split;
 
 use crate::faults::{arm, epoch};
-use crate::support::driver::Sale;
-use crate::support::prelude::*;
 use crate::support::redis_servers::{KeyHolder, RedisCluster};
+use crate::support::{driver::Sale, prelude::*};
 use crowd::{Crowd, sale};
 
 struct Deployment<S> {

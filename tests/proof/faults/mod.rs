@@ -16,11 +16,9 @@ mod redis_corrupt;
 mod redis_loss;
 mod refusals;
 
-use crate::support::prelude::*;
-use crate::support::redis_servers::RedisProcess;
+use crate::support::{prelude::*, redis_servers::RedisProcess};
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
-use flash_sale::orders::insert::Expect;
-use flash_sale::{admission::ids, audit::Audit};
+use flash_sale::{admission::ids, audit::Audit, orders::insert::Expect};
 
 const ENOUGH: usize = 80;
 

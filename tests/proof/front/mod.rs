@@ -5,8 +5,7 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::prelude::*;
-use crate::support::{app::while_dropping, events::Events};
+use crate::support::{app::while_dropping, events::Events, prelude::*};
 use crate::support::{launch::end_with_this_process, processes::pid_of};
 use reqwest::Client;
 

@@ -4,10 +4,8 @@ use crate::support::locks::*;
 use lab::lock_comparison::{Claim, claims};
 use lab::lock_costs::{self, Connections};
 use lab::{lessons, marks, strategy::Language, texts};
-use locks::SOURCES;
-use locks::wire::RoundTrips;
-use std::collections::HashSet;
-use std::path::Path;
+use locks::{SOURCES, wire::RoundTrips};
+use std::{collections::HashSet, path::Path};
 
 /// A test of the locks in either tier, or an act of a lesson.
 fn exists(file: &str, test: &str) -> Option<()> {

@@ -6,8 +6,7 @@ mod faults;
 mod scripts;
 mod turns;
 
-use crate::support::prelude::*;
-use crate::support::{events::Events, plant::*};
+use crate::support::{events::Events, plant::*, prelude::*};
 use time::Duration;
 
 const SOON: Duration = Duration::seconds(-1);

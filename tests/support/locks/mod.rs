@@ -8,11 +8,9 @@ pub mod interceptor;
 pub use embedded::{RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 pub use futures_util::future::join_all;
 pub use interceptor::{Breakpoint, Interceptor};
-pub use locks::{
-    wire::{Line, Sql},
-    zookeeper::Zoo,
-    *,
-};
+pub use locks::wire::{Line, Sql};
+pub use locks::zookeeper::Zoo;
+pub use locks::*;
 pub use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use std::{sync::Arc, time::Duration};
 pub use tokio::time::{Instant, sleep, sleep_until, timeout};
