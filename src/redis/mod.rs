@@ -42,7 +42,7 @@ impl Redis {
         Self::with_timeout(url, prefix, RESPONSE_TIMEOUT)
     }
 
-    /// [`Redis::new`] for work that may wait this long for one answer, where no shopper waits.
+    /// [`Redis::new`] for work that may wait this long for an answer of a single server.
     pub fn with_timeout(url: &str, prefix: &str, response: Duration) -> Result<Self, RedisError> {
         Ok(Self {
             url: url.to_owned(),

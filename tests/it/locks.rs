@@ -79,6 +79,27 @@ async fn a_watchdog_of_an_abandoned_acquire() {
 }
 
 #[tokio::test]
+async fn a_watchdog_that_stops_after_a_lost_reply() {
+    let (line, interceptor, name) = watched("one-failure").await;
+    interceptor.lose("token_renew", 1);
+    let guard = held(&TokenLock::new(line, 2 * SHORT).renewed(), &name).await;
+    wait_for!(interceptor.answered("token_renew") >= 4);
+    assert!(!guard.lost().is_lost());
+    freed(guard).await;
+}
+
+#[tokio::test]
+async fn a_holder_whose_renewals_failed_stays_lost_when_the_network_is_back() {
+    let (line, interceptor, name) = watched("unreachable").await;
+    interceptor.fail("renew", u32::MAX);
+    let guard = held(&TokenLock::new(line.clone(), SHORT).renewed(), &name).await;
+    assert_eq!(soon("it is told", guard.lost()).await, Why::LeaseOver);
+    gone(&line, &name).await;
+    interceptor.clear();
+    not_held(guard).await;
+}
+
+#[tokio::test]
 async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
     let line = line("a").await;
     let name = name("taken");
@@ -166,6 +187,16 @@ async fn an_unlock_reply_that_is_lost() {
     assert_eq!(released(inner).await, Released::StillHeld { count: 1 });
     interceptor.lose("reentrant_release", 1);
     freed(outer).await;
+    is_free(&line, &name).await;
+}
+
+#[tokio::test]
+async fn a_retried_acquire_that_counts_twice() {
+    let (line, interceptor, name) = watched("retried").await;
+    interceptor.lose("reentrant_acquire", 2);
+    let guard = held_soon(&ReentrantLock::new(line.clone(), LEASE), &name).await;
+    assert_eq!((guard.count(), guard.fencing()), (1, Some(1)));
+    freed(guard).await;
     is_free(&line, &name).await;
 }
 

@@ -11,7 +11,7 @@ const said = ({ kind, count }) => t(`lab.finding.${kind}`, { n: number(count) })
 
 /** The verdict in a sentence; doubts come first, as findings may mean little then. */
 export function explained({ verdict, findings, doubts, doubt_codes: codes }) {
-  const why = doubts.map((doubt, i) => t(`lab.doubt.${codes[i]}`, { why: doubt })).join(t('lab.doubt.and'));
+  const why = doubts.map((doubt, i) => t(`lab.doubt.${codes?.[i] ?? 'run'}`, { why: doubt })).join(t('lab.doubt.and'));
   if (verdict === 'undecided') return t('lab.server.undecided', { why });
   if (verdict === 'held') return t('lab.server.held');
   return [...why ? [t('lab.server.doubted', { why })] : [], ...findings.map(said)].join(' ');

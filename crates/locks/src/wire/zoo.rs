@@ -6,7 +6,7 @@ use super::tap::Tapped;
 use std::{io, panic::Location, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
-
+#[cfg(feature = "zookeeper")]
 use zookeeper_client::SessionState::{ConnectedReadOnly, SyncConnected};
 #[cfg(feature = "zookeeper")]
 use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher};
