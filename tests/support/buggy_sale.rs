@@ -121,9 +121,6 @@ async fn stock(State(shop): Shared) -> Json<Value> {
 }
 
 async fn orders(State(shop): Shared) -> Json<Value> {
-    if shop.manner == Manner::ListsSlowly {
-        sleep(Duration::from_millis(1_100)).await;
-    }
     let sale = locked(&shop.sale);
     let rows = sale.orders.iter().enumerate().map(
         |(number, (id, user))| json!({"order_id": id, "user": user, "row": number, "shop": "main"}),
@@ -132,6 +129,9 @@ async fn orders(State(shop): Shared) -> Json<Value> {
 }
 
 async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
+    if shop.manner == Manner::ListsSlowly && request.method() == Method::GET {
+        sleep(Duration::from_millis(1_100)).await;
+    }
     let is_away = locked(&shop.sale).is_away;
     if is_away { StatusCode::BAD_GATEWAY.into_response() } else { next.run(request).await }
 }
