@@ -11,22 +11,25 @@ pub(crate) fn find(view: &View<'_>) -> Option<(Misfit, String)> {
 }
 
 fn setup(view: &View<'_>) -> Option<(Misfit, String)> {
-    let orders = &view.history.stored.as_ref()?.orders;
+    let stored = view.history.stored.as_ref()?;
     let refused = refused(view).len();
-    let is_sold = !orders.is_empty() || !view.acknowledged.is_empty();
+    let is_sold = !stored.orders.is_empty() || !view.acknowledged.is_empty();
     let stock = view.history.run.stock;
+    let is_on_sale = stored.remaining == Some(stock as i64);
     let why = format!(
         "setup: not one of {stock} units was sold, and {refused} buyers were refused: did it put \
          them on sale?"
     );
-    (!is_sold && stock > 0 && refused > 0).then_some((Misfit::Setup, why))
+    (!is_sold && !is_on_sale && stock > 0 && refused > 0).then_some((Misfit::Setup, why))
 }
 
 fn sales(view: &View<'_>) -> Option<(Misfit, String)> {
     let told = heard(view, Meaning::Sold);
     let (told_in_vain, refused) = (told.iter().all(|user| lacks_rows(view, user)), refused(view));
     let owners: BTreeSet<&str> = view.rows.keys().copied().collect();
-    let are_swapped = told_in_vain && owners.is_subset(&refused);
+    // One sale that is lost and one that is secret are two faults of the server.
+    let are_many = told.len() > view.history.run.stock || owners.len() > 1;
+    let are_swapped = told_in_vain && are_many && owners.is_subset(&refused);
     let why = format!(
         "order.answers: all {} buyers who heard sold have nothing stored, and all {} who have an \
          order were refused: are the meanings swapped?",

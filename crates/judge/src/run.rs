@@ -196,7 +196,7 @@ async fn break_it(
     let _ = is_half.wait_for(|is_half| *is_half).await;
     let probe = Probe::of(server).map_err(Error::Server)?;
     let no_proof = |why: &str| Error::Command(format!("the server {why} --kill: {NO_PROOF}"));
-    if probe.answers(config.timeout).await == Some(false) {
+    if probe.turns_away(config.timeout).await {
         return Err(no_proof("turns new connections away before"));
     }
     // Watched while it is killed: a supervisor may start it again in a moment.

@@ -18,6 +18,8 @@ const STARTING: Duration = Duration::from_secs(5);
 /// For a sign that the server is there.
 const LOOKING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Connections in a row that break before a kill.
+const TRIES: usize = 3;
 /// No server starts again as fast as this.
 const GAP: Duration = Duration::from_millis(5);
 
@@ -86,8 +88,9 @@ pub struct Probe {
 impl Probe {
     pub fn of(server: &Server) -> Result<Self, String> {
         let (target, adapter) = (server.client.target().clone(), &server.adapter);
-        let listing = adapter.orders.as_ref().map(|orders| &orders.request);
-        let call = listing.or(adapter.remaining.as_ref().map(|remaining| &remaining.request));
+        // A listing is heavy.
+        let remaining = adapter.remaining.as_ref().map(|remaining| &remaining.request);
+        let call = remaining.or(adapter.orders.as_ref().map(|orders| &orders.request));
         // A GET of some path might be a purchase.
         let call = call.cloned().unwrap_or_else(|| Call::options("/"));
         let request = target.request(&call, Scope(&[&server.variables]))?;
@@ -101,6 +104,17 @@ impl Probe {
         let mut client = Client::new(&self.target, faults::LIMIT);
         let reply = timeout(patience, client.read_all(self.request.clone())).await.ok()?;
         Some(reply.is_ok_and(|reply| !matches!(reply.status, 502 | 504)))
+    }
+
+    /// Not just once: in a storm any connection may break.
+    pub async fn turns_away(&self, patience: Duration) -> bool {
+        for _ in 0..TRIES {
+            if self.answers(patience).await != Some(false) {
+                return false;
+            }
+            sleep(PAUSE).await;
+        }
+        true
     }
 
     /// Until the server that was there is gone: a new connection is refused or breaks.

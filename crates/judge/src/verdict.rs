@@ -64,7 +64,7 @@ fn allows(misfit: Misfit, kind: Kind) -> bool {
     use Kind::*;
     match misfit {
         Misfit::Setup | Misfit::Sales => false,
-        Misfit::Refusals => !matches!(kind, KeyAnsweredDifferently | Undersold | FalseSoldOut),
+        Misfit::Refusals => !matches!(kind, Undersold | FalseSoldOut),
         Misfit::Ids => kind != OrderIdTwice,
         Misfit::Users => matches!(kind, Oversold | KeyAnsweredDifferently | WrongRemaining),
         Misfit::Rows => matches!(kind, Oversold | KeyAnsweredDifferently),
@@ -260,13 +260,14 @@ fn key_answered_differently<'a>(view: &View<'a>) -> Proof<'a> {
     for request in view.requests.values().flatten().filter(|_| view.history.run.keyed) {
         keys.entry((&request.user, &request.key)).or_default().push(request);
     }
+    let knows_sold_out = !matches!(view.misfit, Some((Misfit::Refusals, _)));
     keys.retain(|_, requests| {
         let sold = || requests.iter().filter(|request| request.means == Meaning::Sold);
         let ids: HashSet<&str> = sold().filter_map(|sold| view.id_of(sold)).collect();
         let heard = sold().map(|sold| sold.end_us).min().unwrap_or(u64::MAX);
         let is_taken_back =
             |request: &&Request| request.means == Meaning::SoldOut && heard < request.start_us;
-        ids.len() > 1 || requests.iter().any(is_taken_back)
+        ids.len() > 1 || (knows_sold_out && requests.iter().any(is_taken_back))
     });
     let count = keys.len();
     let what = format!("{count} keys with two different answers");
