@@ -5,19 +5,20 @@ use crate::support::prelude::*;
 use judge::{Config, adapter::Adapter};
 use tokio::{net::TcpSocket, time::timeout};
 
-/// `GET /orders` lists; every other GET is a purchase.
+/// `GET /orders` lists, `GET /stock` counts; every other GET is a purchase.
 const GETS: &str = r#"{
     "order": {
         "request": { "path": "/?buyer={user}" },
         "answers": [{ "status": 200, "means": "sold", "order_id": "/id" }]
     },
+    "remaining": { "request": { "path": "/stock" }, "at": "/left" },
     "orders": {
         "request": { "path": "/orders" }, "rows": "", "order_id": "/order_id", "user": "/user"
     }
 }"#;
 const LONG: Duration = Duration::from_secs(60);
 
-/// A server that closes connections as it likes.
+/// A server that closes connections as it likes: that of the second look at the stock, too.
 struct Impatient {
     /// Method and path of all requests.
     asked: Mutex<Vec<String>>,
@@ -54,7 +55,11 @@ impl Impatient {
                 continue;
             }
             let asked: Vec<&str> = text.split(' ').take(2).collect();
-            let body = if asked[1] == "/orders" { "[]" } else { r#"{"id":"1"}"# };
+            if asked[1] == "/stock" && self.count("GET /stock") == 1 {
+                locked(&self.asked).push(asked.join(" "));
+                break;
+            }
+            let body = if asked[1] == "/orders" { "[]" } else { r#"{"id":"1","left":50}"# };
             locked(&self.asked).push(asked.join(" "));
             text.clear();
             let length = body.len();
@@ -65,6 +70,10 @@ impl Impatient {
             patience = self.idle;
         }
         self.open.fetch_sub(1, Relaxed);
+    }
+
+    fn count(&self, what: &str) -> usize {
+        locked(&self.asked).iter().filter(|asked| *asked == what).count()
     }
 }
 
@@ -79,9 +88,10 @@ async fn not_killed(url: String, adapter: Value, orders_sql: Option<String>) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_closes_connections_is_not_killed() {
     let gets: Value = serde_json::from_str(GETS).expect("JSON");
-    let (_shop, closes_idle_ones) = Impatient::start(100, Duration::from_millis(50)).await;
+    let (shop, closes_idle_ones) = Impatient::start(100, Duration::from_millis(50)).await;
     let said = not_killed(closes_idle_ones, gets.clone(), None).await;
     assert!(said.contains("still answers after --kill"), "{said}");
+    assert!(shop.count("GET /orders") < shop.count("GET /stock"), "a listing is heavy");
     // The one that there is room for reads what is stored.
     let (_shop, has_no_room) = Impatient::start(1, LONG).await;
     let said = not_killed(has_no_room, gets, None).await;
@@ -114,7 +124,7 @@ async fn whether_a_server_is_there_is_not_asked_by_a_purchase() {
     let database = servers.database().await;
     let url = &settings_of(servers, &database, "gets:")[0].1;
     let mut gets: Value = serde_json::from_str(GETS).expect("JSON");
-    gets.as_object_mut().expect("members").remove("orders");
+    gets.as_object_mut().expect("members").retain(|name, _| name == "order");
     let (shop, address) = Impatient::start(100, LONG).await;
     not_killed(address, gets, Some(format!("{url} SELECT '1', '1' WHERE false"))).await;
     let (bought, probed): (Vec<_>, Vec<_>) =

@@ -93,6 +93,14 @@ fn what_no_correct_server_does_is_one() {
     assert_eq!(judge(2, left, "o1:a", None), [Undersold]);
     let again = "a k 0..9 sold o1; a l 10..12 already_ordered -";
     assert_eq!(judge(2, again, "o1:a", Some(0)), [WrongRemaining]);
+    // All units are on sale, and nobody is sold one.
+    let nothing = "a k 0..9 sold_out -; !a l 10..12 sold_out -";
+    assert_eq!(judge(2, nothing, "", Some(2)), [Undersold, FalseSoldOut]);
+    let exchanged = "a k 0..9 sold o1; b k 1..2 sold_out -";
+    assert_eq!(judge(1, exchanged, "o2:b", None), [AcknowledgedAndLost, StoredNotAcknowledged]);
+    // Whatever the refusals mean.
+    let two_orders = format!("{same_key}; b k 3..4 already_ordered -; a k 10..11 sold_out -");
+    assert_eq!(judge(2, &two_orders, "o1:a o2:a", None), [SoldTwice, KeyAnsweredDifferently]);
 }
 
 #[test]
@@ -117,6 +125,8 @@ fn what_cannot_be_judged_is_said() {
     undecided(&other_id, "order.answers[…].order_id and orders.order_id");
     let not_understood = history(1, "a k 0..9 unexpected -; b k 1..2 sold_out -", "o1:a", Some(0));
     undecided(&not_understood, "1 orders are stored, and no answer means sold");
+    let swapped = "a k 0..9 sold -; b k 0..9 sold -; c k 0..9 sold_out -";
+    undecided(&history(1, swapped, "o1:c", None), "are the meanings swapped?");
     let nothing = history(2, "a k 0..9 sold_out -", "", None);
     undecided(&nothing, "setup: not one of 2 units was sold");
     let unread = History { stored: None, ..history(1, "a k 0..9 sold o1", "", None) };
