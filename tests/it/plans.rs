@@ -45,61 +45,7 @@ async fn explain(session: &mut PgConnection, one: &Prepared, values: &str, mode:
 }
 
 /// Title → indexes that it must use; words of this statement alone; ORDER, USER, SALE: values.
-const CASES: &str = "
-    A shopper's order, looked up alone → orders_pkey
-        FROM orders o|WHERE o.id = $1 AND o.user_id = $2
-        ORDER, USER
-    My orders, newest first → orders_one_live_per_user_slot
-        WHERE user_id = $1 AND id < $2|ORDER BY o.id DESC LIMIT
-        USER, 9223372036854775807, 50
-    Orders that somebody follows or asks for (one query for all of a moment) → orders_pkey
-        WHERE o.id = ANY($1)
-        ARRAY[ORDER, ORDER - 1, ORDER - 2]
-    Paying → orders_pkey
-        WITH paid AS|INSERT INTO payments
-        ORDER, USER, 'reference'
-    Cancelling → orders_pkey
-        SET status = 'cancelled'
-        ORDER, USER
-    The scrubber: the newest orders → orders_pkey
-        FROM orders ORDER BY id DESC LIMIT $1
-        64
-    The scrubber: the next orders by id → orders_pkey
-        FROM orders WHERE id > $1 ORDER BY id LIMIT $2
-        0, 256
-    The sweeper: what is due, of any sale → orders_by_pay_by, orders_pkey
-        SET status = 'expired'|SKIP LOCKED
-        500, NULL
-    One order that is paid or cancelled after its time → orders_pkey
-        SET status = 'expired'|WHERE id = $1
-        ORDER
-    The outbox: which sales have units to return → none
-        SELECT DISTINCT sale_id FROM releases
-        none
-    The outbox: a sale's units to return → none
-        SELECT user_id, order_id, created_at FROM releases WHERE sale_id = $1
-        SALE, 1000
-    The outbox: units that have been returned → none
-        DELETE FROM releases
-        ARRAY[ORDER, ORDER - 1, ORDER - 2], ARRAY[now(), now(), now()]
-    Live orders of some sales, and those that answer replays → orders_by_sale, orders_replayable
-        SELECT sale_id, id, user_id, slot, idempotency_hash, status
-        ARRAY[SALE], 8
-    Live orders of a sale (the audit) → orders_by_sale
-        SELECT id, user_id FROM orders WHERE sale_id = $1 AND status IN
-        SALE
-    Users with too many live orders (the audit) → orders_by_sale
-        HAVING count(*) > $2
-        SALE, 1
-    An operator's list of a sale's orders → Index Scan Backward using orders_pkey
-        WHERE o.sale_id = $1 AND o.id < $2
-        SALE, 9223372036854775807, NULL, 50
-    An operator's list of a user's orders in a sale → orders_one_live_per_user_slot
-        WHERE sale_id = $1 AND id < $2|AND user_id = $5
-        SALE, 9223372036854775807, NULL, 50, USER
-    A new floor for the id generator → orders_pkey
-        UPDATE id_clock
-        0, 0";
+const CASES: &str = include_str!("plans/cases.txt");
 
 const SHOPPERS: usize = 5;
 
@@ -108,27 +54,7 @@ const NOT_UNDER_LOAD: &str =
     "SELECT status, count(*) FROM orders WHERE sale_id = $1 GROUP BY status";
 
 /// 20 sales of 3,000 orders in every state, over for too long to be taken for lost ones.
-const FILL: &str = "
-    INSERT INTO sales (title, price_cents, stock, taken, opens_at, closes_at)
-    SELECT 'sale ' || n, 100, 5000, 2000, now() - interval '9 days', now() - interval '8 days'
-    FROM generate_series(1, 20) AS n;
-    INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, idempotency_hash,
-                        created_at, pay_by, paid_at, closed_at)
-    SELECT n::bigint << 20, s.id, md5((n % 15000)::text)::uuid,
-           CASE WHEN d.status IN ('pending_payment', 'paid') THEN 0 END, d.status::order_status,
-           100,
-           CASE WHEN n % 7 = 0 THEN n END, now() - interval '1 hour',
-           now() + make_interval(secs => 3600 + n), CASE WHEN d.status = 'paid' THEN now() END,
-           CASE WHEN d.status IN ('cancelled', 'expired') THEN now() END
-    FROM generate_series(1, 60000) AS n
-    JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS number
-          FROM sales WHERE title LIKE 'sale %') AS s ON s.number = (n - 1) / 3000
-    CROSS JOIN LATERAL (SELECT (ARRAY['pending_payment', 'paid', 'paid', 'paid', 'cancelled',
-                        'expired'])[1 + n % 6] AS status) AS d;
-    INSERT INTO payments (order_id, amount_cents, reference)
-    SELECT id, 100, 'x' FROM orders WHERE status = 'paid';
-    SELECT brin_summarize_new_values('orders_by_sale');
-    ANALYZE;";
+const FILL: &str = include_str!("plans/fill.sql");
 
 struct Case {
     title: &'static str,

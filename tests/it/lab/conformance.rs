@@ -153,7 +153,7 @@ async fn a_wrong_promise_is_noticed() {
     type Change = fn(&mut Harms);
     let wrong: [(&str, Change); 5] = [
         ("Oversells, which", |harms| harms.oversells = Never),
-        ("Duplicates although", |harms| harms.duplicates = Never),
+        ("Duplicates, which", |harms| harms.duplicates = Never),
         ("Undersells, which", |harms| harms.undersells = Never),
         ("not seen: Undersells", |harms| harms.undersells = Expected),
         ("no demonstration shows", |harms| harms.oversells = Possible),
