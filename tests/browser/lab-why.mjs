@@ -39,6 +39,7 @@ export function why(stage) {
       assert.equal(await page.textContent('#left .count strong'), '10');
       await page.keyboard.press('ArrowRight');
       assert.equal(await page.locator('#doors a:visible').count(), 3);
+      await page.locator('#join').getByText('/sales/').waitFor(); // its code is fetched first
       assert.match(await page.textContent('#join'), /:\/\/.*\/sales\//, 'where phones come to');
       assert.ok(await page.locator('#join img').evaluate((code) => code.naturalWidth > 0));
       await page.locator('#doors a').first().click(); // and the first one races at once

@@ -39,7 +39,7 @@ async fn sell(bench: &Bench, number: i64, buyer: &Buyer) -> Result<Outcome, Purc
     if remaining < 1 {
         return Ok(Outcome::SoldOut);
     }
-    drop(sql); // held over a pause it would keep others from writing
+    drop(sql); // it would keep others from writing
 
     bench.interleave("the stock is read").await; // only if the lock lets two in
 
@@ -72,7 +72,6 @@ pub const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
-/// Only the paused holder outlives this lease, on a busy machine too.
 const OUTLIVED: &[(&str, &str)] =
     &[("lease_ms", "1500"), ("pause_ms", "2500"), ("wait_ms", "20000")];
 const FORGOTTEN: &[(&str, &str)] = &[("redis_node_loss", "1"), ("wait_ms", "20000")];
