@@ -9,6 +9,8 @@ import labOnlyEn from '../../static/js/lab/strings/en.js';
 import labOnlyZh from '../../static/js/lab/strings/zh.js';
 import raceEn from '../../static/js/lab/race-strings/en.js';
 import raceZh from '../../static/js/lab/race-strings/zh.js';
+import serverEn from '../../static/js/lab/server-strings/en.js';
+import serverZh from '../../static/js/lab/server-strings/zh.js';
 import theatreEn from '../../static/js/lab/theatre-strings/en.js';
 import theatreZh from '../../static/js/lab/theatre-strings/zh.js';
 import whyEn from '../../static/js/lab/why-strings/en.js';
@@ -19,7 +21,7 @@ import { errorWords } from '../../static/js/strings.js';
 
 /** Sheets of words; a key stands in one of them. */
 const together = (...sheets) => { const all = sheets.flatMap(Object.entries); assert.equal(new Set(all.map(([key]) => key)).size, all.length, 'a key twice'); return Object.fromEntries(all); };
-const labEn = together(labOnlyEn, raceEn, theatreEn, whyEn), labZh = together(labOnlyZh, raceZh, theatreZh, whyZh);
+const labEn = together(labOnlyEn, raceEn, serverEn, theatreEn, whyEn), labZh = together(labOnlyZh, raceZh, serverZh, theatreZh, whyZh);
 const en = { ...siteEn, ...labEn }, zh = { ...siteZh, ...labZh };
 
 const ROOT = new URL('../../', import.meta.url);

@@ -119,7 +119,8 @@ function storm(one, signal, onEvent) {
     if (signal.aborted) return stop();
     signal.addEventListener('abort', stop);
     if (!isOwn(one)) listen();
-    const begun = begin(one, signal).then(() => (isOwn(one) ? listen() : null)).catch((problem) => end(broken, problem));
+    const words = () => import('./server-words.js').catch(() => {}); // what the verdict is said in
+    const begun = begin(one, signal).then(() => (isOwn(one) ? words().then(listen) : null)).catch((problem) => end(broken, problem));
     if (isOwn(one)) former = begun;
   });
 }
