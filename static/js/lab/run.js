@@ -94,7 +94,6 @@ function storm(one, signal, onEvent) {
   return new Promise((done, broken) => {
     let stream = null, over = false;
     const listen = () => {
-      if (over) return halt(one); // stopped while it began
       if (isOwn(one)) judging.add(home(one));
       stream = follow(isOwn(one) ? `${home(one)}/events` : path(one.arena, '/events'), {
         onEvent(name, news) {
@@ -119,8 +118,12 @@ function storm(one, signal, onEvent) {
     if (signal.aborted) return stop();
     signal.addEventListener('abort', stop);
     if (!isOwn(one)) listen();
-    const words = () => import('./server-words.js').catch(() => {}); // what the verdict is said in
-    const begun = begin(one, signal).then(() => (isOwn(one) ? words().then(listen) : null)).catch((problem) => end(broken, problem));
+    const begun = begin(one, signal).then(async () => {
+      if (!isOwn(one)) return;
+      if (over) return halt(one); // stopped while it began
+      await import('./server-words.js').catch(() => {}); // what the verdict is said in
+      if (!over) listen();
+    }).catch((problem) => end(broken, problem));
     if (isOwn(one)) former = begun;
   });
 }
