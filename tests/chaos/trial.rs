@@ -158,14 +158,25 @@ pub async fn create_world(
                 body[member] = at.format(&Rfc3339)?.into();
             }
         }
-        let (status, sale) = admin(first, "", Some(body)).await?;
-        if status != 201 {
-            return Err(format!("cannot create a sale: {status} {sale}").into());
-        }
+        let sale = create_sale(first, body).await?;
         let (id, habits) = (sale["id"].as_str().unwrap_or_default().parse()?, *habits);
         sales.push(Sale { id, habits });
     }
     Ok(World::new(seed, addresses, sales))
+}
+
+/// As an operator would: again while the shop says 503, for at most a minute.
+async fn create_sale(at: SocketAddr, body: Value) -> Result<Value> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match admin(at, "", Some(body.clone())).await? {
+            (201, sale) => return Ok(sale),
+            (503, _) if Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            (status, sale) => return Err(format!("cannot create a sale: {status} {sale}").into()),
+        }
+    }
 }
 
 async fn silent_ones(cluster: &mut Cluster, world: &World, limit: Duration) -> Result<Vec<usize>> {
