@@ -1,7 +1,6 @@
 //! The life of an order: it ends once, and its unit comes back once and is buyable at once.
 
-use crate::contract::{assert_order, time_of};
-use crate::support::prelude::*;
+use crate::{contract::assert_order, support::prelude::*};
 
 /// From now on the database notes every change of status and every unit that enters the outbox.
 async fn keep_history(app: &TestApp) {
