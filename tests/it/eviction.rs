@@ -1,6 +1,6 @@
 //! Sales that are long over leave Redis, and come back if an operator extends them.
 
-use crate::{contract::in_secs, support::prelude::*};
+use crate::support::prelude::*;
 use flash_sale::catalog::eviction;
 
 const HOUR: i64 = 3_600;

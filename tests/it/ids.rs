@@ -34,28 +34,6 @@ fn now() -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_instances_never_make_the_same_id() {
-    let app = TestApp::start().await;
-    let instance = |_| {
-        let (generator, redis) = (generator(&app), app.services.databases.redis.clone());
-        async move {
-            let mut ids = Vec::new();
-            for batch in 1..60 {
-                ids.extend(take(&redis, &generator, batch * 7).await);
-            }
-            ids
-        }
-    };
-    let all = all_at_once((0..8).map(instance)).await.concat();
-    assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-    let is_of_now = |id: &OrderId| (now() - decode(*id).0).abs() < 60;
-    assert!(all.iter().all(is_of_now), "ids carry their time");
-    // The counter tells how many numbers the day has leased: at least as many as were used.
-    let leased: usize = app.in_redis(redis::cmd("GET").arg(&keys(&app)[0])).await;
-    assert!(leased >= all.len(), "{leased} leased, {} used", all.len());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_counter_or_a_lost_clock_never_repeats_an_id() {
     let app = TestApp::start().await;
     let mut seen = HashSet::new();

@@ -1,7 +1,6 @@
 //! The life of an order: it ends once, and its unit comes back once and is buyable at once.
 
-use crate::contract::{assert_order, time_of};
-use crate::support::prelude::*;
+use crate::{contract::assert_order, support::prelude::*};
 
 /// From now on the database notes every change of status and every unit that enters the outbox.
 async fn keep_history(app: &TestApp) {
@@ -101,36 +100,6 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     assert_all_were(&app, &ids, "cancelled released").await;
     wait_for!(next.buy(&sale).await.is_accepted());
     app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 11, "remaining": 0})).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unpaid_orders_expire_once_although_two_instances_sweep() {
-    const ORDERS: usize = 40;
-    let (app, other) = TestApp::pair().await;
-    keep_history(&app).await;
-    let sale = app.sale(ORDERS as i64, json!({"payment_timeout_secs": 1})).await;
-    let buyers = app.shoppers(ORDERS);
-    let bought = all_order(buyers.clone(), &sale).await;
-    let ids: Vec<String> = bought.into_iter().map(|(_, id)| id).collect();
-    // No request names an order, so only the sweepers can end it.
-    wait_for!("all have expired and their units are back", {
-        let audit = app.audit(&sale).await;
-        (audit.expired == ORDERS as i64 && audit.quiescent).then_some(())
-    });
-    app.assert_sound_with(&sale, json!({"live": 0, "remaining": ORDERS})).await;
-    assert_all_were(&app, &ids, "expired released").await;
-    for (buyer, id) in buyers.iter().zip(&ids).take(5) {
-        let order = buyer.order(id).await.body;
-        assert_eq!(order["status"], "expired");
-        assert!(time_of(&order["closed_at"]) >= time_of(&order["pay_by"]));
-        for instance in [&app, &other] {
-            assert_refused(&buyer.at(instance).pay(id).await, "not_payable", "expired");
-        }
-        assert_refused(&buyer.cancel(id).await, "not_cancellable", "expired");
-        assert_eq!(buyer.order(id).await.body, order);
-    }
-    assert_eq!(app.number(PAYMENTS).await, 0);
-    all_order(buyers, &sale).await;
 }
 
 /// Another sweeper stops within its transaction: the answer must be what comes of that.

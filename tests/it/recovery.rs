@@ -1,6 +1,6 @@
 //! Log entries of dead writers, and unknown orders.
 
-use crate::{contract::in_secs, support::prelude::*};
+use crate::support::prelude::*;
 use flash_sale::{admission::ids, orders::log_recovery};
 
 async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {

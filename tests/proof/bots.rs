@@ -34,17 +34,15 @@ async fn a_pass_is_given_out_from_the_opening_on_and_for_one_user_and_sale() {
     let (app, second) = TestApp::pair().await;
     let other = app.sale(10, json!({"purchase_pass": true})).await;
     let (ada, eve) = (app.shopper(), app.shopper());
-    let sale_in = async |secs: i64| {
-        let opens_at = OffsetDateTime::now_utc() + time::Duration::seconds(secs);
-        let written = opens_at.format(&Rfc3339).expect("a time");
-        (opens_at, app.sale(10, json!({"purchase_pass": true, "opens_at": written})).await)
-    };
-    let (_, later) = sale_in(3_600).await;
+    let sale_in =
+        async |secs| app.sale(10, json!({"purchase_pass": true, "opens_at": in_secs(secs)})).await;
+    let later = sale_in(3_600).await;
     let early = ada.get(&of_sale(&later, "pass")).await;
     early.assert_problem(409, "not_open");
     assert!(!early.header("retry-after").is_empty());
     ada.refused(&later, "not_open").await;
-    let (opens_at, sale) = sale_in(2).await;
+    let sale = sale_in(2).await;
+    let opens_at = time_of(&app.sale_now(&sale).await["opens_at"]);
     let path = of_sale(&sale, "pass");
     until_known(&second, &sale).await;
     wait_for!(eve.at(&second).get(&path).await.status == 200);

@@ -1,6 +1,6 @@
 //! The application under test: the real router and workers on a port of its own, and a client.
 
-pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, client_of};
+use super::people::client_of;
 use crate::support::prelude::*;
 use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::AdminToken;

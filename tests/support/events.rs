@@ -1,6 +1,6 @@
 //! The reading end of an event stream.
 
-use super::app::{Ask, TEST_TIMEOUT};
+use super::{app::TEST_TIMEOUT, people::Ask};
 use reqwest::Response;
 use serde_json::Value;
 

@@ -1,6 +1,5 @@
 //! People who keep buying while something is broken or killed, and what they were told.
 
-use super::app::Entrance;
 use crate::support::prelude::*;
 use tokio::time::sleep;
 

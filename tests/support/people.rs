@@ -289,3 +289,15 @@ pub fn assert_has(value: &Value, members: Value) {
         assert_eq!(value.get(member), Some(expected), "{member}: {value:#}");
     }
 }
+
+#[track_caller]
+pub fn time_of(value: &Value) -> OffsetDateTime {
+    let text = value.as_str().unwrap_or_else(|| panic!("no time: {value}"));
+    assert!(text.ends_with('Z'), "not in UTC: {text}");
+    OffsetDateTime::parse(text, &Rfc3339).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+pub fn in_secs(seconds: i64) -> String {
+    let at = OffsetDateTime::now_utc() + time::Duration::seconds(seconds);
+    at.format(&Rfc3339).expect("a time")
+}

@@ -4,12 +4,13 @@
 #![allow(unused_imports)]
 
 pub use super::app::{
-    ADMIN_TOKEN, Ask, Entrance, Options, Reply, Shopper, TEST_TIMEOUT, TestApp, all_at_once, ask,
-    assert_has, client, eventually, must_accept, services_without_tasks,
+    ADMIN_TOKEN, Options, TEST_TIMEOUT, TestApp, all_at_once, eventually, must_accept,
+    services_without_tasks,
 };
 pub use super::launch::{entries, poll, tail};
 pub use super::load::{Rush, Told, Winner};
 pub use super::load::{all_order, all_told, all_written, assert_shed, crowd};
+pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, in_secs, time_of};
 pub use super::processes::signal;
 pub use super::program::{Home, Program, SECRET, settings_of};
 pub use super::proxy::{Address, Fault, Proxy, free_port};

@@ -82,7 +82,7 @@ faults! {
     PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
         nothing;
     PostgresSerialization "postgres-serialization"
-        "transactions fail with SQLSTATE 40001 now and then" nothing;
+        "transactions fail with SQLSTATE 40001 or 40P01 now and then" nothing;
     EverythingKill "everything-kill" "kill -9 all processes at once" processes::kill_everything;
     NetCut "net-cut" "connections to both stores are cut at random, also inside a request"
         network::cut;

@@ -38,7 +38,8 @@ pub const FAILURES: &str = "
     CREATE FUNCTION chaos() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF random() < 0.1 THEN
             PERFORM nextval('chaos_fired');
-            RAISE EXCEPTION 'made up by the test' USING ERRCODE = '40001';
+            RAISE EXCEPTION 'made up by the test'
+                USING ERRCODE = CASE WHEN random() < 0.5 THEN '40001' ELSE '40P01' END;
         END IF;
         RETURN NULL;
     END $$;

@@ -1,4 +1,4 @@
-//! Around the API: methods, rate limits, health, and the answers while a dependency is away.
+//! Around the API: methods, health, and the answers while a dependency is away.
 
 use super::*;
 use crate::security::sites::{documented, token_for};
@@ -26,29 +26,6 @@ async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
         }
     }
     assert_eq!(app.snapshot().await, before);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_buys_too_often_is_slowed_down_and_nobody_else() {
-    let app = TestApp::start_with(Options { rate_limit: true, ..Options::default() }).await;
-    let sale = app.sale(100, json!({})).await;
-    let (hasty, calm) = (app.shopper(), app.shopper());
-    let began = Instant::now();
-    hasty.must_buy(&sale).await;
-    let replies = TestApp::all_buy(vec![hasty.clone(); 100], &sale).await;
-    let (slowed, told): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.status == 429);
-    // A burst of 20, and 10 a second.
-    let most = 20.0 + began.elapsed().as_secs_f64() * 10.0;
-    assert!(told.len() as f64 <= most, "{} passed, at most {most}", told.len());
-    for reply in slowed {
-        assert_told_when(reply, 429, "rate_limited");
-    }
-    for reply in told {
-        reply.assert_problem(409, "already_ordered");
-    }
-    calm.pay(&calm.order_to_pay(&sale).await).await.assert(200);
-    wait_for!(hasty.buy(&sale).await.code() == "already_ordered");
-    assert_eq!(app.assert_sound(&sale).await.live, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,13 +77,6 @@ fn assert_members(object: &Value, members: &str) {
     assert_eq!(found, expected, "{object:#}");
 }
 
-#[track_caller]
-pub fn time_of(value: &Value) -> OffsetDateTime {
-    let text = value.as_str().unwrap_or_else(|| panic!("no time: {value}"));
-    assert!(text.ends_with('Z'), "not in UTC: {text}");
-    OffsetDateTime::parse(text, &Rfc3339).unwrap_or_else(|error| panic!("{text}: {error}"))
-}
-
 /// Of what kind each member is, here and in an order: tests of `http::sales` and `http::orders`.
 #[track_caller]
 fn assert_sale(sale: &Value) {
@@ -143,11 +136,6 @@ async fn within_patience<T>(answer: impl IntoFuture<Output = T>) -> T {
 fn assert_refused(reply: &Reply, what: &str) {
     assert!(reply.status.is_client_error() && !reply.code().is_empty(), "{what}: {reply:?}");
     reply.assert_problem_at(what, reply.status.as_u16(), reply.code());
-}
-
-pub fn in_secs(seconds: i64) -> String {
-    let at = OffsetDateTime::now_utc() + time::Duration::seconds(seconds);
-    at.format(&Rfc3339).expect("a time")
 }
 
 impl TestApp {

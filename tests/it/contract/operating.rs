@@ -103,44 +103,6 @@ async fn a_sale_can_be_changed_member_by_member() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pausing_and_closing_count_on_every_instance_before_they_answer() {
-    let (here, there) = TestApp::pair().await;
-    let sale = here.sale(1_000, json!({})).await;
-    let steer = async |step| {
-        let steered = here.steer(&sale, step).await;
-        assert_sale(&steered);
-        steered["state"].clone()
-    };
-    let all_refused = async |code| {
-        for app in [&there, &here] {
-            app.shopper().refused(&sale, code).await;
-        }
-    };
-    there.shopper().must_buy(&sale).await;
-    for _ in 0..5 {
-        assert_eq!(steer("pause").await, "paused");
-        all_refused("paused").await;
-        assert_eq!(steer("resume").await, "open");
-        here.shopper().must_buy(&sale).await;
-        wait_for!(there.shopper().buy(&sale).await.is_accepted());
-    }
-    let buyers = TestApp::all_buy(there.shoppers(200), &sale);
-    let (replies, closed) = tokio::join!(buyers, steer("close"));
-    // Of a busy machine some may hear that they should come again.
-    let is_told =
-        |reply: &Reply| reply.is_accepted() || ["ended", "unavailable"].contains(&reply.code());
-    assert!(replies.iter().all(is_told), "{replies:?}");
-    assert_eq!(closed, "ended");
-    let sold = here.quiet_audit(&sale).await.live;
-    all_refused("ended").await;
-    for step in ["resume", "pause"] {
-        assert_eq!(steer(step).await, "ended");
-        all_refused("ended").await;
-    }
-    assert_eq!(here.assert_sound(&sale).await.live, sold);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stock_is_added_and_taken_away_up_to_what_remains() {
     let (app, sale) = TestApp::selling(3, json!({})).await;
     assert_eq!(crowd(&app, &sale, 3).await.len(), 3);

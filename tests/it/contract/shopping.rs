@@ -134,35 +134,17 @@ async fn a_purchase_is_refused_with_the_reason() {
         app.shopper().refused(&sale, "sold_out").await;
         assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), order);
     }
-    for (step, code) in [("pause", "paused"), ("close", "ended")] {
-        app.steer(&sale, step).await;
+    let steps = [("pause", "paused"), ("close", "ended"), ("resume", "ended"), ("pause", "ended")];
+    for (step, code) in steps {
+        let steered = app.steer(&sale, step).await;
+        assert_sale(&steered);
+        assert_eq!(steered["state"], code);
         for buyer in [&shopper, &app.shopper()] {
             buyer.refused(&sale, code).await;
         }
     }
     shopper.buy(UNKNOWN).await.assert_problem(404, "sale_not_found");
     assert_eq!(app.assert_sound(&sale).await.live, 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sale_opens_and_ends_by_the_clock() {
-    let (app, sale) = TestApp::selling(1_000_000, json!({"opens_at": in_secs(8)})).await;
-    let buy_while = async |accepted: bool| loop {
-        let reply = app.shopper().buy(&sale).await;
-        if reply.is_accepted() != accepted {
-            return reply;
-        }
-        assert_eq!(reply.code(), if accepted { "" } else { "not_open" }, "{:#}", reply.body);
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    };
-    app.shopper().refused(&sale, "not_open").await;
-    assert_eq!(app.sale_now(&sale).await["state"], "scheduled");
-    within_patience(buy_while(false)).await.assert(202);
-    assert_eq!(app.sale_now(&sale).await["state"], "open");
-    app.change(&sale, json!({"closes_at": in_secs(1)})).await.assert(200);
-    within_patience(buy_while(true)).await.assert_problem(409, "ended");
-    assert_eq!(app.sale_now(&sale).await["state"], "ended");
-    app.assert_sound(&sale).await;
 }
 
 /// In the log and in no table, with room for no other order that waits.

@@ -187,21 +187,6 @@ fn marks_that_only_lessons_run_are_marks_of_their_acts() {
 }
 
 #[test]
-fn the_registry_is_this_list() {
-    const LIST: &str = "1 naive, 2 process-mutex, 3 mutex-unlock-before-commit, 4 per-user-mutex, \
-        5 row-lock, 6 version-column, 7 cas-stock, 8 conditional-update, 9 unique-order, \
-        10 serializable, 11 advisory-lock, 12 session-advisory-lock, 13 db-lock-table, \
-        14 skip-locked, 15 group-update, 16 setnx-expire, 17 setnx-getset, 18 set-px-no-owner, \
-        19 token-lock, 20 reentrant-lock, 21 multi-lock, 22 redlock, 23 zookeeper-lock, \
-        24 fenced-lock, 25 hincrby, 26 watch-multi, 27 token-list, 28 lock-and-hincrby, \
-        29 lua-sync, 30 task-queue, 31 in-process-queue, 32 transactional-message, \
-        33 lua-stream, 34 sharded-local, 35 bucketed";
-    let listed = |strategy: &Strategy| format!("{} {}", strategy.number, strategy.id);
-    let registry: Vec<String> = STRATEGIES.iter().map(listed).collect();
-    assert_eq!(registry.join(", "), LIST);
-}
-
-#[test]
 fn the_purchase_comes_first_and_names_its_crash_points() {
     for strategy in STRATEGIES {
         let (id, code) = (strategy.id, strategy.purchase_code());

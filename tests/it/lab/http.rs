@@ -226,27 +226,6 @@ async fn bad_input_is_refused_and_nothing_is_created() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn arenas_are_bounded_and_too_old_ones_go() {
-    let app = with_lab().await;
-    let create = async || app.post(ARENAS, json!({"strategy": "naive", "stock": 1})).await;
-    let replies = join_all((0..70).map(|_| create())).await;
-    let is_created = |reply: &&Reply| reply.status == 201;
-    let (created, refused): (Vec<_>, Vec<_>) = replies.iter().partition(is_created);
-    assert_eq!(created.len(), 64);
-    for refused in refused {
-        refused.assert_problem(409, "too_many_arenas");
-    }
-    // One that is too old is not served, makes room at once, and is removed.
-    let old = created[0].text("arena_id");
-    let expire = "UPDATE lab.arenas SET expires_at = now() - interval '1 second' WHERE id";
-    app.execute(&format!("{expire} = '{old}'")).await;
-    create().await.assert(201);
-    let count = format!("SELECT count(*) FROM lab.arenas WHERE id = '{old}'");
-    wait_for!(app.number(&count).await == 0);
-    app.get(&format!("{ARENAS}/{old}/verdict")).await.assert_problem(404, "arena_not_found");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_lab_none_of_its_routes_is_there() {
     let app = TestApp::start().await;
     let mut routes = documented("", "0123456789abcdef0123456789abcdef");

@@ -1,4 +1,4 @@
-//! What is no HTTP, or hardly, is refused and changes nothing; who hangs up finds out by asking.
+//! What is no HTTP, or hardly, is refused and changes nothing.
 
 use super::*;
 
@@ -89,39 +89,4 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     }
     app.get("/healthz").await.assert(200);
     app.assert_sound(&sale).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_hangs_up_right_after_sending_finds_one_order_by_retrying() {
-    const BUYERS: usize = 100;
-    let (app, sale) = TestApp::selling(1_000, json!({})).await;
-    let shoppers = app.shoppers(BUYERS);
-    for (number, shopper) in shoppers.iter().enumerate() {
-        let mut wire = Wire::to(&app).await;
-        wire.send(purchase(&sale, shopper, "idempotency-key: once\r\n")).await;
-        if number % 2 == 0 {
-            // Resets the connection, where an ordinary close would end it in order.
-            wire.stream.set_zero_linger().expect("an option");
-        }
-    }
-    // The server may or may not have been faster than the hang-up.
-    let retries = all_at_once(shoppers.iter().cloned().enumerate().map(|(number, shopper)| {
-        let sale = sale.clone();
-        async move {
-            match number % 3 {
-                0 => shopper.buy(&sale).await,
-                _ => shopper.buy_with_key(&sale, "once").await,
-            }
-        }
-    }))
-    .await;
-    for (number, (shopper, reply)) in shoppers.iter().zip(&retries).enumerate() {
-        // Without the key, an order that the first request placed is in the way of the second.
-        let is_named = number % 3 == 0 && reply.code() == "already_ordered";
-        assert!(reply.is_accepted() || is_named, "{number}: {reply:#?}");
-        let order = shopper.until(reply.text("order_id"), "pending_payment").await;
-        let orders = shopper.get("/api/v1/orders").await;
-        orders.assert_has(json!({"orders": [order]}));
-    }
-    assert_eq!(app.assert_sound(&sale).await.live, BUYERS as i64);
 }

@@ -186,10 +186,7 @@ async fn late_order(app: &TestApp, sale: &str) {
 }
 
 async fn evicted_sale(app: &TestApp) {
-    let ago = |hours| {
-        let time = OffsetDateTime::now_utc() - time::Duration::hours(hours);
-        time.format(&Rfc3339).expect("a time")
-    };
+    let ago = |hours: i64| in_secs(-3_600 * hours);
     let sale = create(app, 5, json!({"opens_at": ago(48), "closes_at": ago(25)})).await;
     let cached = app.services.catalog.cache.get(sale.parse().expect("an id"));
     let cached = cached.expect("it is in the cache");

@@ -1,49 +1,9 @@
 //! Whatever Postgres does, purchases go on, and what was accepted is written as soon as can be.
 
 use super::*;
-use crate::support::processes::family;
 use crate::support::standby::{self, followers, standby_of, until_followed};
 use crate::support::{launch::name_in, not_exercised};
 use std::io;
-
-/// Statements on orders fail, to serialize or as a deadlock's victim; each COMMIT sleeps once.
-const TROUBLE: &str = "
-    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF random() < 0.5 THEN
-            RAISE EXCEPTION 'not this time'
-                USING ERRCODE = CASE WHEN random() < 0.5 THEN '40001' ELSE '40P01' END;
-        END IF;
-        RETURN NULL;
-    END $$;
-    CREATE TRIGGER fail AFTER INSERT OR UPDATE ON orders FOR EACH STATEMENT EXECUTE FUNCTION fail();
-    CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF current_setting('test.slept', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
-            PERFORM set_config('test.slept', pg_current_xact_id()::text, true), pg_sleep(0.3);
-        END IF;
-        RETURN NULL;
-    END $$;
-    CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
-        FOR EACH ROW EXECUTE FUNCTION dawdle();";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_second_transaction_fails_and_the_others_take_300_ms_to_commit() {
-    let (first, second) = TestApp::pair().await;
-    first.execute(TROUBLE).await;
-    let (sale, rush) = rush_on(&[&first, &second]).await;
-    for pays in [true, false, true, false] {
-        let (shopper, id) = first.buyer(&sale).await;
-        let ask = async || match pays {
-            true => shopper.pay(&id).await,
-            false => shopper.cancel(&id).await,
-        };
-        // A transaction that failed is an answer of 5xx; asking again is safe.
-        wait_for!(ask().await.status == StatusCode::OK);
-    }
-    rush.until_accepted(ENOUGH).await;
-    assert_nothing_lost(&first, &sale, rush).await;
-    let audit = first.audit(&sale).await;
-    assert_eq!((audit.paid, audit.cancelled), (2, 2));
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
@@ -87,20 +47,6 @@ async fn loads_that_fell_silent_hold_up_nobody_afterwards() {
     }
     proxy.set(Fault::None).await;
     wait_for!(shopper.order(&order).await.status == StatusCode::OK);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_stands_still_for_five_seconds() {
-    let (servers, app) = TestApp::on_own_servers().await;
-    let (sale, rush) = rush_on(&[&app]).await;
-    let stopped = family(servers.postgres.pid().expect("running"));
-    assert!(stopped.len() > 5, "the postmaster and its family: {stopped:?}");
-    signal(&stopped, Signal::SIGSTOP);
-    let stands_still = tokio::time::sleep(Duration::from_secs(5));
-    tokio::join!(stands_still, rush.until_accepted(2 * ENOUGH));
-    signal(&stopped, Signal::SIGCONT);
-    rush.until_accepted(ENOUGH).await;
-    assert_nothing_lost(&app, &sale, rush).await;
 }
 
 /// Orders that a lagging standby has not got are lost for good; what is left is sold once.

@@ -225,7 +225,7 @@ async fn checker_advisory_amid_pauses_never_two() {
 
 #[tokio::test]
 async fn checker_zookeeper_amid_cuts() {
-    let server = zookeeper!("checker_zookeeper_amid_cuts");
+    let server = zookeeper!();
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let cuts = async {
         loop {
@@ -242,7 +242,7 @@ async fn checker_zookeeper_amid_cuts() {
 /// Told an eighth of the session before its end: after a longer standstill another run begins.
 #[tokio::test]
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
-    let server = zookeeper!("checker_zookeeper_a_holder_that_is_cut_off…");
+    let server = zookeeper!();
     let session = session_on(&line("pace").await).await;
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let clusters = [proxy.address().to_string(), server.cluster()];

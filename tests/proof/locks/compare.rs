@@ -70,7 +70,7 @@ fn every_mark_of_a_lock_has_its_words() {
 
 #[tokio::test]
 async fn the_cost_of_every_lock() {
-    let server = zookeeper("the_cost_of_every_lock").await;
+    let server = zookeeper().await;
     let servers = Connections {
         redis: line("measure").await,
         nodes: lines("measure", three().await).await,

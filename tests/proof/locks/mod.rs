@@ -1,12 +1,15 @@
 //! The locks under faults, compared, on several nodes, in Postgres and ZooKeeper.
 
-/// The ZooKeeper that tests share; where there is none the test ends here, and says so.
+/// The ZooKeeper that tests share (without one a test ends here, and says so), and a lock's name.
 macro_rules! zookeeper {
-    ($test:expr) => {
-        match $crate::support::locks::zookeeper($test).await {
+    () => {
+        match $crate::support::locks::zookeeper().await {
             Some(server) => server,
             None => return,
         }
+    };
+    ($lock:literal) => {
+        (zookeeper!(), name($lock))
     };
 }
 

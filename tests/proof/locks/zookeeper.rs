@@ -29,8 +29,7 @@ async fn warm(lock: &ZooKeeperLock, name: &str) {
 
 #[tokio::test]
 async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
-    let server = zookeeper!("zookeeper_a_holder_whose_session_ends…");
-    let name = name("zk-session");
+    let (server, name) = zookeeper!("zk-session");
     let (proxy, cluster) = proxied(server).await;
     let guard = held(&ZooKeeperLock::new(Zoo::new(&cluster, SESSION)), &name).await;
     let lost = guard.lost();
@@ -48,8 +47,7 @@ async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in(
 
 #[tokio::test]
 async fn zookeeper_a_short_break_costs_nothing() {
-    let server = zookeeper!("zookeeper_a_short_break_costs_nothing");
-    let name = name("zk-break");
+    let (server, name) = zookeeper!("zk-break");
     let (proxy, cluster) = proxied(server).await;
     let (lock, interceptor) = watched(&cluster);
     let guard = held(&lock, &name).await;
@@ -69,8 +67,7 @@ async fn zookeeper_a_short_break_costs_nothing() {
 /// The client library and ZooKeeper's own name the end of a connection under a request differently.
 #[tokio::test]
 async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
-    let server = zookeeper!("zookeeper_a_request_that_is_under_way…");
-    let name = name("zk-under-way");
+    let (server, name) = zookeeper!("zk-under-way");
     let (proxy, cluster) = proxied(server).await;
     let (lock, interceptor) = watched(&cluster);
     warm(&lock, &name).await;
@@ -95,8 +92,7 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
 
 #[tokio::test]
 async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
-    let server = zookeeper!("zookeeper_an_acquire_that_is_given_up_leaves_no_orphan");
-    let name = name("zk-orphan");
+    let (server, name) = zookeeper!("zk-orphan");
     let (a, interceptor) = watched(&server.cluster());
     warm(&a, &name).await;
     let answered = interceptor.hold_after("create");
@@ -109,7 +105,7 @@ async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
 /// A lost create arrives all the same, before its retry or after: one place in the queue.
 #[tokio::test]
 async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
-    let server = zookeeper!("zookeeper_two_nodes_under_one_guid_are_one_place");
+    let server = zookeeper!();
     let network = Client::connect(&server.cluster()).await.expect("a session");
     for arrives_before in [true, false] {
         for ending in ["release", "drop", "give up"] {
@@ -182,8 +178,7 @@ async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: b
 /// A node of the session before is still there: it goes when the servers end that session.
 #[tokio::test]
 async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
-    let server = zookeeper!("zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours");
-    let name = name("zk-earlier");
+    let (server, name) = zookeeper!("zk-earlier");
     // To the servers it is alive: here another client's, which nothing of ours can end.
     let earlier = Client::connect(&server.cluster()).await.expect("a session");
     let interceptor = Interceptor::new();
@@ -209,8 +204,7 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
 /// The only server here never falls behind its leader, so this asserts the requests.
 #[tokio::test]
 async fn zookeeper_syncs_before_it_looks_for_its_node() {
-    let server = zookeeper!("zookeeper_syncs_before_it_looks_for_its_node");
-    let name = name("zk-sync");
+    let (server, name) = zookeeper!("zk-sync");
     let (lock, interceptor) = watched(&server.cluster());
     warm(&lock, &name).await;
     let before = interceptor.texts().len();
@@ -226,8 +220,7 @@ async fn zookeeper_syncs_before_it_looks_for_its_node() {
 
 #[tokio::test]
 async fn zookeeper_a_node_that_somebody_removes() {
-    let server = zookeeper!("zookeeper_a_node_that_somebody_removes");
-    let name = name("zk-removed");
+    let (server, name) = zookeeper!("zk-removed");
     let lock = lock(server);
     let guard = held(&lock, &name).await;
     let vandal = Client::connect(&server.cluster()).await.expect("a session");
@@ -239,12 +232,11 @@ async fn zookeeper_a_node_that_somebody_removes() {
 
 #[tokio::test]
 async fn zookeeper_that_is_restarted_keeps_the_lock() {
-    zookeeper!("zookeeper_that_is_restarted_keeps_the_lock");
+    let (_, name) = zookeeper!("zk-restart");
     // A server of its own: a restart would disturb the sessions of other tests.
     let folder = crate::support::Servers::shared().await.folder("zookeeper-restarted");
     let server = ZooKeeperServer::start(&folder, Default::default()).await;
     let server = server.expect("zookeeper starts");
-    let name = name("zk-restart");
     let guard = held(&lock(&server), &name).await;
     let pid = server.pid();
     server.kill();

@@ -28,7 +28,7 @@ async fn only_ones_own_admission_for_this_sale_buys() {
 }
 
 async fn a_hundred_uses(app: &TestApp, second: &TestApp) -> (String, Shopper, String, Vec<Reply>) {
-    let members = json!({"per_user_limit": 5, "opens_at": written(SOON), "waiting_room": {}});
+    let members = json!({"per_user_limit": 5, "opens_at": in_secs(SOON), "waiting_room": {}});
     let sale = app.sale(100, members).await;
     let ada = app.shopper();
     join(&ada, &sale).await;
@@ -111,7 +111,7 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
 async fn the_window_and_the_stock_are_said_first() {
     let app = TestApp::start().await;
     let members =
-        json!({"opens_at": written(Duration::HOUR), "waiting_room": {"opens_before_secs": 60}});
+        json!({"opens_at": in_secs(IN_AN_HOUR), "waiting_room": {"opens_before_secs": 60}});
     let later = app.sale(1, members).await;
     let shopper = app.shopper();
     shopper.refused(&later, "not_open").await;
@@ -128,6 +128,7 @@ async fn the_window_and_the_stock_are_said_first() {
     app.steer(&ended, "close").await;
     shopper.refused(&ended, "ended").await;
     shopper.post(&path(&ended)).await.assert_problem(409, "ended");
+    app.get(&path(&ended)).await.assert_problem(401, "unauthenticated");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

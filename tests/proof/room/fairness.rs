@@ -7,7 +7,7 @@ const PEOPLE: usize = 300;
 
 /// The seed of a draw, and whether it gives each their place: `draw::tests` show that it is fair.
 async fn opening(app: &TestApp, other: &TestApp) -> (Vec<u8>, bool) {
-    let sale = sale(app, 10, Duration::HOUR, json!({})).await;
+    let sale = sale(app, 10, IN_AN_HOUR, json!({})).await;
     let mut people: Vec<Shopper> = Vec::new();
     for number in 0..PEOPLE {
         let shopper = [app, other][number % 2].shopper();
@@ -43,41 +43,4 @@ async fn a_draw_by_arrival_is_noticed() {
     plant(&mut app.redis().await, DRAW_BY_ARRIVAL).await;
     let other = app.another(Options::default()).await;
     assert!(!opening(&app, &other).await.1);
-}
-
-/// Fifty tabs at two instances, before and after the draw, are one place; looking gives none.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_user_with_many_tabs_has_one_place_and_later_ones_stand_behind_the_early() {
-    let (app, other) = TestApp::pair().await;
-    let sale = sale(&app, 10, Duration::HOUR, json!({})).await;
-    let tab = app.shopper();
-    for _ in 0..3 {
-        look(&tab, &sale).await.assert_problem(404, "not_in_waiting_room");
-    }
-    app.get(&path(&sale)).await.assert(401);
-    let tabs = [tab.clone(), tab.at(&other)];
-    let storm = async || -> Vec<Reply> {
-        let join = |number: usize| tabs[number % 2].ask("POST", &path(&sale)).into_future();
-        all_at_once((0..50).map(join)).await
-    };
-    for place in storm().await {
-        assert_eq!(place.text("state"), "early");
-    }
-    let joined = join(&app.shopper(), &sale).await.body["joined"].as_u64().expect("a number");
-    assert!(joined <= 2, "{joined}");
-    all_join(&app.shoppers(18), &sale).await;
-    draw_now(&app, &sale).await;
-    for tab in &tabs {
-        until(tab, &sale, "waiting").await;
-    }
-    let places = storm().await;
-    let position = |place: &Reply| place.body["position"].as_u64().expect("a position");
-    let positions: BTreeSet<u64> = places.iter().map(position).collect();
-    assert_eq!(positions.len(), 1, "{positions:?}");
-    for number in 0..100 {
-        let shopper = [&app, &other][number % 2].shopper();
-        let place = json!({"state": "waiting", "position": 21 + number});
-        join(&shopper, &sale).await.assert_has(place.clone());
-        look(&shopper, &sale).await.assert_has(place);
-    }
 }

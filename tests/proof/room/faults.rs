@@ -16,7 +16,7 @@ async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
 async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
     let (servers, app) = TestApp::on_own_servers().await;
     let gone = app.another(Options::default()).await;
-    let sale = sale(&app, 100, Duration::HOUR, json!({})).await;
+    let sale = sale(&app, 100, IN_AN_HOUR, json!({})).await;
     let people = gone.shoppers(50);
     all_join(&people, &sale).await;
     draw_now(&gone, &sale).await;
@@ -56,7 +56,7 @@ async fn after_a_loss_admissions_stand_and_the_others_are_drawn_anew() {
     wait_for!(buy(&lucky, &sale, &token).await.is_accepted());
     wait_for!("a new place", {
         let chunk = followed.response.chunk();
-        let _ = tokio::time::timeout(std::time::Duration::from_millis(20), chunk).await;
+        let _ = tokio::time::timeout(Duration::from_millis(20), chunk).await;
         (look(&people[0], &sale).await.status == 200).then_some(())
     });
     for shopper in &people[1..] {

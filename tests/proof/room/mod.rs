@@ -7,18 +7,14 @@ mod scripts;
 mod turns;
 
 use crate::support::{events::Events, plant::*, prelude::*};
-use time::Duration;
 
-const SOON: Duration = Duration::seconds(-1);
+/// When a room's sale opens, in seconds from now.
+const SOON: i64 = -1;
+const IN_AN_HOUR: i64 = 3_600;
 
-fn written(opens_in: Duration) -> String {
-    let at = OffsetDateTime::now_utc() + opens_in;
-    at.format(&Rfc3339).expect("a time")
-}
-
-async fn sale(app: &TestApp, stock: i64, opens_in: Duration, mut room: Value) -> String {
+async fn sale(app: &TestApp, stock: i64, opens_in: i64, mut room: Value) -> String {
     room["opens_before_secs"] = json!(86_400);
-    app.sale(stock, json!({"opens_at": written(opens_in), "waiting_room": room})).await
+    app.sale(stock, json!({"opens_at": in_secs(opens_in), "waiting_room": room})).await
 }
 
 fn path(sale: &str) -> String {

@@ -1,6 +1,6 @@
 //! The two functions of a room under random calls of many instances: what must hold after each.
 
-use crate::support::prelude::*;
+use crate::support::{plant::*, prelude::*};
 use flash_sale::access::waiting_room::functions as room;
 use flash_sale::access::waiting_room::functions::{
     Advanced, Crowd, Generation, Joined, Joining, Steps, Terms,
@@ -105,15 +105,13 @@ impl Watched {
     }
 }
 
-#[tokio::test]
-async fn whatever_is_called_in_whatever_order_a_room_stays_a_room() {
-    let servers = Servers::shared().await;
+async fn live(redis: MultiplexedConnection) {
     for round in 0..40 {
         let mut random = Random::of(2026, "room", round);
         let now = OffsetDateTime::now_utc();
         let opens_at = now + time::Duration::milliseconds(random.below(60) as i64);
         let mut room = Watched {
-            connection: redis_connection(&servers.redis.url()).await,
+            connection: redis.clone(),
             keys: Keys::new(&format!("room{round}:")),
             sale: SaleId::from_i64(1),
             terms: Terms {
@@ -155,4 +153,19 @@ async fn whatever_is_called_in_whatever_order_a_room_stays_a_room() {
         let turns = tokio::time::timeout(TEST_TIMEOUT, turns).await;
         turns.expect("turns begin");
     }
+}
+
+#[tokio::test]
+async fn whatever_is_called_in_whatever_order_a_room_stays_a_room() {
+    live(redis_connection(&Servers::shared().await.redis.url()).await).await;
+}
+
+/// Turns that nobody counted: everybody's begins at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_beyond_the_stock_are_noticed() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    plant(&mut app.redis().await, LET_EVERYBODY_IN).await;
+    let noticed = tokio::spawn(live(app.redis().await)).await.expect_err("noticed").into_panic();
+    let why = noticed.downcast_ref::<String>().expect("a text");
+    assert!(why.contains(" turns for "), "{why}");
 }

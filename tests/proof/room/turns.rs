@@ -2,70 +2,6 @@
 
 use super::*;
 
-async fn count(people: &[Shopper], sale: &str, state: &str) -> usize {
-    let mut count = 0;
-    for shopper in people {
-        count += usize::from(look(shopper, sale).await.text("state") == state);
-    }
-    count
-}
-
-fn time_of(text: &Value) -> Option<OffsetDateTime> {
-    OffsetDateTime::parse(text.as_str()?, &Rfc3339).ok()
-}
-
-/// Without overbooking there are never more turns than units: who has one gets one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn there_are_as_many_turns_as_units_and_one_more_for_each_that_is_not_used() {
-    let (app, other) = TestApp::pair().await;
-    let sale = sale(&app, 5, SOON, json!({"overbooking_percent": 0, "turn_secs": 5})).await;
-    let both = |number: usize| [&app, &other][number % 2].shopper();
-    let people: Vec<Shopper> = (0..12).map(both).collect();
-    all_join(&people, &sale).await;
-    let states = async || {
-        let mut places = Vec::new();
-        for shopper in &people {
-            places.push(look(shopper, &sale).await.body);
-        }
-        let now = places.last().and_then(|place| time_of(&place["server_time"]));
-        let goes_on =
-            |place: &&Value| place["state"] == "turn" && time_of(&place["turn_ends_at"]) > now;
-        let turns = places.iter().filter(goes_on).count();
-        assert!(turns <= 5, "{places:#?}");
-        (turns, places.iter().filter(|place| place["state"] == "waiting").count())
-    };
-    wait_for!(states().await.0 == 5);
-    // Two buy: for three units three more get their turn, once others have missed theirs.
-    let (mut bought, mut others) = (0, Vec::new());
-    for shopper in &people {
-        let place = look(shopper, &sale).await;
-        if place.text("state") == "turn" && bought < 2 {
-            buy(shopper, &sale, place.text("admission_token")).await.assert(202);
-            bought += 1;
-        } else {
-            others.push(shopper.clone());
-        }
-    }
-    wait_for!("three more have had their turn", {
-        let (_, waiting) = states().await;
-        let missed = count(&others, &sale, "missed").await;
-        assert!(7 - waiting <= missed, "{waiting} wait, {missed} have missed their turn");
-        (waiting <= 4).then_some(())
-    });
-    app.assert_sound(&sale).await;
-}
-
-/// The test above would notice turns that nobody counted: everybody's begins at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_beyond_the_stock_are_noticed() {
-    let (_servers, app) = TestApp::on_own_servers().await;
-    plant(&mut app.redis().await, LET_EVERYBODY_IN).await;
-    let sale = sale(&app, 5, SOON, json!({"overbooking_percent": 0})).await;
-    let people = app.shoppers(12);
-    all_join(&people, &sale).await;
-    wait_for!(count(&people, &sale, "turn").await > 5);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rate_is_that_of_the_room_however_many_instances_there_are() {
     let (app, _second) = TestApp::pair().await;
@@ -158,7 +94,7 @@ async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
         ..Options::default()
     };
     let app = TestApp::start_with(options).await;
-    let sale = sale(&app, 5, Duration::ZERO, json!({})).await;
+    let sale = sale(&app, 5, 0, json!({})).await;
     let people = app.shoppers(8).into_iter();
     let join = |shopper: Shopper| shopper.ask("POST", &path(&sale)).into_future();
     for place in all_at_once(people.map(join)).await {

@@ -82,7 +82,7 @@ impl Client {
         let asked = self.request(buyer, kind, order, at);
         let invoked = self.world.now();
         let (answer, named) = match asked.send().await {
-            Ok(reply) => answer_of(kind, &reply),
+            Ok(reply) => answer_of(kind, order, &reply),
             Err(error) if error.is_connect() => (Answer::NeverSent, NO_ORDER),
             Err(_) => (Answer::Unknown, NO_ORDER),
         };
@@ -127,19 +127,21 @@ impl Client {
     }
 }
 
-fn answer_of(kind: Kind, reply: &Reply) -> (Answer, i64) {
+/// What was asked of this order must be answered of it, and not of one that was read beside it.
+fn answer_of(kind: Kind, order: i64, reply: &Reply) -> (Answer, i64) {
     let is_buy = kind == Kind::Buy;
     let about_order = matches!(kind, Kind::Read | Kind::Pry | Kind::Pay | Kind::Cancel);
     let replayed = reply.headers.contains_key("idempotent-replayed");
     let text = |member: &str| reply.body[member].as_str().unwrap_or_default();
+    let named = text("order_id").parse().unwrap_or(NO_ORDER);
     let answer = match (reply.status.as_u16(), reply.code()) {
         (202, _) if is_buy && replayed => Answer::Replayed,
         (202, _) if is_buy => Answer::Accepted,
-        (200, _) if about_order => {
+        (200, _) if about_order && named == order => {
             let status = text("status").parse::<OrderStatus>();
             status.map_or(Answer::Undocumented(200), Answer::Order)
         }
-        (200, _) if !is_buy => Answer::Done,
+        (200, _) if !is_buy && !about_order => Answer::Done,
         (404, "order_not_found") if about_order => Answer::OrderNotFound,
         (409, "already_ordered") if is_buy => Answer::AlreadyOrdered,
         (409, "sold_out") if is_buy => Answer::SoldOut,
@@ -151,5 +153,5 @@ fn answer_of(kind: Kind, reply: &Reply) -> (Answer, i64) {
         (503, "unavailable") => Answer::Unavailable,
         (status, _) => Answer::Undocumented(status),
     };
-    (answer, text("order_id").parse().unwrap_or(NO_ORDER))
+    (answer, named)
 }

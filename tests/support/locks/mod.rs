@@ -86,7 +86,7 @@ pub async fn pool(connections: u32) -> sqlx::PgPool {
 }
 
 /// The ZooKeeper that tests share; `None`, and a message, where there is none.
-pub async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
+pub async fn zookeeper() -> Option<&'static ZooKeeperServer> {
     static SERVER: OnceCell<Option<ZooKeeperServer>> = OnceCell::const_new();
     let start = async || {
         if let Err(error) = ZooKeeperServer::check().await {
@@ -100,7 +100,7 @@ pub async fn zookeeper(test: &str) -> Option<&'static ZooKeeperServer> {
     };
     let server = SERVER.get_or_init(start).await;
     if server.is_none() {
-        super::not_exercised(test);
+        super::not_exercised(std::thread::current().name().unwrap_or("the lock of ZooKeeper"));
     }
     server.as_ref()
 }
