@@ -12,6 +12,7 @@ COPY crates/embedded/Cargo.toml crates/embedded/
 COPY crates/judge/Cargo.toml crates/judge/
 COPY crates/lab/Cargo.toml crates/lab/
 COPY crates/locks/Cargo.toml crates/locks/
+COPY crates/payments/Cargo.toml crates/payments/
 COPY crates/stores/Cargo.toml crates/stores/
 COPY crates/web/Cargo.toml crates/web/
 RUN for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \

@@ -19,6 +19,7 @@ use lab::Lab;
 use lab::command::CommandError;
 use lab::http::LabState;
 use lab::servers::Servers;
+use payments::sandbox::SandboxError;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
 use std::future::Future;
@@ -75,6 +76,8 @@ pub enum AppError {
     Shop(#[from] ServiceError),
     #[error("{0}")]
     Lab(#[from] CommandError),
+    #[error("{0}")]
+    Sandbox(#[from] SandboxError),
     #[error("{0}")]
     Traces(#[from] telemetry::traces::TraceError),
     #[error("the lab plays on one Redis server, but REDIS_URL names a Redis Cluster or Sentinels")]

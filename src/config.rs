@@ -92,6 +92,12 @@ pub struct StoreSettings {
           value_parser = clap::value_parser!(u32).range(4..=500))]
     pub postgres_connections: u32,
 
+    #[command(flatten)]
+    pub logs: LogSettings,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct LogSettings {
     /// What to log, in the syntax of tracing's EnvFilter: a level, or target=level, comma-separated
     #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
     pub rust_log: String,

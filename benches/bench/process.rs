@@ -6,7 +6,7 @@ mod launch;
 
 use crate::Result;
 use flash_sale::app::Stores;
-use flash_sale::config::{Fsync, LogFormat, StoreSettings};
+use flash_sale::config::{Fsync, LogFormat, LogSettings, StoreSettings};
 pub use launch::poll;
 use launch::{Folder, entries, remove_leftovers, tail};
 use nix::sys::signal::{Signal, kill};
@@ -61,8 +61,7 @@ impl Workspace {
             data_dir: self.0.0.join(server),
             redis_fsync: Fsync::Always,
             postgres_connections: 4,
-            rust_log: "warn".to_owned(),
-            log_format: LogFormat::Text,
+            logs: LogSettings { rust_log: "warn".to_owned(), log_format: LogFormat::Text },
         };
         Ok(Stores::join(&settings).await?)
     }

@@ -4,6 +4,7 @@
 mod audit;
 mod health;
 mod open;
+mod sandbox_pay;
 mod seed;
 mod serve;
 mod tokens;
@@ -69,6 +70,8 @@ pub enum Command {
     /// Storm anybody's flash sale over HTTP and prove what it did wrong. Exits 0 if it held, 1 if
     /// it is broken, 2 if it could not be judged
     Judge(Box<JudgeArgs>),
+    /// A payment provider for tests: charges, refunds, a payment page, webhooks, and faults
+    SandboxPay(Box<sandbox_pay::SandboxPay>),
     /// Print the OpenAPI document
     Openapi,
     /// Ask a running server whether it is ready; exits 0 or 1 (for container health checks)
@@ -93,6 +96,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Lab { command } => command::lab::run(command, open::lab).await,
         Command::Lesson { command } => command::lesson::run(command, open::lab).await,
         Command::Judge(args) => return judge::command::judge(*args).await,
+        Command::SandboxPay(args) => sandbox_pay::sandbox_pay(*args).await.map(done),
         Command::Openapi => print_openapi().map(done),
         Command::Health { url } => return health::health(&url),
     };

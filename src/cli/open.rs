@@ -29,7 +29,7 @@ impl Opened {
 
 pub fn start_logs(store: &StoreSettings) {
     // Without trace settings it cannot fail.
-    let _ = telemetry::start(store, None);
+    let _ = telemetry::start(&store.logs, None);
 }
 
 /// For commands that create what they need.

@@ -40,7 +40,7 @@ pub struct Worker {
 }
 
 pub async fn serve(Serve { serve, sale, store }: Serve) -> Result<(), AppError> {
-    telemetry::start(&store, Some(&serve.traces))?;
+    telemetry::start(&store.logs, Some(&serve.traces))?;
     telemetry::metrics(); // before the first measurement
     let descriptors = http::server::raise_descriptor_limit();
     // Signals are caught before the stores open, which can take minutes of recovery.
@@ -121,7 +121,7 @@ fn front(settings: &ServeSettings, tokens: TokenSigner, descriptors: usize) -> F
 
 pub async fn work(args: Worker) -> Result<(), AppError> {
     let (store, settings) = (args.store, args.worker);
-    telemetry::start(&store, Some(&settings.traces))?;
+    telemetry::start(&store.logs, Some(&settings.traces))?;
     telemetry::metrics();
     let shutdown = shutdown_signal()?;
     let listening = settings.metrics_addr.map(listen).transpose()?;
@@ -144,7 +144,7 @@ fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Result<Running, Ap
     Ok(Running::start(postgres, redis, sale, role, metrics)?)
 }
 
-fn ready(line: &str) {
+pub fn ready(line: &str) {
     say!("{line}");
     let _ = io::stdout().flush();
 }
@@ -193,7 +193,7 @@ async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
 }
 
 /// Resolves at SIGTERM or SIGINT.
-fn shutdown_signal() -> Result<impl Future<Output = ()> + Send + 'static, AppError> {
+pub fn shutdown_signal() -> Result<impl Future<Output = ()> + Send + 'static, AppError> {
     use tokio::signal::unix::{SignalKind, signal};
     let catch = |kind| signal(kind).map_err(AppError::io("catch signals"));
     let mut terminate = catch(SignalKind::terminate())?;

@@ -18,7 +18,6 @@ pub mod orders;
 pub mod pages;
 pub mod room;
 pub mod sales;
-pub mod server;
 pub mod session;
 pub mod state;
 
@@ -38,8 +37,8 @@ use utoipa_axum::routes;
 pub use access_policy::AccessPolicies;
 pub use health::of_a_worker;
 pub use limits::Limits;
-pub use server::ConnectionLimits;
 pub use state::{App, Draining, HttpState};
+pub use web::server::{self, ConnectionLimits};
 
 /// The whole server. Serve it with connect info (`SocketAddr`): limits need the address.
 pub fn router(state: HttpState) -> Router {

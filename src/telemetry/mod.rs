@@ -5,7 +5,7 @@ mod repeats;
 #[cfg_attr(not(feature = "otel"), path = "no_traces.rs")]
 pub mod traces;
 
-use crate::config::{LogFormat, StoreSettings, TraceSettings};
+use crate::config::{LogFormat, LogSettings, TraceSettings};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use repeats::Repeats;
 use std::io::{self, IsTerminal};
@@ -17,13 +17,13 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 /// Starts logging to stderr, and exporting traces. The first call counts.
 pub fn start(
-    store: &StoreSettings,
+    settings: &LogSettings,
     traces: Option<&TraceSettings>,
 ) -> Result<(), traces::TraceError> {
     // Postgres notes at every start that the schema exists, and ZooKeeper's client complains about
     // a starting server. `RUST_LOG` may ask for both.
     let quiet = "sqlx::postgres::notice=warn,zookeeper_client=error";
-    let filter = EnvFilter::try_new(format!("{quiet},{},otel=off", store.rust_log))
+    let filter = EnvFilter::try_new(format!("{quiet},{},otel=off", settings.rust_log))
         .unwrap_or_else(|_| EnvFilter::new("info,otel=off"));
     // No colours in files.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -34,13 +34,13 @@ pub fn start(
         .with_writer(io::stderr);
     let repeats = Repeats::default();
     let filter = filter.and(repeats.clone());
-    let logs = match store.log_format {
+    let logs = match settings.log_format {
         LogFormat::Text => logs.with_filter(filter).boxed(),
         LogFormat::Json => logs.json().with_filter(filter).boxed(),
     };
     let mut layers = vec![logs];
-    if let Some(settings) = traces {
-        layers.extend(traces::layer(settings)?);
+    if let Some(traces) = traces {
+        layers.extend(traces::layer(traces)?);
     }
     let logs = tracing_subscriber::registry().with(layers);
     // A second call (several servers in one test process) keeps the first.

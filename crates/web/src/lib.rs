@@ -1,4 +1,5 @@
-//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses.
+//! HTTP as the shop and the lab share it: problems, JSON bodies, event streams, addresses,
+//! the accept loop.
 
 pub mod address;
 pub mod address_limit;
@@ -9,3 +10,4 @@ pub mod limit;
 pub mod openapi;
 pub mod problem;
 pub mod proxies;
+pub mod server;

@@ -3,6 +3,8 @@
 //! `axum::serve` has no time limit for request heads and no limit of connections. HTTP/1.1 and 1.0
 //! only: a proxy in front speaks HTTP/2 and TLS to browsers.
 
+use crate::address::Address;
+use crate::address_limit::AddressLimit;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
 use axum::serve::Listener;
@@ -21,8 +23,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
-use web::address::Address;
-use web::address_limit::AddressLimit;
 
 /// The size of a request's head. Tokens and cookies need one KiB.
 const HEAD_LIMIT: usize = 32 * 1024;
