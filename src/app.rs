@@ -10,6 +10,7 @@ use crate::error::ServiceError;
 use crate::fail_point::Unknown;
 use crate::http::{self, AccessPolicies, ConnectionLimits, Draining, HttpState, Limits};
 use crate::in_lab::ThisShop;
+use crate::payments::provider::{PaymentLink, SimulatedPayments};
 use crate::postgres::{self, Pool, SchemaError};
 use crate::redis::Redis;
 use crate::tasks::Tasks;
@@ -43,6 +44,8 @@ const SERVERS_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
+    #[error("PAYMENT_URL: {0}")]
+    PaymentUrl(String),
     #[error("set both DATABASE_URL and REDIS_URL, or neither to run embedded; only {0} is set")]
     HalfConfigured(&'static str),
     #[error("DATABASE_URL is not a Postgres address: {0}")]
@@ -95,6 +98,7 @@ impl AppError {
 pub struct Stores {
     pub postgres: Pool,
     pub redis: Arc<Redis>,
+    pub payments: PaymentLink,
     embedded: Option<Embedded>,
 }
 
@@ -165,12 +169,14 @@ impl Stores {
                 postgres::pooled(options, direct, connections)
             }
         };
-        Ok(Self { embedded, ..Self::existing(postgres, redis) })
+        let payments = settings.payment.link().map_err(AppError::PaymentUrl)?;
+        Ok(Self { embedded, payments, ..Self::existing(postgres, redis) })
     }
 
     /// Connections to existing servers.
     pub fn existing(postgres: Pool, redis: Redis) -> Self {
-        Self { postgres, redis: Arc::new(redis), embedded: None }
+        let payments = Arc::new(SimulatedPayments).into();
+        Self { postgres, redis: Arc::new(redis), payments, embedded: None }
     }
 
     pub fn are_embedded(&self) -> bool {

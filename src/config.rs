@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use embedded::RedisFsync;
+use payments::settings::PaymentSettings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use web::proxies::ProxyTrust;
@@ -91,6 +92,9 @@ pub struct StoreSettings {
     #[arg(long, env = "POSTGRES_CONNECTIONS", default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u32).range(4..=500))]
     pub postgres_connections: u32,
+
+    #[command(flatten)]
+    pub payment: PaymentSettings,
 
     #[command(flatten)]
     pub logs: LogSettings,

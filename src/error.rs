@@ -2,6 +2,7 @@
 
 use crate::domain::OrderStatus;
 use crate::fail_point::Injected;
+use ::payments::ledger::LedgerError;
 use std::time::Duration;
 
 /// How long clients are asked to wait before they try again.
@@ -28,6 +29,13 @@ pub enum ServiceError {
     StillQueued { retry_after: Duration },
     #[error("the payment was declined: {reason}")]
     PaymentDeclined { reason: String },
+    /// A charge of which nothing is known; reconciliation asks for it.
+    #[error("nothing is known of the payment yet")]
+    PaymentPending { retry_after: Duration },
+    #[error("payment is simulated")]
+    NoPaymentPage,
+    #[error("the order is {}", .status.as_str())]
+    NotRefundable { status: OrderStatus },
     #[error("the order is {}", .status.as_str())]
     NotCancellable { status: OrderStatus },
     #[error("only {remaining} units remain")]
@@ -46,5 +54,18 @@ impl ServiceError {
     /// A failure that passes within a moment.
     pub fn unavailable(what: &'static str) -> Self {
         Self::Unavailable { what, retry_after: RETRY_AFTER }
+    }
+}
+
+impl From<LedgerError> for ServiceError {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::Postgres(error) => error.into(),
+            LedgerError::Provider(_) => Self::unavailable("the payment provider does not answer"),
+            error => {
+                tracing::error!(%error, "a charge cannot be applied");
+                Self::PaymentPending { retry_after: RETRY_AFTER }
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ pub mod rebuild;
 /// The audit: do Redis and Postgres agree?
 pub mod audit;
 
-/// Charging, by a simulated provider.
+/// Paying orders, by the ledger (crates/payments).
 pub mod payments;
 
 /// Orders: the log, the writer, transitions, the outbox.

@@ -11,6 +11,7 @@
 //! | [`rebuild`] | rebuilds Redis after a loss, a restart or a failover |
 //! | [`eviction`] | evicts long-ended sales from Redis |
 //! | releases | returns units from the outbox to Redis ([`outbox`]) |
+//! | refunds, reconciliation, books | money: [`payments`] |
 //! | order watch | refreshes watched orders ([`watch`]) |
 
 use crate::admission::AdmissionSettings;
@@ -20,7 +21,8 @@ use crate::config::SaleSettings;
 use crate::databases::Databases;
 use crate::fail_point::{FailPoints, Unknown};
 use crate::orders::{expiry, log_recovery, outbox, watch, writer};
-use crate::payments::provider::SimulatedPayments;
+use crate::payments;
+use crate::payments::provider::PaymentLink;
 use crate::postgres::Pool;
 use crate::rebuild;
 use crate::redis::Redis;
@@ -66,6 +68,7 @@ impl Running {
     pub fn start(
         postgres: &Pool,
         redis: &Arc<Redis>,
+        link: impl Into<PaymentLink>,
         sale: &SaleSettings,
         role: Role,
         metrics: Metrics,
@@ -79,8 +82,7 @@ impl Running {
             handoff: (role == Role::Server).then_some(handoff),
         };
         let databases = Databases { postgres: postgres.clone(), redis: redis.clone() };
-        let provider = Arc::new(SimulatedPayments);
-        let services = Services::new(databases, provider, settings, metrics, fail_points);
+        let services = Services::new(databases, link, settings, metrics, fail_points);
         let tasks = || Tasks::new(services.liveness.clone(), services.metrics.clone());
         let mut running = Self { tasks: tasks(), writer: tasks(), writing: None, services };
         let (services, tasks) = (&running.services, &running.tasks);
@@ -95,6 +97,7 @@ impl Running {
             eviction::spawn(&services.catalog, tasks);
             scrubber::spawn(&services.auditor, tasks);
             outbox::spawn(&services.orders, tasks);
+            payments::spawn(&services.payments, tasks);
         }
         if role == Role::Server {
             let writing = writer::spawn(&services.orders, &running.writer, channel);

@@ -9,7 +9,7 @@ use crate::databases::Databases;
 use crate::fail_point::FailPoints;
 use crate::orders::Orders;
 use crate::payments::Payments;
-use crate::payments::provider::PaymentProvider;
+use crate::payments::provider::PaymentLink;
 use crate::rebuild::Rebuild;
 use crate::tasks::Liveness;
 use crate::telemetry::instruments::Metrics;
@@ -75,7 +75,7 @@ pub struct Services {
 impl Services {
     pub fn new(
         databases: Databases,
-        provider: Arc<dyn PaymentProvider>,
+        payments: impl Into<PaymentLink>,
         settings: AdmissionSettings,
         metrics: Metrics,
         fail_points: FailPoints,
@@ -109,7 +109,7 @@ impl Services {
         ));
         let payments = Arc::new(Payments::new(
             orders.clone(),
-            provider,
+            payments.into(),
             postgres,
             metrics.clone(),
             fail_points.clone(),

@@ -54,6 +54,7 @@ impl Workspace {
     /// Connections to the stores of the server of this name.
     pub async fn stores(&self, server: &str) -> Result<Stores> {
         let settings = StoreSettings {
+            payment: Default::default(),
             database_direct_url: None,
             database_url: None,
             redis_url: None,

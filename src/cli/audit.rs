@@ -1,4 +1,4 @@
-//! `audit`: compares Redis with Postgres, for a person or as JSON.
+//! `audit`: compares Redis with Postgres, and the books, for a person or as JSON.
 
 use super::open;
 use crate::app::AppError;
@@ -6,8 +6,10 @@ use crate::audit::Audit;
 use crate::config::StoreSettings;
 use crate::domain::SaleId;
 use crate::services::Services;
+use ::payments::ledger::books::Books;
 use clap::Args;
 use lab::terminal::say;
+use serde::Serialize;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +20,10 @@ pub struct AuditArgs {
     /// Only this sale
     #[arg(long, value_name = "ID")]
     sale: Option<SaleId>,
-    /// Print the verdicts as a JSON array
+    /// Only the books: the provider's transactions, the payments and the orders
+    #[arg(long, conflicts_with = "sale")]
+    books: bool,
+    /// Print the verdicts as a JSON array; the books as an object
     #[arg(long)]
     json: bool,
     /// Wait up to this many seconds for the backlog and the outbox to be empty, so that both
@@ -31,23 +36,41 @@ pub struct AuditArgs {
 
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
     let opened = open::existing(&args.store).await?;
-    let wait = Duration::from_secs(args.wait);
-    let audits = audit_all(&opened.running.services, args.sale, wait).await;
+    let (services, wait) = (&opened.running.services, Duration::from_secs(args.wait));
+    let audits = match args.books {
+        true => Ok(Vec::new()),
+        false => audit_all(services, args.sale, wait).await,
+    };
+    let books = match args.sale {
+        None => Some(services.payments.books().await),
+        Some(_) => None,
+    };
     opened.close().await;
     let audits = audits?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&audits).map_err(io::Error::other);
-        say!("{}", text.map_err(AppError::io("print the audit"))?);
-    } else {
-        print(&audits);
+    match (args.json, args.books, &books) {
+        (true, true, Some(Ok(books))) => print_json(books)?,
+        (true, false, _) => print_json(&audits)?,
+        (false, false, _) => print(&audits),
+        _ => {}
     }
-    let ok = audits.iter().all(|audit| audit.ok);
-    let compared = audits.iter().all(|audit| audit.quiescent);
+    let books = books.transpose()?;
+    if let (false, Some(books)) = (args.json, &books) {
+        say!("{books}");
+    }
+    let books_are = |right: fn(&Books) -> bool| books.as_ref().is_none_or(right);
+    let ok = audits.iter().all(|audit| audit.ok) && books_are(|books| books.ok);
+    let compared = audits.iter().all(|audit| audit.quiescent) && books_are(|books| books.quiescent);
     Ok(match (ok, compared) {
         (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(1),
         (true, false) => ExitCode::from(2), // not everything could be compared
     })
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), AppError> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
+    say!("{}", text.map_err(AppError::io("print the audit"))?);
+    Ok(())
 }
 
 async fn audit_all(

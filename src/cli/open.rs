@@ -17,7 +17,14 @@ impl Opened {
     fn on(stores: Stores) -> Result<Self, AppError> {
         let (sale, metrics) = (SaleSettings::default(), Metrics::unpublished());
         let (postgres, redis) = (&stores.postgres, &stores.redis);
-        let running = Running::start(postgres, redis, &sale, Role::Command, metrics)?;
+        let running = Running::start(
+            postgres,
+            redis,
+            stores.payments.clone(),
+            &sale,
+            Role::Command,
+            metrics,
+        )?;
         Ok(Self { stores, running })
     }
 

@@ -141,7 +141,7 @@ pub async fn work(args: Worker) -> Result<(), AppError> {
 
 fn start(stores: &Stores, sale: &SaleSettings, role: Role) -> Result<Running, AppError> {
     let (postgres, redis, metrics) = (&stores.postgres, &stores.redis, Metrics::published());
-    Ok(Running::start(postgres, redis, sale, role, metrics)?)
+    Ok(Running::start(postgres, redis, stores.payments.clone(), sale, role, metrics)?)
 }
 
 pub fn ready(line: &str) {

@@ -1,6 +1,7 @@
 //! An order, its status, and the outcomes of a purchase.
 
 use super::ids::{OrderId, SaleId, UserId};
+use ::payments::ledger::PaymentState;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use time::OffsetDateTime;
@@ -83,6 +84,16 @@ pub struct Order {
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub closed_at: Option<OffsetDateTime>,
+    /// Where its payment stands; absent if none was begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payment: Option<PaymentState>,
+}
+
+impl Order {
+    /// Neither it nor its payment changes by itself any more.
+    pub fn is_settled(&self) -> bool {
+        self.status.is_terminal() && !self.payment.is_some_and(PaymentState::is_under_way)
+    }
 }
 
 /// The answer to one purchase. Every variant is an ordinary outcome.

@@ -7,6 +7,9 @@ use time::format_description::well_known::Rfc3339;
 use web::kinds;
 use web::problem::{away, internal};
 
+pub use ::payments::problem::{
+    AMOUNT_MISMATCH, CHARGE_UNKNOWN, WEBHOOK_EXPIRED, WEBHOOK_MALFORMED, WEBHOOK_SIGNATURE_INVALID,
+};
 pub use web::problem::{
     CROSS_ORIGIN, INTERNAL, INVALID, Kind, METHOD_NOT_ALLOWED, NOT_FOUND, Problem, RATE_LIMITED,
     REQUEST_TIMEOUT, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
@@ -59,6 +62,12 @@ kinds! {
     STILL_QUEUED = CONFLICT "still_queued", "Still queued",
         "The order is accepted and being written down; try again in a moment.";
     PAYMENT_DECLINED = CONFLICT "payment_declined", "Payment declined", "The payment was declined.";
+    PAYMENT_PENDING = SERVICE_UNAVAILABLE "payment_pending", "Payment pending",
+        "The payment provider has not answered yet. Nothing is paid twice: pay again, or wait.";
+    NO_PAYMENT_PAGE = NOT_FOUND "no_payment_page", "No page to pay on",
+        "Payment is simulated here: pay at once.";
+    NOT_REFUNDABLE = CONFLICT "not_refundable", "Not refundable",
+        "Nothing was paid for this order.";
     NOT_CANCELLABLE = CONFLICT "not_cancellable", "Not cancellable",
         "The order cannot be cancelled any more.";
     NOT_ENOUGH_REMAINING = CONFLICT "not_enough_remaining", "Not enough remaining",
@@ -109,6 +118,11 @@ impl From<ServiceError> for Problem {
             ServiceError::PaymentDeclined { reason } => {
                 Self::with_detail(&PAYMENT_DECLINED, reason)
             }
+            ServiceError::PaymentPending { retry_after } => {
+                Self::new(&PAYMENT_PENDING).after(retry_after)
+            }
+            ServiceError::NoPaymentPage => Self::new(&NO_PAYMENT_PAGE),
+            ServiceError::NotRefundable { status } => about_order(&NOT_REFUNDABLE, status),
             ServiceError::NotEnoughRemaining { remaining } => {
                 Self::new(&NOT_ENOUGH_REMAINING).with("remaining", remaining)
             }
@@ -155,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn every_kind_has_all_members_and_its_own_code() {
         let mut codes = std::collections::HashSet::new();
-        let kinds = [ALL, web::problem::ALL, lab::http::ALL_KINDS];
+        let kinds = [ALL, web::problem::ALL, lab::http::ALL_KINDS, ::payments::problem::ALL];
         for kind in kinds.concat() {
             assert!(codes.insert(kind.code), "{} twice", kind.code);
             let (response, body) = answer(Problem::new(kind)).await;

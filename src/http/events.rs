@@ -82,7 +82,7 @@ pub async fn order(
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order");
     let place = streams.take_place(address, gauge)?;
     let states = orders.watch_order(shopper.user_id, order).await?;
-    let ends = |order: &Order| order.status.is_terminal();
+    let ends = Order::is_settled;
     let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
     Ok(place.respond(events))
 }

@@ -32,7 +32,7 @@ pub fn tags(path: &str, trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<
 }
 
 /// The site as the caller addresses it, if that could be an address.
-fn origin(trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
+pub fn origin(trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
     let host = headers.get(HOST)?.to_str().ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
     let scheme = if session::is_over_tls(trust_proxy, headers) { "https" } else { "http" };

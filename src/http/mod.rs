@@ -16,6 +16,7 @@ pub mod link_preview;
 pub mod openapi;
 pub mod orders;
 pub mod pages;
+pub mod payments;
 pub mod room;
 pub mod sales;
 pub mod session;
@@ -79,7 +80,7 @@ fn api(the_lab: LabState) -> OpenApiRouter<App> {
         .routes(routes!(orders::purchase))
 }
 
-/// /api/v1/session, /api/v1/sales and /api/v1/orders
+/// /api/v1/session, /api/v1/sales, /api/v1/orders and /api/v1/webhooks
 fn shopping() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(session::open, session::read))
@@ -93,11 +94,13 @@ fn shopping() -> OpenApiRouter<App> {
         .routes(routes!(orders::list))
         .routes(routes!(orders::read))
         .routes(routes!(events::order))
-        .routes(routes!(orders::pay))
         .routes(routes!(orders::cancel))
+        .routes(routes!(payments::pay))
+        .routes(routes!(payments::checkout))
+        .routes(routes!(payments::webhook))
 }
 
-/// /api/v1/admin/sales
+/// /api/v1/admin
 fn operating() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(admin::create))
@@ -108,6 +111,8 @@ fn operating() -> OpenApiRouter<App> {
         .routes(routes!(admin::stock))
         .routes(routes!(admin::audit))
         .routes(routes!(admin::orders))
+        .routes(routes!(payments::refund))
+        .routes(routes!(payments::books))
 }
 
 /// /healthz, /readyz, /routable and /metrics

@@ -82,6 +82,11 @@ impl Modify for Authentication {
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", bearer("JWT", "A shopper's token"));
         components.add_security_scheme("cookie", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+        let signed = ApiKeyValue::with_description(
+            ::payments::signature::HEADER,
+            "The provider's signature",
+        );
+        components.add_security_scheme("webhook", SecurityScheme::ApiKey(ApiKey::Header(signed)));
         components.add_security_scheme("admin", bearer("opaque", "The operator's token"));
     }
 }
@@ -132,7 +137,11 @@ mod tests {
         ("get", "/api/v1/orders"),
         ("get", "/api/v1/orders/{id}/events"),
         ("post", "/api/v1/orders/{id}/pay"),
+        ("post", "/api/v1/orders/{id}/checkout"),
         ("post", "/api/v1/orders/{id}/cancel"),
+        ("post", "/api/v1/webhooks/payments"),
+        ("post", "/api/v1/admin/orders/{id}/refund"),
+        ("get", "/api/v1/admin/books"),
         ("post", "/api/v1/admin/sales"),
         ("patch", "/api/v1/admin/sales/{id}"),
         ("post", "/api/v1/admin/sales/{id}/pause"),

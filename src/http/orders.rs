@@ -6,7 +6,6 @@ use super::extract::{Id, MaybeCredentials, PacedShopper, Params, RetryKey, Shopp
 use super::openapi::refusals;
 use crate::domain::{Order, OrderId, OrderStatus, PurchaseResult, SaleId};
 use crate::orders;
-use crate::payments::Payments;
 use axum::extract::State;
 use axum::http::header::{HeaderName, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
@@ -52,10 +51,6 @@ refusals!(PurchaseRefusals:
 );
 refusals!(ListRefusals: UNAUTHENTICATED, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(ReadRefusals: UNAUTHENTICATED, ORDER_NOT_FOUND, RATE_LIMITED, UNAVAILABLE);
-refusals!(PayRefusals:
-    UNAUTHENTICATED, CROSS_ORIGIN, ORDER_NOT_FOUND, NOT_PAYABLE, STILL_QUEUED, PAYMENT_DECLINED,
-    TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
-);
 refusals!(CancelRefusals:
     UNAUTHENTICATED, CROSS_ORIGIN, ORDER_NOT_FOUND, NOT_CANCELLABLE,
     TOO_LARGE, INVALID, RATE_LIMITED, UNAVAILABLE
@@ -160,23 +155,6 @@ pub async fn read(
     body::json(StatusCode::OK, &order)
 }
 
-/// Pay an order. Paying a paid order again changes nothing and answers the same.
-#[utoipa::path(
-    post, path = "/api/v1/orders/{id}/pay", tag = "shopping", operation_id = "pay_order",
-    params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The paid order", body = Order), PayRefusals),
-    security(("bearer" = []), ("cookie" = [])),
-)]
-pub async fn pay(
-    State(payments): State<Arc<Payments>>,
-    PacedShopper(user): PacedShopper,
-    Id(order): Id<OrderId>,
-    _: NoBody,
-) -> HttpResult {
-    let order = payments.pay(user, order).await?;
-    body::json(StatusCode::OK, &order)
-}
-
 /// Cancel an order that is not paid; its unit can be bought again at once.
 #[utoipa::path(
     post, path = "/api/v1/orders/{id}/cancel", tag = "shopping", operation_id = "cancel_order",
@@ -232,6 +210,7 @@ mod tests {
             pay_by: Some(datetime!(2026-11-20 10:10 UTC)),
             paid_at: None,
             closed_at: None,
+            payment: None,
         };
         let expected = json!({
             "order_id": "5", "sale_id": "7", "sale_title": "Phone", "status": "pending_payment",

@@ -5,6 +5,7 @@ use crate::catalog::changes::NewSale;
 use crate::config::SaleSettings;
 use crate::domain::{PurchaseResult, SaleId, UserId};
 use crate::error::ServiceError;
+use crate::payments::provider::SimulatedPayments;
 use crate::postgres::{self, Pool};
 use crate::redis::Redis;
 use crate::running::{Role, Running};
@@ -48,7 +49,8 @@ impl Server {
         let redis = Arc::new(Redis::new(&premises.redis_url, &premises.key_prefix)?);
         let settings = SaleSettings::default();
         let metrics = Metrics::unpublished();
-        let running = Running::start(&pool, &redis, &settings, Role::Server, metrics)
+        let payments = Arc::new(SimulatedPayments);
+        let running = Running::start(&pool, &redis, payments, &settings, Role::Server, metrics)
             .map_err(|error| PurchaseError::Other(error.to_string()))?;
         let mut server = Self {
             services: running.services.clone(),

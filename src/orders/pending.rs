@@ -95,6 +95,7 @@ impl Orders {
                     pay_by: None,
                     paid_at: None,
                     closed_at: None,
+                    payment: None,
                 });
             }
         }

@@ -21,7 +21,9 @@ macro_rules! order_query {
         sqlx::query_as::<_, Order>(concat!(
             $before,
             "o.id, o.sale_id, s.title AS sale_title, o.user_id, o.status, o.price_cents,
-             s.currency, o.created_at, o.pay_by, o.paid_at, o.closed_at",
+             s.currency, o.created_at, o.pay_by, o.paid_at, o.closed_at,
+             (SELECT min(p.state)::text FROM payments p
+              WHERE p.order_id = o.id AND p.reason IS DISTINCT FROM 'abandoned') AS payment",
             $after
         ))
     };

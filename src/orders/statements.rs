@@ -52,27 +52,25 @@ pub async fn write_rejected(
     Ok(if same { Rejected::Before } else { Rejected::IdTaken })
 }
 
-/// Marks the user's order paid and records the payment. `false`: it was not payable any more.
-pub async fn mark_paid(
-    postgres: impl PgExecutor<'_>,
-    user: UserId,
-    id: OrderId,
-    reference: &str,
-) -> sqlx::Result<bool> {
+/// Whether the order can be paid now. It waits for a transition under way, and holds up the next
+/// until the transaction ends.
+pub async fn lock_payable(postgres: impl PgExecutor<'_>, id: OrderId) -> sqlx::Result<bool> {
+    let payable = sqlx::query(
+        "SELECT id FROM orders WHERE id = $1 AND status = 'pending_payment' AND pay_by > now()
+         FOR KEY SHARE",
+    );
+    Ok(payable.bind(id).fetch_optional(postgres).await?.is_some())
+}
+
+/// Marks the order paid. `false`: it was not payable any more.
+pub async fn mark_paid(postgres: impl PgExecutor<'_>, id: OrderId) -> sqlx::Result<bool> {
     // Postgres' clock decides here and in the sweeper: a payment and an expiry cannot both be in
     // time.
     let paid = sqlx::query(
-        "WITH paid AS (
-             UPDATE orders SET status = 'paid', paid_at = now()
-             WHERE id = $1 AND user_id = $2 AND status = 'pending_payment' AND pay_by > now()
-             RETURNING id, price_cents
-         )
-         INSERT INTO payments (order_id, amount_cents, reference) SELECT id, price_cents, $3
-             FROM paid",
+        "UPDATE orders SET status = 'paid', paid_at = now()
+         WHERE id = $1 AND status = 'pending_payment' AND pay_by > now()",
     );
-    let paid = paid.bind(id).bind(user).bind(reference);
-    let paid = paid.execute(postgres).await?;
-    Ok(paid.rows_affected() == 1)
+    Ok(paid.bind(id).execute(postgres).await?.rows_affected() == 1)
 }
 
 /// The end of statements that close orders. `closed` names rows (id, sale_id, user_id) that were
@@ -103,6 +101,19 @@ pub async fn mark_cancelled(postgres: &Pool, user: UserId, id: OrderId) -> sqlx:
     ));
     let cancelled = cancelled.bind(id).bind(user).execute(postgres).await?;
     Ok(cancelled.rows_affected() == 1)
+}
+
+/// Cancels a paid order. `false`: it was not paid.
+pub async fn take_back(postgres: impl PgExecutor<'_>, id: OrderId) -> sqlx::Result<bool> {
+    let cancelled = sqlx::query(concat!(
+        "WITH closed AS (
+             UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
+             WHERE id = $1 AND status = 'paid'
+             RETURNING id, sale_id, user_id
+         )",
+        return_units!()
+    ));
+    Ok(cancelled.bind(id).execute(postgres).await?.rows_affected() == 1)
 }
 
 /// Sales that have orders whose time to pay is over.

@@ -37,7 +37,7 @@ impl Orders {
     }
 
     /// Empties the outbox now. Best effort: the release task repeats it.
-    async fn release_now(&self) {
+    pub async fn release_now(&self) {
         if let Err(error) = self.release_step().await {
             tracing::debug!(%error, "the release worker will return the unit");
             self.release_wakeup.notify_one();

@@ -1,62 +1,148 @@
-//! Payments: charging an order, and recording that it is paid.
-
-pub mod provider;
+//! Paying orders: the shop's side of the ledger (crates/payments).
 
 use crate::domain::{Order, OrderId, OrderStatus, UserId};
 use crate::error::{RETRY_AFTER, ServiceError, ServiceResult};
 use crate::fail_point::FailPoints;
 use crate::orders::{Orders, queries, statements};
 use crate::postgres::{Pool, within};
+use crate::tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
-use provider::{Charge, Declined, PaymentProvider};
+use ::payments::ledger::books::Books;
+use ::payments::ledger::{self, Ledger, LedgerError, PaymentState};
+use ::payments::provider::{ChargeRequest, ChargeStatus, CheckoutRequest, ProviderError};
+use ::payments::settings::PaymentLink;
+use sqlx::PgConnection;
 use std::sync::Arc;
 use std::time::Duration;
+use stores::postgres::Transaction;
+
+/// What callers need of the crate.
+pub mod provider {
+    pub use ::payments::{settings::PaymentLink, simulated::SimulatedPayments};
+}
 
 /// How long recording a payment may take; it outlives its request.
 const MARK_LIMIT: Duration = Duration::from_secs(10);
 
-fn unrecorded(order: &Order, charge: &Charge) {
-    tracing::error!(
-        order = %order.id,
-        reference = charge.reference,
-        "charged, but postgres did not answer: \
-         unless the order is paid, the charge has to be refunded"
-    );
+const PAUSE: Duration = Duration::from_secs(1);
+const BOOKS_PAUSE: Duration = Duration::from_secs(600);
+
+/// The orders as the ledger knows them.
+pub struct LedgersOrders {
+    orders: Arc<Orders>,
+    postgres: Pool,
+    metrics: Arc<Metrics>,
+}
+
+impl ledger::Orders for LedgersOrders {
+    async fn begin(&self, statement: &'static str) -> sqlx::Result<Transaction> {
+        self.postgres.begin(statement).await
+    }
+
+    async fn is_payable(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<bool> {
+        statements::lock_payable(on, OrderId::from_i64(order)).await
+    }
+
+    async fn mark_paid(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<bool> {
+        statements::mark_paid(on, OrderId::from_i64(order)).await
+    }
+
+    async fn take_back(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<()> {
+        if statements::take_back(on, OrderId::from_i64(order)).await? {
+            self.metrics.orders(OrderStatus::Cancelled).increment(1);
+        }
+        Ok(())
+    }
+
+    async fn is_long_closed(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<bool> {
+        let closed = sqlx::query_scalar(
+            "SELECT coalesce(closed_at, paid_at, pay_by) < now() - interval '10 minutes'
+             FROM orders WHERE id = $1",
+        );
+        closed.bind(order).fetch_one(on).await
+    }
+
+    async fn paid(&self, on: &mut PgConnection) -> sqlx::Result<Vec<(i64, i64)>> {
+        let paid = sqlx::query_as("SELECT id, price_cents FROM orders WHERE status = 'paid'");
+        paid.fetch_all(on).await
+    }
+
+    async fn changed(&self, order: i64, state: PaymentState) {
+        self.metrics.payments(state).increment(1);
+        match state {
+            PaymentState::Captured => self.metrics.orders(OrderStatus::Paid).increment(1),
+            // It may be late because its order is due.
+            PaymentState::Refunding => {
+                if let Err(error) = self.orders.expire_if_due(OrderId::from_i64(order)).await {
+                    tracing::debug!(%error, order, "the sweeper will expire it");
+                }
+            }
+            _ => {}
+        }
+        self.orders.watch.wakeup.notify_one();
+    }
 }
 
 /// The payment service. One per process.
 pub struct Payments {
+    pub ledger: Ledger<LedgersOrders>,
+    pub link: PaymentLink,
     orders: Arc<Orders>,
-    provider: Arc<dyn PaymentProvider>,
     postgres: Pool,
     metrics: Arc<Metrics>,
     fail_points: FailPoints,
 }
 
+pub fn spawn(payments: &Arc<Payments>, tasks: &Tasks) {
+    tasks.spawn("refunds", payments, |payments, task| async move {
+        let mut periodic = task.every(PAUSE).or_on(&payments.ledger.refunds_wakeup);
+        while periodic.tick(payments.ledger.refund_step()).await {}
+    });
+    tasks.spawn("reconciliation", payments, |payments, task| async move {
+        let mut periodic = task.every(PAUSE);
+        while periodic.tick(payments.ledger.reconcile_step()).await {}
+    });
+    tasks.spawn("books", payments, |payments, task| async move {
+        // Not at once, when there is more to do: it reads every payment.
+        tokio::select! {
+            () = tokio::time::sleep(BOOKS_PAUSE) => {}
+            () = task.stop.cancelled() => return,
+        }
+        let mut periodic = task.every(BOOKS_PAUSE).without_limit();
+        while periodic.tick(payments.books()).await {}
+    });
+}
+
+fn must_be_payable(order: &Order) -> ServiceResult<()> {
+    match order.status {
+        OrderStatus::PendingPayment => Ok(()),
+        OrderStatus::Queued => Err(ServiceError::StillQueued { retry_after: RETRY_AFTER }),
+        status => Err(ServiceError::NotPayable { status }),
+    }
+}
+
 impl Payments {
     pub fn new(
         orders: Arc<Orders>,
-        provider: Arc<dyn PaymentProvider>,
+        link: PaymentLink,
         postgres: Pool,
         metrics: Arc<Metrics>,
         fail_points: FailPoints,
     ) -> Self {
-        Self { orders, provider, postgres, metrics, fail_points }
+        let (of_orders, of_pool, of_metrics) = (orders.clone(), postgres.clone(), metrics.clone());
+        let its = LedgersOrders { orders: of_orders, postgres: of_pool, metrics: of_metrics };
+        let ledger = Ledger::new(its, link.provider.clone());
+        Self { ledger, link, orders, postgres, metrics, fail_points }
     }
 
     /// Pays the caller's order. Repeatable.
     pub async fn pay(self: &Arc<Self>, user: UserId, id: OrderId) -> ServiceResult<Order> {
         let order = self.orders.order(user, id).await?;
-        match order.status {
-            OrderStatus::PendingPayment => {}
-            OrderStatus::Paid => return Ok(order),
-            OrderStatus::Queued => {
-                let retry_after = RETRY_AFTER;
-                return Err(ServiceError::StillQueued { retry_after });
-            }
-            status => return Err(ServiceError::NotPayable { status }),
+        if order.status == OrderStatus::Paid {
+            return Ok(order);
         }
-        // In its own task: a client that hangs up must not leave a charge without its record.
+        must_be_payable(&order)?;
+        // In its own task: a client that hangs up must not leave a charge to reconciliation.
         let payments = self.clone();
         tokio::spawn(async move { payments.charge_and_mark(user, order).await })
             .await
@@ -64,31 +150,119 @@ impl Payments {
     }
 
     async fn charge_and_mark(&self, user: UserId, order: Order) -> ServiceResult<Order> {
-        let charged = self.provider.charge(&order).await;
-        let declined = |Declined { reason }| ServiceError::PaymentDeclined { reason };
-        let charge = charged.map_err(declined)?;
+        let Some(request) = self.attempt(&order).await? else {
+            return self.paid(user, order.id, None).await;
+        };
+        let charge = self.ledger.charge(&request).await;
+        let charge = charge.map_err(|error| self.unheard(&error))?;
         self.fail_points.at("pay.charged").await?;
-        let marking = statements::mark_paid(&self.postgres, user, order.id, &charge.reference);
-        let marked = within(MARK_LIMIT, marking).await;
-        let won = marked.inspect_err(|_| unrecorded(&order, &charge))?;
+        within(MARK_LIMIT, self.ledger.apply(&charge)).await?;
         self.fail_points.at("pay.marked").await?;
-        if won {
-            self.metrics.orders(OrderStatus::Paid).increment(1);
-        } else if let Err(error) = self.orders.expire_if_due(order.id).await {
-            tracing::debug!(%error, order = %order.id, "the sweeper will expire it");
+        let declined = charge.status == ChargeStatus::Declined;
+        let declined = declined.then(|| charge.decline_reason.unwrap_or_default());
+        self.paid(user, order.id, declined).await
+    }
+
+    /// `None`: the order cannot be paid any more, or others are just paying it.
+    async fn attempt(&self, order: &Order) -> ServiceResult<Option<ChargeRequest>> {
+        let beginning = self.ledger.attempt(order.id.get(), order.price_cents, &order.currency);
+        let attempt = within(MARK_LIMIT, beginning).await?;
+        if attempt.is_none() {
+            self.orders.expire_if_due(order.id).await?;
         }
-        // A query of its own, with a longer limit: without its answer nothing is refunded.
-        let reading = queries::of_user(&self.postgres, user, order.id);
-        let found = within(MARK_LIMIT, reading).await;
-        let found = found.inspect_err(|_| unrecorded(&order, &charge))?;
+        Ok(attempt)
+    }
+
+    /// The order if it is paid now.
+    async fn paid(
+        &self,
+        user: UserId,
+        id: OrderId,
+        declined: Option<String>,
+    ) -> ServiceResult<Order> {
+        let found = within(MARK_LIMIT, queries::of_user(&self.postgres, user, id)).await?;
         let after = found.ok_or(ServiceError::OrderNotFound)?;
         self.orders.watch.tell(&after);
-        match after.status {
-            OrderStatus::Paid => Ok(after),
-            status => {
-                self.provider.refund(&order, &charge).await;
-                Err(ServiceError::NotPayable { status })
+        match (after.status, declined) {
+            (OrderStatus::Paid, _) => Ok(after),
+            (OrderStatus::PendingPayment, Some(reason)) => {
+                Err(ServiceError::PaymentDeclined { reason })
+            }
+            (OrderStatus::PendingPayment, None) => {
+                Err(ServiceError::unavailable("the order is being paid"))
+            }
+            (status, _) => Err(ServiceError::NotPayable { status }),
+        }
+    }
+
+    /// Never a guess: the charge may have been made.
+    fn unheard(&self, error: &ProviderError) -> ServiceError {
+        match error {
+            ProviderError::Unknown(_) => ServiceError::PaymentPending { retry_after: RETRY_AFTER },
+            ProviderError::Refused { .. } => {
+                tracing::error!(%error, "a payment cannot be begun");
+                ServiceError::unavailable("the payment provider cannot be used at the moment")
             }
         }
+    }
+
+    /// The address of the provider's page for the caller's order, which leads to `return_url`.
+    pub async fn checkout(
+        &self,
+        user: UserId,
+        id: OrderId,
+        return_url: String,
+    ) -> ServiceResult<String> {
+        let order = self.orders.order(user, id).await?;
+        must_be_payable(&order)?;
+        if self.link.webhooks.is_none() {
+            return Err(ServiceError::NoPaymentPage);
+        }
+        let Some(charge) = self.attempt(&order).await? else {
+            let order = self.paid(user, id, None).await?;
+            return Err(ServiceError::NotPayable { status: order.status });
+        };
+        let request = CheckoutRequest {
+            charge,
+            description: order.sale_title,
+            return_url,
+            expires_at: order.pay_by.unwrap_or(order.created_at),
+        };
+        self.ledger.checkout(&request).await.map_err(|error| {
+            tracing::warn!(%error, order = %id, "no page to pay on");
+            ServiceError::unavailable("the payment provider does not answer")
+        })
+    }
+
+    /// Returns the money of a paid order, and its unit if so. Repeatable.
+    pub async fn refund(&self, id: OrderId, return_unit: bool) -> ServiceResult<Order> {
+        let order = async || {
+            let found = queries::by_ids(&self.postgres, &[id.get()]).await?;
+            found.into_iter().next().ok_or(ServiceError::OrderNotFound)
+        };
+        let before = order().await?;
+        match self.ledger.refund(id.get(), return_unit).await {
+            Err(LedgerError::NothingCaptured) => {
+                return Err(ServiceError::NotRefundable { status: before.status });
+            }
+            refunded => refunded?,
+        }
+        if return_unit {
+            self.orders.release_now().await;
+        }
+        let after = order().await?;
+        self.orders.watch.tell(&after);
+        Ok(after)
+    }
+
+    /// Compares provider, ledger and orders.
+    pub async fn books(&self) -> ServiceResult<Books> {
+        let books = self.ledger.books().await?;
+        let drift = u32::try_from(books.drift.len()).unwrap_or(u32::MAX);
+        self.metrics.books_drift.set(drift);
+        for drift in &books.drift {
+            tracing::error!(drift, "the books do not agree");
+        }
+        Ok(books)
     }
 }

@@ -27,6 +27,7 @@ const MIGRATIONS: &[(&str, &str)] = stores::migrations![
     "0015_no_archive",
     "0016_one_redis_server_a_sale",
     "0017_buyers_in_one_hash",
+    "0018_payments_ledger",
 ];
 
 /// The schema of the sale, from its first version to this one.

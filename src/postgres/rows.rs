@@ -84,4 +84,4 @@ row!(AccessPolicy: room_opens_before_secs, room_per_second, room_turn_secs, room
     purchase_pass, challenge_bits);
 
 row!(Order: id, sale_id, sale_title, user_id, status, price_cents, currency, created_at, pay_by,
-    paid_at, closed_at);
+    paid_at, closed_at, payment);

@@ -5,6 +5,7 @@
 //! raise an alert.
 
 use crate::domain::{OrderStatus, PurchaseResult};
+use ::payments::ledger::PaymentState;
 use metrics::{
     Counter, Gauge, Histogram, NoopRecorder, counter, gauge, histogram, with_local_recorder,
 };
@@ -39,6 +40,11 @@ pub struct Metrics {
 
     /// By [`OrderStatus`], in the order of their declaration.
     orders: [Counter; OrderStatus::ALL.len()],
+
+    /// By [`PaymentState`], in the order of their declaration.
+    payments: [Counter; PaymentState::ALL.len()],
+    /// What does not agree in the books.
+    pub books_drift: Gauge,
 
     pub writer_orders: Counter,
     pub writer_seconds: Histogram,
@@ -111,6 +117,9 @@ impl Metrics {
                 OrderStatus::Queued => Counter::noop(),
                 _ => counter!("flash_sale_orders_total", "status" => status.as_str()),
             }),
+            payments: PaymentState::ALL
+                .map(|state| counter!("flash_sale_payments_total", "state" => state.as_str())),
+            books_drift: gauge!("flash_sale_books_drift"),
             writer_orders: counter!("flash_sale_writer_orders_total"),
             writer_seconds: histogram!("flash_sale_writer_seconds"),
             writer_retries: counter!("flash_sale_writer_retries_total"),
@@ -141,6 +150,11 @@ impl Metrics {
     /// The counter of transitions to this status.
     pub fn orders(&self, status: OrderStatus) -> &Counter {
         &self.orders[status as usize]
+    }
+
+    /// The counter of transitions to this state.
+    pub fn payments(&self, state: PaymentState) -> &Counter {
+        &self.payments[state as usize]
     }
 
     /// 1 while the last step of this task has failed.

@@ -44,7 +44,7 @@ async fn decided(shopper: &Shopper, id: &str) -> Value {
     })
 }
 
-const PAYMENTS: &str = "SELECT count(*) FROM payments";
+const PAYMENTS: &str = "SELECT count(*) FROM payments WHERE state = 'captured'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_payments_at_once_are_one_payment() {

@@ -19,6 +19,7 @@ mod lessons;
 mod life;
 mod liveness;
 mod locks;
+mod payments;
 mod plans;
 mod proxy;
 mod recovery;

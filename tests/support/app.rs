@@ -5,10 +5,11 @@ use crate::support::prelude::*;
 use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::AdminToken;
 use flash_sale::config::{ProxyTrust, SaleSettings};
+use flash_sale::payments::provider::{PaymentLink, SimulatedPayments};
 use flash_sale::telemetry::instruments::Metrics;
 use flash_sale::{access::bots::limits::WhenAway, admission::AdmissionSettings, audit::Audit};
 use flash_sale::{databases::Databases, fail_point::FailPoints, http::ConnectionLimits};
-use flash_sale::{order_log::AcceptedBatch, payments::provider::SimulatedPayments, redis::Redis};
+use flash_sale::{order_log::AcceptedBatch, redis::Redis};
 use std::{convert::Infallible, future::Future};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -31,6 +32,7 @@ pub struct Options {
     pub connections: Option<ConnectionLimits>,
     pub fail_points: String,
     pub lab: bool,
+    pub payments: Option<PaymentLink>,
 }
 
 impl Options {
@@ -112,7 +114,8 @@ impl TestApp {
         };
         let role = if options.writes_nothing { Role::ServerWithoutWriter } else { Role::Server };
         let (postgres, redis) = (&stores.postgres, &stores.redis);
-        let running = Running::start(postgres, redis, &sale, role, Metrics::published());
+        let link = options.payments.unwrap_or_else(|| stores.payments.clone());
+        let running = Running::start(postgres, redis, link, &sale, role, Metrics::published());
         let running = running.expect("well-formed fail points");
         assert!(running.admission_opened(TEST_TIMEOUT).await, "it is ready to sell");
         let services = running.services.clone();

@@ -210,7 +210,8 @@ async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row
     let ids: Vec<i64> = world.sales.iter().map(|sale| sale.id).collect();
     let found = sqlx::query_as(
         "SELECT id, sale_id, user_id, status, (extract(epoch FROM created_at) * 1e6)::bigint,
-                EXISTS (SELECT FROM payments WHERE order_id = orders.id)
+                EXISTS (SELECT FROM payments
+                        WHERE order_id = orders.id AND state = 'captured')
          FROM orders WHERE sale_id = ANY($1)",
     )
     .bind(&ids)

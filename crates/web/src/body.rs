@@ -64,6 +64,17 @@ impl<T: DeserializeOwned + Default, S: Sync> FromRequest<S> for OptionalJson<T> 
     }
 }
 
+/// A body as it came, for what is signed.
+pub struct Raw(pub Bytes);
+
+impl<S: Sync> FromRequest<S> for Raw {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        read(request).await.map(Self)
+    }
+}
+
 /// No body: empty, or `{}`, which some clients send regardless.
 pub struct NoBody;
 

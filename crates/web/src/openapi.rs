@@ -46,8 +46,14 @@ fn refusal(status: u16, kinds: &[&Kind]) -> Response {
     let response = ResponseBuilder::new()
         .description(codes.join("  \n"))
         .content("application/problem+json", problem);
-    let waits =
-        ["not_open", "waiting_room_not_open", "still_queued", "rate_limited", "unavailable"];
+    let waits = [
+        "not_open",
+        "waiting_room_not_open",
+        "still_queued",
+        "payment_pending",
+        "rate_limited",
+        "unavailable",
+    ];
     let header = |name, description: &str, of: Type| {
         let schema = ObjectBuilder::new().schema_type(of);
         (name, HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build())

@@ -1,0 +1,374 @@
+//! Payments that go wrong: with a provider that does what the test says, through the real router.
+
+use crate::support::prelude::*;
+use ::payments::provider::{Charge, ChargeStatus, PaymentProvider};
+use ::payments::{settings::PaymentLink, signature::WebhookSecret};
+use scripted::{Mood, Scripted};
+
+#[path = "../../crates/payments/tests/scripted/mod.rs"]
+mod scripted;
+
+const HOOK: &str = "/api/v1/webhooks/payments";
+const SECRET_OF_HOOKS: &str = "a secret of two";
+
+struct Till {
+    app: TestApp,
+    provider: Scripted,
+    sale: String,
+}
+
+impl Till {
+    async fn open() -> Self {
+        let provider = Scripted::new();
+        let webhooks = Some(WebhookSecret::new(SECRET_OF_HOOKS));
+        let payments = Some(PaymentLink { provider: Arc::new(provider.clone()), webhooks });
+        let app = TestApp::start_with(Options { payments, ..Options::default() }).await;
+        let sale = app.sale(20, json!({})).await;
+        Self { app, provider, sale }
+    }
+
+    async fn deliver(&self, id: &str, charge: &Charge) -> Reply {
+        self.deliver_raw(&event(id, charge), SECRET_OF_HOOKS, 0).await
+    }
+
+    async fn deliver_raw(&self, body: &str, secret: &str, age: i64) -> Reply {
+        let signed_at = OffsetDateTime::now_utc() - time::Duration::seconds(age);
+        let signature = WebhookSecret::new(secret).sign(body.as_bytes(), signed_at);
+        let hook = self.app.ask("POST", HOOK).header("webhook-signature", signature);
+        hook.body(body.to_owned()).await
+    }
+
+    async fn open_page(&self, shopper: &Shopper, order: &str) -> String {
+        let page = shopper.post(&format!("/api/v1/orders/{order}/checkout")).await.must_be(200);
+        page.text("url").to_owned()
+    }
+
+    async fn refund(&self, order: &str, return_unit: bool) -> Reply {
+        let path = format!("/api/v1/admin/orders/{order}/refund");
+        self.app.admin("POST", &path, Some(json!({ "return_unit": return_unit }))).await
+    }
+
+    async fn books(&self) -> Value {
+        self.app.admin("GET", "/api/v1/admin/books", None).await.must_be(200).body
+    }
+
+    /// Nothing is under way, and everything agrees: so much is kept, and so often was refunded.
+    async fn assert_books(&self, kept: i64, refunds: usize) {
+        let books = wait_for!("the books are quiescent", {
+            let books = self.books().await;
+            (books["quiescent"] == true).then_some(books)
+        });
+        assert_has(&books, json!({"ok": true, "paid_cents": kept, "drift": []}));
+        let of = |side: &Value| {
+            side["captured_cents"].as_i64().zip(side["refunded_cents"].as_i64()).expect("cents")
+        };
+        let (ours, theirs) = (of(&books), of(&books["provider"]));
+        assert_eq!((ours, ours.0 - ours.1), (theirs, kept), "{books:#}");
+        assert_eq!(self.provider.told().refunds.len(), refunds);
+    }
+
+    /// Everything that a refused webhook could change.
+    async fn rows(&self) -> String {
+        let rows = "SELECT concat_ws(E'\n',
+            (SELECT string_agg((p.id, p.state, p.charge_id, p.reason, p.updated_at)::text, E'\n'
+                               ORDER BY p.id) FROM payments p),
+            (SELECT string_agg(w::text, E'\n') FROM webhook_events w),
+            (SELECT string_agg(o::text, E'\n' ORDER BY id) FROM orders o))";
+        self.app.value(rows).await
+    }
+
+    async fn arm(&self, point: &str) {
+        self.app.services.fail_points.set(point).expect("a fail point");
+    }
+
+    async fn waiting_for_locks(&self, count: i64) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for!(self.app.number(waiting).await == count);
+    }
+}
+
+fn event(id: &str, charge: &Charge) -> String {
+    json!({"id": id, "type": "charge.succeeded", "charge": charge}).to_string()
+}
+
+async fn until_payment(shopper: &Shopper, order: &str, payment: &str) -> Value {
+    wait_for!(&format!("the payment of {order} is {payment}"), {
+        let reply = shopper.order(order).await;
+        (reply.body["payment"] == payment).then_some(reply.body)
+    })
+}
+
+/// Whatever ends the order between the charge and its record: the money goes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capture_that_loses_against_cancelling_or_expiry_is_refunded() {
+    let till = Till::open().await;
+    for (status, refunds) in [("cancelled", 1), ("expired", 2)] {
+        let (shopper, order) = till.app.buyer(&till.sale).await;
+        till.arm("pay.charged=pause:600000").await;
+        let fired = till.app.services.fail_points.fired("pay.charged");
+        let paying = {
+            let (shopper, order) = (shopper.clone(), order.clone());
+            tokio::spawn(async move { shopper.pay(&order).await })
+        };
+        wait_for!(till.app.services.fail_points.fired("pay.charged") > fired);
+        until_payment(&shopper, &order, "pending").await;
+        match status {
+            "cancelled" => shopper.cancel(&order).await.assert(200),
+            _ => {
+                till.app
+                    .execute(&format!("UPDATE orders SET pay_by = now() WHERE id = {order}"))
+                    .await;
+            }
+        }
+        shopper.until(&order, status).await;
+        till.app.services.fail_points.resume();
+        let paid = paying.await.expect("no panic");
+        paid.assert_problem(409, "not_payable");
+        assert_eq!(paid.text("order_status"), status);
+        let closed = until_payment(&shopper, &order, "refunded").await;
+        assert_eq!(closed["status"], status);
+        till.assert_books(0, refunds).await;
+    }
+    till.app.assert_sound(&till.sale).await;
+}
+
+/// The capture stands before the row of the order, and the others behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capture_that_wins_against_cancelling_or_expiry_keeps_its_order() {
+    let till = Till::open().await;
+    for (number, other) in ["cancelling", "expiry"].into_iter().enumerate() {
+        let (shopper, order) = till.app.buyer(&till.sale).await;
+        let mut connection = till.app.database.connect().await;
+        let mut lock = connection.begin().await.expect("begin");
+        let row = format!("SELECT FROM orders WHERE id = {order} FOR NO KEY UPDATE");
+        lock.execute(AssertSqlSafe(row)).await.expect("the row");
+        let finish = async {
+            till.waiting_for_locks(1).await;
+            match other {
+                "cancelling" => {
+                    let cancelling = tokio::spawn({
+                        let (shopper, order) = (shopper.clone(), order.clone());
+                        async move { shopper.cancel(&order).await }
+                    });
+                    till.waiting_for_locks(2).await;
+                    lock.commit().await.expect("commit");
+                    cancelling.await.expect("no panic").assert_problem(409, "not_cancellable");
+                }
+                _ => {
+                    // The capture began in time.
+                    let due =
+                        format!("UPDATE orders SET pay_by = clock_timestamp() WHERE id = {order}");
+                    lock.execute(AssertSqlSafe(due)).await.expect("it is due");
+                    lock.commit().await.expect("commit");
+                }
+            }
+        };
+        let (paid, ()) = tokio::join!(shopper.pay(&order), finish);
+        paid.must_be(200).assert_has(json!({"status": "paid", "payment": "captured"}));
+        till.app.services.orders.expire_step().await.expect("a sweep");
+        assert_eq!(shopper.order(&order).await.text("status"), "paid");
+        till.assert_books(100 * (number as i64 + 1), 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn money_that_comes_late_or_twice_goes_back() {
+    let till = Till::open().await;
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    let url = till.open_page(&shopper, &order).await;
+    assert_eq!(till.open_page(&shopper, &order).await, url, "one attempt");
+    let back = till.provider.told().pages[0].return_url.clone();
+    assert_eq!(back, till.app.url(&format!("/orders?order={order}")));
+    shopper.cancel(&order).await.assert(200);
+    let late = till.provider.confirm();
+    till.deliver("evt_late", &late).await.assert(204);
+    assert_eq!(until_payment(&shopper, &order, "refunded").await["status"], "cancelled");
+    till.assert_books(0, 1).await;
+
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    let first = till.provider.confirm();
+    till.deliver("evt_first", &first).await.assert(204);
+    shopper.until(&order, "paid").await;
+    let second = till.provider.confirm();
+    for id in ["evt_second", "evt_second", "evt_again"] {
+        till.deliver(id, &second).await.assert(204);
+    }
+    till.assert_books(100, 2).await;
+    let state = json!({"status": "paid", "payment": "captured"});
+    shopper.order(&order).await.assert_has(state);
+    let why = "SELECT string_agg(reason, ' ' ORDER BY id) FROM payments WHERE state = 'refunded'";
+    assert_eq!(till.app.value::<String>(why).await, "late duplicate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
+    let till = Till::open().await;
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    assert_eq!(shopper.order(&order).await.body.get("payment"), None);
+    till.provider.is(Mood::Declines);
+    let declined = shopper.pay(&order).await;
+    declined.assert_problem(409, "payment_declined");
+    assert_eq!(declined.text("detail"), "no cover");
+    until_payment(&shopper, &order, "declined").await;
+    till.provider.is(Mood::Away);
+    for _ in 0..2 {
+        let unheard = shopper.pay(&order).await;
+        unheard.assert_problem(503, "payment_pending");
+        assert_eq!(unheard.header("retry-after"), "1");
+    }
+    until_payment(&shopper, &order, "pending").await;
+    till.app.services.payments.ledger.reconcile_step().await.ok();
+    till.provider.is(Mood::LosesAnswers);
+    shopper.pay(&order).await.assert_problem(503, "payment_pending");
+    till.provider.is(Mood::Accepts);
+    // Nobody asks for it any more but reconciliation.
+    let paid = shopper.until(&order, "paid").await;
+    assert_eq!(paid["payment"], "captured");
+    assert_eq!(till.app.number("SELECT count(*) FROM payments").await, 2);
+    till.assert_books(100, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_webhook_is_refused_with_its_code_and_changes_nothing() {
+    let till = Till::open().await;
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    let charge = till.provider.confirm();
+    let before = till.rows().await;
+    let good = event("evt_1", &charge);
+    let with = |change: fn(&mut Charge)| {
+        let mut other = charge.clone();
+        change(&mut other);
+        event("evt_1", &other)
+    };
+    let foreign = with(|charge| charge.reference = "other-1-1".to_owned());
+    let cases = [
+        (&*good, "another secret", 0, 401, "webhook_signature_invalid"),
+        (&*good, SECRET_OF_HOOKS, 301, 401, "webhook_expired"),
+        (&*good, SECRET_OF_HOOKS, -400, 401, "webhook_expired"),
+        ("", SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
+        ("{", SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
+        (r#"{"id":"evt_1","type":"ping"}"#, SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
+        (&*with(|charge| charge.id += "\0"), SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
+        (&*foreign, SECRET_OF_HOOKS, 0, 422, "charge_unknown"),
+        (&*with(|charge| charge.amount_cents = 99), SECRET_OF_HOOKS, 0, 422, "amount_mismatch"),
+        (
+            &*with(|charge| charge.currency = "EUR".into()),
+            SECRET_OF_HOOKS,
+            0,
+            422,
+            "amount_mismatch",
+        ),
+    ];
+    for (body, secret, age, status, code) in cases {
+        till.deliver_raw(body, secret, age).await.assert_problem_at(body, status, code);
+    }
+    for signature in ["", "t=1,v1=00", "\u{e9}"] {
+        let hook = till.app.ask("POST", HOOK).header("webhook-signature", signature);
+        hook.body(good.clone()).await.assert_problem(401, "webhook_signature_invalid");
+    }
+    let unsigned = till.app.ask("POST", HOOK).body(good.clone()).await;
+    unsigned.assert_problem(401, "webhook_signature_invalid");
+    assert_eq!(till.rows().await, before);
+
+    till.deliver_raw(&good, SECRET_OF_HOOKS, 200).await.assert(204);
+    let paid = shopper.until(&order, "paid").await;
+    let after = till.rows().await;
+    till.deliver_raw(&good, SECRET_OF_HOOKS, 0).await.assert(204);
+    assert_eq!(till.rows().await, after, "a replay");
+    // What was true before comes after it.
+    let declined = with(|charge| charge.status = ChargeStatus::Declined);
+    let declined = declined.replace("evt_1", "evt_2");
+    till.deliver_raw(&declined, SECRET_OF_HOOKS, 0).await.assert(204);
+    assert_eq!(shopper.order(&order).await.body, paid);
+    till.assert_books(100, 0).await;
+    // Refunded at the provider's: the event comes before the one of the capture.
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    let mut charge = till.provider.confirm();
+    let captured = charge.clone();
+    till.provider.refund("by hand", &charge.id, 100).await.expect("a refund");
+    charge.refunded_cents = 100;
+    till.deliver("evt_4", &charge).await.assert(204);
+    till.deliver("evt_3", &captured).await.assert(204);
+    let order = shopper.order(&order).await;
+    order.assert_has(json!({"status": "pending_payment", "payment": "refunded"}));
+    till.assert_books(100, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
+    let till = Till::open().await;
+    let orders = till.app.orders_to_pay(&till.sale, 3).await;
+    till.refund("7", true).await.assert_problem(404, "order_not_found");
+    let unpaid = till.refund(&orders[2].1, true).await;
+    unpaid.assert_problem(409, "not_refundable");
+    assert_eq!(unpaid.text("order_status"), "pending_payment");
+    for (shopper, order) in &orders[..2] {
+        shopper.pay(order).await.assert(200);
+    }
+    till.provider.is(Mood::Away);
+    let [(keeper, kept), (returner, returned), _] = &orders[..] else { panic!("three orders") };
+    till.refund(kept, false).await.must_be(200).assert_has(json!({"status": "paid"}));
+    for _ in 0..2 {
+        let refunding = till.refund(returned, true).await.must_be(200);
+        refunding.assert_has(json!({"status": "cancelled", "payment": "refunding"}));
+    }
+    assert_eq!(till.books().await["quiescent"], false);
+    till.provider.is(Mood::Accepts);
+    till.app.execute("UPDATE payments SET due_at = now()").await;
+    assert_eq!(until_payment(keeper, kept, "refunded").await["status"], "paid");
+    assert_eq!(until_payment(returner, returned, "refunded").await["status"], "cancelled");
+    till.refund(returned, true).await.assert(200);
+    returner.pay(returned).await.assert_problem(409, "not_payable");
+    till.assert_books(0, 2).await;
+    let audit = till.app.assert_sound(&till.sale).await;
+    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (1, 1, 18));
+    // Now the other unit, too.
+    till.refund(kept, true).await.must_be(200).assert_has(json!({"status": "cancelled"}));
+    let audit = till.app.assert_sound(&till.sale).await;
+    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (0, 2, 19));
+    till.assert_books(0, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_books_name_what_does_not_agree() {
+    let till = Till::open().await;
+    let orders = till.app.orders_to_pay(&till.sale, 4).await;
+    for (shopper, order) in &orders {
+        shopper.pay(order).await.assert(200);
+    }
+    till.assert_books(400, 0).await;
+    let charge = |order: &str| {
+        let told = till.provider.told();
+        let of_it = |charge: &&Charge| charge.reference.contains(&format!("-{order}-"));
+        told.charges.iter().find(of_it).expect("a charge").clone()
+    };
+    let [lost, unpaid, refunded, cheaper] = [0, 1, 2, 3].map(|number: usize| &*orders[number].1);
+    till.app
+        .execute(&format!(
+            "DELETE FROM payments WHERE order_id = {lost};
+             UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
+             WHERE id = {unpaid};
+             UPDATE payments SET state = 'refunded', reason = 'operator' WHERE order_id = {refunded};
+             UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
+        ))
+        .await;
+    let mut expected = vec![
+        format!("order {lost} is paid, and nothing was captured"),
+        format!(
+            "{}: 100 captured for {}, and not in the ledger",
+            charge(lost).id,
+            charge(lost).reference
+        ),
+        format!("{}: 100 captured for order {unpaid}, which is not paid", charge(unpaid).reference),
+        format!("{}: 0 refunded of order {refunded}, 100 in the ledger", charge(refunded).id),
+        format!("order {cheaper}: 1 captured, its price is 100"),
+        format!("{}: 100 captured for order {cheaper}, 1 in the ledger", charge(cheaper).id),
+    ];
+    expected.sort();
+    let books = till.books().await;
+    assert_has(&books, json!({"ok": false, "drift": expected}));
+}
