@@ -352,7 +352,8 @@ async fn the_books_name_what_does_not_agree() {
             "DELETE FROM payments WHERE order_id = {lost};
              UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
              WHERE id = {unpaid};
-             UPDATE payments SET state = 'refunded', reason = 'operator' WHERE order_id = {refunded};
+             UPDATE payments SET state = 'refunded', reason = 'operator'
+             WHERE order_id = {refunded};
              UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
         ))
         .await;

@@ -266,7 +266,7 @@ async fn a_running_shop_is_carried_over((same_redis, ending): (bool, &'static st
     let archived = app.audit("4").await;
     assert!(archived.ok, "{:?}", archived.problems);
     assert_eq!((archived.paid, archived.cancelled), (1, 1));
-    let unpaid = "SELECT count(*) FROM orders LEFT JOIN payments ON order_id = id
+    let unpaid = "SELECT count(*) FROM orders LEFT JOIN payments ON order_id = orders.id
                   WHERE (status = 'paid') <> (order_id IS NOT NULL)";
     assert_eq!(app.number(unpaid).await, 0);
     assert_new_keys_only(&app).await;
