@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HARMS = ("oversold", "undersold", "duplicates", "lost")
 COLUMNS = ("strategy", "one node", "three nodes", "attempts/s", "p99 ms", "Redis/Postgres")
 RECORDS = ("nodes-1-forced", "nodes-1-free", "nodes-3-forced", "nodes-3-free")
-REGISTRY = re.compile(r"^strategies!\[\n(.*?)^\];", re.M | re.S)
+REGISTRY = re.compile(r"^strategies! \{\n(.*?)^\}", re.M | re.S)
 TABLE = re.compile(r"(?<=^```text\n)strategy .*?(?=^```$)", re.M | re.S)
 
 

@@ -4,12 +4,12 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(_: &Bench) -> Result<Node> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sale = bench.in_transaction(async |tx| {
             if !bench.take_one(tx).await? {
                 return Ok(Outcome::SoldOut);

@@ -7,12 +7,12 @@ pub struct Node {
     lock: TokenLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { lock: TokenLock::new(bench.line.clone(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let under_lock = bench.under_lock(&self.lock, async |_| {
             bench.interleave("the lock is held").await; // the lease may be over after this
             let sale = bench.in_transaction(async |tx| {

@@ -12,13 +12,13 @@ static SCRIPT: LuaScript = LuaScript::new("my-idea.lua", DECIDE);
 
 pub struct Node;
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let decide = SCRIPT.on(&[&bench.key("stock"), &bench.key("buyers")]).arg(&buyer.name);
         match bench.line.send(&decide).await? {
             1 => {}

@@ -13,14 +13,14 @@ static SCRIPT: LuaScript = LuaScript::new("my-idea.lua", DECIDE);
 
 pub struct Node;
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
     deliver(bench).await?; // what a node before this one still owed
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let order_id = new_order_id();
         let keys = ["stock", "buyers", "owed"].map(|name| bench.key(name));
         let decide = SCRIPT.on(&[&keys[0], &keys[1], &keys[2]]).arg(&buyer.name).arg(&order_id);
@@ -42,7 +42,7 @@ impl Sell for Node {
     }
 }
 
-async fn deliver(bench: &Bench) -> Result<(), PurchaseError> {
+async fn deliver(bench: &Bench) -> Result {
     let owed: Vec<(String, String)> = bench.redis("HGETALL", bench.key("owed")).await?;
     for (order_id, buyer) in &owed {
         write(bench, order_id, buyer).await?;
@@ -51,7 +51,7 @@ async fn deliver(bench: &Bench) -> Result<(), PurchaseError> {
 }
 
 /// Twice is once: the id says so.
-async fn write(bench: &Bench, order_id: &str, buyer: &str) -> Result<(), PurchaseError> {
+async fn write(bench: &Bench, order_id: &str, buyer: &str) -> Result {
     const WRITE: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)
                          ON CONFLICT DO NOTHING";
     bench.sql().await?.run(WRITE, (order_id, bench.arena(), buyer)).await?;

@@ -5,7 +5,8 @@ use super::session;
 use crate::config::ProxyTrust;
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
-use lab::{http::accepted, lessons::LESSONS, texts};
+use lab::{lessons::LESSONS, texts};
+use web::language::accepted;
 
 /// The tags for the head of a page; `None` for a page without a preview.
 pub fn tags(path: &str, trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {

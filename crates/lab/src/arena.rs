@@ -5,37 +5,27 @@
 //! of an arena carries its id: rows of the schema `lab`, keys below `lab:{id}:`, at most one schema
 //! `lab_<id>`.
 
+use crate::bench::{Bench, Shared};
+use crate::interleaving::{PURCHASE, READ};
+use crate::selling::{Buyer, Outcome, PurchaseError, Result, hash_of};
+use crate::tally::{Counts, Tally, Unsaved};
 use crate::{
-    bench::{Bench, Shared},
-    definition::Definition,
-    error::LabError,
-    interleaving::{PURCHASE, READ},
-    limits::Share,
-    options::Options,
-    seller::Seller,
-    selling::{Buyer, Outcome, PurchaseError, hash_of},
-    servers::Servers,
-    storm_state::StormState,
-    strategies,
-    tally::{Counts, Tally, Unsaved},
+    definition::Definition, error::LabError, options::Options, seller::Seller, servers::Servers,
+    storm_state::StormState, strategies,
 };
 use futures_util::FutureExt;
 use locks::wire::RoundTrips;
 use sqlx::PgPool;
-use std::{
-    cell::Cell,
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use std::{cell::Cell, panic::AssertUnwindSafe};
 use stores::sql;
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use web::address_limit::Share;
 
 /// How long a purchase may take before it counts as failed.
 const PURCHASE_LIMIT: Duration = Duration::from_secs(30);
@@ -158,11 +148,7 @@ impl Arena {
         Answer { outcome: outcome.map_err(|error| error.to_string()), waited }
     }
 
-    async fn try_purchase(
-        &self,
-        buyer: &Buyer,
-        node: Option<u32>,
-    ) -> Result<Outcome, PurchaseError> {
+    async fn try_purchase(&self, buyer: &Buyer, node: Option<u32>) -> Result<Outcome> {
         if self.closed.load(Relaxed) {
             return Err(PurchaseError::from("the arena is gone"));
         }
@@ -210,7 +196,7 @@ impl Arena {
     }
 
     /// The node's living incarnation; a new one if the last has crashed and its time is over.
-    async fn node_up(&self, number: u32) -> Result<Up, PurchaseError> {
+    async fn node_up(&self, number: u32) -> Result<Up> {
         let node =
             self.nodes.get(number as usize).ok_or_else(|| PurchaseError::from("no such node"))?;
         let mut slot = node.lock().await;

@@ -7,30 +7,20 @@
 //!
 //! Statements, transactions and locks in one line each stand in `shorthand`.
 
+use crate::selling::{PurchaseError, Result, Trying};
 use crate::{
-    definition::Definition,
-    interleaving::InterleavingPoints,
-    losses::Losses,
-    options::Options,
-    selling::{PurchaseError, Trying},
+    definition::Definition, interleaving::InterleavingPoints, losses::Losses, options::Options,
     servers::Servers,
 };
 use dashmap::DashMap;
-use locks::{
-    wire::{self, Line, Meter},
-    zookeeper::Zoo,
-};
+use locks::wire::{self, Line, Meter};
+use locks::zookeeper::Zoo;
+use parking_lot::Mutex;
 use redis::{FromRedisValue, ToRedisArgs};
 use sqlx::PgPool;
-use std::{
-    any::Any,
-    panic::Location,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering::AcqRel},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::AcqRel};
+use std::{any::Any, panic::Location, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// How long a line to Redis waits for a connection and for a reply. Long: a storm on a small
@@ -83,7 +73,7 @@ impl Shared {
 
     /// Has a server go on until the arena is gone.
     fn keep(&self, server: Arc<dyn Any + Send + Sync>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if !kept.iter().any(|other| Arc::ptr_eq(other, &server)) {
             kept.push(server);
         }
@@ -169,7 +159,7 @@ impl Bench {
 
     /// This node's connections to so many more, independent Redis servers. The last ones are down
     /// if `redis_nodes_down` says so.
-    pub async fn lines(&self, count: usize) -> Result<Vec<Line>, PurchaseError> {
+    pub async fn lines(&self, count: usize) -> Result<Vec<Line>> {
         let down = usize::try_from(self.whole("redis_nodes_down")).unwrap_or(0);
         let mut lines = Vec::with_capacity(count);
         for number in 0..count {
@@ -197,7 +187,7 @@ impl Bench {
     }
 
     /// The Redis of a lock: the shop's, or one of the arena's own if it is to lose its data.
-    pub async fn lock_line(&self) -> Result<Line, PurchaseError> {
+    pub async fn lock_line(&self) -> Result<Line> {
         if !self.loses_redis() {
             return Ok(self.line.clone());
         }
@@ -206,7 +196,7 @@ impl Bench {
     }
 
     /// This node's session with ZooKeeper.
-    pub async fn zoo(&self) -> Result<Zoo, PurchaseError> {
+    pub async fn zoo(&self) -> Result<Zoo> {
         let server = self.shared.servers.zookeeper().await?;
         let mut cluster = server.cluster();
         self.shared.keep(server);
@@ -289,7 +279,7 @@ impl Bench {
 
     /// While the first holder waits here, `redis_node_loss` of the lock's Redis servers are killed
     /// and come back empty.
-    pub async fn lose_redis(&self) -> Result<(), PurchaseError> {
+    pub async fn lose_redis(&self) -> Result {
         if self.loses_redis() && self.shared.losses.begin() {
             let lost = usize::try_from(self.whole("redis_node_loss")).unwrap_or(0);
             self.shared.losses.restart_redis(lost).await?;
@@ -299,7 +289,7 @@ impl Bench {
     }
 
     /// While the first holder waits here, the session that made its znode lapses.
-    pub async fn lose_session(&self, znode: &str) -> Result<(), PurchaseError> {
+    pub async fn lose_session(&self, znode: &str) -> Result {
         if self.choice("session_loss") == "on" && self.shared.losses.begin() {
             let zookeeper = self.shared.servers.zookeeper().await?;
             self.shared.losses.end_session(self.node, &zookeeper.cluster(), znode).await?;

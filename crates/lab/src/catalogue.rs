@@ -1,16 +1,10 @@
 //! Every strategy in words, as the API, the command and the report show it.
 
-use crate::{
-    marks::Excerpt,
-    options::GENERAL,
-    strategies::STRATEGIES,
-    strategy::{
-        Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Strategy,
-        Words,
-    },
+use crate::strategy::{
+    Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Strategy, Words,
 };
+use crate::{marks::Excerpt, options::GENERAL, strategies::STRATEGIES};
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 #[derive(Serialize, ToSchema)]
@@ -66,14 +60,8 @@ pub struct Availability {
 pub struct OptionBody {
     name: &'static str,
     teaches: &'static str,
-    /// A number, or one of `values`.
-    default: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    values: Option<&'static [&'static str]>,
+    #[serde(flatten)]
+    kind: OptionKind,
 }
 
 /// An arena and a storm that show something every time.
@@ -106,12 +94,7 @@ impl Strategies {
 
 impl OptionBody {
     pub fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
-        let (min, max, values) = match option.kind {
-            OptionKind::Whole { min, max, .. } => (Some(min), Some(max), None),
-            OptionKind::Choice(values) => (None, None, Some(values)),
-        };
-        let (default, teaches) = (option.kind.default(), option.teaches(id, language));
-        Self { name: option.name, teaches, default, min, max, values }
+        Self { name: option.name, teaches: option.teaches(id, language), kind: option.kind }
     }
 }
 

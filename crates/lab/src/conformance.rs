@@ -1,12 +1,8 @@
 //! Whether a strategy keeps its promise: its scenarios under forced interleaving, and the
 //! contradictions in a verdict. For the tests and `lab grade`.
 
-use crate::{
-    STRATEGIES,
-    lessons::timeline::Said,
-    strategy::{Demonstration, Harm, Likelihood, Promise, Scenario, Strategy},
-    verdict::Verdict,
-};
+use crate::strategy::{Demonstration, Harm, Likelihood, Promise, Scenario, Strategy};
+use crate::{STRATEGIES, lessons::timeline::Said, verdict::Verdict};
 
 /// Strategies of which no particular node has to pass the crash point: only one node of a task
 /// queue is the consumer; any node's relay may take a message; all buyers of a node may lose to

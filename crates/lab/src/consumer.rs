@@ -9,12 +9,9 @@
 //! If the consumer crashes, its session ends; another node becomes the consumer and first serves
 //! the request in hand. If the asking node crashes, its requests are served all the same.
 
-use crate::{
-    bench::{Bench, new_order_id},
-    selling::{Buyer, Outcome, PurchaseError},
-    servers::OwnPool,
-    sql::Sql,
-};
+use crate::bench::{Bench, new_order_id};
+use crate::selling::{Buyer, Outcome, PurchaseError, Result};
+use crate::{servers::OwnPool, sql::Sql};
 use dashmap::DashMap;
 use locks::wire::Meter;
 use redis::cmd;
@@ -37,7 +34,7 @@ pub trait Consumer: 'static {
         bench: &Bench,
         sql: &mut Sql,
         request: &Request,
-    ) -> impl Future<Output = Result<Outcome, PurchaseError>> + Send;
+    ) -> impl Future<Output = Result<Outcome>> + Send;
 }
 
 /// One node's end of the queue.
@@ -54,7 +51,7 @@ pub struct TaskQueue {
 
 impl TaskQueue {
     /// Starts to hear answers, and to be the consumer whenever nobody else is.
-    pub fn open<C: Consumer>(bench: &Bench) -> Result<Arc<Self>, PurchaseError> {
+    pub fn open<C: Consumer>(bench: &Bench) -> Result<Arc<Self>> {
         let queue = Arc::new(Self {
             queue: bench.key("queue"),
             in_hand: bench.key("in hand"),
@@ -69,7 +66,7 @@ impl TaskQueue {
         Ok(queue)
     }
 
-    pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome> {
         let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
         self.waiting.insert(id.clone(), answer);
         let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name)).await;
@@ -93,7 +90,7 @@ impl TaskQueue {
         }
     }
 
-    async fn hear_answers(self: Arc<Self>) -> Result<bool, PurchaseError> {
+    async fn hear_answers(self: Arc<Self>) -> Result<bool> {
         // Waiting in Redis blocks a connection.
         let redis = self.bench.line.another_connection();
         let mut next = cmd("BLPOP");
@@ -110,7 +107,7 @@ impl TaskQueue {
     }
 
     /// Serves requests until an error; returns at once while another node is the consumer.
-    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool, PurchaseError> {
+    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool> {
         let mut sql = self.bench.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use
         const ALONE: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
@@ -130,7 +127,7 @@ impl TaskQueue {
         }
     }
 
-    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result<(), PurchaseError> {
+    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result {
         let mut parts = request.splitn(3, ' ');
         if let (Some(node), Some(id), Some(buyer)) = (parts.next(), parts.next(), parts.next()) {
             let asked = Request { id: id.to_owned(), buyer: Buyer { name: buyer.to_owned() } };
@@ -145,7 +142,7 @@ impl TaskQueue {
         Ok(())
     }
 
-    async fn push(&self, list: &str, text: String) -> Result<(), PurchaseError> {
+    async fn push(&self, list: &str, text: String) -> Result {
         self.bench.redis::<i64>("RPUSH", (list, text)).await?;
         Ok(())
     }

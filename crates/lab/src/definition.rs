@@ -6,11 +6,6 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-pub const MOST_STOCK: i64 = 10_000;
-pub const MOST_NODES: i64 = 8;
-pub const MOST_PER_USER: i64 = 100;
-const _: () = assert!(MOST_STOCK == 10_000 && MOST_NODES == 8 && MOST_PER_USER == 100);
-
 /// A fresh stock that only one strategy sells.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

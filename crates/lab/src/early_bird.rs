@@ -1,14 +1,10 @@
 //! Forces ABA on `cas-stock`: an early buyer cancels after the first sale, so that the stock is
 //! again the number that the second buyer has read.
 
-use crate::{
-    bench::Bench,
-    selling::{Buyer, PurchaseError},
-};
-use std::{
-    sync::atomic::{AtomicBool, Ordering::AcqRel},
-    time::Duration,
-};
+use crate::bench::Bench;
+use crate::selling::{Buyer, Result};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
+use std::time::Duration;
 use tokio::{sync::Semaphore, time::timeout};
 
 const EARLY_BIRD: &str = "early bird";
@@ -20,7 +16,7 @@ pub struct EarlyBird {
 
 impl EarlyBird {
     /// Buys, if the arena wants it: once, by the first node that opens.
-    pub async fn of(bench: &Bench) -> Result<Option<Self>, PurchaseError> {
+    pub async fn of(bench: &Bench) -> Result<Option<Self>> {
         if bench.choice("aba") != "on" {
             return Ok(None);
         }
@@ -43,7 +39,7 @@ impl EarlyBird {
         }
     }
 
-    pub async fn cancels(this: &Option<Self>, bench: &Bench) -> Result<(), PurchaseError> {
+    pub async fn cancels(this: &Option<Self>, bench: &Bench) -> Result {
         let Some(this) = this else { return Ok(()) };
         let cancel = "
             WITH gone AS (DELETE FROM lab.orders WHERE arena = $1 AND buyer = $2 RETURNING id)

@@ -7,16 +7,12 @@
 //! so a sound strategy keeps its speed.
 
 use crate::tally::millis;
+use parking_lot::Mutex;
 use serde::Serialize;
-use std::{
-    cell::Cell,
-    collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use std::{cell::Cell, collections::HashMap};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
@@ -49,18 +45,14 @@ impl InterleavingPoints {
         Self { forced, first_wait, collisions, points }
     }
 
-    fn points(&self) -> MutexGuard<'_, HashMap<&'static str, Point>> {
-        self.points.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether anybody came to a place, and was made to wait for another one.
     pub fn were_tried(&self) -> bool {
-        !self.points().is_empty()
+        !self.points.lock().is_empty()
     }
 
     /// Releases the client that waits at `place`, and waits for nobody.
     pub fn resume_waiting(&self, place: &'static str) {
-        let waiting = self.points().get_mut(place).and_then(|here| here.waiting.take());
+        let waiting = self.points.lock().get_mut(place).and_then(|here| here.waiting.take());
         if let Some((other, _)) = waiting {
             let _ = other.send(());
         }
@@ -74,7 +66,7 @@ impl InterleavingPoints {
         let read = READ.try_with(Cell::get).ok().flatten();
         let purchase = PURCHASE.try_with(|purchase| Purchase { read, ..purchase.clone() }).ok();
         let (met, wait) = {
-            let mut points = self.points();
+            let mut points = self.points.lock();
             let here = points.entry(place).or_default();
             // Fails if the other has stopped waiting, or its node has crashed.
             if let Some((other, first)) = here.waiting.take()
@@ -101,7 +93,7 @@ impl InterleavingPoints {
             (met, wait)
         };
         if tokio::time::timeout(wait, met).await.is_err()
-            && let Some(here) = self.points().get_mut(place)
+            && let Some(here) = self.points.lock().get_mut(place)
         {
             here.in_vain += 1;
         }
@@ -157,10 +149,6 @@ pub struct Collisions {
 }
 
 impl Collisions {
-    fn remembered(&self) -> MutexGuard<'_, Vec<Collision>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn now_ms(&self) -> f64 {
         millis(self.since.get_or_init(Instant::now).elapsed())
     }
@@ -180,7 +168,7 @@ impl Collisions {
 
     /// Two purchases are here at the same moment.
     pub fn met(&self, place: &'static str, a: Purchase, b: Purchase) {
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         if remembered.len() < MOST_REMEMBERED {
             let buyers = [a.buyer.clone(), b.buyer.clone()];
             remembered.push(Collision { place, at_ms: self.now_ms(), buyers, a, b });
@@ -189,7 +177,7 @@ impl Collisions {
 
     /// This purchase came to an order.
     pub fn sold(&self, purchase: &Purchase, order_id: &str) {
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         let sides = remembered.iter_mut().flat_map(|both| [&mut both.a, &mut both.b]);
         for side in sides.filter(|side| side.number == purchase.number) {
             (side.sold_ms, side.order_id) = (self.now_ms(), order_id.to_owned());
@@ -203,7 +191,7 @@ impl Collisions {
         let is_wanted = |Collision { a, b, .. }: &&Collision| {
             has_sold(a) && has_sold(b) && (a.buyer == b.buyer) == of_one_buyer
         };
-        let remembered = self.remembered();
+        let remembered = self.remembered.lock();
         let found = remembered.iter().filter(is_wanted);
         found.min_by_key(|both| both.a.read != both.b.read).cloned()
     }
@@ -219,7 +207,7 @@ mod tests {
         for _ in 0..50 {
             tokio::join!(points.meet("here"), points.meet("here"));
         }
-        let at = points.points();
+        let at = points.points.lock();
         assert_eq!((at["here"].met, at["here"].in_vain), (50, 0));
     }
 
@@ -229,7 +217,7 @@ mod tests {
         for _ in 0..1_000 {
             points.meet("here").await;
         }
-        let at = points.points();
+        let at = points.points.lock();
         assert_eq!((at["here"].met, at["here"].in_vain), (0, 1 + NEXT_WAITS_MS.len()));
         // At another place everybody is new.
         assert!(!at.contains_key("there"));
@@ -241,7 +229,7 @@ mod tests {
         let died = tokio::time::timeout(Duration::from_millis(1), points.meet("here"));
         assert!(died.await.is_err());
         tokio::join!(points.meet("here"), points.meet("here"));
-        assert_eq!(points.points()["here"].met, 1);
+        assert_eq!(points.points.lock()["here"].met, 1);
     }
 
     #[test]

@@ -1,24 +1,20 @@
 //! A server of a visitor's own before the judge, as a lane of the race: stormed, followed, stopped,
 //! and forgotten after a while.
 
-use crate::{
-    definition::MOST_STOCK, error::LabError, limits::Share, loopback, storm::Storm, tally::Counts,
-};
-use judge::{
-    Config, Event,
-    history::{Meaning, Phase, Request},
-    report::Report,
-};
+use crate::error::{LabError, Result, within};
+use crate::{limits::MOST_STOCK, loopback, storm::Storm, tally::Counts};
+use judge::history::{Meaning, Phase, Request};
+use judge::{Config, Event, report::Report};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use web::address_limit::Share;
 
 /// How many are remembered, those under way among them.
 const MOST_KEPT: usize = 32;
@@ -54,20 +50,18 @@ const LONGEST_URL: usize = 200;
 
 impl Wanted {
     /// And the port of the server.
-    pub(crate) fn config(&self, closed: &[u16]) -> Result<(Config, u16), LabError> {
+    pub(crate) fn config(&self, closed: &[u16]) -> Result<(Config, u16)> {
         let Self { url, stock, buyers, concurrency, duplicate_share } = self.clone();
-        let invalid = |field, why| LabError::Invalid { field, why };
+        let invalid = |why: String| LabError::invalid("url", why);
         if url.len() > LONGEST_URL {
-            return Err(invalid("url", format!("must have at most {LONGEST_URL} characters")));
+            return Err(invalid(format!("must have at most {LONGEST_URL} characters")));
         }
-        let port = loopback::check_url(&url, closed).map_err(|why| invalid("url", why))?;
-        if !(1..=MOST_STOCK).contains(&stock) {
-            return Err(invalid("stock", format!("must be from 1 to {MOST_STOCK}")));
-        }
+        let port = loopback::check_url(&url, closed).map_err(invalid)?;
+        let stock = within::<u32>("stock", stock, MOST_STOCK)? as usize;
         Storm { buyers, concurrency, duplicate_share }.check()?;
         let config = Config {
             url,
-            stock: stock.unsigned_abs() as usize,
+            stock,
             buyers: buyers as usize,
             concurrency: concurrency as usize,
             duplicates: duplicate_share.unwrap_or(0.0),
@@ -89,7 +83,7 @@ pub struct Judgement {
     pub gone: CancellationToken,
     /// The last of its requests has ended.
     over: CancellationToken,
-    live: Mutex<Live>,
+    pub live: Mutex<Live>,
     pub end: watch::Sender<Option<Arc<End>>>,
 }
 
@@ -151,17 +145,13 @@ impl Judgement {
         })
     }
 
-    pub fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// `None`: stopped. All its requests end with this.
     async fn judged(self: &Arc<Self>, config: Config, unfollowed: Duration) -> Option<End> {
         // Whatever sends requests holds this.
         let (watched, held) = (self.clone(), self.over.clone().drop_guard());
         let progress = Arc::new(move |event: Event<'_>| {
             let _held = &held;
-            watched.live().note(&event);
+            watched.live.lock().note(&event);
         });
         tokio::select! {
             judged = judge::run(config, progress) => {
@@ -198,12 +188,8 @@ impl Default for Judgements {
 }
 
 impl Judgements {
-    fn all(&self) -> MutexGuard<'_, VecDeque<Arc<Judgement>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn find(&self, id: &str) -> Option<Arc<Judgement>> {
-        self.all().iter().find(|judgement| judgement.id == id).cloned()
+        self.all.lock().iter().find(|judgement| judgement.id == id).cloned()
     }
 
     /// Forgets it once the last of its requests has ended.
@@ -216,16 +202,11 @@ impl Judgements {
     }
 
     fn forget(&self, id: &str) {
-        self.all().retain(|judgement| judgement.id != id);
+        self.all.lock().retain(|judgement| judgement.id != id);
     }
 
     /// Judges the server on this port, with this share of the storms.
-    pub fn start(
-        &self,
-        config: Config,
-        port: u16,
-        share: Share,
-    ) -> Result<Arc<Judgement>, LabError> {
+    pub fn start(&self, config: Config, port: u16, share: Share) -> Result<Arc<Judgement>> {
         let judgement = Judgement::new(config.stock as u64, port);
         self.add(judgement.clone())?;
         let (all, started) = (self.clone(), judgement.clone());
@@ -243,8 +224,8 @@ impl Judgements {
         Ok(started)
     }
 
-    fn add(&self, judgement: Arc<Judgement>) -> Result<(), LabError> {
-        let mut all = self.all();
+    fn add(&self, judgement: Arc<Judgement>) -> Result {
+        let mut all = self.all.lock();
         let is_running =
             |one: &&Arc<Judgement>| one.port == judgement.port && !one.over.is_cancelled();
         if let Some(running) = all.iter().find(is_running) {
@@ -262,6 +243,6 @@ impl Judgements {
     }
 
     pub fn close(&self) {
-        self.all().drain(..).for_each(|judgement| judgement.gone.cancel());
+        self.all.lock().drain(..).for_each(|judgement| judgement.gone.cancel());
     }
 }

@@ -25,7 +25,7 @@
 //! | [`trial`] | an arena, a storm and a verdict, and nothing left behind |
 //! | [`catalogue`] | every strategy in words |
 //! | [`report`] | some runs as a page to be shown in class |
-//! | [`limits`] | how many arenas and storms visitors may have |
+//! | [`limits`] | how much of everything there may be |
 //! | [`lock_comparison`], [`lock_costs`] | all locks side by side, and what they cost here |
 //! | [`order_numbers`] | the lesson on ids, which the shop plays |
 //! | [`options`] | the knobs and their ranges |
@@ -82,10 +82,11 @@ pub mod trial;
 pub mod under_lock;
 pub mod verdict;
 
-pub use definition::{MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted};
+pub use definition::Wanted;
 pub use error::LabError;
 pub use limits::{
-    LONGEST_LIFE, MOST_ARENAS, MOST_ARENAS_OF_ADDRESS, MOST_STORMS, MOST_STORMS_OF_ADDRESS,
+    LONGEST_LIFE, MOST_ARENAS, MOST_ARENAS_OF_ADDRESS, MOST_NODES, MOST_PER_USER, MOST_STOCK,
+    MOST_STORMS, MOST_STORMS_OF_ADDRESS,
 };
 pub use service::{Lab, is_arena_id};
 pub use strategies::STRATEGIES;

@@ -4,18 +4,11 @@
 //!
 //! The four properties are those of 《分布式锁的三种实现》. What they leave out is fencing.
 
-use crate::{
-    lock_costs::{self, Connections, Cost},
-    selling::PurchaseError,
-    servers::Servers,
-    service::Lab,
-    strategy::{Language, Need},
-    texts,
-};
-use locks::{
-    wire::{Line, Sql},
-    zookeeper::Zoo,
-};
+use crate::lock_costs::{self, Connections, Cost};
+use crate::strategy::{Language, Need};
+use crate::{selling::Result, servers::Servers, service::Lab, texts};
+use locks::wire::{Line, Sql};
+use locks::zookeeper::Zoo;
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
 use stores::sql::run;
@@ -119,11 +112,11 @@ impl LockBody {
         let claim = |Claim { property, holds, test, .. }| {
             (property, ClaimBody { holds, why: say(id, property, language), test })
         };
-        let trips = |Cost { acquire, release, .. }: &Cost| TripsBody {
-            acquire: acquire.total(),
-            release: release.total(),
+        let trips = |cost: &Cost| TripsBody {
+            acquire: cost.acquire.total(),
+            release: cost.release.total(),
         };
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let micros = |time: Duration| time.as_micros() as u64;
         let times = |&Cost { p50, p99, samples, .. }: &Cost| CostBody {
             p50: micros(p50),
             p99: micros(p99),
@@ -141,22 +134,11 @@ impl LockBody {
     }
 }
 
-/// Each once, in the order of the table.
-fn in_order(of: fn(Claim) -> &'static str) -> Vec<&'static str> {
-    let mut all = Vec::new();
-    for one in claims().map(of) {
-        if !all.contains(&one) {
-            all.push(one);
-        }
-    }
-    all
-}
-
 impl Lab {
     /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and
     /// kept if all of them are there: one that was too slow just now must not look as if its server
     /// were missing for ever.
-    pub async fn locks(&self, language: Language) -> Result<LocksBody, PurchaseError> {
+    pub async fn locks(&self, language: Language) -> Result<LocksBody> {
         let mut kept = self.lock_costs.lock().await;
         let costs = match &*kept {
             Some(costs) => costs.clone(),
@@ -167,6 +149,10 @@ impl Lab {
             }
         };
         drop(kept);
+        let mut locks: Vec<_> = claims().map(|claim| claim.lock).collect();
+        locks.dedup();
+        let properties =
+            claims().map_while(|claim| (claim.lock == locks[0]).then_some(claim.property));
         let lock = |id| LockBody::new(id, costs.iter().find(|cost| cost.id == id), language);
         let property = |id| PropertyBody {
             id,
@@ -176,8 +162,8 @@ impl Lab {
         let text = |section| texts::of("locks", language).and_then(|text| text.section(section));
         let samples = costs.iter().map(|cost| cost.samples).min().unwrap_or(0).to_string();
         Ok(LocksBody {
-            locks: in_order(|claim| claim.lock).into_iter().map(lock).collect(),
-            properties: in_order(|claim| claim.property).into_iter().map(property).collect(),
+            properties: properties.map(property).collect(),
+            locks: locks.iter().copied().map(lock).collect(),
             note_on_fencing: text("Fencing").unwrap_or_default(),
             note_on_costs: text("Costs").unwrap_or_default().replace("{samples}", &samples),
         })
@@ -185,7 +171,7 @@ impl Lab {
 }
 
 /// What was measured, and whether that is all there is here.
-async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool), PurchaseError> {
+async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool)> {
     // Servers that nobody holds are stopped.
     let (mut nodes, mut held) = (Vec::new(), Vec::new());
     if servers.lacks(Need::RedisNodes(NODES)).is_none() {

@@ -1,17 +1,14 @@
 //! What taking a free lock and releasing it costs: round trips, and time.
 
 use futures_util::future::{BoxFuture, join_all};
+use locks::wire::{Clock, Line, Meter, RoundTrips, Sql};
 use locks::{
     AdvisoryLock, Guard, Lock, MultiLock, Redlock, ReentrantLock, SetPxNoOwner, SetnxExpire,
-    SetnxGetset, TableLock, TokenLock, ZooKeeperLock,
-    wire::{Clock, Line, Meter, RoundTrips, Sql},
-    zookeeper::Zoo,
+    SetnxGetset, TableLock, TokenLock, ZooKeeperLock, zookeeper::Zoo,
 };
 use std::time::Duration;
-use tokio::{
-    sync::Mutex,
-    time::{Instant, timeout},
-};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 /// The time limit of a round. The first connects, loads scripts, prepares statements and makes
 /// folders.

@@ -1,9 +1,7 @@
 //! Addresses of this machine, as a Host header and an `http://` URL spell them.
 
-use std::{
-    net::SocketAddr,
-    sync::{Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
 
 const HTTP: u16 = 80;
 /// Below are services of the system: no learner's server is there, except at 80.
@@ -29,18 +27,18 @@ pub struct OwnPort(u16);
 
 impl OwnPort {
     pub fn new(port: u16) -> Self {
-        OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+        OWN_PORTS.lock().push(port);
         Self(port)
     }
 
     fn is(port: u16) -> bool {
-        OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
+        OWN_PORTS.lock().contains(&port)
     }
 }
 
 impl Drop for OwnPort {
     fn drop(&mut self) {
-        let mut all = OWN_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = OWN_PORTS.lock();
         let index = all.iter().position(|port| *port == self.0);
         index.map(|index| all.swap_remove(index));
     }

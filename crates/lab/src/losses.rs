@@ -1,24 +1,15 @@
 //! Real losses: a Redis that restarts without its data, a ZooKeeper session that lapses. On servers
 //! and connections of one arena, so that no other arena notices.
 
-use crate::{
-    lessons::proxy::Proxy,
-    selling::PurchaseError,
-    servers::{OwnRedis, Servers},
-};
+use crate::lessons::proxy::Proxy;
+use crate::selling::{PurchaseError, Result};
+use crate::servers::{OwnRedis, Servers};
 use embedded::RedisServer;
-use locks::{
-    LockError,
-    zookeeper::{Zoo, ZooError},
-};
-use std::{
-    collections::HashMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::AcqRel},
-    },
-    time::Duration,
-};
+use locks::LockError;
+use locks::zookeeper::{Zoo, ZooError};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
+use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 /// The servers and connections that an arena may lose, once.
@@ -49,12 +40,7 @@ impl Losses {
     }
 
     /// The address of the arena's own Redis of this number.
-    pub async fn redis_url(
-        &self,
-        servers: &Servers,
-        arena: &str,
-        number: usize,
-    ) -> Result<String, PurchaseError> {
+    pub async fn redis_url(&self, servers: &Servers, arena: &str, number: usize) -> Result<String> {
         let mut redis = self.redis.lock().await;
         while redis.len() <= number {
             let name = format!("{arena}-{}", redis.len() + 1);
@@ -64,7 +50,7 @@ impl Losses {
     }
 
     /// Kills so many of them; each comes back at once, at the same address and empty.
-    pub async fn restart_redis(&self, count: usize) -> Result<(), PurchaseError> {
+    pub async fn restart_redis(&self, count: usize) -> Result {
         for redis in self.redis.lock().await.iter().take(count) {
             let before = redis.server.pid();
             redis.server.kill();
@@ -74,26 +60,21 @@ impl Losses {
     }
 
     /// A way to ZooKeeper for this node alone.
-    pub async fn wire_to(&self, node: u32, cluster: String) -> Result<String, PurchaseError> {
+    pub async fn wire_to(&self, node: u32, cluster: String) -> Result<String> {
         let proxy = Proxy::start(cluster).await.map_err(redis::RedisError::from)?;
         let address = proxy.address.to_string();
-        self.wires.lock().unwrap_or_else(PoisonError::into_inner).insert(node, proxy);
+        self.wires.lock().insert(node, proxy);
         Ok(address)
     }
 
     fn on_wire(&self, node: u32, change: fn(&Proxy)) {
-        let wires = self.wires.lock().unwrap_or_else(PoisonError::into_inner);
+        let wires = self.wires.lock();
         wires.get(&node).map(change);
     }
 
     /// Nothing of this node gets through to ZooKeeper until the session that made the znode at
     /// `path` has ended there, or nobody waits for that any more.
-    pub async fn end_session(
-        &self,
-        node: u32,
-        cluster: &str,
-        path: &str,
-    ) -> Result<(), PurchaseError> {
+    pub async fn end_session(&self, node: u32, cluster: &str, path: &str) -> Result {
         self.on_wire(node, Proxy::falls_silent);
         let _until_the_end = Silence { losses: self, node };
         Ok(until_gone(cluster, path).await.map_err(LockError::from)?)
@@ -101,10 +82,7 @@ impl Losses {
 }
 
 /// Until another process answers at the same address than the one before.
-pub(crate) async fn until_back(
-    server: &RedisServer,
-    before: Option<u32>,
-) -> Result<(), PurchaseError> {
+pub(crate) async fn until_back(server: &RedisServer, before: Option<u32>) -> Result {
     while server.pid() == before {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -1,10 +1,7 @@
 //! The consumer of `transactional-message`: takes messages from the queue and writes orders.
 
-use crate::{
-    bench::{Bench, new_order_id},
-    marks::Source,
-    selling::PurchaseError,
-};
+use crate::bench::{Bench, new_order_id};
+use crate::{marks::Source, selling::Result};
 
 pub const SOURCE: Source = Source {
     file: "crates/lab/src/message_consumer.rs",
@@ -12,7 +9,7 @@ pub const SOURCE: Source = Source {
 };
 
 /// Writes the order of the first message, which may have come before.
-pub async fn consume(bench: &Bench) -> Result<bool, PurchaseError> {
+pub async fn consume(bench: &Bench) -> Result<bool> {
     let queue = bench.key("queue");
     let first: Option<String> = bench.redis("LINDEX", (&queue, 0)).await?;
     let Some(message) = first else { return Ok(false) };
@@ -37,7 +34,7 @@ pub async fn see_it_off(bench: &Bench) {
 }
 
 /// Whether no message waits any more, neither in the table nor in the queue.
-pub async fn is_done(bench: &Bench) -> Result<bool, PurchaseError> {
+pub async fn is_done(bench: &Bench) -> Result<bool> {
     const WAITING: &str =
         "SELECT EXISTS (SELECT FROM lab.messages WHERE arena = $1 AND NOT published)";
     let waiting: bool = bench.sql().await?.one(WAITING, (bench.arena(),)).await?;

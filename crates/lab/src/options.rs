@@ -1,6 +1,7 @@
 //! The knobs of an arena, and their ranges.
 
 use super::strategy::{OptionKind, OptionSpec, Strategy};
+use crate::error::{LabError, Result};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub const fn whole(name: &'static str, range: (i64, i64, i64)) -> OptionSpec {
 
 /// A knob of one strategy only. The first value is the default.
 pub const fn choice(name: &'static str, values: &'static [&'static str]) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Choice(values) }
+    OptionSpec { name, kind: OptionKind::Choice { default: values[0], values } }
 }
 
 /// How many of the lock's Redis servers lose their data while the first buyer holds the lock.
@@ -48,21 +49,13 @@ pub const fn redis_nodes_down(max: i64) -> OptionSpec {
     whole("redis_nodes_down", (0, 0, max))
 }
 
-/// Why an option was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("options.{name}: {why}")]
-pub struct BadOption {
-    pub name: String,
-    pub why: String,
-}
-
 /// The options of one arena or play: every knob has a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Options(pub Map<String, Value>);
 
 impl Options {
     /// The options of an arena, as asked for.
-    pub fn read(strategy: &Strategy, asked: &Map<String, Value>) -> Result<Self, BadOption> {
+    pub fn read(strategy: &Strategy, asked: &Map<String, Value>) -> Result<Self> {
         let known = strategy.options.iter().chain(GENERAL);
         Self::among(strategy.id, known, strategy.crash_points, asked)
     }
@@ -74,18 +67,19 @@ impl Options {
         known: impl Iterator<Item = &'a OptionSpec> + Clone,
         crash_points: &[&str],
         asked: &Map<String, Value>,
-    ) -> Result<Self, BadOption> {
+    ) -> Result<Self> {
         let default = |knob: &OptionSpec| (knob.name.to_owned(), knob.kind.default());
         let mut options: Map<_, _> = known.clone().map(default).collect();
         for (name, value) in asked {
-            let bad = |why: String| BadOption { name: name.chars().take(40).collect(), why };
+            let shown: String = name.chars().take(40).collect();
+            let bad = |why: String| LabError::invalid(format!("options.{shown}"), why);
             let read = match known.clone().find(|knob| knob.name == name).map(|knob| knob.kind) {
                 None => Err(format!("{owner} has no such option")),
                 Some(OptionKind::Whole { min, max, .. }) => read_whole(value, min, max),
-                Some(OptionKind::Choice(values)) if name == "crash_at" => {
+                Some(OptionKind::Choice { values, .. }) if name == "crash_at" => {
                     read_choice(value, &[values, crash_points].concat())
                 }
-                Some(OptionKind::Choice(values)) => read_choice(value, values),
+                Some(OptionKind::Choice { values, .. }) => read_choice(value, values),
             };
             options.insert(name.clone(), read.map_err(bad)?);
         }

@@ -1,18 +1,16 @@
 //! Imports and constants for the files of `strategies`.
 
-pub use crate::{
-    bench::{Bench, new_order_id},
-    marks::Source,
-    options::{LEASE_MS, WAIT_MS, choice, redis_node_loss, redis_nodes_down, retries, whole},
-    purchase::{naive_sale, read_check_write},
-    seller::Sell,
-    selling::{Buyer, Outcome, PurchaseError, hash_of},
-    sql::Sql,
-    strategy::{
-        Demonstration, Expected, Family, Harm::*, Harms, Need, Never, Possible, Promise, Scenario,
-        Strategy, show,
-    },
+pub use crate::bench::{Bench, new_order_id};
+pub use crate::options::{
+    LEASE_MS, WAIT_MS, choice, redis_node_loss, redis_nodes_down, retries, whole,
 };
+pub use crate::purchase::{naive_sale, read_check_write};
+pub use crate::selling::{Buyer, Outcome, PurchaseError, Result, hash_of};
+pub use crate::strategy::{
+    Demonstration, Expected, Family, Harm::*, Harms, Need, Never, Possible, Promise, Scenario,
+    Strategy, show,
+};
+pub use crate::{marks::Source, seller::Sell, sql::Sql};
 pub use locks::{lua, wire::LuaScript};
 
 pub const SMALL: Scenario = Scenario::SMALL;

@@ -1,17 +1,10 @@
 //! The purchase that most locks protect.
 
-use crate::{
-    bench::Bench,
-    selling::{Buyer, Outcome, PurchaseError, Trying},
-    sql::Sql,
-};
+use crate::selling::{Buyer, Outcome, Result, Trying};
+use crate::{bench::Bench, sql::Sql};
 
 /// Reads, checks, writes back, as `naive` does: right as long as nobody comes in between.
-pub async fn read_check_write(
-    bench: &Bench,
-    tx: &mut Sql,
-    buyer: &Buyer,
-) -> Result<Outcome, PurchaseError> {
+pub async fn read_check_write(bench: &Bench, tx: &mut Sql, buyer: &Buyer) -> Result<Outcome> {
     if bench.has_bought(tx, buyer).await? {
         return Ok(Outcome::Duplicate);
     }

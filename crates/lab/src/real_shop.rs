@@ -1,10 +1,7 @@
 //! The lab's interface to the shop, which the program hands in.
 
-use crate::{
-    order_numbers::IdsBody,
-    selling::{Buyer, Outcome, PurchaseError},
-    strategy::Language,
-};
+use crate::selling::{Buyer, Outcome, Result};
+use crate::{order_numbers::IdsBody, strategy::Language};
 use futures_util::future::BoxFuture;
 use locks::wire::RoundTrips;
 use sha2::{Digest, Sha256};
@@ -14,10 +11,7 @@ use uuid::Uuid;
 /// The shop's own way to sell, and its order numbers.
 pub trait RealShop: Send + Sync + 'static {
     /// Starts one server of the shop, all its loops included, that sells one thing.
-    fn open(
-        &self,
-        premises: Premises,
-    ) -> BoxFuture<'static, Result<Box<dyn RealServer>, PurchaseError>>;
+    fn open(&self, premises: Premises) -> BoxFuture<'static, Result<Box<dyn RealServer>>>;
 
     /// The lesson on order numbers. Its keys begin with `key_prefix`, and are gone afterwards.
     fn order_numbers(
@@ -26,12 +20,12 @@ pub trait RealShop: Send + Sync + 'static {
         redis_url: String,
         key_prefix: String,
         language: Language,
-    ) -> BoxFuture<'static, Result<IdsBody, PurchaseError>>;
+    ) -> BoxFuture<'static, Result<IdsBody>>;
 }
 
 /// One server of the shop. Dropped without [`RealServer::close`], it has crashed.
 pub trait RealServer: Send + Sync + 'static {
-    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome, PurchaseError>>;
+    fn buy(&self, user: Uuid) -> BoxFuture<'_, Result<Outcome>>;
 
     /// Waits until Postgres and Redis agree.
     fn settle(&self) -> BoxFuture<'_, ()>;

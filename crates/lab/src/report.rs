@@ -1,15 +1,11 @@
 //! The report: some runs as one HTML page to be shown in class, without script, font or server. Its
 //! template is `templates/report.html`.
 
+use crate::error::{LabError, Result};
+use crate::strategy::{Language, Likelihood, Strategy};
+use crate::templates::{self, Axis};
 use crate::{
-    catalogue::StrategyBody,
-    error::LabError,
-    options::Options,
-    service::Lab,
-    storm::Storm,
-    strategies,
-    strategy::{Language, Likelihood, Strategy},
-    templates::{self, Axis},
+    catalogue::StrategyBody, options::Options, service::Lab, storm::Storm, strategies,
     verdict::Verdict,
 };
 use serde::Serialize;
@@ -64,7 +60,7 @@ pub fn this_machine() -> String {
 }
 
 /// The report of these arenas, in this order.
-pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<String, LabError> {
+pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<String> {
     // All at once: a verdict may have to wait for its arena to be quiet.
     let runs = ids.iter().map(async |id| {
         let arena = lab.arena(id).await?;

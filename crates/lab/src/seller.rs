@@ -1,9 +1,7 @@
 //! The work of one node of a strategy.
 
-use crate::{
-    bench::Bench,
-    selling::{Buyer, Outcome, PurchaseError, Trying},
-};
+use crate::bench::Bench;
+use crate::selling::{Buyer, Outcome, Result, Trying};
 use futures_util::future::BoxFuture;
 
 /// The memory of one node that sells by a strategy.
@@ -24,21 +22,13 @@ pub trait Sell: Send + Sync + 'static {
 
 /// [`Sell`] as an arena holds it.
 pub trait Seller: Send + Sync + 'static {
-    fn buy<'a>(
-        &'a self,
-        bench: &'a Bench,
-        buyer: &'a Buyer,
-    ) -> BoxFuture<'a, Result<Outcome, PurchaseError>>;
+    fn buy<'a>(&'a self, bench: &'a Bench, buyer: &'a Buyer) -> BoxFuture<'a, Result<Outcome>>;
     fn settle<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()>;
     fn close<'a>(&'a self, bench: &'a Bench) -> BoxFuture<'a, ()>;
 }
 
 impl<T: Sell> Seller for T {
-    fn buy<'a>(
-        &'a self,
-        bench: &'a Bench,
-        buyer: &'a Buyer,
-    ) -> BoxFuture<'a, Result<Outcome, PurchaseError>> {
+    fn buy<'a>(&'a self, bench: &'a Bench, buyer: &'a Buyer) -> BoxFuture<'a, Result<Outcome>> {
         Box::pin(Sell::buy(self, bench, buyer))
     }
 

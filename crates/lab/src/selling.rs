@@ -28,10 +28,12 @@ pub enum Outcome {
     Contended,
 }
 
-/// A future that may end in [`PurchaseError`].
-pub trait Trying<T>: Future<Output = Result<T, PurchaseError>> {}
+pub type Result<T = (), E = PurchaseError> = std::result::Result<T, E>;
 
-impl<T, F: Future<Output = Result<T, PurchaseError>>> Trying<T> for F {}
+/// A future that may end in [`PurchaseError`].
+pub trait Trying<T>: Future<Output = Result<T>> {}
+
+impl<T, F: Future<Output = Result<T>>> Trying<T> for F {}
 
 /// Why a purchase came to no answer.
 #[derive(Debug, thiserror::Error)]

@@ -5,23 +5,15 @@ use crate::{interleaving, loopback::OwnPort, real_shop::RealShop};
 use embedded::{EmbeddedError, RedisServer, RedisSettings, ZooKeeperServer, ZooKeeperSettings};
 use futures_util::TryStreamExt;
 use redis::{AsyncCommands, ConnectionAddr, ScanOptions};
-use sqlx::{
-    ConnectOptions, PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
-use std::{
-    collections::HashMap,
-    ops::Deref,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, PgPool};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{collections::HashMap, ops::Deref, sync::Arc};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use crate::{
-    selling::PurchaseError,
-    strategy::{Need, Words},
-};
+use crate::selling::{PurchaseError, Result};
+use crate::strategy::{Need, Words};
 
 /// Connections to Postgres for all arenas of this process.
 const CONNECTIONS: u32 = 12;
@@ -71,7 +63,7 @@ impl<T: Send + Sync + 'static> Spares<T> {
         &self,
         number: usize,
         start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
-    ) -> Result<Arc<T>, PurchaseError> {
+    ) -> Result<Arc<T>> {
         let mut all = self.0.lock().await;
         if let Some((server, _)) = all.get(&number) {
             return Ok(server.clone());
@@ -188,7 +180,7 @@ impl Servers {
     }
 
     /// A place for one more node of the production path.
-    pub fn production_node(&self) -> Result<OwnedSemaphorePermit, PurchaseError> {
+    pub fn production_node(&self) -> Result<OwnedSemaphorePermit> {
         let free = self.production.clone().try_acquire_owned();
         free.map_err(|_| {
             let why = "this process runs as many nodes of lua-stream as it may; delete another \
@@ -198,7 +190,7 @@ impl Servers {
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
-    pub fn own_pool(&self, connections: u32) -> Result<OwnPool, PurchaseError> {
+    pub fn own_pool(&self, connections: u32) -> Result<OwnPool> {
         let places = self.own.clone().try_acquire_many_owned(connections);
         let places = places.map_err(
             |_| "the nodes of this process keep as many connections to themselves as they may",
@@ -208,14 +200,14 @@ impl Servers {
 
     /// One more Redis, independent of all others, started when it is first needed. It keeps nothing
     /// over a restart. It is stopped some time after everybody has let go of it.
-    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>, PurchaseError> {
+    pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>> {
         let folder = self.folder(&format!("redis-{}", number + 1))?;
         self.nodes.get(number, async move || start_redis(&folder, &[]).await).await
     }
 
     /// A Redis that belongs to the caller, under a name that nobody else uses, with more flags if
     /// need be.
-    pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis, PurchaseError> {
+    pub async fn own_redis(&self, name: &str, flags: &[String]) -> Result<OwnRedis> {
         let (folder, flags) = (Folder(self.folder(name)?), flags.to_vec());
         let port = flags.iter().skip_while(|flag| *flag != "--port").nth(1);
         let port = port.and_then(|port| port.parse().ok()).map(OwnPort::new);
@@ -227,13 +219,13 @@ impl Servers {
     }
 
     /// Where the files of a server of this name stand.
-    fn folder(&self, name: &str) -> Result<PathBuf, PurchaseError> {
+    fn folder(&self, name: &str) -> Result<PathBuf> {
         let root = self.data_dir.as_ref();
         root.map(|root| root.join(name)).ok_or("there is no place for more servers".into())
     }
 
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
-    pub async fn zookeeper(&self) -> Result<Arc<OwnZooKeeper>, PurchaseError> {
+    pub async fn zookeeper(&self) -> Result<Arc<OwnZooKeeper>> {
         let folder = self.folder("zookeeper")?;
         let start = async move || {
             let server = ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await?;
@@ -326,7 +318,7 @@ async fn start_redis(folder: &Path, flags: &[String]) -> Result<RedisServer, Emb
 /// Runs what starts a server: that is not `Send`, because of an async closure in it.
 async fn on_one_thread<T: Send + 'static>(
     start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
-) -> Result<T, PurchaseError> {
+) -> Result<T> {
     let runtime = tokio::runtime::Handle::current();
     let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
     let started = started.map_err(|error| PurchaseError::Other(error.to_string()))?;

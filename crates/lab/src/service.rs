@@ -1,17 +1,14 @@
 //! The lab of one process: its arenas, storms and upkeep.
 
-use crate::arena::Arena;
-use crate::definition::{Definition, MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted};
-use crate::error::{LabError, within};
-use crate::judgement::{Judgement, Judgements};
-use crate::limits::{
-    LONGEST_LIFE, Limits, MOST_ARENAS, MOST_ARENAS_OF_ADDRESS, MOST_STORMS, MOST_STORMS_OF_ADDRESS,
+use crate::arena::{self, Arena};
+use crate::definition::{Definition, Wanted};
+use crate::error::{LabError, Result, within};
+use crate::judgement::{self, Judgement, Judgements};
+use crate::strategy::{self, Language, Strategy};
+use crate::{
+    lessons, limits::*, options::Options, real_shop, servers::Servers, storm::Storm, strategies,
+    verdict,
 };
-use crate::options::Options;
-use crate::servers::Servers;
-use crate::storm::Storm;
-use crate::strategy::{Language, Strategy};
-use crate::{arena, judgement, lessons, real_shop, strategies, strategy, verdict};
 use dashmap::DashMap;
 use std::{sync::Arc, time::Duration};
 use stores::sql::{rows, run};
@@ -19,7 +16,7 @@ use time::OffsetDateTime;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use web::address::Address;
+use web::{address::Address, address_limit::Limits};
 
 /// How many buyers and orders of an arena may wait in memory to be written, outside of storms.
 const MOST_UNSAVED: usize = 1_000;
@@ -56,8 +53,8 @@ impl Lab {
             process: Uuid::new_v4(),
             open: DashMap::new(),
             opening: tokio::sync::Mutex::default(),
-            arenas: Limits::new(usize::MAX, MOST_ARENAS_OF_ADDRESS),
-            storms: Limits::new(MOST_STORMS, MOST_STORMS_OF_ADDRESS),
+            arenas: Limits::new(usize::MAX, Some(MOST_ARENAS_OF_ADDRESS)),
+            storms: Limits::new(MOST_STORMS, Some(MOST_STORMS_OF_ADDRESS)),
             judgements: Judgements::default(),
             lock_costs: tokio::sync::Mutex::default(),
         }
@@ -70,20 +67,13 @@ impl Lab {
     }
 
     /// Makes a fresh stock that only this strategy sells.
-    pub async fn create(&self, wanted: Wanted) -> Result<Arc<Arena>, LabError> {
+    pub async fn create(&self, wanted: Wanted) -> Result<Arc<Arena>> {
         self.create_for(None, wanted).await
     }
 
     /// The same for a visitor: `by` is their address, if addresses are limited.
-    pub async fn create_for(
-        &self,
-        by: Option<Address>,
-        wanted: Wanted,
-    ) -> Result<Arc<Arena>, LabError> {
-        let unknown = || LabError::Invalid {
-            field: "strategy",
-            why: "there is no strategy of this name".to_owned(),
-        };
+    pub async fn create_for(&self, by: Option<Address>, wanted: Wanted) -> Result<Arc<Arena>> {
+        let unknown = || LabError::invalid("strategy", "there is no strategy of this name");
         let strategy = strategies::find(&wanted.strategy).ok_or_else(unknown)?;
         let definition = Definition {
             id: Uuid::new_v4().simple().to_string(),
@@ -107,8 +97,7 @@ impl Lab {
         if let Some(why) = lacks {
             return Err(LabError::StrategyUnavailable(why));
         }
-        let share = self.arenas.take(by);
-        let share = share.ok_or(LabError::TooManyArenasOfAddress)?;
+        let share = self.arenas.take(by).map_err(|_| LabError::TooManyArenasOfAddress)?;
         self.store(&definition).await?;
         let servers = self.servers.clone();
         let arena = Arena::open(definition, servers, self.process, Some(share)).await?;
@@ -116,7 +105,7 @@ impl Lab {
         Ok(arena)
     }
 
-    async fn store(&self, definition: &Definition) -> Result<(), LabError> {
+    async fn store(&self, definition: &Definition) -> Result {
         let mut transaction =
             stores::postgres::Transaction::begin(&self.servers.postgres, "BEGIN").await?;
         run(&mut *transaction, "SELECT pg_advisory_xact_lock($1)", (COUNTING,)).await?;
@@ -141,7 +130,7 @@ impl Lab {
     }
 
     /// The arena of this id, whichever process made it.
-    pub async fn arena(&self, id: &str) -> Result<Arc<Arena>, LabError> {
+    pub async fn arena(&self, id: &str) -> Result<Arc<Arena>> {
         if !is_arena_id(id) {
             return Err(LabError::ArenaNotFound);
         }
@@ -163,13 +152,8 @@ impl Lab {
     }
 
     /// Storms an arena for a visitor: `by` is their address, if addresses are limited.
-    pub fn storm(
-        &self,
-        by: Option<Address>,
-        arena: &Arc<Arena>,
-        storm: Storm,
-    ) -> Result<(), LabError> {
-        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+    pub fn storm(&self, by: Option<Address>, arena: &Arc<Arena>, storm: Storm) -> Result {
+        let share = self.storms.take(by).map_err(|_| LabError::TooManyStorms)?;
         storm.start(arena, Some(share))
     }
 
@@ -180,10 +164,10 @@ impl Lab {
         by: Option<Address>,
         wanted: &judgement::Wanted,
         own_ports: &[u16],
-    ) -> Result<Arc<Judgement>, LabError> {
+    ) -> Result<Arc<Judgement>> {
         let closed = [&*self.servers.ports(), own_ports].concat();
         let (config, port) = wanted.config(&closed)?;
-        let share = self.storms.take(by).ok_or(LabError::TooManyStorms)?;
+        let share = self.storms.take(by).map_err(|_| LabError::TooManyStorms)?;
         self.judgements.start(config, port, share)
     }
 
@@ -193,16 +177,12 @@ impl Lab {
             .then_some(arena)
     }
 
-    pub async fn verdict(
-        &self,
-        id: &str,
-        language: Language,
-    ) -> Result<verdict::Verdict, LabError> {
+    pub async fn verdict(&self, id: &str, language: Language) -> Result<verdict::Verdict> {
         verdict::judge(&self.arena(id).await?, language).await
     }
 
     /// Removes an arena and all that belongs to it.
-    pub async fn delete(&self, id: &str) -> Result<(), LabError> {
+    pub async fn delete(&self, id: &str) -> Result {
         if !is_arena_id(id) {
             return Err(LabError::ArenaNotFound);
         }
@@ -248,7 +228,7 @@ impl Lab {
         }
     }
 
-    async fn answer_others(&self) -> Result<(), LabError> {
+    async fn answer_others(&self) -> Result {
         let questions =
             "SELECT a.id, a.asked FROM lab.arenas a JOIN lab.tallies t ON t.arena = a.id
                          WHERE t.process = $1 AND t.answered < a.asked";
@@ -272,7 +252,7 @@ impl Lab {
     }
 
     /// Writes what arenas have counted, so that it does not pile up in memory.
-    async fn save_tallies(&self) -> Result<(), LabError> {
+    async fn save_tallies(&self) -> Result {
         for arena in self.served() {
             // Not in the middle of a storm, which is being measured and has its own bound.
             if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
@@ -284,7 +264,7 @@ impl Lab {
 
     /// Deletes arenas that are too old; what nodes here have written after another process had
     /// deleted theirs; the schema of one that was deleted while a node was just being opened.
-    async fn clean_up(&self) -> Result<(), LabError> {
+    async fn clean_up(&self) -> Result {
         let gone = "
             SELECT id FROM lab.arenas WHERE expires_at <= now()
             UNION SELECT id FROM unnest($1::text[]) served (id)
@@ -324,7 +304,7 @@ impl Lab {
 }
 
 /// Does this within a time limit. What fails is done again later, or is not needed any more.
-async fn attempt(what: &str, limit: Duration, work: impl Future<Output = Result<(), LabError>>) {
+async fn attempt(what: &str, limit: Duration, work: impl Future<Output = Result>) {
     match timeout(limit, work).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "{what} failed"),

@@ -1,26 +1,22 @@
 //! The steps that purchases share, one line each: a statement, a transaction, a retry, an order.
 
-use crate::{
-    bench::{Bench, new_order_id},
-    selling::{Buyer, Outcome, PurchaseError, Trying},
-    sql::{POSTGRES, Sql},
-};
+use crate::bench::{Bench, new_order_id};
+use crate::selling::{Buyer, Outcome, Result, Trying};
+use crate::sql::{POSTGRES, Sql};
 use sqlx::PgPool;
 use std::{panic::Location, sync::Arc, time::Duration};
 use stores::postgres;
-use tokio::{
-    sync::{Mutex, Notify},
-    time::{Instant, sleep, timeout},
-};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, sleep, timeout};
 
 impl Bench {
     /// A connection, each statement its own transaction.
-    pub async fn sql(&self) -> Result<Sql, PurchaseError> {
+    pub async fn sql(&self) -> Result<Sql> {
         self.sql_of(&self.shared.postgres).await
     }
 
     /// A connection of this pool.
-    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql, PurchaseError> {
+    pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql> {
         Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
     }
 
@@ -44,7 +40,7 @@ impl Bench {
     #[track_caller]
     pub fn in_transaction(
         &self,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, PurchaseError>,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome>,
     ) -> impl Trying<Outcome> {
         self.in_transaction_with("BEGIN", sell)
     }
@@ -54,7 +50,7 @@ impl Bench {
     pub fn in_transaction_with(
         &self,
         statement: &'static str,
-        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome, PurchaseError>,
+        sell: impl AsyncFnOnce(&mut Sql) -> Result<Outcome>,
     ) -> impl Trying<Outcome> {
         let begun = self.begin_with(statement);
         async move {
@@ -178,11 +174,7 @@ impl Bench {
     }
 
     /// Asks every few milliseconds until this is true; false if it is not for so long.
-    pub async fn within<F>(
-        &self,
-        wait: Duration,
-        ask: impl Fn() -> F,
-    ) -> Result<bool, PurchaseError>
+    pub async fn within<F>(&self, wait: Duration, ask: impl Fn() -> F) -> Result<bool>
     where
         F: Trying<bool>,
     {

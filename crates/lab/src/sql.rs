@@ -9,17 +9,13 @@
 //!
 //! Each is counted, and the line that sent it is noted.
 
-use crate::{
-    interleaving::READ,
-    selling::{Outcome, PurchaseError, Trying},
-};
+use crate::interleaving::READ;
+use crate::selling::{Outcome, Result, Trying};
 use locks::wire::{Meter, Server};
 use sqlx::{FromRow, PgConnection, Postgres, pool::PoolConnection, postgres::PgRow};
 use std::{any::Any, panic::Location};
-use stores::{
-    postgres,
-    sql::{self, Values},
-};
+use stores::postgres;
+use stores::sql::{self, Values};
 
 /// Where statements are counted.
 pub(crate) const POSTGRES: Server = |trips| &mut trips.postgres;
@@ -118,10 +114,7 @@ impl Sql {
     }
 
     /// Commits a sale, rolls back everything else.
-    pub async fn end(
-        self,
-        outcome: Result<Outcome, PurchaseError>,
-    ) -> Result<Outcome, PurchaseError> {
+    pub async fn end(self, outcome: Result<Outcome>) -> Result<Outcome> {
         match outcome {
             Ok(Outcome::Sold { .. }) => self.commit().await?,
             // Not dropped: that would cost the connection.

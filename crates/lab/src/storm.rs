@@ -1,17 +1,14 @@
 //! The server's own load: so many buyers, so many at once, some of whom click twice.
 
-use crate::{
-    arena::Arena,
-    error::{LabError, within},
-    limits::Share,
-    selling::Buyer,
-};
+use crate::error::{LabError, Result, within};
+use crate::{arena::Arena, selling::Buyer};
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::{iter::repeat_n, sync::Arc};
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::ToSchema;
+use web::address_limit::Share;
 
 pub const MOST_BUYERS: u32 = 100_000;
 pub const MOST_AT_ONCE: u32 = 1_000;
@@ -38,12 +35,11 @@ pub struct Storm {
 
 impl Storm {
     /// Refuses a storm beyond the limits.
-    pub fn check(&self) -> Result<(), LabError> {
+    pub fn check(&self) -> Result {
         within::<u32>("buyers", self.buyers.into(), MOST_BUYERS.into())?;
         within::<u32>("concurrency", self.concurrency.into(), MOST_AT_ONCE.into())?;
         if !(0.0..=1.0).contains(&self.duplicate_share()) {
-            let why = "must be from 0 to 1".to_owned();
-            return Err(LabError::Invalid { field: "duplicate_share", why });
+            return Err(LabError::invalid("duplicate_share", "must be from 0 to 1"));
         }
         Ok(())
     }
@@ -61,7 +57,7 @@ impl Storm {
     }
 
     /// Starts it in the background; one at a time in each arena.
-    pub fn start(self, arena: &Arc<Arena>, share: Option<Share>) -> Result<(), LabError> {
+    pub fn start(self, arena: &Arc<Arena>, share: Option<Share>) -> Result {
         self.check()?;
         let attempts = self.attempts();
         let (count, arena_of_storm) = (attempts.len(), arena.clone());

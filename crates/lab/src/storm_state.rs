@@ -1,12 +1,8 @@
 //! Whether a storm is going on in an arena.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Release},
-    },
-};
+use parking_lot::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use tokio::task::JoinHandle;
 
 /// The storms of an arena, one after the other.
@@ -17,12 +13,8 @@ pub struct StormState {
 }
 
 impl StormState {
-    fn last(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn is_running(&self) -> bool {
-        self.last().as_ref().is_some_and(|storm| !storm.is_finished())
+        self.last.lock().as_ref().is_some_and(|storm| !storm.is_finished())
     }
 
     /// Whether a storm was here and is over.
@@ -36,14 +28,14 @@ impl StormState {
     }
 
     pub fn cancel(&self) {
-        if let Some(storm) = &*self.last() {
+        if let Some(storm) = &*self.last.lock() {
             storm.abort();
         }
     }
 
     /// Begins a storm of so many attempts; false if there is one already.
     pub fn begin(&self, attempts: usize, storm: impl Future<Output = ()> + Send + 'static) -> bool {
-        let mut last = self.last();
+        let mut last = self.last.lock();
         if last.as_ref().is_some_and(|storm| !storm.is_finished()) {
             return false;
         }

@@ -1,9 +1,7 @@
 //! The properties that each strategy declares.
 
-use crate::{
-    marks::{self, Excerpt, Source},
-    texts::{self, Text},
-};
+use crate::marks::{self, Excerpt, Source};
+use crate::texts::{self, Text};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -128,22 +126,19 @@ impl OptionSpec {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = ArenaOptionKind)]
 pub enum OptionKind {
-    Whole {
-        default: i64,
-        min: i64,
-        max: i64,
-    },
-    /// The first value is the default.
-    Choice(&'static [&'static str]),
+    Whole { default: i64, min: i64, max: i64 },
+    Choice { default: &'static str, values: &'static [&'static str] },
 }
 
 impl OptionKind {
     pub fn default(&self) -> Value {
         match self {
             Self::Whole { default, .. } => (*default).into(),
-            Self::Choice(values) => values.first().copied().into(),
+            Self::Choice { default, .. } => (*default).into(),
         }
     }
 }

@@ -3,19 +3,13 @@
 //! They decide nothing: sales are counted from Postgres' rows (`verdict.rs`). A tally has the
 //! buyers' answers, their waiting times and the round trips.
 
-use crate::selling::{Outcome, PurchaseError, hash_of};
+use crate::selling::{Outcome, Result, hash_of};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{
-            AtomicU64,
-            Ordering::{AcqRel, Acquire},
-        },
-    },
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 /// Counts that can be added up over processes.
@@ -175,7 +169,7 @@ pub struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Answers how long the buyer waited.
-    pub fn end(mut self, buyer: &str, outcome: &Result<Outcome, PurchaseError>) -> Duration {
+    pub fn end(mut self, buyer: &str, outcome: &Result<Outcome>) -> Duration {
         self.ended = true;
         let waited = self.began.elapsed();
         self.tally.count(waited, outcome.as_ref().ok().map(|told| (buyer, told)));
@@ -193,10 +187,6 @@ impl Drop for Attempt<'_> {
 }
 
 impl Tally {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn begin(&self) -> Attempt<'_> {
         self.in_flight.fetch_add(1, AcqRel);
         Attempt { tally: self, began: Instant::now(), ended: false }
@@ -204,7 +194,7 @@ impl Tally {
 
     /// `told`: the buyer and the answer. A buyer who only met failures does not count as unserved.
     fn count(&self, waited: Duration, told: Option<(&str, &Outcome)>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Inner { counts, sold_to, unsaved } = &mut *inner;
         counts.attempts += 1;
         let micros = |at: OffsetDateTime| (at.unix_timestamp_nanos() / 1_000) as i64;
@@ -236,33 +226,33 @@ impl Tally {
     }
 
     pub fn counts(&self) -> Counts {
-        self.lock().counts.clone()
+        self.inner.lock().counts.clone()
     }
 
     /// Orders that were told of beyond what each buyer may have.
     pub fn told_beyond(&self, per_user_limit: u64) -> u64 {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.sold_to.values().map(|orders| u64::from(*orders).saturating_sub(per_user_limit)).sum()
     }
 
     /// How many buyers and orders wait to be saved.
     pub fn unsaved(&self) -> usize {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.unsaved.buyers.len() + inner.unsaved.told.len()
     }
 
     /// How many attempts there were, those under way too.
     pub fn attempts(&self) -> u64 {
-        self.lock().counts.attempts + self.in_flight()
+        self.inner.lock().counts.attempts + self.in_flight()
     }
 
     pub fn take_unsaved(&self) -> Unsaved {
-        std::mem::take(&mut self.lock().unsaved)
+        std::mem::take(&mut self.inner.lock().unsaved)
     }
 
     /// Puts back counts that could not be saved.
     pub fn return_unsaved(&self, unsaved: Unsaved) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for (buyer, tries) in unsaved.buyers {
             *inner.unsaved.buyers.entry(buyer).or_default() += tries;
         }

@@ -1,9 +1,7 @@
 //! Pages and sentences in both languages, as templates (`templates/`).
 
-use crate::{
-    strategy::Language,
-    terminal::{pieces, table, wrapped},
-};
+use crate::strategy::Language;
+use crate::terminal::{pieces, table, wrapped};
 use minijinja::{Environment, Value, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;

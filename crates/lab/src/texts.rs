@@ -20,18 +20,8 @@
 //! `locks.md`; `why.md` is what a link to /lab/why shows where it is shared.
 
 use rust_embed::Embed;
-use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
-use utoipa::ToSchema;
-
-/// A language that a reader can ask for; tables of both are in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Language {
-    #[default]
-    En,
-    Zh,
-}
+pub use web::language::Language;
 
 /// A short text in both languages.
 #[derive(Debug, Clone, Copy)]

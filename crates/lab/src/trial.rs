@@ -1,13 +1,8 @@
 //! One scenario from beginning to end: an arena, a storm, a verdict, and nothing left behind.
 
+use crate::strategy::{Language, Scenario, Strategy};
 use crate::{
-    arena::Arena,
-    definition::Wanted,
-    error::LabError,
-    service::Lab,
-    storm::Storm,
-    strategy::{Language, Scenario, Strategy},
-    verdict::Verdict,
+    arena::Arena, definition::Wanted, error::Result, service::Lab, storm::Storm, verdict::Verdict,
 };
 use std::time::Duration;
 
@@ -42,7 +37,7 @@ impl Trial {
         lab: &Lab,
         language: Language,
         mut watch: impl FnMut(&Arena),
-    ) -> Result<Verdict, LabError> {
+    ) -> Result<Verdict> {
         let arena = lab.create(self.wanted.clone()).await?;
         let id = &arena.definition().id;
         let storm_and_judge = async {

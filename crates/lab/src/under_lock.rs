@@ -1,9 +1,7 @@
 //! A sale under a lock.
 
-use crate::{
-    bench::Bench,
-    selling::{Outcome, PurchaseError, Trying},
-};
+use crate::bench::Bench;
+use crate::selling::{Outcome, Result, Trying};
 use locks::{Guard, Lock, Released};
 use std::{panic::Location, time::Duration};
 
@@ -17,7 +15,7 @@ impl Bench {
     pub fn under_lock<L: Lock>(
         &self,
         lock: &L,
-        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome, PurchaseError>,
+        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome>,
     ) -> impl Trying<Outcome> {
         self.passed(Location::caller());
         let wait = self.options().millis_or("wait_ms", LONGEST_WAIT);

@@ -1,14 +1,9 @@
 //! The verdict over an arena, from the rows in Postgres and never from the strategy's own counts.
 
-use crate::{
-    arena::Arena,
-    error::LabError,
-    interleaving::Collision,
-    real_shop,
-    strategy::{Harm, Language, Likelihood, Words},
-    tally::{Counts, Latencies},
-    templates,
-};
+use crate::error::{LabError, Result};
+use crate::strategy::{Harm, Language, Likelihood, Words};
+use crate::tally::{Counts, Latencies};
+use crate::{arena::Arena, interleaving::Collision, real_shop, templates};
 use serde::Serialize;
 use sqlx::AssertSqlSafe;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -170,7 +165,7 @@ impl Verdict {
 }
 
 /// Judges an arena once it is quiet, or says that it was not.
-pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, LabError> {
+pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict> {
     let quiet = tokio::time::timeout(SETTLE_TIMEOUT, arena.settle()).await.is_ok();
     let postgres = &arena.shared.servers.upkeep;
     let id = &arena.definition().id;
@@ -195,7 +190,7 @@ pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict, La
 }
 
 /// Whether every process that serves the arena has handed in its tally.
-async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool, LabError> {
+async fn wait_for_others(arena: &Arena, asked: i64) -> Result<bool> {
     let deadline = tokio::time::Instant::now() + TALLY_TIMEOUT;
     let missing = "SELECT FROM lab.tallies WHERE arena = $1 AND process <> $2 AND answered < $3";
     loop {
@@ -233,7 +228,7 @@ async fn orders_of(arena: &Arena) -> Result<(String, &'static str), sqlx::Error>
     Ok((format!("{own} {in_shop}"), real_shop::USER_OF_BUYER))
 }
 
-async fn read_rows(arena: &Arena) -> Result<Rows, LabError> {
+async fn read_rows(arena: &Arena) -> Result<Rows> {
     let (orders, who_ordered) = orders_of(arena).await?;
     let statement = format!(
         "WITH orders AS ({orders}),
@@ -262,7 +257,7 @@ fn write_verdict(
     processes: u32,
     quiet: bool,
     language: Language,
-) -> Result<Verdict, LabError> {
+) -> Result<Verdict> {
     let definition = arena.definition();
     let stock = i64::from(definition.stock);
     let undersold = (stock - sold).clamp(0, unmet.max(0));

@@ -1,4 +1,4 @@
-//! Limits what one address holds at a time: connections, event streams.
+//! Limits what is held at a time, by all and by one address: connections, event streams, storms.
 //!
 //! A rate limit does not bound what is held open. Only addresses that hold something are in the
 //! table, so it is never larger than what it counts.
@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Permits of each address; never zero.
 type Taken = Arc<Mutex<HashMap<Address, usize>>>;
@@ -59,6 +60,41 @@ impl Drop for Permit {
     }
 }
 
+/// So many at a time: all together, and of one address.
+#[derive(Clone)]
+pub struct Limits {
+    all: Arc<Semaphore>,
+    each: AddressLimit,
+}
+
+/// One of those that [`Limits`] counts, until it is dropped.
+pub struct Share {
+    _of_all: OwnedSemaphorePermit,
+    _of_address: Option<Permit>,
+}
+
+/// Why no more can be had now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Full {
+    All,
+    Address,
+}
+
+impl Limits {
+    pub fn new(most: usize, most_each: Option<usize>) -> Self {
+        let all = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Self { all, each: AddressLimit::new(most_each) }
+    }
+
+    /// `by`: an address that has its own limit.
+    pub fn take(&self, by: Option<Address>) -> Result<Share, Full> {
+        let of_address = by.map(|address| self.each.take(address).ok_or(Full::Address));
+        let of_address = of_address.transpose()?;
+        let of_all = self.all.clone().try_acquire_owned().map_err(|_| Full::All)?;
+        Ok(Share { _of_all: of_all, _of_address: of_address })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +126,21 @@ mod tests {
         let held: Vec<_> = (0..1_000).map(|_| limit.take(ONE)).collect();
         assert!(held.iter().all(Option::is_some));
         assert!(limit.taken.lock().expect("not poisoned").is_empty());
+    }
+
+    #[test]
+    fn an_address_has_its_share_and_all_have_theirs() {
+        let limits = Limits::new(3, Some(2));
+        let of = |last| limits.take(Some(Address::V4([10, 0, 0, last])));
+        let mut held = vec![of(1), of(1)];
+        assert!(held.iter().all(Result::is_ok));
+        assert!(of(1).err() == Some(Full::Address), "its own limit");
+        held.push(of(2));
+        assert!(held[2].is_ok());
+        assert!(of(3).err() == Some(Full::All), "the limit of all");
+        assert!(limits.take(None).err() == Some(Full::All), "the limit of all");
+        held.clear();
+        let nobody: Vec<_> = (0..3).map(|_| limits.take(None)).collect();
+        assert!(nobody.iter().all(Result::is_ok));
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     address::Address,
-    address_limit::{AddressLimit, Permit},
+    address_limit::{Full, Limits, Share},
     problem::Problem,
 };
 use axum::{
@@ -18,12 +18,10 @@ use axum::{
 use futures_util::{Stream, StreamExt, stream};
 use metrics::Gauge;
 use serde::Serialize;
-use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::Instant,
-};
-use tokio_util::sync::CancellationToken;
+use std::{convert::Infallible, time::Duration};
+use tokio::sync::mpsc::{Sender, channel, error::SendError};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// The most streams of a process. Each holds a socket and some 10 KiB.
 const MOST_STREAMS: usize = 20_000;
@@ -34,8 +32,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The stream slots of one process.
 #[derive(Clone)]
 pub struct Streams {
-    free: Arc<Semaphore>,
-    limit: AddressLimit,
+    limits: Limits,
     /// Cancelled at shutdown: every stream ends.
     draining: CancellationToken,
 }
@@ -47,26 +44,16 @@ impl Streams {
     }
 
     fn with(most: usize, most_of_address: Option<usize>, draining: CancellationToken) -> Self {
-        Self {
-            free: Arc::new(Semaphore::new(most)),
-            limit: AddressLimit::new(most_of_address),
-            draining,
-        }
+        Self { limits: Limits::new(most, most_of_address), draining }
     }
 
     pub fn take_place(&self, address: Address, gauge: Gauge) -> Result<Place, Problem> {
-        let address_permit = self.limit.take(address);
-        let address_permit = address_permit.ok_or_else(|| Problem::rate_limited(HEARTBEAT))?;
-        let free = self.free.clone().try_acquire_owned();
-        let permit =
-            free.map_err(|_| Problem::unavailable("too many event streams are open", HEARTBEAT))?;
+        let share = self.limits.take(Some(address)).map_err(|full| match full {
+            Full::Address => Problem::rate_limited(HEARTBEAT),
+            Full::All => Problem::unavailable("too many event streams are open", HEARTBEAT),
+        })?;
         gauge.increment(1.0);
-        Ok(Place {
-            gauge,
-            draining: self.draining.clone(),
-            _permit: permit,
-            _address_permit: address_permit,
-        })
+        Ok(Place { gauge, draining: self.draining.clone(), _share: share })
     }
 }
 
@@ -74,8 +61,7 @@ impl Streams {
 pub struct Place {
     gauge: Gauge,
     draining: CancellationToken,
-    _permit: OwnedSemaphorePermit,
-    _address_permit: Permit,
+    _share: Share,
 }
 
 impl Place {
@@ -119,6 +105,23 @@ pub fn follow<T: Send + Sync + 'static>(
         };
         let following = (!ended).then(|| (values, Instant::now() + pace));
         Some((event, (following, is_last, show)))
+    })
+}
+
+/// Nobody listens any more.
+pub type Unheard = SendError<Event>;
+
+/// A stream that is told as a story: the events that `tell` sends, until it ends or nobody listens.
+pub fn told<F>(tell: impl FnOnce(Sender<Event>) -> F) -> impl Stream<Item = Event> + Send
+where
+    F: Future<Output = Result<(), Unheard>> + Send + 'static,
+{
+    let (sender, mut events) = channel(1);
+    let telling = tokio::spawn(tell(sender));
+    let abort = AbortOnDropHandle::new(telling);
+    stream::poll_fn(move |context| {
+        let _told_until_the_stream_is_dropped = &abort;
+        events.poll_recv(context)
     })
 }
 

@@ -6,6 +6,7 @@ pub mod address_limit;
 pub mod body;
 pub mod events;
 pub mod extract;
+pub mod language;
 pub mod limit;
 pub mod openapi;
 pub mod problem;

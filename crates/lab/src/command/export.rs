@@ -1,18 +1,12 @@
 //! `flash-sale lab export DIR`: the lab's pages for a host without a server, with recordings.
 
-use super::{
-    OpenLab, PageFile, progress,
-    recorder::{File, Race, Recorder},
-};
+use super::recorder::{File, Race, Recorder};
+use super::{OpenLab, PageFile, progress};
 use crate::{Lab, Trial, lessons::LESSONS, terminal::complain};
 use futures_util::future::try_join_all;
 use indicatif::ProgressBar;
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, fs, io, sync::Arc};
 use time::OffsetDateTime;
 
 /// What a teacher can put anywhere.

@@ -1,13 +1,9 @@
 //! `flash-sale lab grade NAME`: the conformance suite on one strategy, case by case.
 
+use crate::conformance::{cases, contradictions, lonely_crashes, missing_demonstrations, untried};
+use crate::strategy::{Language, Strategy};
 use crate::{
-    arena::Arena,
-    conformance::{cases, contradictions, lonely_crashes, missing_demonstrations, untried},
-    error::LabError,
-    lessons::timeline::Said,
-    service::Lab,
-    strategy::{Language, Strategy},
-    trial::Trial,
+    arena::Arena, error::Result, lessons::timeline::Said, service::Lab, trial::Trial,
     verdict::Verdict,
 };
 use serde::Serialize;
@@ -36,7 +32,7 @@ pub async fn grade(
     lab: &Lab,
     language: Language,
     watch: impl Fn(usize, usize),
-) -> Result<Grade, LabError> {
+) -> Result<Grade> {
     let said = |found: Vec<Said>| found.iter().map(|one| one.say(language).to_owned()).collect();
     let mut not_shown = missing_demonstrations(strategy, strategy.promise);
     let all: Vec<_> = cases(strategy).into_iter().chain(lonely_crashes(strategy)).collect();

@@ -1,31 +1,21 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
-use super::{
-    CommandError, OpenLab, Output, export,
-    grade::{self, Grade},
-    in_json, new, option, progress, refused,
-};
+use super::grade::{self, Grade};
+use super::{CommandError, OpenLab, Output, export, in_json, new, option, progress, refused};
+use crate::catalogue::{OptionBody, StrategyBody, in_words};
+use crate::limits::{MOST_NODES, MOST_PER_USER, MOST_STOCK};
+use crate::options::{GENERAL, Options};
+use crate::strategies::{self, STRATEGIES};
+use crate::strategy::{Language, Strategy};
+use crate::terminal::{complain, print};
 use crate::{
-    arena::Arena,
-    catalogue::{OptionBody, StrategyBody, in_words},
-    definition::{MOST_NODES, MOST_PER_USER, MOST_STOCK, Wanted},
-    error::LabError,
-    options::{BadOption, GENERAL, Options},
-    report,
-    service::Lab,
-    storm::Storm,
-    strategies::{self, STRATEGIES},
-    strategy::{Language, Strategy},
-    terminal::{complain, print},
+    arena::Arena, definition::Wanted, error::LabError, report, service::Lab, storm::Storm,
     trial::Trial,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io, process::ExitCode};
 
 #[derive(Subcommand)]
 pub enum LabCommand<S: Args> {
@@ -254,7 +244,7 @@ impl RunArgs {
 }
 
 impl Lane {
-    fn options(&self) -> Result<Options, BadOption> {
+    fn options(&self) -> Result<Options, LabError> {
         Options::read(self.strategy, &self.trial.wanted.all_options())
     }
 }
@@ -316,7 +306,7 @@ async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<
                 storm: Some(lane.trial.storm),
             }),
             Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
-            Err(error @ LabError::BadOption(_)) => Err(error.to_string()),
+            Err(error @ LabError::Invalid { .. }) => Err(error.to_string()),
             Err(error) => return Err(error),
         };
         progress.inc(1);

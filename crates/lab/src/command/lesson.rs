@@ -1,22 +1,13 @@
 //! The lock theatre without a browser.
 
 use super::{CommandError, OpenLab, Output, in_json, option, refused};
-use crate::{
-    Lab,
-    lessons::{
-        self, LESSONS,
-        lesson::Lesson,
-        terminal::{self as drawing, Style},
-    },
-    strategy::Language,
-    terminal::print,
-};
+use crate::lessons::terminal::{self as drawing, Style};
+use crate::lessons::{self, LESSONS, lesson::Lesson};
+use crate::{Lab, strategy::Language, terminal::print};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
-use std::{
-    io::{self, IsTerminal},
-    process::ExitCode,
-};
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum LessonCommand<S: Args> {

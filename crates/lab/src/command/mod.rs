@@ -10,12 +10,7 @@ pub mod recorder;
 use crate::{service::Lab, strategy::Language, templates};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{
-    borrow::Cow,
-    fmt::Display,
-    io::{self, IsTerminal},
-    pin::Pin,
-};
+use std::{borrow::Cow, fmt::Display, pin::Pin};
 
 /// Name and content of a file of the pages.
 pub type PageFile = (Cow<'static, str>, Cow<'static, [u8]>);
@@ -82,15 +77,9 @@ fn option(text: &str) -> Result<(String, String), String> {
 
 /// A progress bar, on a terminal only.
 fn progress(length: usize) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() {
-        ProgressBar::new(length as u64)
-    } else {
-        ProgressBar::hidden()
-    };
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
-    bar
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length as u64).with_style(style)
 }
 
 fn in_json(value: &impl serde::Serialize) -> String {

@@ -2,11 +2,9 @@
 
 use super::{CommandError, refused};
 use crate::strategies;
-use std::{
-    fs,
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 const TEMPLATE: &str = include_str!("../strategies/own/example.rs");
 const REGISTRY: &str = include_str!("../strategies/own.rs");

@@ -1,24 +1,15 @@
 //! Recordings for pages without a server: what the lab's own routes answer, as files.
 
-use crate::{
-    Lab, Trial, Wanted,
-    http::{LabState, routes},
-    storm::Storm,
-    strategies,
-};
-use axum::{
-    Router,
-    body::{Body, to_bytes},
-    http::{Request, StatusCode, header::CONTENT_TYPE},
-    response::Response,
-};
+use crate::http::{LabState, routes};
+use crate::{Lab, Trial, Wanted, storm::Storm, strategies};
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode, header::CONTENT_TYPE};
+use axum::{Router, response::Response};
 use futures_util::{StreamExt, future::try_join_all};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tower::ServiceExt;
 
 /// Path in the folder, and content.

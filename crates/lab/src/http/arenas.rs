@@ -1,40 +1,28 @@
 //! Arenas: made, bought from, stormed, judged, removed.
 
-use super::{
-    error::Problem,
-    events::told,
-    extract::{HexId, LanguageParams, Spoken, TheLab, Visitor, accepted},
-    progress::{PACE, Progress},
-    state::LabState,
-};
+use super::error::Problem;
+use super::extract::{HexId, TheLab, Visitor};
+use super::progress::{PACE, Progress};
+use crate::definition::{Definition, Wanted};
+use crate::selling::{Buyer, Outcome};
+use crate::verdict::{self, Verdict};
 use crate::{
-    LabError, MOST_ARENAS,
-    arena::Arena,
-    definition::{Definition, Wanted},
-    report as page_of,
-    selling::{Buyer, Outcome},
-    storm::Storm,
-    strategy::Language,
+    LabError, MOST_ARENAS, arena::Arena, report as page_of, storm::Storm, strategy::Language,
     tally::millis,
-    verdict::{self, Verdict},
 };
-use axum::{
-    extract::State,
-    http::{HeaderMap, StatusCode, header::CONTENT_SECURITY_POLICY},
-    response::{Html, IntoResponse, Response, sse::Event},
-};
+use axum::http::{HeaderMap, StatusCode, header::CONTENT_SECURITY_POLICY};
+use axum::response::{Html, IntoResponse, Response, sse::Event};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
-use web::{
-    body::{self, Json},
-    events::event,
-    extract::{Id, Params},
-    refusals,
-};
+use web::body::{self, Json};
+use web::events::{event, told};
+use web::extract::{Id, Params};
+use web::language::{LanguageParams, Spoken, accepted};
+use web::refusals;
 
 /// A stream without a storm ends with a verdict when nobody has bought for so long.
 const QUIET: Duration = Duration::from_secs(3);
@@ -199,14 +187,12 @@ pub async fn storm(
         "text/event-stream"), LookRefusals),
 )]
 pub async fn events(
-    State(state): State<LabState>,
     TheLab(lab): TheLab,
     visitor: Visitor,
     Id(HexId(id, _)): Id<HexId<Arena>>,
     Spoken(language): Spoken,
 ) -> Result<Response, Problem> {
-    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "arena");
-    let place = state.streams.take_place(visitor.address, gauge)?;
+    let place = visitor.place("arena")?;
     let arena = lab.arena(&id).await?;
     Ok(place.respond(follow(arena, language)))
 }

@@ -1,11 +1,9 @@
 //! The lab's refusals, as problems (see `web/problem.rs`).
 
-use crate::error::LabError;
+use crate::{error::LabError, lessons::error::LessonError};
 use std::time::Duration;
-use web::{
-    kinds,
-    problem::{away, internal},
-};
+use web::kinds;
+use web::problem::{away, internal};
 
 pub use web::problem::{
     CROSS_ORIGIN, INVALID, NOT_FOUND, Problem, RATE_LIMITED, REQUEST_TIMEOUT, TOO_LARGE,
@@ -14,6 +12,8 @@ pub use web::problem::{
 
 /// How long a client should wait while others' storms go on.
 const RETRY_STORM: Duration = Duration::from_secs(5);
+/// And while as many plays run as may: a play takes a second or a few.
+pub const RETRY_PLAY: Duration = Duration::from_secs(2);
 
 kinds! {
     ARENA_NOT_FOUND = NOT_FOUND "arena_not_found", "No such arena",
@@ -54,7 +54,11 @@ impl From<LabError> for Problem {
                 Self::with_detail(&JUDGEMENT_RUNNING, error.to_string()).with("judgement_id", id)
             }
             LabError::StrategyUnavailable(why) => Self::with_detail(&STRATEGY_UNAVAILABLE, why.en),
-            LabError::Invalid { .. } | LabError::BadOption(_) => Self::invalid(error.to_string()),
+            LabError::Invalid { .. } => Self::invalid(error.to_string()),
+            LabError::LessonNotFound => Self::new(&LESSON_NOT_FOUND),
+            LabError::LessonUnavailable(why) => Self::with_detail(&LESSON_UNAVAILABLE, why.en),
+            LabError::TooManyPlays => Self::rate_limited(RETRY_PLAY),
+            LabError::Lesson(error) => error.into(),
             LabError::Postgres(error) if stores::postgres::is_away(&error) => {
                 away("postgres", &error)
             }
@@ -63,5 +67,25 @@ impl From<LabError> for Problem {
             LabError::Redis(error) => internal("redis", &error),
             LabError::Text(error) => internal("a text", &error),
         }
+    }
+}
+
+impl From<LessonError> for Problem {
+    fn from(error: LessonError) -> Self {
+        let away = match &error {
+            LessonError::TooSlow(_) | LessonError::StoodStill => true,
+            LessonError::Lock(error) => error.is_unreachable(),
+            LessonError::Redis(error) => stores::redis::is_away(error),
+            LessonError::Postgres(error) => stores::postgres::is_away(error),
+            LessonError::NoServer(_) => {
+                return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
+            }
+            LessonError::NotAsWritten(_) => false,
+        };
+        if away {
+            tracing::warn!(%error, "a lesson could not be played");
+            return Self::unavailable("The lesson could not be played now.", RETRY_PLAY);
+        }
+        internal("lesson", &error)
     }
 }

@@ -1,37 +1,23 @@
 //! Servers of visitors' own before the judge: started, followed, reported, stopped.
 
-use super::{
-    error::{JUDGEMENT_NOT_FOUND, Problem},
-    events::told,
-    extract::{HexId, TheLab, Visitor},
-    local::OnThisMachine,
-    progress::{PACE, Progress},
-    state::LabState,
-};
-use crate::{
-    judgement::{End, Judgement, Wanted},
-    report::POLICY,
-};
-use axum::{
-    extract::State,
-    http::{StatusCode, header::CONTENT_SECURITY_POLICY},
-    response::{Html, IntoResponse, Response, sse::Event},
-};
+use super::error::{JUDGEMENT_NOT_FOUND, Problem};
+use super::extract::{HexId, TheLab, Visitor};
+use super::progress::{PACE, Progress};
+use super::{local::OnThisMachine, state::LabState};
+use crate::judgement::{End, Judgement, Wanted};
+use crate::report::POLICY;
+use axum::extract::State;
+use axum::http::{StatusCode, header::CONTENT_SECURITY_POLICY};
+use axum::response::{Html, IntoResponse, Response, sse::Event};
 use futures_util::Stream;
-use judge::{
-    report::Verdict,
-    verdict::{Code, Finding, Kind as Wrong},
-};
+use judge::report::Verdict;
+use judge::verdict::{Code, Finding, Kind as Wrong};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use web::{
-    body::{self, Json},
-    events::event,
-    extract::Id,
-    problem::internal,
-    refusals,
-};
+use web::body::{self, Json};
+use web::events::{event, told};
+use web::{extract::Id, problem::internal, refusals};
 
 refusals!(StartRefusals:
     CROSS_ORIGIN, LOCAL_ONLY, NOT_FOUND, REQUEST_TIMEOUT, JUDGEMENT_RUNNING, TOO_MANY_STORMS,
@@ -89,13 +75,11 @@ pub async fn stop(
         "text/event-stream"), LookRefusals),
 )]
 pub async fn events(
-    State(state): State<LabState>,
     TheLab(lab): TheLab,
     visitor: Visitor,
     Id(HexId(id, _)): Id<HexId<Judgement>>,
 ) -> Result<Response, Problem> {
-    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "judgement");
-    let place = state.streams.take_place(visitor.address, gauge)?;
+    let place = visitor.place("judgement")?;
     let judgement = lab.judgements.find(&id).ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     Ok(place.respond(follow(judgement)))
 }

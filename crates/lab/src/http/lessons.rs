@@ -1,42 +1,23 @@
 //! Lessons played for real, and the one on order numbers.
 
-use super::{
-    error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem},
-    events::told,
-    extract::{LanguageParams, Spoken, TheLab, Visitor},
-    state::LabState,
-};
-use crate::{
-    lessons::{
-        self, PlayError,
-        error::LessonError,
-        lesson::Lesson,
-        timeline::{CastBody, EventBody, Moment, PlayBody},
-    },
-    order_numbers::IdsBody,
-    strategy::Language,
-};
-use axum::{
-    extract::{FromRequestParts, State},
-    http::{StatusCode, header::ACCEPT, request::Parts},
-    response::{Response, sse::Event},
-};
+use super::error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem, RETRY_PLAY};
+use super::extract::{TheLab, Visitor};
+use crate::lessons::timeline::{CastBody, EventBody, Moment, PlayBody};
+use crate::lessons::{self, error::LessonError, lesson::Lesson};
+use crate::{error::LabError, order_numbers::IdsBody, strategy::Language};
+use axum::http::{HeaderMap, StatusCode, header::ACCEPT};
+use axum::response::{Response, sse::Event};
 use futures_util::Stream;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::{convert::Infallible, str::FromStr, time::Duration};
+use std::str::FromStr;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use utoipa::ToSchema;
-use web::{
-    body::{self, OptionalJson},
-    events::event,
-    extract::{Id, Named},
-    problem::{Kind, internal},
-    refusals,
-};
-
-/// Retry-After when as many plays run as may: a play takes a second or a few.
-const RETRY: Duration = Duration::from_secs(2);
+use web::body::{self, OptionalJson};
+use web::events::{event, told};
+use web::extract::{Id, Named};
+use web::language::{LanguageParams, Spoken};
+use web::{problem::Kind, refusals};
 
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(PlayRefusals:
@@ -80,19 +61,6 @@ impl Named for LessonId {
     const MISSING: &'static Kind = &LESSON_NOT_FOUND;
 }
 
-/// Whether the client asked for a stream.
-pub struct WantsStream(bool);
-
-impl<S: Sync> FromRequestParts<S> for WantsStream {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let accepts = parts.headers.get_all(ACCEPT).iter();
-        let mut accepts = accepts.filter_map(|value| value.to_str().ok());
-        Ok(Self(accepts.any(|value| value.contains("text/event-stream"))))
-    }
-}
-
 /// Play a lesson for real; answers when it is over.
 ///
 /// With `Accept: text/event-stream` it is told as it happens: event `cast` (the actors and the
@@ -106,21 +74,21 @@ impl<S: Sync> FromRequestParts<S> for WantsStream {
     responses((status = 200, description = "The timeline", body = PlayBody), PlayRefusals),
 )]
 pub async fn play(
-    State(state): State<LabState>,
     TheLab(lab): TheLab,
     visitor: Visitor,
     Id(LessonId(lesson)): Id<LessonId>,
     Spoken(language): Spoken,
-    WantsStream(streams): WantsStream,
+    headers: HeaderMap,
     OptionalJson(request): OptionalJson<PlayRequest>,
 ) -> Result<Response, Problem> {
-    if !streams {
+    let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let is_to_be_told = accepted.any(|value| value.contains("text/event-stream"));
+    if !is_to_be_told {
         let played = lab.theatre.play(lesson.id, &request.options, None).await;
         let timeline = played.map_err(|error| refused(error, language))?;
         return body::json(StatusCode::OK, &timeline.body(language));
     }
-    let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "lesson");
-    let place = state.streams.take_place(visitor.address, gauge)?;
+    let place = visitor.place("lesson")?;
     let (told, moments) = mpsc::unbounded_channel();
     let playing = lab
         .theatre
@@ -131,9 +99,11 @@ pub async fn play(
 }
 
 /// Names a missing server in the language that was asked for.
-fn refused(error: PlayError, language: Language) -> Problem {
+fn refused(error: LabError, language: Language) -> Problem {
     match error {
-        PlayError::Unavailable(why) => Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language)),
+        LabError::LessonUnavailable(why) => {
+            Problem::with_detail(&LESSON_UNAVAILABLE, why.say(language))
+        }
         other => other.into(),
     }
 }
@@ -173,39 +143,7 @@ pub async fn ids(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Respon
     // Thousands of commands each: one at a time is enough for everybody.
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(_permit) = ONE_AT_A_TIME.try_acquire() else {
-        return Err(Problem::rate_limited(RETRY));
+        return Err(Problem::rate_limited(RETRY_PLAY));
     };
     body::json(StatusCode::OK, &lab.theatre.ids(language).await?)
-}
-
-impl From<PlayError> for Problem {
-    fn from(error: PlayError) -> Self {
-        match error {
-            PlayError::NoSuchLesson => Self::new(&LESSON_NOT_FOUND),
-            PlayError::BadOption(_) => Self::invalid(error.to_string()),
-            PlayError::Unavailable(why) => Self::with_detail(&LESSON_UNAVAILABLE, why.en),
-            PlayError::TooManyPlays => Self::rate_limited(RETRY),
-            PlayError::Lesson(error) => error.into(),
-        }
-    }
-}
-
-impl From<LessonError> for Problem {
-    fn from(error: LessonError) -> Self {
-        let away = match &error {
-            LessonError::TooSlow(_) | LessonError::StoodStill => true,
-            LessonError::Lock(error) => error.is_unreachable(),
-            LessonError::Redis(error) => stores::redis::is_away(error),
-            LessonError::Postgres(error) => stores::postgres::is_away(error),
-            LessonError::NoServer(_) => {
-                return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
-            }
-            LessonError::NotAsWritten(_) => false,
-        };
-        if away {
-            tracing::warn!(%error, "a lesson could not be played");
-            return Self::unavailable("The lesson could not be played now.", RETRY);
-        }
-        internal("lesson", &error)
-    }
 }

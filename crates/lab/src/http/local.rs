@@ -1,15 +1,11 @@
 //! Whether a visitor sits at this machine. Only then may they have this program send requests on
 //! it: from elsewhere it would be a way to what listens here for nobody else.
 
-use super::{
-    error::{LOCAL_ONLY, Problem},
-    state::LabState,
-};
+use super::error::{LOCAL_ONLY, Problem};
+use super::state::LabState;
 use crate::loopback;
-use axum::{
-    extract::{ConnectInfo, FromRequestParts},
-    http::{Version, request::Parts},
-};
+use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::http::{Version, request::Parts};
 use std::net::SocketAddr;
 use web::extract::host;
 

@@ -7,7 +7,6 @@
 
 mod arenas;
 mod error;
-mod events;
 mod extract;
 mod judgements;
 mod lessons;
@@ -17,7 +16,6 @@ mod state;
 mod strategies;
 
 pub use error::ALL as ALL_KINDS;
-pub use extract::accepted;
 pub use state::LabState;
 
 use tower_http::compression::CompressionLayer;

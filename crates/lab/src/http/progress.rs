@@ -37,7 +37,7 @@ impl Progress {
 
     /// Buyers who ask again add to the planned attempts.
     pub fn of_judgement(judgement: &Judgement) -> Self {
-        let live = judgement.live();
+        let live = judgement.live.lock();
         let of = live.planned.max(live.counts.attempts);
         Self::from(&live.counts, of, judgement.stock, live.beyond)
     }

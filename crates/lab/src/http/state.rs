@@ -1,9 +1,8 @@
 //! What the lab's handlers work with.
 
 use crate::service::Lab;
-use axum::http::request::Parts;
 use std::sync::Arc;
-use web::{address::Address, events::Streams, proxies::ProxyTrust};
+use web::{events::Streams, proxies::ProxyTrust};
 
 /// What the lab's handlers work with.
 #[derive(Clone)]
@@ -18,12 +17,6 @@ pub struct LabState {
     pub own_ports: Arc<[u16]>,
     /// Whether one address may have only so much.
     pub limits: bool,
-}
-
-impl LabState {
-    pub fn address(&self, parts: &Parts) -> Address {
-        Address::of(&parts.extensions, &parts.headers, self.trust_proxy)
-    }
 }
 
 /// No lab: for the document, which has its routes all the same.

@@ -1,12 +1,10 @@
 //! Strategies, and all locks side by side.
 
-use super::{
-    error::Problem,
-    extract::{LanguageParams, Spoken, TheLab},
-};
+use super::{error::Problem, extract::TheLab};
 use crate::{catalogue::Strategies, lock_comparison::LocksBody};
 use axum::{http::StatusCode, response::Response};
 use std::time::Duration;
+use web::language::{LanguageParams, Spoken};
 use web::{body, refusals};
 
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);

@@ -1,12 +1,14 @@
 //! B1: a crash between SETNX and EXPIRE, and repairs that let two in.
 
 use super::prelude::*;
-use locks::{Answer, Attempt, Claim, Ending, Protocol, Released};
-use locks::{SetnxExpire, TokenLock, setnx_expire::Repair};
+use locks::{
+    Answer, Attempt, Claim, Ending, Protocol, Released, SetnxExpire, TokenLock,
+    setnx_expire::Repair,
+};
 use redis::cmd;
 use tokio::time::Instant;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     for_ever(&stage).await?;
     both_repair(&stage, "del-and-setnx", None).await?;
     both_repair(&stage, "take-over", Some(Repair::TakeOver)).await?;
@@ -14,7 +16,7 @@ pub async fn play(stage: Stage) -> Result<(), LessonError> {
     one_command(&stage).await
 }
 
-async fn for_ever(stage: &Stage) -> Result<(), LessonError> {
+async fn for_ever(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
     dead_lock(stage, alice).await?;
     if stage.options().is("crash", "after") {
@@ -26,7 +28,7 @@ async fn for_ever(stage: &Stage) -> Result<(), LessonError> {
 }
 
 /// Alice takes the lock and dies: before its EXPIRE, or after it.
-async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), LessonError> {
+async fn dead_lock(stage: &Stage, alice: Client) -> Result {
     let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never)?, ZERO);
     taking.next("setnx").await?;
     alice.stands().await?;
@@ -37,7 +39,7 @@ async fn dead_lock(stage: &Stage, alice: Client) -> Result<(), LessonError> {
 }
 
 /// Bob and Carol both find a lock without an end before either of them repairs it.
-async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result<(), LessonError> {
+async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&AnyRepair::new(bob.line()?, LONG, repair), ZERO);
@@ -51,7 +53,7 @@ async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result
     stage.ends(stage.overlap())
 }
 
-async fn only_expire(stage: &Stage) -> Result<(), LessonError> {
+async fn only_expire(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("only-expire", EVERYBODY).await?;
     dead_lock(stage, alice).await?;
     let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire)?, ZERO);
@@ -68,7 +70,7 @@ async fn only_expire(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
 }
 
-async fn one_command(stage: &Stage) -> Result<(), LessonError> {
+async fn one_command(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("one-command", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     alice.crashes(hers, "crash").await?;
@@ -78,7 +80,7 @@ async fn one_command(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
 }
 
-fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire, LessonError> {
+fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire> {
     Ok(SetnxExpire::new(client.line()?, lease).repaired_by(repair))
 }
 

@@ -6,7 +6,7 @@ use locks::{Answer, Attempt, Claim, Ending, Protocol, Released, SetnxGetset, Tok
 use redis::cmd;
 use tokio::time::Instant;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     both_take_over(&stage, "del-and-setnx", DeleteAndSetnx::new).await?;
     both_take_over(&stage, "getset", SetnxGetset::new).await?;
     overwritten(&stage).await?;
@@ -16,7 +16,7 @@ pub async fn play(stage: Stage) -> Result<(), LessonError> {
 
 type New<L> = fn(Line, Duration, Clock) -> L;
 
-async fn both_take_over<L>(stage: &Stage, act: &str, new: New<L>) -> Result<(), LessonError>
+async fn both_take_over<L>(stage: &Stage, act: &str, new: New<L>) -> Result
 where
     L: Lock + Clone,
 {
@@ -29,7 +29,7 @@ where
 }
 
 /// Both look before either of them takes over.
-async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], LessonError> {
+async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2]> {
     for doing in [&mut his, &mut hers] {
         doing.next("try").await?;
         doing.next("look").await?;
@@ -37,7 +37,7 @@ async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2], Lesson
     Ok([his.rest("take-over").await?, hers.rest("take-over-too").await?])
 }
 
-async fn overwritten(stage: &Stage) -> Result<(), LessonError> {
+async fn overwritten(stage: &Stage) -> Result {
     let [bob, carol] = expired(stage, "overwritten").await?;
     // Bob's work needs long, Carol's does not.
     let long = SetnxGetset::new(bob.line()?, stage.lease() * 10, bob.clock.clone());
@@ -54,11 +54,7 @@ async fn overwritten(stage: &Stage) -> Result<(), LessonError> {
 }
 
 /// Alice has the lock, and Bob's clock is ahead.
-async fn fast_clock<L: Lock + Clone>(
-    stage: &Stage,
-    act: &str,
-    new: New<L>,
-) -> Result<(), LessonError> {
+async fn fast_clock<L: Lock + Clone>(stage: &Stage, act: &str, new: New<L>) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     let _hers = alice.takes(&lock(stage, &alice, new)?, "take").await?;
     bob.clock.set_offset_ms(stage.options().whole("skew_ms"));
@@ -68,7 +64,7 @@ async fn fast_clock<L: Lock + Clone>(
 }
 
 /// Alice takes the lock and dies; then time passes, on everybody's clock.
-async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2], LessonError> {
+async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     let held = alice.takes(&lock(stage, &alice, SetnxGetset::new)?, "acquire").await?;
     alice.crashes(held, "crash").await?;
@@ -79,7 +75,7 @@ async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2], LessonError> {
     Ok([bob, carol])
 }
 
-fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L, LessonError> {
+fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L> {
     Ok(new(client.line()?, stage.lease(), client.clock.clone()))
 }
 

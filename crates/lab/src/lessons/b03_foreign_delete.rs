@@ -1,12 +1,11 @@
 //! B3: work outlives the lease, and the unlock removes somebody else's lock.
 
 use super::prelude::*;
-use locks::{Answer, Attempt, Claim, Ending, Lease, Protocol, Released};
-use locks::{SetPxNoOwner, TokenLock};
+use locks::{Answer, Attempt, Claim, Ending, Lease, Protocol, Released, SetPxNoOwner, TokenLock};
 use redis::cmd;
 use tokio::time::Instant;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     if stage.options().is("token", "on") {
         scene(&stage, "plain-del", TokenLock::new).await?;
     } else {
@@ -21,7 +20,7 @@ async fn scene<L: Lock + Clone>(
     stage: &Stage,
     act: &str,
     lock: impl Fn(Line, Duration) -> L,
-) -> Result<(), LessonError> {
+) -> Result {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     stage.show_shop();
     let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire").await?;
@@ -45,11 +44,7 @@ async fn scene<L: Lock + Clone>(
     stage.ends(stage.overlap() && stage.shop().oversold().await? > 0)
 }
 
-async fn reads_if_it_holds<G>(
-    stage: &Stage,
-    client: &Client,
-    held: &Option<G>,
-) -> Result<i32, LessonError> {
+async fn reads_if_it_holds<G>(stage: &Stage, client: &Client, held: &Option<G>) -> Result<i32> {
     match held {
         Some(_) => stage.shop().read(client, "read-stock").await,
         None => Ok(0),

@@ -3,7 +3,7 @@
 use super::prelude::*;
 use locks::TokenLock;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     long_pause(&stage, "both-write", |lock| lock, stage.options().is("fencing", "on")).await?;
     long_work(&stage).await?;
     long_pause(&stage, "watchdog-sleeps-too", TokenLock::renewed, false).await?;
@@ -16,7 +16,7 @@ async fn long_pause(
     act: &str,
     kind: impl Fn(TokenLock) -> TokenLock,
     fenced: bool,
-) -> Result<(), LessonError> {
+) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_shop();
     if fenced {
@@ -39,7 +39,7 @@ async fn long_pause(
 }
 
 /// The work is long, but the process lives, and its watchdog with it.
-async fn long_work(stage: &Stage) -> Result<(), LessonError> {
+async fn long_work(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("watchdog", ["alice", "bob"]).await?;
     stage.show_shop();
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();

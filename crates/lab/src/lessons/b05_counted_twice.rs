@@ -4,12 +4,12 @@ use super::prelude::*;
 use locks::{ReentrantLock, lua, wire::LuaScript};
 use redis::RedisError;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     counting(&stage).await?;
     request_id(&stage).await
 }
 
-async fn counting(stage: &Stage) -> Result<(), LessonError> {
+async fn counting(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("counting", ["alice", "bob"]).await?;
     let lock = CountingLock::of(&alice, stage)?;
     let taking = alice.does(lock.clone().acquire());
@@ -27,7 +27,7 @@ async fn counting(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(!got_in && !stage.is_believed())
 }
 
-async fn request_id(stage: &Stage) -> Result<(), LessonError> {
+async fn request_id(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("request-id", ["alice", "bob"]).await?;
     let taking = alice.acquires(&ReentrantLock::new(alice.line()?, LONG), LONG);
     let hers = alice.must_hold(acquires(stage, &alice, taking).await?)?;
@@ -37,7 +37,7 @@ async fn request_id(stage: &Stage) -> Result<(), LessonError> {
 }
 
 /// The reply of the first attempt is lost, or not.
-async fn acquires<T>(stage: &Stage, alice: &Client, taking: Doing<T>) -> Result<T, LessonError> {
+async fn acquires<T>(stage: &Stage, alice: &Client, taking: Doing<T>) -> Result<T> {
     if stage.options().is("reply", "arrives") {
         return taking.last("acquire").await;
     }
@@ -59,7 +59,7 @@ static RELEASE: LuaScript = lua!("counting_release.lua");
 static RENEW: LuaScript = lua!("counting_renew.lua");
 
 impl CountingLock {
-    fn of(client: &Client, stage: &Stage) -> Result<Self, LessonError> {
+    fn of(client: &Client, stage: &Stage) -> Result<Self> {
         let line = client.line()?;
         let lease_ms = u64::try_from(stage.lease().as_millis()).unwrap_or(1_000);
         Ok(Self { owner: line.unique_token(), line, name: stage.key(LOCK), lease_ms })

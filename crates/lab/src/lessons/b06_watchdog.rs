@@ -1,14 +1,12 @@
 //! B6: a watchdog that renews for ever after a failed unlock, or stops after one error.
 
 use super::prelude::*;
-use locks::{
-    TokenLock, token,
-    wire::{LuaScript, ScriptCall, millis},
-};
+use locks::wire::{LuaScript, ScriptCall, millis};
+use locks::{TokenLock, token};
 use redis::RedisError;
 use tokio::time::sleep;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     for_ever(&stage).await?;
     one_error(&stage).await?;
     ends_first(&stage).await?;
@@ -16,7 +14,7 @@ pub async fn play(stage: Stage) -> Result<(), LessonError> {
     is_told(&stage).await
 }
 
-async fn for_ever(stage: &Stage) -> Result<(), LessonError> {
+async fn for_ever(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
     let careless = Careless::takes(stage, &alice).await?;
     let watchdog = alice.does(careless.clone().renews_for_ever());
@@ -36,7 +34,7 @@ async fn for_ever(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(his.is_none() && !stage.is_believed())
 }
 
-async fn one_error(stage: &Stage) -> Result<(), LessonError> {
+async fn one_error(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("one-error", ["alice", "bob"]).await?;
     let watchdog = alice.does(Careless::takes(stage, &alice).await?.renews_until_an_error());
     alice.watchdog().goes("renew").await?;
@@ -51,7 +49,7 @@ async fn one_error(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn ends_first(stage: &Stage) -> Result<(), LessonError> {
+async fn ends_first(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("ends-first", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
@@ -67,7 +65,7 @@ async fn ends_first(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(his.is_none() || stage.overlap())
 }
 
-async fn tries_again(stage: &Stage) -> Result<(), LessonError> {
+async fn tries_again(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("tries-again", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let _hers = alice.takes(&lock, "acquire").await?;
@@ -79,7 +77,7 @@ async fn tries_again(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn is_told(stage: &Stage) -> Result<(), LessonError> {
+async fn is_told(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("is-told", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
@@ -108,7 +106,7 @@ struct Careless {
 }
 
 impl Careless {
-    async fn takes(stage: &Stage, alice: &Client) -> Result<Self, LessonError> {
+    async fn takes(stage: &Stage, alice: &Client) -> Result<Self> {
         let (line, lease) = (alice.line()?, stage.lease());
         let hers = alice.takes(&TokenLock::new(line.clone(), lease), "acquire").await?;
         Ok(Self { line, name: stage.key(LOCK), token: hers.token().to_owned(), lease })

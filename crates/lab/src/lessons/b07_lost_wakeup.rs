@@ -3,13 +3,13 @@
 use super::prelude::*;
 use locks::{LockError, ReentrantLock};
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     scene(&stage, "try-subscribe-wait").await?;
     scene(&stage, "subscribe-try-wait").await
 }
 
 /// Bob finds the lock taken; Alice unlocks before he subscribes, or after it.
-async fn scene(stage: &Stage, act: &str) -> Result<(), LessonError> {
+async fn scene(stage: &Stage, act: &str) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     let careless = act == "try-subscribe-wait";
     let hers = alice.takes(&ReentrantLock::new(alice.line()?, LONG), "acquire").await?;

@@ -4,13 +4,13 @@ use super::prelude::*;
 use locks::{Released, SetPxNoOwner, TokenLock};
 use redis::{RedisError, cmd};
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     finally_unlock(&stage).await?;
     twice(&stage).await?;
     owner_check(&stage).await
 }
 
-async fn finally_unlock(stage: &Stage) -> Result<(), LessonError> {
+async fn finally_unlock(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("finally-unlock", EVERYBODY).await?;
     let _hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
     let his = bob.tries(&SetPxNoOwner::new(bob.line()?, LONG), "try").await?;
@@ -21,7 +21,7 @@ async fn finally_unlock(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn twice(stage: &Stage) -> Result<(), LessonError> {
+async fn twice(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("twice", EVERYBODY).await?;
     let hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
     let _ = alice.unlocks(hers, "unlock").await?;
@@ -33,7 +33,7 @@ async fn twice(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn owner_check(stage: &Stage) -> Result<(), LessonError> {
+async fn owner_check(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("owner-check", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
     let unlocking = alice.releases(hers);

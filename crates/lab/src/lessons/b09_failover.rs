@@ -4,7 +4,7 @@ use super::{nodes::Node, prelude::*};
 use locks::{MultiLock, Redlock, TokenLock};
 use redis::cmd;
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     // Replicas connect by TCP only.
     let port = free_port()?.to_string();
     let flags = ["--port", &port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"];
@@ -21,7 +21,7 @@ async fn failover(
     act: &'static str,
     [primary, replica]: [&Node; 2],
     port: &str,
-) -> Result<(), LessonError> {
+) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     replicates(stage, replica, port).await?;
     let lock = TokenLock::new(alice.line_to("redis-1")?, LONG).fenced();
@@ -50,12 +50,7 @@ async fn failover(
 }
 
 /// Of the lock, or, in the cure, of the row.
-async fn number(
-    stage: &Stage,
-    act: &str,
-    client: &Client,
-    held: &impl Guard,
-) -> Result<u64, LessonError> {
+async fn number(stage: &Stage, act: &str, client: &Client, held: &impl Guard) -> Result<u64> {
     match act {
         "fencing" => stage.shop().number(client, "number").await,
         _ => Ok(held.fencing().unwrap_or(0)),
@@ -63,7 +58,7 @@ async fn number(
 }
 
 /// The replica follows, and then it does not any more, unless the lock is to reach it.
-async fn replicates(stage: &Stage, replica: &Node, port: &str) -> Result<(), LessonError> {
+async fn replicates(stage: &Stage, replica: &Node, port: &str) -> Result {
     stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
     stage.show_shop();
     replica.order::<()>(&follow("127.0.0.1", port)).await?;
@@ -83,12 +78,12 @@ fn follow(host: &str, port: &str) -> redis::Cmd {
     command
 }
 
-async fn shows_link(stage: &Stage, replica: &Node, step: &'static str) -> Result<(), LessonError> {
+async fn shows_link(stage: &Stage, replica: &Node, step: &'static str) -> Result {
     let link = replica.info("replication", "master_link_status:").await?;
     stage.happens("redis-2", step).with("INFO replication", link).await
 }
 
-fn free_port() -> Result<u16, LessonError> {
+fn free_port() -> Result<u16> {
     let listener =
         std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(redis::RedisError::from)?;
     Ok(listener.local_addr().map_err(redis::RedisError::from)?.port())
@@ -100,7 +95,7 @@ async fn several<L: Lock + Clone>(
     act: &str,
     forgets: &Node,
     make: impl Fn(Vec<Line>) -> L,
-) -> Result<(), LessonError> {
+) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_only(&NODES.map(|id| (id, LOCK)));
     let _hers = alice.must_hold(alice.asks(&make(alice.lines_to(&NODES)?), "acquire").await?)?;

@@ -4,7 +4,7 @@ use super::{nodes::Node, prelude::*};
 use locks::Redlock;
 use redis::{RedisError, cmd};
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     let [_first, second, _third] = stage.three_nodes(&[]).await?;
     if stage.options().is("restart", "delayed") {
         stays_away(&stage, "restarts-empty", &second).await?;
@@ -17,7 +17,7 @@ pub async fn play(stage: Stage) -> Result<(), LessonError> {
     checks_validity(&stage).await
 }
 
-async fn restarts_empty(stage: &Stage, second: &Node) -> Result<(), LessonError> {
+async fn restarts_empty(stage: &Stage, second: &Node) -> Result {
     let [alice, bob] = opens(stage, "restarts-empty").await?;
     let _hers = takes_two_of_three(&alice, LONG).await?;
     second.restart().await?;
@@ -26,7 +26,7 @@ async fn restarts_empty(stage: &Stage, second: &Node) -> Result<(), LessonError>
     stage.ends(stage.overlap())
 }
 
-async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result<(), LessonError> {
+async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result {
     let [alice, bob] = opens(stage, act).await?;
     let hers = takes_two_of_three(&alice, stage.lease()).await?;
     let before = second.kill();
@@ -50,7 +50,7 @@ async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result<(), Lesso
 
 /// No server's clock can be set here. The director ends the key early on one node instead: to its
 /// clients that is the same.
-async fn clock_jumps(stage: &Stage, second: &Node) -> Result<(), LessonError> {
+async fn clock_jumps(stage: &Stage, second: &Node) -> Result {
     let [alice, bob] = opens(stage, "clock-jumps").await?;
     let _hers = takes_two_of_three(&alice, LONG).await?;
     if stage.options().is("clock", "jumps") {
@@ -62,7 +62,7 @@ async fn clock_jumps(stage: &Stage, second: &Node) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn counts_only(stage: &Stage) -> Result<(), LessonError> {
+async fn counts_only(stage: &Stage) -> Result {
     let [alice, bob] = opens(stage, "counts-only").await?;
     let lines = alice.lines_to(&["redis-1", "redis-3", "redis-2"])?;
     let lease = locks::wire::millis(stage.lease());
@@ -73,7 +73,7 @@ async fn counts_only(stage: &Stage) -> Result<(), LessonError> {
     stage.ends(stage.overlap())
 }
 
-async fn checks_validity(stage: &Stage) -> Result<(), LessonError> {
+async fn checks_validity(stage: &Stage) -> Result {
     let [alice, bob] = opens(stage, "checks-validity").await?;
     let taking = alice.acquires(&redlock(&alice, stage.lease())?, ZERO);
     slow_network(stage, &alice).await?;
@@ -83,7 +83,7 @@ async fn checks_validity(stage: &Stage) -> Result<(), LessonError> {
 }
 
 /// Redis 1 answers, Redis 3's reply is lost, and before Redis 2 is asked the leases are over.
-async fn slow_network(stage: &Stage, alice: &Client) -> Result<(), LessonError> {
+async fn slow_network(stage: &Stage, alice: &Client) -> Result {
     alice.at("redis-1").goes("first").await?;
     alice.at("redis-3").loses_reply("reply-lost").await?;
     alice.stands().await?;
@@ -94,17 +94,14 @@ async fn slow_network(stage: &Stage, alice: &Client) -> Result<(), LessonError> 
     Ok(())
 }
 
-async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], LessonError> {
+async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     let clients = stage.act(act, ["alice", "bob"]).await?;
     stage.show_only(&NODES.map(|id| (id, LOCK)));
     Ok(clients)
 }
 
 /// Redis 3 cannot be reached, so her majority is Redis 1 and 2.
-async fn takes_two_of_three(
-    alice: &Client,
-    lease: Duration,
-) -> Result<<Redlock as Lock>::Guard, LessonError> {
+async fn takes_two_of_three(alice: &Client, lease: Duration) -> Result<<Redlock as Lock>::Guard> {
     let taking = alice.acquires(&redlock(alice, lease)?, ZERO);
     alice.at("redis-3").fails("unreachable").await?;
     alice.at("redis-1").goes("acquire").await?;
@@ -112,7 +109,7 @@ async fn takes_two_of_three(
     alice.must_hold(hers)
 }
 
-fn redlock(client: &Client, lease: Duration) -> Result<Redlock, LessonError> {
+fn redlock(client: &Client, lease: Duration) -> Result<Redlock> {
     Ok(Redlock::new(client.lines_to(&NODES)?, lease))
 }
 

@@ -4,7 +4,7 @@ use super::{prelude::*, zoo::*};
 use locks::zookeeper::{ZooError, ZooSession};
 use locks::{LockError, wire::Reply};
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     let zookeeper = stage.zookeeper().await?;
     long_pause(&stage, &zookeeper, "session-over").await?;
     long_pause(&stage, &zookeeper, "czxid").await?;
@@ -13,7 +13,7 @@ pub async fn play(stage: Stage) -> Result<(), LessonError> {
 }
 
 /// Alice looks, stands still, writes; Bob comes in between, if he can.
-async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), LessonError> {
+async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result {
     let [alice, bob] = opens(stage, act).await?;
     stage.show_shop();
     let session = stage.options().millis("session_ms");
@@ -43,7 +43,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result<(), Les
 }
 
 /// The reply to a create is lost, and the client makes another node.
-async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), LessonError> {
+async fn orphan(stage: &Stage, zookeeper: &str) -> Result {
     let [alice, bob] = opens(stage, "orphan").await?;
     let (proxy, session) = behind_a_proxy(zookeeper).await?;
     let path = stage.queue();
@@ -76,7 +76,7 @@ async fn orphan(stage: &Stage, zookeeper: &str) -> Result<(), LessonError> {
 }
 
 /// The same lost reply; the client looks for its GUID.
-async fn guid(stage: &Stage, zookeeper: &str) -> Result<(), LessonError> {
+async fn guid(stage: &Stage, zookeeper: &str) -> Result {
     let [alice, bob] = opens(stage, "guid").await?;
     let proxy = proxy_to(zookeeper).await?;
     let (her_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), LONG_SESSION);

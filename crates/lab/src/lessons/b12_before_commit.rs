@@ -1,20 +1,16 @@
 //! B12: the lock is released before the transaction commits.
 
-use super::{
-    prelude::*,
-    shop::{READ, SELL},
-};
-use locks::{
-    LockError, TokenLock,
-    wire::{Sql, SqlTransaction},
-};
+use super::prelude::*;
+use super::shop::{READ, SELL};
+use locks::wire::{Sql, SqlTransaction};
+use locks::{LockError, TokenLock};
 
-pub async fn play(stage: Stage) -> Result<(), LessonError> {
+pub async fn play(stage: Stage) -> Result {
     unlock_commit(&stage).await?;
     commit_unlock(&stage).await
 }
 
-async fn unlock_commit(stage: &Stage) -> Result<(), LessonError> {
+async fn unlock_commit(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("unlock-commit", ["alice", "bob"]).await?;
     stage.show_shop();
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
@@ -33,7 +29,7 @@ async fn unlock_commit(stage: &Stage) -> Result<(), LessonError> {
     bob_buys(stage, &bob, Some(sale)).await
 }
 
-async fn commit_unlock(stage: &Stage) -> Result<(), LessonError> {
+async fn commit_unlock(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("commit-unlock", ["alice", "bob"]).await?;
     stage.show_shop();
     let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
@@ -55,7 +51,7 @@ async fn bob_buys(
     stage: &Stage,
     bob: &Client,
     sale: Option<Doing<Result<bool, LockError>>>,
-) -> Result<(), LessonError> {
+) -> Result {
     let his = bob.takes(&TokenLock::new(bob.line()?, LONG), "take").await?;
     let mut buying = bob.does(commit_then_unlock(bob.sql(), stage.shop().play.clone(), "bob", his));
     buying.next("begin").await?;

@@ -1,10 +1,8 @@
 //! The source files that a timeline can point into, as the page shows them, and their marks.
 
 use super::lesson::{Act, Kind, Lesson, Mark};
-use crate::{
-    marks::{self, Excerpt, Source},
-    strategy::Language,
-};
+use crate::marks::{self, Excerpt, Source};
+use crate::strategy::Language;
 use std::sync::LazyLock;
 
 macro_rules! sources {

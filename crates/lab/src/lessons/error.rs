@@ -3,6 +3,8 @@
 use crate::selling;
 use locks::LockError;
 
+pub type Result<T = (), E = LessonError> = std::result::Result<T, E>;
+
 /// Why a play did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum LessonError {

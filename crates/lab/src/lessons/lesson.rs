@@ -2,10 +2,9 @@
 //!
 //! [`words`]: super::words
 
-use crate::{
-    options::{self, BadOption, Options},
-    strategy::{Need, OptionSpec},
-};
+use crate::error::LabError;
+use crate::options::{self, Options};
+use crate::strategy::{Need, OptionSpec};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -38,7 +37,7 @@ impl Lesson {
     }
 
     /// The options of one play.
-    pub fn read_options(&self, asked: &Map<String, Value>) -> Result<Options, BadOption> {
+    pub fn read_options(&self, asked: &Map<String, Value>) -> Result<Options, LabError> {
         Options::among(self.id, self.options.iter(), &[], asked)
     }
 }

@@ -49,14 +49,12 @@ mod prelude;
 mod words;
 mod zoo;
 
+use super::strategy::{Language, Words};
 use super::{
-    catalogue::OptionBody,
-    options::{BadOption, Options},
-    order_numbers::IdsBody,
-    servers::Servers,
-    strategy::{Language, Words},
+    catalogue::OptionBody, error::LabError, limits::MOST_PLAYS, options::Options,
+    order_numbers::IdsBody, servers::Servers,
 };
-use error::LessonError;
+use error::{LessonError, Result};
 use lesson::{Act, Kind, Lesson};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -71,7 +69,7 @@ macro_rules! lessons {
         /// All lessons, by number.
         pub static LESSONS: &[Lesson] = &[$($file::LESSON),*];
 
-        async fn perform(lesson: &Lesson, stage: Stage) -> Result<(), LessonError> {
+        async fn perform(lesson: &Lesson, stage: Stage) -> Result {
             $(if lesson.id == $file::LESSON.id {
                 return $file::play(stage).await;
             })*
@@ -80,46 +78,20 @@ macro_rules! lessons {
     };
 }
 
-lessons![
-    b01_crash_between,
-    b02_expired_stamp,
-    b03_foreign_delete,
-    b04_lease_over,
-    b05_counted_twice,
-    b06_watchdog,
-    b07_lost_wakeup,
-    b08_foreign_unlock,
-    b09_failover,
-    b10_redlock,
-    b11_zookeeper,
-    b12_before_commit,
-];
+lessons! {
+    b01_crash_between, b02_expired_stamp, b03_foreign_delete, b04_lease_over, b05_counted_twice,
+    b06_watchdog, b07_lost_wakeup, b08_foreign_unlock, b09_failover, b10_redlock, b11_zookeeper,
+    b12_before_commit
+}
 
 pub fn find(id: &str) -> Option<&'static Lesson> {
     LESSONS.iter().find(|lesson| lesson.id == id)
 }
 
-/// How many plays a process runs at once.
-pub const MOST_PLAYS: usize = 4;
 /// How long a play may take: the longest pauses that options allow, a few times.
 const LONGEST_PLAY: Duration = Duration::from_secs(30);
 /// How often a play begins again because this process stood still. Then its verdict stands.
 pub const MOST_REPEATS: u32 = 3;
-
-/// Why there is no play.
-#[derive(Debug, thiserror::Error)]
-pub enum PlayError {
-    #[error("there is no such lesson")]
-    NoSuchLesson,
-    #[error(transparent)]
-    BadOption(#[from] BadOption),
-    #[error("{}", .0.en)]
-    Unavailable(Words),
-    #[error("{MOST_PLAYS} lessons are being played; try again in a moment")]
-    TooManyPlays,
-    #[error(transparent)]
-    Lesson(#[from] LessonError),
-}
 
 /// Plays lessons; a few at a time.
 pub struct Theatre {
@@ -143,7 +115,7 @@ impl Theatre {
     }
 
     /// The lesson on order numbers, run for real.
-    pub async fn ids(&self, language: Language) -> Result<IdsBody, LessonError> {
+    pub async fn ids(&self, language: Language) -> Result<IdsBody> {
         let servers = &self.servers;
         let (postgres, url) = (servers.postgres.clone(), servers.redis_url.clone());
         let run = uuid::Uuid::new_v4().simple();
@@ -158,7 +130,7 @@ impl Theatre {
         id: &str,
         asked: &Map<String, Value>,
         told: Option<mpsc::UnboundedSender<Moment>>,
-    ) -> Result<Timeline, PlayError> {
+    ) -> Result<Timeline, LabError> {
         match self.start(id, asked, told).await?.await {
             Ok(played) => Ok(played?),
             Err(_) => Err(LessonError::NotAsWritten("the play broke off".to_owned()).into()),
@@ -172,18 +144,18 @@ impl Theatre {
         id: &str,
         asked: &Map<String, Value>,
         told: Option<mpsc::UnboundedSender<Moment>>,
-    ) -> Result<oneshot::Receiver<Result<Timeline, LessonError>>, PlayError> {
-        let lesson = find(id).ok_or(PlayError::NoSuchLesson)?;
+    ) -> Result<oneshot::Receiver<Result<Timeline>>, LabError> {
+        let lesson = find(id).ok_or(LabError::LessonNotFound)?;
         let options = lesson.read_options(asked)?;
         let (ended, outcome) = oneshot::channel();
         if let Some(why) = self.lacks(lesson) {
             let is_plain = options == lesson.read_options(&Map::new())?;
             let recorded = recorded::of(lesson, why).filter(|_| is_plain);
-            let _ = ended.send(Ok(recorded.ok_or(PlayError::Unavailable(why))?));
+            let _ = ended.send(Ok(recorded.ok_or(LabError::LessonUnavailable(why))?));
             return Ok(outcome);
         }
         let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| PlayError::TooManyPlays)?;
+        let place = place.map_err(|_| LabError::TooManyPlays)?;
         let servers = self.servers.clone();
         tokio::spawn(async move {
             let played = play(lesson, servers, options, told).await;
@@ -199,7 +171,7 @@ async fn play(
     servers: Arc<Servers>,
     options: Options,
     told: Option<mpsc::UnboundedSender<Moment>>,
-) -> Result<Timeline, LessonError> {
+) -> Result<Timeline> {
     let mut repeats = 0;
     loop {
         let again = repeats < MOST_REPEATS;

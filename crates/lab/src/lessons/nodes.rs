@@ -1,14 +1,10 @@
 //! Redis servers that belong to one play, which may kill them. They keep nothing on disk, so one
 //! that is killed comes back empty.
 
-use super::{
-    error::LessonError,
-    waiting::{STEP_TIMEOUT, in_time, until},
-};
-use crate::{
-    losses::until_back,
-    servers::{OwnRedis, Servers},
-};
+use super::error::{LessonError, Result};
+use super::waiting::{STEP_TIMEOUT, in_time, until};
+use crate::losses::until_back;
+use crate::servers::{OwnRedis, Servers};
 use locks::wire::Line;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,7 +21,7 @@ impl Node {
         servers: &Servers,
         id: &'static str,
         flags: &[String],
-    ) -> Result<Self, LessonError> {
+    ) -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("lessons/{}-{number}", std::process::id());
@@ -42,24 +38,21 @@ impl Node {
     }
 
     /// A command of the director.
-    pub async fn order<T: redis::FromRedisValue + Send>(
-        &self,
-        command: &redis::Cmd,
-    ) -> Result<T, LessonError> {
+    pub async fn order<T: redis::FromRedisValue + Send>(&self, command: &redis::Cmd) -> Result<T> {
         // The library's own half a second is less than a busy machine may need.
         let line = Line::with_timeout(&self.url(), STEP_TIMEOUT)?;
         Ok(line.send(command).await?)
     }
 
     /// The line of its INFO that begins so.
-    pub async fn info(&self, section: &str, begins: &str) -> Result<String, LessonError> {
+    pub async fn info(&self, section: &str, begins: &str) -> Result<String> {
         let info: String = self.order(redis::cmd("INFO").arg(section)).await?;
         let line = info.lines().find(|line| line.starts_with(begins));
         Ok(line.map_or_else(|| format!("(no {begins})"), str::to_owned))
     }
 
     /// Waits until this replica has all that its primary has.
-    pub async fn until_synchronised(&self) -> Result<(), LessonError> {
+    pub async fn until_synchronised(&self) -> Result {
         let link = || self.info("replication", "master_link_status:");
         let is_up = || async move { Ok(link().await?.ends_with(":up")) };
         until("replication does not get ready", is_up).await
@@ -74,12 +67,12 @@ impl Node {
     }
 
     /// Waits until another process than this one answers.
-    pub async fn until_back(&self, before: Option<u32>) -> Result<(), LessonError> {
+    pub async fn until_back(&self, before: Option<u32>) -> Result {
         Ok(in_time(until_back(&self.redis.server, before), "a node does not come back").await??)
     }
 
     /// `kill -9`, and waits until it has been started again, with nothing.
-    pub async fn restart(&self) -> Result<(), LessonError> {
+    pub async fn restart(&self) -> Result {
         let before = self.kill();
         self.until_back(before).await
     }

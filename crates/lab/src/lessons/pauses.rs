@@ -7,10 +7,9 @@
 //!
 //! A play is begun again only if so much time is missing that a lease may have ended by it.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 const TICK: Duration = Duration::from_millis(10);
@@ -30,7 +29,7 @@ impl Missing {
     fn note(&self, took: Duration) {
         // A scheduler is a little late each time.
         if took > TICK * 2 {
-            let mut delays = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut delays = self.0.lock();
             delays.push((Instant::now(), took - TICK));
         }
     }
@@ -57,7 +56,7 @@ impl PauseDetector {
 
     /// How much time is missing since then.
     pub fn missing_since(&self, since: Instant) -> Duration {
-        let delays = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let delays = self.missing.0.lock();
         delays.iter().filter(|(over, _)| *over >= since).map(|(_, delay)| *delay).sum()
     }
 }

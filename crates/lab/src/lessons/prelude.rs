@@ -1,17 +1,13 @@
 //! What every lesson's file begins with.
 
-pub use super::{
-    error::LessonError,
-    lesson::{
-        ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, NODES, PAUSE_MS, Part, REDIS, REDIS_NODE,
-        SHOP, SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,
-        whole,
-    },
-    stage::{
-        LOCK, LONG, Stage,
-        client::{Client, Doing},
-    },
+pub use super::error::{LessonError, Result};
+pub use super::lesson::{
+    ALICE, Actor, BOB, CAROL, LEASE_MS, Lesson, Mark, NODES, PAUSE_MS, Part, REDIS, REDIS_NODE,
+    SHOP, SHOPPING, TOKEN_RELEASE, choice, client, cure, failure, flaw_of_the_cure, mark, node,
+    whole,
 };
+pub use super::stage::client::{Client, Doing};
+pub use super::stage::{LOCK, LONG, Stage};
 pub use crate::strategy::Need;
 pub use locks::{Acquired, Guard, Lock, wire::Line};
 pub use std::time::Duration;

@@ -2,14 +2,10 @@
 
 use crate::loopback::OwnPort;
 use std::{io, net::SocketAddr};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Passes connections on until something is done to it. Dropping it ends it.

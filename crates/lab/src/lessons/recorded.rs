@@ -2,10 +2,8 @@
 //!
 //! `RECORD=1 cargo test --test it -- lessons::recorded` plays such a lesson and writes its file.
 
-use super::{
-    lesson::Lesson,
-    timeline::{Ending, Event, Timeline},
-};
+use super::lesson::Lesson;
+use super::timeline::{Ending, Event, Timeline};
 use crate::strategy::Words;
 use serde::{Deserialize, Serialize};
 

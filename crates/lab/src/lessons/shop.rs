@@ -4,7 +4,7 @@
 //! time does it. Nothing here stops a second one; that is the lock's task, and the rows show
 //! whether it did it.
 
-use super::error::LessonError;
+use super::error::Result;
 use sqlx::PgPool;
 use stores::sql;
 
@@ -42,19 +42,19 @@ impl Shop {
     }
 
     /// One phone, no order.
-    pub(super) async fn open(&self) -> Result<(), LessonError> {
+    pub(super) async fn open(&self) -> Result {
         self.close().await?;
         let phone = "INSERT INTO lab.plays (id) VALUES ($1)";
         sql::run(&self.postgres, phone, (&self.play,)).await?;
         Ok(())
     }
 
-    pub(super) async fn close(&self) -> Result<(), LessonError> {
+    pub(super) async fn close(&self) -> Result {
         sql::run(&self.postgres, CLEAR, (&self.play, self.phone())).await?;
         Ok(())
     }
 
-    pub(super) async fn look(&self) -> Result<Vec<Seen>, LessonError> {
+    pub(super) async fn look(&self) -> Result<Vec<Seen>> {
         type Row = (i32, i64, Option<String>, Option<i64>);
         let row = sql::row(&self.postgres, LOOK, (&self.play, self.phone())).await?;
         let (stock, orders, value, newest): Row = row.ok_or(sqlx::Error::RowNotFound)?;
@@ -69,14 +69,14 @@ impl Shop {
     }
 
     /// Orders beyond the one phone, from the rows.
-    pub async fn oversold(&self) -> Result<i64, LessonError> {
+    pub async fn oversold(&self) -> Result<i64> {
         let count = "SELECT count(*) FROM lab.play_orders WHERE play = $1";
         let orders: Option<(i64,)> = sql::row(&self.postgres, count, (&self.play,)).await?;
         Ok(orders.map_or(0, |(orders,)| (orders - 1).max(0)))
     }
 
     /// Whether the fenced row, which keeps its last buyer, says so of this one.
-    pub(super) async fn was_sold_last_to(&self, buyer: &str) -> Result<bool, LessonError> {
+    pub(super) async fn was_sold_last_to(&self, buyer: &str) -> Result<bool> {
         let value = "SELECT 1 FROM lab.fenced WHERE name = $1 AND value = $2";
         let values = (self.phone(), format!("sold to {buyer}"));
         let row: Option<(i32,)> = sql::row(&self.postgres, value, values).await?;

@@ -1,10 +1,7 @@
 //! A timeline as text, at most 100 columns wide. It is laid out in `templates/lesson.txt`.
 
-use super::{
-    LessonBody, LessonsBody,
-    lesson::{Actor, Part},
-    timeline::Timeline,
-};
+use super::lesson::{Actor, Part};
+use super::{LessonBody, LessonsBody, timeline::Timeline};
 use crate::{strategy::Language, templates::render};
 use minijinja::Error;
 use serde::Serialize;

@@ -1,14 +1,10 @@
 //! What a play leaves behind: who was on stage, what each did and was answered, what the keys held,
 //! who believed to hold the lock. And its shape for the page and for scripts.
 
-use super::{
-    code::SOURCES,
-    lesson::{Act, Actor, Kind, Lesson, Part},
-};
-use crate::{
-    marks::Excerpt,
-    strategy::{Language, Words},
-};
+use super::code::SOURCES;
+use super::lesson::{Act, Actor, Kind, Lesson, Part};
+use crate::marks::Excerpt;
+use crate::strategy::{Language, Words};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;

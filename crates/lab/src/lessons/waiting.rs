@@ -1,6 +1,6 @@
 //! Waiting for what should happen at once.
 
-use super::error::LessonError;
+use super::error::{LessonError, Result};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -11,17 +11,14 @@ pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
 /// What should happen at once, or soon on a busy machine.
-pub async fn in_time<T>(
-    what: impl Future<Output = T>,
-    otherwise: &'static str,
-) -> Result<T, LessonError> {
+pub async fn in_time<T>(what: impl Future<Output = T>, otherwise: &'static str) -> Result<T> {
     timeout(STEP_TIMEOUT, what).await.map_err(|_| LessonError::TooSlow(otherwise))
 }
 
 /// Looks again and again until it is so.
-pub async fn until<F>(otherwise: &'static str, is_so: impl Fn() -> F) -> Result<(), LessonError>
+pub async fn until<F>(otherwise: &'static str, is_so: impl Fn() -> F) -> Result
 where
-    F: Future<Output = Result<bool, LessonError>>,
+    F: Future<Output = Result<bool>>,
 {
     let waiting = async {
         while !is_so().await? {

@@ -8,10 +8,8 @@
 //!
 //! Words that are missing are a bug that the tests find; until then their key stands there.
 
-use super::{
-    lesson::{Act, Lesson},
-    timeline::Said,
-};
+use super::lesson::{Act, Lesson};
+use super::timeline::Said;
 use crate::{strategy::Language, texts};
 
 impl Lesson {

@@ -5,7 +5,7 @@ use locks::zookeeper::{ROOT, Zoo, ZooSession};
 use locks::{LockError, ZooKeeperLock};
 use tokio::time::{Instant, sleep, timeout};
 
-pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2], LessonError> {
+pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     let clients = stage.act(act, ["alice", "bob"]).await?;
     stage.show_zoo();
     // Before the curtain rises: what is lost on stage is to be the reply to the create of a place.
@@ -20,7 +20,7 @@ pub async fn leave<T, const N: usize>(
     clients: [Client; 2],
     held: T,
     sessions: [Zoo; N],
-) -> Result<(), LessonError> {
+) -> Result {
     clients.iter().for_each(Client::leaves);
     drop(held);
     for zoo in sessions {
@@ -37,12 +37,12 @@ pub fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeepe
 /// As long as the server grants.
 pub const LONG_SESSION: Duration = Duration::from_secs(20);
 
-pub async fn proxy_to(zookeeper: &str) -> Result<Proxy, LessonError> {
+pub async fn proxy_to(zookeeper: &str) -> Result<Proxy> {
     Ok(Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?)
 }
 
 /// A proxy, and a session through it.
-pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), LessonError> {
+pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession)> {
     let proxy = proxy_to(zookeeper).await?;
     let zoo = Zoo::new(&proxy.address.to_string(), LONG_SESSION);
     let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
@@ -50,7 +50,7 @@ pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession), Less
 }
 
 /// The library connects again by itself, and its session goes on.
-pub async fn is_back(session: &ZooSession) -> Result<(), LessonError> {
+pub async fn is_back(session: &ZooSession) -> Result {
     let answered = async {
         while let Err(error) = session.sync(ROOT).await {
             if error.is_final() {

@@ -11,7 +11,7 @@ pub struct Node {
     buckets: Vec<(String, AtomicBool)>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (count, stock) = (bench.whole("buckets").max(1), i64::from(bench.stock()));
     let mut buckets = Vec::new();
     for number in 0..count {
@@ -24,7 +24,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let buckets = &self.buckets;
         if buckets.iter().all(|(_, empty)| empty.load(Relaxed)) {
             return Ok(Outcome::SoldOut); // nobody has to be asked
@@ -50,7 +50,7 @@ impl Sell for Node {
 
 impl Node {
     /// The home bucket is empty: takes a unit from another one.
-    async fn borrow(&self, bench: &Bench, home: usize) -> Result<bool, PurchaseError> {
+    async fn borrow(&self, bench: &Bench, home: usize) -> Result<bool> {
         let buckets = &self.buckets;
         buckets[home].1.store(true, Relaxed);
         //= FLAW without borrowing this is "sold out", whatever the other buckets have

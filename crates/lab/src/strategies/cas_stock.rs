@@ -7,18 +7,18 @@ pub struct Node {
     early_bird: Option<EarlyBird>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { early_bird: EarlyBird::of(bench).await? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         bench.retrying(bench.whole("retries"), || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let mut sql = bench.sql().await?;
         const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
         let remaining: i32 = sql.one(READ, (bench.arena(),)).await?;

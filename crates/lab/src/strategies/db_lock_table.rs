@@ -7,18 +7,18 @@ pub struct Node {
     lock: TableLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { lock: TableLock::new(bench.wire_to_postgres(), bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         bench.retrying(100, || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sale = bench.under_lock(&self.lock, async |guard| {
             let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
             let sale = bench.in_transaction(async |tx| {

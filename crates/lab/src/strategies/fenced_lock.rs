@@ -7,13 +7,13 @@ pub struct Node {
     lock: TokenLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let redis = bench.lock_line().await?;
     Ok(Node { lock: TokenLock::new(redis, bench.millis("lease_ms")).fenced() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW a buyer who waits for it in vain leaves, although there is stock
         let sale = bench.under_lock(&self.lock, async |guard| {
             bench.lose_redis().await?;
@@ -24,7 +24,7 @@ impl Sell for Node {
     }
 }
 
-async fn sell(bench: &Bench, number: i64, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+async fn sell(bench: &Bench, number: i64, buyer: &Buyer) -> Result<Outcome> {
     let mut sql = bench.sql().await?;
     const READ: &str = "UPDATE lab.stock SET fence = $2
         WHERE arena = $1 AND item = 'thing' AND fence < $2 RETURNING remaining";

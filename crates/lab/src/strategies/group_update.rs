@@ -10,14 +10,14 @@ pub struct Node {
 /// The number that the order will have, the buyer, and where the answer goes.
 type Waiting = (String, String, oneshot::Sender<Outcome>);
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (waiting, buyers) = mpsc::channel(1_024);
     bench.spawn(sell_to_groups(bench.clone(), buyers));
     Ok(Node { waiting })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let (answer, answered) = oneshot::channel();
         let waiting = (new_order_id(), buyer.name.clone(), answer);
         self.waiting.send(waiting).await.map_err(|_| PurchaseError::NodeIsDown)?;
@@ -28,7 +28,7 @@ impl Sell for Node {
     async fn settle(&self, bench: &Bench) {
         let Ok(mut sql) = bench.sql().await else { return };
         // The row is free once the last group's transaction has ended.
-        let _: Result<i32, PurchaseError> = sql.one(LOCK, (bench.arena(),)).await;
+        let _: Result<i32> = sql.one(LOCK, (bench.arena(),)).await;
     }
 }
 
@@ -42,7 +42,7 @@ async fn sell_to_groups(bench: Bench, mut buyers: mpsc::Receiver<Waiting>) {
     }
 }
 
-async fn sell_to(bench: &Bench, mut group: Vec<Waiting>) -> Result<(), PurchaseError> {
+async fn sell_to(bench: &Bench, mut group: Vec<Waiting>) -> Result {
     (group.len() > 1).then(|| bench.note(GROUPED));
     let (ids, buyers): (Vec<_>, Vec<_>) = group.iter().map(|(id, buyer, _)| (id, buyer)).unzip();
     let mut tx = bench.begin().await?;

@@ -8,14 +8,14 @@ pub struct Node {
     failing: AtomicI64,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (sale, failing) = (bench.key("sale"), AtomicI64::new(bench.whole("failing_orders")));
     let _: bool = bench.redis("HSETNX", (&sale, "stock", bench.stock())).await?;
     Ok(Node { sale, failing })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= CURE subtract and look at the result, in one step: every buyer sees another number
         let left: i64 = bench.redis("HINCRBY", (&self.sale, "stock", -1)).await?;
         if left < 0 {

@@ -15,7 +15,7 @@ pub struct Node {
     pending: watch::Sender<u64>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
     let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     let ((queue, orders), pending) = (mpsc::unbounded_channel(), watch::Sender::new(0));
@@ -24,7 +24,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         match bench.line.send(&decide.arg(bench.per_user_limit())).await? {
             1 => {}

@@ -8,7 +8,7 @@ pub struct Node {
     sale: String,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let lock = TokenLock::new(bench.line.clone(), bench.millis("lease_ms"));
     let sale = bench.key("sale");
     let _: bool = bench.redis("HSETNX", (&sale, "stock", bench.stock())).await?;
@@ -16,7 +16,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sell = || self.sell(bench, buyer);
         if bench.choice("lock") == "off" {
             return sell().await;
@@ -30,7 +30,7 @@ impl Sell for Node {
 }
 
 impl Node {
-    async fn sell(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn sell(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         bench.note("let through to the counter");
         let (sale, bought) = (&self.sale, format!("bought by {}", buyer.name));
         //= CURE each buyer has a counter: a second click is seen, whether the lock held or not

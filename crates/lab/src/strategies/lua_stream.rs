@@ -1,9 +1,7 @@
 //! `lua-stream`: the production path itself, not a copy of it.
 
-use crate::{
-    prelude::*,
-    real_shop::{Premises, RealServer, schema_of, user_of},
-};
+use crate::prelude::*;
+use crate::real_shop::{Premises, RealServer, schema_of, user_of};
 use locks::wire::Meter;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -14,7 +12,7 @@ pub struct Node {
     _place: OwnedSemaphorePermit,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let servers = &bench.shared.servers;
     let place = servers.production_node()?;
     let premises = Premises {
@@ -30,7 +28,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         bench.pause().await;
         bench.work().await;
         let outcome = self.server.buy(user_of(buyer)).await?;

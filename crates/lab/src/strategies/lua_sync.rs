@@ -9,14 +9,14 @@ pub struct Node {
     buyers: String,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
     let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     Ok(Node { stock, buyers })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
         match bench.line.send(&decide.arg(bench.per_user_limit())).await? {

@@ -47,7 +47,8 @@ mod version_column;
 mod watch_multi;
 mod zookeeper_lock;
 
-use super::{bench::Bench, seller::Seller, selling::PurchaseError, strategy::Strategy};
+use super::selling::{PurchaseError, Result};
+use super::{bench::Bench, seller::Seller, strategy::Strategy};
 use std::sync::Arc;
 
 macro_rules! id_of {
@@ -92,7 +93,7 @@ mod own;
 #[cfg(feature = "solutions")]
 pub mod solutions;
 
-pub type Opened = Result<Arc<dyn Seller>, PurchaseError>;
+pub type Opened = Result<Arc<dyn Seller>>;
 
 /// Opens a node: what one process keeps in memory to sell this way.
 pub async fn open(strategy: &Strategy, bench: &Bench) -> Opened {
@@ -112,44 +113,15 @@ const fn numbered<const N: usize>(mut strategies: [Strategy; N]) -> [Strategy; N
     strategies
 }
 
-strategies![
+strategies! {
     "";
-    naive,
-    process_mutex,
-    mutex_unlock_before_commit,
-    per_user_mutex,
-    row_lock,
-    version_column,
-    cas_stock,
-    conditional_update,
-    unique_order,
-    serializable,
-    advisory_lock,
-    session_advisory_lock,
-    db_lock_table,
-    skip_locked,
-    group_update,
-    setnx_expire,
-    setnx_getset,
-    set_px_no_owner,
-    token_lock,
-    reentrant_lock,
-    multi_lock,
-    redlock,
-    zookeeper_lock,
-    fenced_lock,
-    hincrby,
-    watch_multi,
-    token_list,
-    lock_and_hincrby,
-    lua_sync,
-    task_queue,
-    in_process_queue,
-    transactional_message,
-    lua_stream,
-    sharded_local,
-    bucketed,
-];
+    naive, process_mutex, mutex_unlock_before_commit, per_user_mutex, row_lock, version_column,
+    cas_stock, conditional_update, unique_order, serializable, advisory_lock, session_advisory_lock,
+    db_lock_table, skip_locked, group_update, setnx_expire, setnx_getset, set_px_no_owner,
+    token_lock, reentrant_lock, multi_lock, redlock, zookeeper_lock, fenced_lock, hincrby,
+    watch_multi, token_list, lock_and_hincrby, lua_sync, task_queue, in_process_queue,
+    transactional_message, lua_stream, sharded_local, bucketed
+}
 
 /// Those that are taught, and those of one's own.
 pub fn all() -> impl Iterator<Item = &'static Strategy> {

@@ -7,12 +7,12 @@ pub struct Node {
     lock: MultiLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { lock: MultiLock::new(bench.lines(3).await?, bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW all of them have to agree: one server that is down stops the sale
         let sale = bench.under_lock(&self.lock, async |_| {
             bench.lose_redis().await?;

@@ -7,12 +7,12 @@ pub struct Node {
     lock: Redlock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { lock: Redlock::new(bench.lines(3).await?, bench.millis("lease_ms")) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW two of three that forget the lock are a second majority
         let sale = bench.under_lock(&self.lock, async |_| {
             bench.lose_redis().await?;

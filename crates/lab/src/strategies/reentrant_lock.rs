@@ -7,13 +7,13 @@ pub struct Node {
     lock: ReentrantLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let redis = bench.lock_line().await?;
     Ok(Node { lock: ReentrantLock::new(redis, bench.millis("lease_ms")).renewed() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let lock = self.lock.another_owner(); // each purchase, as each thread in Redisson
 
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in

@@ -7,12 +7,12 @@ pub struct Node {
     buyers: AtomicU64,
 }
 
-pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(_: &Bench) -> Result<Node> {
     Ok(Node { buyers: AtomicU64::new(0) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let odd = self.buyers.fetch_add(1, Relaxed) % 2 == 1;
         let rows: &[&str] = match bench.choice("lock_order") {
             "one-row" => &["thing"],
@@ -31,12 +31,7 @@ impl Sell for Node {
     }
 }
 
-async fn sell(
-    bench: &Bench,
-    tx: &mut Sql,
-    buyer: &Buyer,
-    rows: &[&str],
-) -> Result<Outcome, PurchaseError> {
+async fn sell(bench: &Bench, tx: &mut Sql, buyer: &Buyer, rows: &[&str]) -> Result<Outcome> {
     let mut remaining = i32::MAX;
     for row in rows {
         const LOCK: &str =

@@ -4,18 +4,18 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(_: &Bench) -> Result<Node> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW without retries buyers are turned away for nothing
         bench.retrying(bench.whole("retries"), || attempt(bench, buyer)).await
     }
 }
 
-async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
     let naive = async |tx: &mut Sql| read_check_write(bench, tx, buyer).await;
     //= CURE Postgres ends every transaction that could not have run alone, with 40001

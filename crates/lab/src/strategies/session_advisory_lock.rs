@@ -13,12 +13,12 @@ pub struct Node {
     warm: OnceCell<()>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { own: bench.shared.servers.own_pool(2)?, warm: OnceCell::new() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let borrowed = || bench.sql_of(&self.own.pool);
         // Both connections are there, as in any server that has run for a while. By one buyer: two,
         // each with one in hand, would wait for each other.

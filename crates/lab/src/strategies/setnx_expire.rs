@@ -7,7 +7,7 @@ pub struct Node {
     lock: AnyRepair,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let crash = ("PEXPIRE", "between SETNX and EXPIRE");
     let redis = bench.line_between(crash, ("PTTL", "the key has no expiry"));
     let repair = match bench.choice("repair") {
@@ -20,7 +20,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW two commands take the lock: a crash between them leaves it for ever
         bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }

@@ -7,14 +7,14 @@ pub struct Node {
     lock: SetnxGetset,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let clock = Clock::default();
     clock.set_offset_ms(bench.whole("clock_skew_ms") * i64::from(bench.node));
     Ok(Node { lock: SetnxGetset::new(bench.line.clone(), bench.millis("lease_ms"), clock) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW each node judges by its own clock whether the lock has ended
         bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
     }

@@ -1,8 +1,8 @@
 //! `sharded-local`: each node sells its share of the stock from memory, buyers are routed by hash.
 
 use crate::prelude::*;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 pub struct Node {
     memory: Mutex<Memory>,
@@ -15,7 +15,7 @@ struct Memory {
     bought: HashMap<String, i32>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     // The share leaves Postgres for good, so that nobody is dealt it again.
     const DEAL: &str = "WITH before AS (
             SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing' FOR UPDATE)
@@ -27,10 +27,9 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
-        let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let nth = {
-            let mut memory = memory();
+            let mut memory = self.memory.lock();
             let bought = memory.bought.get(&buyer.name).copied().unwrap_or(0);
             if bought >= bench.per_user_limit() {
                 return Ok(Outcome::Duplicate);
@@ -51,7 +50,7 @@ impl Sell for Node {
         let order = (&order_id, bench.arena(), &buyer.name, nth);
         //= CURE the index knows orders from before a crash, and of other processes
         if bench.sql().await?.run(WRITE, order).await? == 0 {
-            memory().units += 1;
+            self.memory.lock().units += 1;
             return Ok(Outcome::Duplicate);
         }
         Ok(Outcome::Sold { order_id })

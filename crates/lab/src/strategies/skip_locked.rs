@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 pub struct Node;
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     const FILL: &str = "INSERT INTO lab.units (arena, number)
                         SELECT $1, generate_series(1, $2) ON CONFLICT DO NOTHING";
     bench.sql().await?.run(FILL, (bench.arena(), bench.stock())).await?;
@@ -14,7 +14,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sale = bench.in_transaction(async |tx| {
             let Outcome::Sold { order_id } = bench.write_unique_order(tx, buyer).await? else {
                 return Ok(Outcome::Duplicate);
@@ -34,7 +34,7 @@ impl Sell for Node {
     }
 }
 
-async fn lock_a_unit(bench: &Bench, tx: &mut Sql) -> Result<Option<i32>, PurchaseError> {
+async fn lock_a_unit(bench: &Bench, tx: &mut Sql) -> Result<Option<i32>> {
     loop {
         const LOCK: &str = "SELECT number FROM lab.units WHERE arena = $1 AND order_id IS NULL
                             ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED";

@@ -1,21 +1,19 @@
 //! `task-queue`: requests stand in a Redis list, and one consumer serves them in turn.
 
-use crate::{
-    consumer::{Consumer, Request, TaskQueue},
-    prelude::*,
-};
+use crate::consumer::{Consumer, Request, TaskQueue};
+use crate::prelude::*;
 use std::sync::Arc;
 
 pub struct Node {
     queue: Arc<TaskQueue>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { queue: TaskQueue::open::<Till>(bench)? })
 }
 
 impl Sell for Node {
-    async fn buy(&self, _: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, _: &Bench, buyer: &Buyer) -> Result<Outcome> {
         self.queue.ask(buyer).await
     }
 
@@ -28,7 +26,7 @@ impl Sell for Node {
 struct Till;
 
 impl Consumer for Till {
-    async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome, PurchaseError> {
+    async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome> {
         let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
         bench.crash_point("a request is in hand").await;
         const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";

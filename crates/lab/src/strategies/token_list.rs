@@ -9,7 +9,7 @@ pub struct Node {
     buyers: String,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (tokens, buyers) = (bench.key("tokens"), bench.key("buyers"));
     let fill = FILL.on(&[&tokens, &bench.key("filled")]).arg(bench.stock());
     let _: u32 = bench.line.send(&fill).await?;
@@ -17,7 +17,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let entry = (&self.buyers, &buyer.name);
         if bench.choice("first") == "token" {
             let token: Option<u32> = bench.redis("LPOP", &self.tokens).await?;

@@ -7,7 +7,7 @@ pub struct Node {
     steps: Arc<Steps>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let steps = bench.keep_doing(|bench| async move {
         Ok(relay(&bench).await? | consumer::consume(&bench).await?)
     });
@@ -15,7 +15,7 @@ pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sale = bench.in_transaction(async |tx| {
             if !bench.take_one(tx).await? {
                 return Ok(Outcome::SoldOut);
@@ -39,7 +39,7 @@ impl Sell for Node {
 }
 
 /// Takes a message from the table to the queue in Redis.
-async fn relay(bench: &Bench) -> Result<bool, PurchaseError> {
+async fn relay(bench: &Bench) -> Result<bool> {
     let mut tx = bench.begin().await?;
     const MARK_NEXT: &str = "
         UPDATE lab.messages SET published = true WHERE id = (

@@ -4,12 +4,12 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(_: &Bench) -> Result<Node> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let stock_first = bench.choice("order") == "stock-first";
         if stock_first {
             //= FLAW a transaction of its own: a duplicate does not give the unit back

@@ -4,18 +4,18 @@ use crate::prelude::*;
 
 pub struct Node;
 
-pub async fn open(_: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(_: &Bench) -> Result<Node> {
     Ok(Node)
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW without retries a buyer who was overtaken is turned away, and the unit stays
         bench.retrying(bench.whole("retries"), || attempt(bench, buyer)).await
     }
 }
 
-async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
     let mut sql = bench.sql().await?;
     const READ: &str =
         "SELECT remaining, version FROM lab.stock WHERE arena = $1 AND item = 'thing'";

@@ -2,8 +2,8 @@
 
 use crate::prelude::*;
 use locks::wire::Line;
+use parking_lot::Mutex;
 use redis::cmd;
-use std::sync::{Mutex, PoisonError};
 
 pub struct Node {
     stock: String,
@@ -12,29 +12,28 @@ pub struct Node {
     idle: Mutex<Vec<Line>>,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
     let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
     Ok(Node { stock, buyers, idle: Mutex::default() })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         bench.retrying(bench.whole("retries"), || self.attempt(bench, buyer)).await
     }
 }
 
 impl Node {
-    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         // An error drops the connection, and its WATCH with it.
-        let redis = idle().pop().unwrap_or_else(|| bench.line.another_connection());
+        let redis = self.idle.lock().pop().unwrap_or_else(|| bench.line.another_connection());
         let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
         let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
         let known: bool = redis.send(cmd("SISMEMBER").arg(&self.buyers).arg(&buyer.name)).await?;
         if known || left < 1 {
             let _: () = redis.send(&cmd("UNWATCH")).await?;
-            idle().push(redis);
+            self.idle.lock().push(redis);
             return Ok(if known { Outcome::Duplicate } else { Outcome::SoldOut });
         }
         bench.interleave("the stock is read").await; // somebody else reads the same
@@ -44,7 +43,7 @@ impl Node {
         let _: () = redis.send(cmd("SADD").arg(&self.buyers).arg(&buyer.name)).await?;
         //= CURE if stock or buyers have changed since WATCH, nothing is written
         let written: Option<(i32, i32)> = redis.send(&cmd("EXEC")).await?;
-        idle().push(redis);
+        self.idle.lock().push(redis);
         if written.is_none() {
             //= FLAW this attempt was for nothing, and without retries the buyer leaves
             bench.note("somebody else was faster");

@@ -7,12 +7,12 @@ pub struct Node {
     lock: ZooKeeperLock,
 }
 
-pub async fn open(bench: &Bench) -> Result<Node, PurchaseError> {
+pub async fn open(bench: &Bench) -> Result<Node> {
     Ok(Node { lock: ZooKeeperLock::new(bench.zoo().await?) })
 }
 
 impl Sell for Node {
-    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome, PurchaseError> {
+    async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW a session is a lease, too: it ends while its holder stands still
         let sale = bench.under_lock(&self.lock, async |guard| {
             bench.lose_session(guard.path()).await?;

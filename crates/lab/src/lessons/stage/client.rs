@@ -1,31 +1,17 @@
 //! Who acts: a client, and what it is doing.
 
-use super::{
-    super::{
-        error::LessonError,
-        lesson::REDIS_NODE as REDIS,
-        waiting::{STEP_TIMEOUT, in_time},
-    },
-    LOCK, Stage,
-    gate::{Decision, Gate, Of, Waiting, lock},
-    recording::Step,
-};
-use locks::{
-    Acquired, Guard, Lock, LockError, Released,
-    wire::{Clock, Line, Reply, Sql},
-    zookeeper::Zoo,
-};
-use std::{
-    future::Future,
-    panic::Location,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
-use tokio::{
-    sync::oneshot,
-    task::{AbortHandle, JoinError},
-    time::{sleep, timeout},
-};
+use super::super::error::{LessonError, Result};
+use super::super::lesson::REDIS_NODE as REDIS;
+use super::super::waiting::{STEP_TIMEOUT, in_time};
+use super::gate::{Decision, Gate, Of, Waiting};
+use super::{LOCK, Stage, recording::Step};
+use locks::wire::{Clock, Line, Reply, Sql};
+use locks::{Acquired, Guard, Lock, LockError, Released, zookeeper::Zoo};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{future::Future, panic::Location, time::Duration};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinError};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A client: its connections, its clock, its gate. Another process, as far as any lock can tell.
@@ -46,7 +32,7 @@ impl Stage {
         &self,
         id: &str,
         clients: [&'static str; N],
-    ) -> Result<[Client; N], LessonError> {
+    ) -> Result<[Client; N]> {
         self.opens(id).await?;
         Ok(clients.map(|id| self.client(id)))
     }
@@ -58,16 +44,16 @@ impl Stage {
 }
 
 impl Client {
-    pub fn line(&self) -> Result<Line, LessonError> {
+    pub fn line(&self) -> Result<Line> {
         self.line_to(REDIS)
     }
 
-    pub fn line_to(&self, node: &str) -> Result<Line, LessonError> {
+    pub fn line_to(&self, node: &str) -> Result<Line> {
         let line = self.stage.connect(node)?;
         Ok(line.of(self.id).watched_by(self.gate.clone()))
     }
 
-    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>, LessonError> {
+    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>> {
         nodes.iter().map(|node| self.line_to(node)).collect()
     }
 
@@ -119,11 +105,7 @@ impl Client {
     }
 
     /// Takes the lock in one request and has it.
-    pub async fn takes<L: Lock + Clone>(
-        &self,
-        lock: &L,
-        step: &'static str,
-    ) -> Result<L::Guard, LessonError> {
+    pub async fn takes<L: Lock + Clone>(&self, lock: &L, step: &'static str) -> Result<L::Guard> {
         let tried = self.acquires(lock, Duration::ZERO).last(step).await?;
         self.must_hold(tried)
     }
@@ -133,7 +115,7 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<Option<L::Guard>, LessonError> {
+    ) -> Result<Option<L::Guard>> {
         Ok(self.acquires(lock, Duration::ZERO).last(step).await??.held())
     }
 
@@ -142,21 +124,17 @@ impl Client {
         &self,
         lock: &L,
         step: &'static str,
-    ) -> Result<Tried<L::Guard>, LessonError> {
+    ) -> Result<Tried<L::Guard>> {
         self.acquires(lock, Duration::ZERO).rest_or_gives_back(step).await
     }
 
     /// Gives it back, in one request or a few.
-    pub async fn unlocks<G: Guard>(
-        &self,
-        guard: G,
-        step: &'static str,
-    ) -> Result<Released, LessonError> {
+    pub async fn unlocks<G: Guard>(&self, guard: G, step: &'static str) -> Result<Released> {
         Ok(self.releases(guard).rest(step).await??)
     }
 
     /// The lock has to be ours here.
-    pub fn must_hold<G>(&self, tried: Tried<G>) -> Result<G, LessonError> {
+    pub fn must_hold<G>(&self, tried: Tried<G>) -> Result<G> {
         tried?.held().ok_or(LessonError::TooSlow("somebody should have the lock and has not"))
     }
 
@@ -189,10 +167,10 @@ impl Client {
         waiting: Waiting,
         decision: Decision,
         step: &'static str,
-    ) -> Result<Reply, LessonError> {
+    ) -> Result<Reply> {
         let Waiting { sent, decide } = waiting;
         let (answer, answered) = oneshot::channel();
-        lock(&self.gate.replies).insert(sent.id, answer);
+        self.gate.replies.lock().insert(sent.id, answer);
         if decide.send(decision).is_err() {
             return Err(LessonError::TooSlow("a client gave up while it was waited for"));
         }
@@ -206,9 +184,9 @@ impl Client {
     }
 
     /// Waits until the client stands before its next request, without letting it pass.
-    pub async fn stands(&self) -> Result<(), LessonError> {
+    pub async fn stands(&self) -> Result {
         let waits = || {
-            let waiting = lock(&self.gate.waiting);
+            let waiting = self.gate.waiting.lock();
             let mut waiting = waiting.iter();
             waiting.any(|one| !one.decide.is_closed() && !one.is_renewal()).then_some(())
         };
@@ -216,19 +194,19 @@ impl Client {
     }
 
     /// A message of a subscription arrives.
-    pub async fn hears(&self, step: &'static str) -> Result<(), LessonError> {
-        let heard = self.gate.wait(|| lock(&self.gate.heard).pop_front());
+    pub async fn hears(&self, step: &'static str) -> Result {
+        let heard = self.gate.wait(|| self.gate.heard.lock().pop_front());
         let heard = in_time(heard, "a message that should come did not").await?;
         self.stage.step(self.id, step).with("MESSAGE", heard).await
     }
 
     /// Whether no message has come so far.
     pub fn heard_nothing(&self) -> bool {
-        lock(&self.gate.heard).is_empty()
+        self.gate.heard.lock().is_empty()
     }
 
     /// Waits until its lock tells it that the lease is over, and stops working.
-    pub async fn loses(&self, guard: &impl Guard) -> Result<(), LessonError> {
+    pub async fn loses(&self, guard: &impl Guard) -> Result {
         let lost = timeout(self.stage.lease() * 3, guard.lost()).await;
         lost.map_err(|_| LessonError::TooSlow("a lease does not end"))?;
         self.stops_believing();
@@ -242,7 +220,7 @@ impl Client {
         &'a self,
         node: &'a str,
         step: &'static str,
-    ) -> impl Future<Output = Result<(), LessonError>> + Send + 'a {
+    ) -> impl Future<Output = Result> + Send + 'a {
         let plays = self.stage.plays(self.id, step);
         async move {
             plays.await?;
@@ -260,7 +238,7 @@ impl Client {
     pub fn crashes<T>(&self, with: T, step: &'static str) -> Step<'_> {
         self.gate.dead.store(true, Relaxed);
         self.stops_believing();
-        let stood = lock(&self.gate.waiting).drain(..).next().map(|waiting| waiting.sent.at);
+        let stood = self.gate.waiting.lock().drain(..).next().map(|waiting| waiting.sent.at);
         drop(with);
         let at = stood.unwrap_or(Location::caller());
         self.stage.plays(self.id, step).at(at.file(), at.line())
@@ -270,7 +248,7 @@ impl Client {
     pub fn leaves(&self) {
         self.gate.open.store(true, Relaxed);
         self.stops_believing();
-        for one in std::mem::take(&mut *lock(&self.gate.waiting)) {
+        for one in std::mem::take(&mut *self.gate.waiting.lock()) {
             let _ = one.decide.send(Decision::Go);
         }
     }
@@ -289,21 +267,21 @@ pub struct Next<'a> {
 }
 
 impl Next<'_> {
-    pub async fn goes(self, step: &'static str) -> Result<Reply, LessonError> {
+    pub async fn goes(self, step: &'static str) -> Result<Reply> {
         self.pass(Decision::Go, step).await
     }
 
     /// It is never sent: the connection breaks before.
-    pub async fn fails(self, step: &'static str) -> Result<Reply, LessonError> {
+    pub async fn fails(self, step: &'static str) -> Result<Reply> {
         self.pass(Decision::Fail, step).await
     }
 
     /// It is sent and done, and the client never hears of it.
-    pub async fn loses_reply(self, step: &'static str) -> Result<Reply, LessonError> {
+    pub async fn loses_reply(self, step: &'static str) -> Result<Reply> {
         self.pass(Decision::LoseReply, step).await
     }
 
-    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply, LessonError> {
+    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply> {
         let gate = &self.client.gate;
         let waiting = in_time(gate.wait(|| gate.first(self.of)), NO_REQUEST).await?;
         self.client.let_pass(waiting, decision, step).await
@@ -332,30 +310,27 @@ impl<T> Doing<T> {
     }
 
     /// One request.
-    pub async fn next(&mut self, step: &'static str) -> Result<Reply, LessonError> {
+    pub async fn next(&mut self, step: &'static str) -> Result<Reply> {
         Next { client: &self.client, of: self.of }.goes(step).await
     }
 
     /// Lets requests pass until it has ended.
-    pub async fn rest(self, step: &'static str) -> Result<T, LessonError> {
+    pub async fn rest(self, step: &'static str) -> Result<T> {
         self.rest_by(Decision::Go, |_| step).await
     }
 
     /// The same, and none of them is sent.
-    pub async fn rest_fails(self, step: &'static str) -> Result<T, LessonError> {
+    pub async fn rest_fails(self, step: &'static str) -> Result<T> {
         self.rest_by(Decision::Fail, |_| step).await
     }
 
     /// The same; what each request is called depends on its text.
-    pub async fn rest_named(
-        self,
-        step: impl Fn(&str) -> &'static str + Send,
-    ) -> Result<T, LessonError> {
+    pub async fn rest_named(self, step: impl Fn(&str) -> &'static str + Send) -> Result<T> {
         self.rest_by(Decision::Go, step).await
     }
 
     /// Attempts on several nodes; what follows them is called `give-back`.
-    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T, LessonError> {
+    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T> {
         self.rest_named(|sent| if sent.starts_with("SET") { step } else { "give-back" }).await
     }
 
@@ -363,7 +338,7 @@ impl<T> Doing<T> {
         mut self,
         decision: Decision,
         step: impl Fn(&str) -> &'static str + Send,
-    ) -> Result<T, LessonError> {
+    ) -> Result<T> {
         let (gate, of) = (self.client.gate.clone(), self.of);
         loop {
             let waiting = tokio::select! {
@@ -377,18 +352,18 @@ impl<T> Doing<T> {
     }
 
     /// One request, and its end.
-    pub async fn last(mut self, step: &'static str) -> Result<T, LessonError> {
+    pub async fn last(mut self, step: &'static str) -> Result<T> {
         self.next(step).await?;
         self.end().await
     }
 
     /// Its end, without a further request.
-    pub async fn end(mut self) -> Result<T, LessonError> {
+    pub async fn end(mut self) -> Result<T> {
         let ended = in_time(&mut self.task, NO_END).await?;
         self.ended(ended)
     }
 
-    fn ended(&self, ended: Result<T, JoinError>) -> Result<T, LessonError> {
+    fn ended(&self, ended: Result<T, JoinError>) -> Result<T> {
         let result = ended.map_err(|error| LessonError::NotAsWritten(error.to_string()))?;
         if let Some(outcome) = (self.outcome)(&result) {
             self.client.stage.came_of_it(self.client.id, outcome);
@@ -405,7 +380,7 @@ impl<T> Doing<T> {
 
     /// Whether it has neither ended nor anything to send: it sleeps.
     pub fn sleeps(&self) -> bool {
-        let idle = lock(&self.client.gate.waiting).iter().all(|one| one.decide.is_closed());
+        let idle = self.client.gate.waiting.lock().iter().all(|one| one.decide.is_closed());
         idle && !self.task.is_finished()
     }
 }

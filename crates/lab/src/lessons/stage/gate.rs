@@ -2,13 +2,9 @@
 
 use futures_util::future::BoxFuture;
 use locks::wire::{Reply, Sent, Verdict, Watcher};
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::{Notify, oneshot};
 
 /// Where a client's requests wait.
@@ -50,10 +46,6 @@ pub(super) enum Decision {
     LoseReply,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Watcher for Gate {
     fn before<'a>(&'a self, sent: &'a Sent) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
@@ -64,7 +56,7 @@ impl Watcher for Gate {
                 return Verdict::Fail;
             }
             let (decide, decided) = oneshot::channel();
-            lock(&self.waiting).push_back(Waiting { sent: sent.clone(), decide });
+            self.waiting.lock().push_back(Waiting { sent: sent.clone(), decide });
             self.arrived.notify_waiters();
             match decided.await {
                 Ok(Decision::Go) => Verdict::Go,
@@ -76,13 +68,13 @@ impl Watcher for Gate {
     }
 
     fn after(&self, sent: &Sent, reply: &Reply) {
-        if let Some(waits) = lock(&self.replies).remove(&sent.id) {
+        if let Some(waits) = self.replies.lock().remove(&sent.id) {
             let _ = waits.send(reply.clone());
         }
     }
 
     fn heard(&self, _client: &str, _node: &str, channel: &str, message: &str) {
-        lock(&self.heard).push_back(format!("{channel}: {message}"));
+        self.heard.lock().push_back(format!("{channel}: {message}"));
         self.arrived.notify_waiters();
     }
 }
@@ -103,7 +95,7 @@ impl Gate {
 
     /// The first request of this kind.
     pub fn first(&self, of: Of) -> Option<Waiting> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let fits = |one: &Waiting| match of {
             Of::Work => !one.is_renewal(),
             Of::WorkAt(node) => !one.is_renewal() && &*one.sent.node == node,

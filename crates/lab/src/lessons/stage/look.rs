@@ -1,27 +1,21 @@
 //! What the stage hand sees: keys, the queue, the shop. It looks through lines of its own,
 //! unwatched, and waits for what only time brings.
 
-use super::{
-    super::{
-        error::LessonError,
-        shop::Seen,
-        waiting::{STEP_TIMEOUT, until},
-    },
-    LOCK, Stage,
-};
+use super::super::error::{LessonError, Result};
+use super::super::shop::Seen;
+use super::super::waiting::{STEP_TIMEOUT, until};
+use super::{LOCK, Stage};
 use crate::servers::OwnZooKeeper;
-use locks::{
-    LockError,
-    wire::{Line, LuaScript},
-    zookeeper::{Zoo, ZooError, ZooSession},
-};
+use locks::LockError;
+use locks::wire::{Line, LuaScript};
+use locks::zookeeper::{Zoo, ZooError, ZooSession};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 static LOOK: LuaScript = LuaScript::new("look.lua", include_str!("look.lua"));
 
 impl Stage {
-    pub(super) async fn hand(&self, node: &str) -> Result<Line, LessonError> {
+    pub(super) async fn hand(&self, node: &str) -> Result<Line> {
         let mut hands = self.0.hands.lock().await;
         if let Some(line) = hands.get(node) {
             return Ok(line.clone());
@@ -32,9 +26,9 @@ impl Stage {
     }
 
     /// What every key on stage holds now.
-    pub(super) async fn look(&self) -> Result<Vec<Seen>, LessonError> {
+    pub(super) async fn look(&self) -> Result<Vec<Seen>> {
         let (shown, shop, zoo) = {
-            let scene = &self.record().scene;
+            let scene = &self.0.record.lock().scene;
             (scene.shown.clone(), scene.shows_shop, scene.shows_zoo)
         };
         let several = shown.iter().any(|(node, _)| *node != shown[0].0);
@@ -59,7 +53,7 @@ impl Stage {
     }
 
     /// ZooKeeper, and the stage hand's own session with it.
-    async fn zoo(&self) -> Result<&(Arc<OwnZooKeeper>, ZooSession), LessonError> {
+    async fn zoo(&self) -> Result<&(Arc<OwnZooKeeper>, ZooSession)> {
         let opening = || async {
             let server = self.0.servers.zookeeper().await.map_err(LessonError::no_server)?;
             let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);
@@ -70,15 +64,15 @@ impl Stage {
     }
 
     /// Where ZooKeeper is, `host:port`; started when it is first needed.
-    pub async fn zookeeper(&self) -> Result<String, LessonError> {
+    pub async fn zookeeper(&self) -> Result<String> {
         Ok(self.zoo().await?.0.cluster())
     }
 
-    pub async fn zoo_session(&self) -> Result<&ZooSession, LessonError> {
+    pub async fn zoo_session(&self) -> Result<&ZooSession> {
         Ok(&self.zoo().await?.1)
     }
 
-    async fn look_at_zoo(&self) -> Result<Vec<Seen>, LessonError> {
+    async fn look_at_zoo(&self) -> Result<Vec<Seen>> {
         let session = self.zoo_session().await?;
         let path = self.queue();
         let mut children = match session.children(&path).await {
@@ -104,20 +98,20 @@ impl Stage {
     }
 
     /// Waits until so many stand there.
-    pub async fn until_queue_has(&self, nodes: usize) -> Result<(), LessonError> {
+    pub async fn until_queue_has(&self, nodes: usize) -> Result {
         let is_so = || async move { Ok(self.look_at_zoo().await?.len() == nodes) };
         until("ZooKeeper's queue stays as it is", is_so).await
     }
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.
-    pub async fn pttl(&self, node: &str, key: &str) -> Result<i64, LessonError> {
+    pub async fn pttl(&self, node: &str, key: &str) -> Result<i64> {
         let line = self.hand(node).await?;
         let ttl = line.send(redis::cmd("PTTL").arg(self.key(key))).await;
         ttl.map_err(|error| line.lock_error(error).into())
     }
 
     /// Waits until a key is really gone.
-    pub async fn until_gone(&self, node: &str, key: &str) -> Result<(), LessonError> {
+    pub async fn until_gone(&self, node: &str, key: &str) -> Result {
         let is_gone = || async move {
             match self.pttl(node, key).await? {
                 -1 => Err(LessonError::NotAsWritten(format!("{key} never expires"))),
@@ -128,13 +122,13 @@ impl Stage {
     }
 
     /// Waits until a key is there.
-    pub async fn until_there(&self, node: &str, key: &str) -> Result<(), LessonError> {
+    pub async fn until_there(&self, node: &str, key: &str) -> Result {
         let is_there = || async move { Ok(self.pttl(node, key).await? != -2) };
         until("a key does not come", is_there).await
     }
 
     /// Whether the lock is there for ever: no expiry, and nobody who would give it back.
-    pub async fn is_stuck(&self, node: &str) -> Result<bool, LessonError> {
+    pub async fn is_stuck(&self, node: &str) -> Result<bool> {
         Ok(self.pttl(node, LOCK).await? == -1 && !self.is_believed())
     }
 }

@@ -32,27 +32,18 @@ mod record;
 mod recording;
 mod shopping;
 
-use super::{
-    error::LessonError,
-    lesson::{Kind, Lesson, NODES, REDIS_NODE as REDIS},
-    nodes::Node,
-    pauses::PauseDetector,
-    shop::Shop,
-    timeline::{Ending, Event, Moment, Timeline},
-    waiting::STEP_TIMEOUT,
-};
-use crate::{
-    options::Options,
-    servers::{OwnZooKeeper, Servers},
-};
+use super::error::{LessonError, Result};
+use super::lesson::{Kind, Lesson, NODES, REDIS_NODE as REDIS};
+use super::timeline::{Ending, Event, Moment, Timeline};
+use super::{nodes::Node, pauses::PauseDetector, shop::Shop, waiting::STEP_TIMEOUT};
+use crate::options::Options;
+use crate::servers::{OwnZooKeeper, Servers};
 use futures_util::future::join_all;
 use locks::{wire::Line, zookeeper::ZooSession};
+use parking_lot::Mutex;
 use record::{Record, Scene};
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+use std::{collections::HashMap, sync::Arc};
 use tokio::sync::{OnceCell, mpsc};
 
 /// The lease of those whose lease must not end while we watch: it is never waited for.
@@ -137,14 +128,10 @@ impl Stage {
         format!("{}{name}", self.0.prefix)
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.0.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     // --- the acts
 
     /// Clears the stage for an act: no key, nobody who believes anything, a full shop.
-    async fn opens(&self, id: &str) -> Result<(), LessonError> {
+    async fn opens(&self, id: &str) -> Result {
         let acts = self.0.lesson.acts;
         let number = acts.iter().position(|act| act.id == id);
         let number =
@@ -153,7 +140,7 @@ impl Stage {
         self.sweep().await?;
         self.shop().open().await?;
         let rows = self.shop().look().await?;
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         record.scene = Scene::new(number, record.events.len(), vec![(REDIS, LOCK)]);
         record.scene.found(rows);
         Ok(())
@@ -161,27 +148,27 @@ impl Stage {
 
     /// Puts these keys of these nodes on stage instead of the lock.
     pub fn show_only(&self, keys: &[(&'static str, &'static str)]) {
-        self.record().scene.shown = keys.to_vec();
+        self.0.record.lock().scene.shown = keys.to_vec();
     }
 
     pub fn show_shop(&self) {
-        self.record().scene.shows_shop = true;
+        self.0.record.lock().scene.shows_shop = true;
     }
 
     pub fn show_zoo(&self) {
         self.show_only(&[]);
-        self.record().scene.shows_zoo = true;
+        self.0.record.lock().scene.shows_zoo = true;
     }
 
     /// The act is over. `broken` has to come from what happened: [`Stage::overlap`], the shop's
     /// rows, a key.
-    pub fn ends(&self, broken: bool) -> Result<(), LessonError> {
+    pub fn ends(&self, broken: bool) -> Result {
         self.ends_as(broken, if broken { "broken" } else { "held" })
     }
 
     /// The same, with other words than those under `broken` or `held`.
-    pub fn ends_as(&self, broken: bool, key: &str) -> Result<(), LessonError> {
-        let mut record = self.record();
+    pub fn ends_as(&self, broken: bool, key: &str) -> Result {
+        let mut record = self.0.record.lock();
         let act = &self.0.lesson.acts[record.scene.act];
         if record.events.len() == record.scene.first_event {
             return Err(LessonError::NotAsWritten("an act without a step".to_owned()));
@@ -200,7 +187,7 @@ impl Stage {
 
     /// Ends an act in which Alice, who stood still, wrote last; whether anybody came in between
     /// decides how it can have held.
-    pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result<(), LessonError> {
+    pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result {
         // The fenced row keeps the last buyer: had she got past, it would be her.
         let overwritten = was_passed && self.shop().was_sold_last_to("alice").await?;
         match self.shop().oversold().await? > 0 || overwritten {
@@ -222,17 +209,17 @@ impl Stage {
 
     /// Whether two believed to hold the lock at once, in this act.
     pub fn overlap(&self) -> bool {
-        let record = self.record();
+        let record = self.0.record.lock();
         let events = record.events.get(record.scene.first_event..).unwrap_or_default();
         events.iter().any(Event::is_overlap)
     }
 
     pub fn is_believed(&self) -> bool {
-        !self.record().scene.believers.is_empty()
+        !self.0.record.lock().scene.believers.is_empty()
     }
 
     pub(super) fn timeline(&self) -> Timeline {
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         Timeline {
             lesson: self.0.lesson,
             repeats: 0,
@@ -243,29 +230,25 @@ impl Stage {
     }
 
     /// Servers of this play alone, which kills them; the first with more flags of `redis-server`.
-    pub async fn three_nodes(&self, flags: &[String]) -> Result<[Arc<Node>; 3], LessonError> {
+    pub async fn three_nodes(&self, flags: &[String]) -> Result<[Arc<Node>; 3]> {
         let start = |at: usize, flags| Node::start(&self.0.servers, NODES[at], flags);
         let (first, second, third) =
             tokio::try_join!(start(0, flags), start(1, &[]), start(2, &[]))?;
         let nodes = [first, second, third].map(Arc::new);
-        self.nodes().extend(nodes.clone());
+        self.0.nodes.lock().extend(nodes.clone());
         Ok(nodes)
     }
 
-    fn nodes(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
-        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn connect(&self, node: &str) -> Result<Line, LessonError> {
-        let private = self.nodes().iter().find(|one| one.id == node).cloned();
+    fn connect(&self, node: &str) -> Result<Line> {
+        let private = self.0.nodes.lock().iter().find(|one| one.id == node).cloned();
         let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
         Ok(Line::with_timeout(&url, STEP_TIMEOUT)?.to(node))
     }
 
     /// Removes the keys of this play.
-    async fn sweep(&self) -> Result<(), LessonError> {
+    async fn sweep(&self) -> Result {
         let mut nodes = vec![REDIS.to_owned()];
-        nodes.extend(self.nodes().iter().map(|node| node.id.to_owned()));
+        nodes.extend(self.0.nodes.lock().iter().map(|node| node.id.to_owned()));
         for node in nodes {
             let line = self.hand(&node).await?;
             let names = [LOCK, "lock:phone:fence", "lock:phone:freed"].map(|name| self.key(name));
@@ -287,7 +270,7 @@ impl Stage {
             tracing::debug!(%error, "a play's rows stay until another play removes them");
         }
         self.0.hands.lock().await.clear();
-        let nodes = std::mem::take(&mut *self.nodes());
+        let nodes = std::mem::take(&mut *self.0.nodes.lock());
         // Still in somebody's hands: it ends when they let it go.
         join_all(nodes.into_iter().filter_map(Arc::into_inner).map(Node::end)).await;
     }

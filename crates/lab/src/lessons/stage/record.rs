@@ -1,9 +1,7 @@
 //! What is kept of a play.
 
-use super::super::{
-    shop::Seen,
-    timeline::{Ending, Event},
-};
+use super::super::shop::Seen;
+use super::super::timeline::{Ending, Event};
 use std::{collections::HashMap, time::Instant};
 
 /// What is written down.

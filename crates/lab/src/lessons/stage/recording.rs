@@ -1,21 +1,13 @@
 //! How a play is written down: each step, what the keys held after it, and who believed to hold the
 //! lock.
 
-use super::{
-    super::{
-        error::LessonError,
-        timeline::{Event, KeyState, Moment, Said},
-    },
-    Stage,
-    record::Written,
-};
+use super::super::error::Result;
+use super::super::timeline::{Event, KeyState, Moment, Said};
+use super::{Stage, record::Written};
 use crate::strategy::Language;
 use futures_util::future::BoxFuture;
-use std::{
-    collections::BTreeMap,
-    panic::Location,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, panic::Location};
 
 /// One step; awaiting it writes it down.
 #[must_use]
@@ -50,7 +42,7 @@ impl<'a> Step<'a> {
 }
 
 impl<'a> IntoFuture for Step<'a> {
-    type Output = Result<(), LessonError>;
+    type Output = Result;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -77,13 +69,13 @@ impl Stage {
         self.happens(actor, id).staged(true)
     }
 
-    async fn write(&self, step: Step<'_>) -> Result<(), LessonError> {
+    async fn write(&self, step: Step<'_>) -> Result {
         let t_ms = (self.0.started.elapsed().as_secs_f64() * 10_000.0).round() / 10.0;
         let asked = Instant::now();
         let seen = self.look().await?;
         let looked = Instant::now();
         self.0.pauses.note(looked - asked);
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         let scene = &mut record.scene;
         let mut keys = BTreeMap::new();
         for (name, value, ttl_ms) in seen {
@@ -156,7 +148,7 @@ impl Stage {
 
     /// What came of the last step, once its client knows.
     pub(super) fn came_of_it(&self, client: &'static str, outcome: &str) {
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         if let Some(last) = record.events.last_mut().filter(|last| last.actor == client) {
             last.say = self.caption(last.act, last.actor, last.to, last.step, Some(outcome));
         }
@@ -164,7 +156,7 @@ impl Stage {
 
     pub(super) fn tell(&self, keep: usize) {
         let Some(told) = &self.0.told else { return };
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         while record.told + keep < record.events.len() {
             let event = record.events[record.told].clone();
             record.told += 1;
@@ -176,7 +168,7 @@ impl Stage {
     /// A client's belief changes with the step that was just recorded.
     pub(super) fn believes(&self, client: &'static str, holds: bool) {
         self.stops_believing(client);
-        let mut record = self.record();
+        let mut record = self.0.record.lock();
         if holds {
             record.scene.believers.push(client);
         }
@@ -188,7 +180,7 @@ impl Stage {
 
     /// From the next step on.
     pub(super) fn stops_believing(&self, client: &'static str) {
-        self.record().scene.believers.retain(|believer| *believer != client);
+        self.0.record.lock().scene.believers.retain(|believer| *believer != client);
     }
 
     /// Without the prefix that keeps plays apart, and with the first of many random digits.

@@ -1,9 +1,7 @@
 //! What clients do with the shop.
 
-use super::super::{
-    prelude::*,
-    shop::{READ, SELL, Shop},
-};
+use super::super::prelude::*;
+use super::super::shop::{READ, SELL, Shop};
 use locks::fencing::PostgresResource;
 
 /// One more than anybody before.
@@ -12,7 +10,7 @@ const NUMBER: &str = "
     ON CONFLICT (name) DO UPDATE SET newest = resource.newest + 1 RETURNING newest";
 impl Shop {
     /// How many are left.
-    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32, LessonError> {
+    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32> {
         let (sql, play) = (client.sql(), self.play.clone());
         let reading = client.does(async move {
             let row: Option<(i32,)> = sql.row(READ, (&play,)).await?;
@@ -27,12 +25,7 @@ impl Shop {
     }
 
     /// Sells one of as many as were seen.
-    pub async fn sell(
-        &self,
-        client: &Client,
-        seen: i32,
-        step: &'static str,
-    ) -> Result<(), LessonError> {
+    pub async fn sell(&self, client: &Client, seen: i32, step: &'static str) -> Result {
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
         let selling = client.does(async move {
             //= FLAW Nothing here asks whether the lock is still the writer's.
@@ -43,7 +36,7 @@ impl Shop {
     }
 
     /// A number from the row itself: one more than anybody before, whatever became of the lock.
-    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64, LessonError> {
+    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64> {
         let (sql, phone) = (client.sql(), self.phone());
         let taking = client.does(async move {
             //= CURE The row counts its holders itself: no failover of Redis can make it forget.
@@ -55,12 +48,7 @@ impl Shop {
 
     /// A write that carries the lock's number: the row refuses one that is too old, and then says
     /// which it has seen (step `refused`).
-    pub async fn sell_fenced(
-        &self,
-        client: &Client,
-        number: u64,
-        step: &'static str,
-    ) -> Result<(), LessonError> {
+    pub async fn sell_fenced(&self, client: &Client, number: u64, step: &'static str) -> Result {
         let resource = PostgresResource::new(client.sql());
         let (phone, value) = (self.phone(), format!("sold to {}", client.id));
         let selling = client.does(async move { resource.write(&phone, number, &value).await });
@@ -76,7 +64,7 @@ impl Shop {
         seen: i32,
         number: Option<u64>,
         step: &'static str,
-    ) -> Result<(), LessonError> {
+    ) -> Result {
         match number {
             Some(number) => self.sell_fenced(client, number, step).await,
             None => self.sell(client, seen, step).await,
