@@ -9,8 +9,20 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Permits of each address; never zero.
-type Taken = Arc<Mutex<HashMap<Address, usize>>>;
+/// An address, or the network around it: its head, and how many bits that has.
+type Network = (Address, u8);
+
+/// Permits of each network; never zero.
+type Taken = Arc<Mutex<HashMap<Network, usize>>>;
+
+/// A customer gets an IPv6 /56 or /48 as easily as a /64.
+fn networks_of(address: Address) -> Vec<Network> {
+    let Address::V6Net([a, b, c, d, e, f, g, _]) = address else {
+        return vec![(address, 32)];
+    };
+    let heads = [[a, b, c, d, e, f, g, 0], [a, b, c, d, e, f, 0, 0]].map(Address::V6Net);
+    vec![(address, 64), (heads[0], 56), (heads[1], 48)]
+}
 
 /// Gives each address at most a fixed number of permits.
 #[derive(Clone)]
@@ -27,33 +39,45 @@ impl AddressLimit {
 
     /// `None`: the address has reached its limit. Dropping a permit returns it.
     pub fn take(&self, address: Address) -> Option<Permit> {
+        self.take_one_of(usize::MAX, address)
+    }
+
+    /// The same, where no address gets more than a quarter of what the others leave: `left` are
+    /// free, this one included.
+    pub fn take_one_of(&self, left: usize, address: Address) -> Option<Permit> {
         let Some(most) = self.most_each else {
             return Some(Permit(None));
         };
+        let networks = networks_of(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = taken.entry(address).or_default();
-        if *held >= most {
+        let held = networks.iter().filter_map(|network| taken.get(network)).max();
+        let held = held.copied().unwrap_or(0);
+        if held >= most || held > 0 && held.saturating_mul(3) >= left {
             return None;
         }
-        *held += 1;
-        Some(Permit(Some((self.taken.clone(), address))))
+        for network in &networks {
+            *taken.entry(*network).or_default() += 1;
+        }
+        Some(Permit(Some((self.taken.clone(), networks))))
     }
 }
 
 /// A permit of [`AddressLimit`]; `None` where nothing is counted.
 #[must_use]
-pub struct Permit(Option<(Taken, Address)>);
+pub struct Permit(Option<(Taken, Vec<Network>)>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some((taken, address)) = &self.0 else {
+        let Some((taken, networks)) = &self.0 else {
             return;
         };
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = taken.get_mut(address) {
-            *held -= 1;
-            if *held == 0 {
-                taken.remove(address);
+        for network in networks {
+            if let Some(held) = taken.get_mut(network) {
+                *held -= 1;
+                if *held == 0 {
+                    taken.remove(network);
+                }
             }
         }
     }
