@@ -295,6 +295,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pages_count_and_their_files_do_not() {
+        let limits = Some(Arc::default());
+        let router = router(HttpState { limits, ..testing::state() });
+        for (path, is_counted) in [
+            ("/orders", true),
+            ("/openapi.json", true),
+            ("/static/css/app.css", false),
+            ("/healthz", false),
+        ] {
+            let (response, _) = send(&router, request(Method::GET, path, &[], "")).await;
+            assert_eq!(response.headers().contains_key(RATELIMIT), is_counted, "{path}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_panic_is_an_answer_too() {
         let router = router(HttpState {
             metrics: Arc::new(|| panic!("no figures today")),

@@ -158,6 +158,14 @@ mod tests {
     }
 
     #[test]
+    fn wrong_admin_tokens_are_slowed_down() {
+        let limits = Limits::new();
+        let (guesser, other) = (address("10.0.0.1"), address("10.0.0.2"));
+        assert!((10..13).contains(&passes(50, || limits.admin_failed(guesser))));
+        assert!(limits.admin_failed(other).is_ok());
+    }
+
+    #[test]
     fn the_quiet_are_forgotten() {
         let limits = Limits::new();
         for last in 0..=255 {

@@ -102,6 +102,37 @@ mod tests {
     }
 
     #[test]
+    fn nobody_gets_more_than_a_quarter_of_what_the_others_leave() {
+        let limit = AddressLimit::new(Some(16));
+        let mut held = Vec::new();
+        let mut take_all = |address: Address| {
+            let before = held.len();
+            while let Some(permit) = limit.take_one_of(64 - held.len(), address) {
+                held.push(permit);
+            }
+            held.len() - before
+        };
+        let taken = [1, 2, 3, 4].map(|host| take_all(Address::V4([10, 0, 0, host])));
+        assert_eq!(taken, [16, 12, 9, 7]);
+        for host in 5..=13 {
+            assert!(take_all(Address::V4([10, 0, 0, host])) >= 1, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_customers_network_counts_as_one() {
+        let limit = AddressLimit::new(Some(2));
+        let net =
+            |fourth: [u8; 2]| Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 1, fourth[0], fourth[1]]);
+        let held = [limit.take(net([0, 0])), limit.take(net([7, 7]))];
+        assert!(held.iter().all(Option::is_some));
+        assert!(limit.take(net([9, 9])).is_none(), "a /48");
+        assert!(limit.take(Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 2, 0, 0])).is_some());
+        drop(held);
+        assert!(limit.taken.lock().expect("not poisoned").is_empty());
+    }
+
+    #[test]
     fn an_address_that_holds_nothing_is_forgotten() {
         let limit = AddressLimit::new(Some(1));
         drop(limit.take(ONE));
